@@ -1,0 +1,50 @@
+"""trainyard plans, runs, profiles, diagnoses and gates the training of large models.
+
+The public names are loaded when first used, so that `import trainyard` costs nothing.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Account": "ledger",
+    "Change": "ledger",
+    "Claim": "machine",
+    "Collective": "events",
+    "Curve": "machine",
+    "Device": "machine",
+    "Entry": "ledger",
+    "Events": "events",
+    "Finding": "finding",
+    "Job": "job",
+    "Layout": "job",
+    "Ledger": "ledger",
+    "Link": "machine",
+    "Machine": "machine",
+    "Measure": "job",
+    "Model": "job",
+    "Operation": "cost",
+    "Plan": "plan",
+    "Provenance": "record",
+    "Recipe": "job",
+    "Remedy": "finding",
+    "Run": "record",
+    "Sample": "record",
+    "Scope": "ledger",
+    "TrainyardError": "errors",
+    "diff": "ledger",
+    "mean": "ledger",
+}
+__all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(import_module(f"trainyard.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

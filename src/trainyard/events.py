@@ -1,0 +1,110 @@
+"""One rank's profile as numpy columns: device work, host spans, marks. Times are integer ns.
+
+Shapes: n device intervals in `Work`, m host spans in `Host`. `call`, `op`, `parent` are row numbers in
+`Host`, -1 where the file has none. Rows of both tables are sorted by start, ties longest first, so that
+a parent stands before its children.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+I8 = NDArray[np.int8]
+
+KERNEL, COPY, MEMSET = range(3)
+"""Values of `Work.what`."""
+OP, CALL, NOTE, PYTHON = range(4)
+"""Values of `Host.what`: a framework op, a driver call, an annotation, a Python frame."""
+
+
+class Collective(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says of one collective: `ranks` are its members, `seq` its number in the group (-1: unsaid).
+
+    `size`: bytes of the larger of its input and output on this rank, 0 where unsaid.
+    """
+
+    name: str
+    group: str = ""
+    group_name: str = ""
+    ranks: tuple[int, ...] = ()
+    members: int = 0
+    seq: int = -1
+    size: int = 0
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Device intervals (n rows)."""
+
+    start: I64
+    stop: I64
+    name: I32
+    stream: I32
+    what: I8
+    call: I32
+    op: I32
+    collectives: dict[int, Collective] = {}
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """Host spans (m rows). `seq`: autograd sequence number, -1 where none; `backward`: under the autograd engine
+    on behalf of a forward thread."""
+
+    start: I64
+    stop: I64
+    name: I32
+    thread: I32
+    what: I8
+    parent: I32
+    seq: I64
+    backward: I8
+    collectives: dict[int, Collective] = {}
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A step's annotation on the host: `ProfilerStep#4` has label `4`."""
+
+    label: str
+    start: int
+    stop: int
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's profile. `names[i]` is the text of name i. `span` is what the profiler recorded, (start, stop).
+
+    `main` is the training thread (an index into `threads`), `notes` what the reader must tell the user.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    threads: tuple[str, ...]
+    work: Work
+    host: Host
+    marks: tuple[Mark, ...]
+    span: tuple[int, int]
+    main: int = 0
+    rank: int = 0
+    world: int = 1
+    device: str = ""
+    device_index: int = -1
+    host_name: str = ""
+    backend: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """From the first device event's start to the last one's end; without any, the marks', else the span."""
+        if len(self.work):
+            return int(self.work.start.min()), int(self.work.stop.max())
+        if self.marks:
+            return self.marks[0].start, max(mark.stop for mark in self.marks)
+        return self.span

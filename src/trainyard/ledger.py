@@ -1,0 +1,343 @@
+"""The step ledger: every nanosecond of a training step booked to exactly one account.
+
+The law, checked at construction, decoding and replacement: the entries' `ns` sum to `wall_ns`, none
+is negative, and no (account, phase) stands twice. `hidden_ns` is a memo beside the balance: time an
+account was live while a higher one owned the instant.
+
+`mean` of ledgers balances by largest remainder; `diff` of two sums exactly to the change in wall time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from trainyard import words
+from trainyard.errors import BadLedger, UnknownName
+
+SCHEMA = "trainyard/ledger/1"
+"""Version of one ledger's fields."""
+LEDGERS_SCHEMA = "trainyard/ledgers/1"
+"""Version of a document that holds several ledgers."""
+
+_K = TypeVar("_K")
+_GROUP = re.compile(r"[A-Za-z0-9_.\-]{1,64}\Z")
+
+
+class Account:
+    """Where time is booked: `kind/what@group`, immutable, hashable, ordered by precedence in `words`.
+
+    `what` is empty for the kinds that have none; `group` is the mesh axis of a collective or empty.
+    Raises `UnknownName` for a kind or what outside `words`, or a group of odd characters.
+    A plain class and no Struct, because msgspec calls its hooks for plain classes only.
+    """
+
+    __slots__ = ("group", "kind", "what")
+    kind: str
+    what: str
+    group: str
+
+    def __init__(self, kind: str, what: str = "", group: str = "") -> None:
+        whats = words.KINDS[words.check(kind, words.KINDS, "kind of account")].whats
+        if whats:
+            words.check(what, whats, f"{kind} account")
+        elif what:
+            raise UnknownName(f"{kind!r} has no accounts below it, but {what!r} was given.")
+        if group and not _GROUP.match(group):
+            raise UnknownName(f"{group!r} is not a group.", "Use letters, digits, '_', '-' and '.', 64 at most.")
+        for slot, value in (("kind", kind), ("what", what), ("group", group)):
+            object.__setattr__(self, slot, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("an account does not change")
+
+    def __reduce__(self) -> tuple[type[Account], tuple[str, str, str]]:
+        return Account, (self.kind, self.what, self.group)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Account) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.what, self.group))
+
+    @classmethod
+    def parse(cls, text: str) -> Account:
+        """`"comm/all_gather@dp_shard"` -> `Account("comm", "all_gather", "dp_shard")`."""
+        head, _, group = text.partition("@")
+        kind, _, what = head.partition("/")
+        return cls(kind, what, group)
+
+    def __str__(self) -> str:
+        what = f"/{self.what}" if self.what else ""
+        return f"{self.kind}{what}" + (f"@{self.group}" if self.group else "")
+
+    def __repr__(self) -> str:
+        return f"Account.parse({str(self)!r})"
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """Order of precedence: kind, then place in its table, then group."""
+        whats = words.KINDS[self.kind].whats
+        place = list(whats).index(self.what) if whats else 0
+        return (list(words.KINDS).index(self.kind), place, self.group)
+
+    @property
+    def label(self) -> str:
+        """As people read it: `Exposed all-gather (dp_shard)`."""
+        kind = words.KINDS[self.kind]
+        word = kind.whats.get(self.what)
+        text = word.label if word else kind.label
+        if self.kind == "comm":
+            text = f"Exposed {text}"
+        elif self.kind == "straggler":
+            text = f"Straggler wait, {text}"
+        return f"{text} ({self.group})" if self.group else text
+
+    @property
+    def colour(self) -> str:
+        kind = words.KINDS[self.kind]
+        word = kind.whats.get(self.what)
+        return kind.colour if word is None or self.kind == "straggler" else word.colour
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a ledger. `ns` counts; `hidden_ns` is a memo.
+
+    `count`: intervals booked; `flops`, `bytes`: work they did, None where it is not known.
+    """
+
+    account: Account
+    phase: str = "other"
+    ns: int
+    hidden_ns: int = 0
+    count: int = 0
+    flops: int | None = None
+    bytes: int | None = None
+    how: Literal["seen", "inferred", "modelled"] = "seen"
+
+    def __post_init__(self) -> None:
+        words.check(self.phase, words.PHASES, "phase")
+        for name, value in (("ns", self.ns), ("hidden_ns", self.hidden_ns), ("count", self.count)):
+            if value < 0:
+                raise BadLedger(f"{self.account} has {name} = {value}, but none may be negative.")
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """What a ledger is about: these steps, on these ranks.
+
+    `partial`: the step began outside the window, or is a part without a mark; it counts in sums and
+    never in means, diffs or headlines.
+    """
+
+    steps: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    reduce: Literal["one", "mean"] = "one"
+    aligned: Literal["no", "host", "collectives"] = "no"
+    partial: bool = False
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """A step's wall time and who owned it. Raises `BadLedger` unless it balances to the nanosecond.
+
+    `unions`: for each kind, the length of the union of its own intervals (ns): exposed plus hidden,
+    counted once however many streams ran. `source`: where it came from (a path's name, a run id).
+    """
+
+    wall_ns: int
+    entries: tuple[Entry, ...]
+    basis: Literal["predicted", "measured"] = "measured"
+    scope: Scope = Scope()
+    source: str = ""
+    unions: dict[str, int] = {}
+    schema: str = SCHEMA
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise BadLedger(f"the ledger's schema is {self.schema!r}; this version reads {SCHEMA!r}.")
+        if self.wall_ns < 0:
+            raise BadLedger(f"wall_ns = {self.wall_ns} is negative.")
+        total = sum(entry.ns for entry in self.entries)
+        if total != self.wall_ns:
+            raise BadLedger(
+                f"entries sum to {total:,} ns but the wall time is {self.wall_ns:,} ns: {total - self.wall_ns:+,} ns.",
+                "Every nanosecond belongs to exactly one account.",
+            )
+        seen: set[tuple[Account, str]] = set()
+        for entry in self.entries:
+            if (key := (entry.account, entry.phase)) in seen:
+                raise BadLedger(f"{entry.account} in phase {entry.phase} stands twice.", "Merge the two entries.")
+            seen.add(key)
+        for kind in self.unions:
+            words.check(kind, words.KINDS, "kind of account")
+
+    def by_account(self) -> dict[Account, int]:
+        """Exposed ns of each account, phases summed, in order of precedence."""
+        return _sum((entry.account, entry.ns) for entry in self.sorted_entries())
+
+    def by_kind(self) -> dict[str, int]:
+        """Exposed ns of each kind that has any entry, in order of precedence."""
+        return _sum((entry.account.kind, entry.ns) for entry in self.sorted_entries())
+
+    def by_phase(self) -> dict[str, int]:
+        """Exposed ns of each phase that has any entry, in the order of `words.PHASES`."""
+        totals = _sum((entry.phase, entry.ns) for entry in self.entries)
+        return {phase: totals[phase] for phase in words.PHASES if phase in totals}
+
+    def sorted_entries(self) -> list[Entry]:
+        phases = list(words.PHASES)
+        return sorted(self.entries, key=lambda entry: (entry.account.rank, phases.index(entry.phase)))
+
+    @property
+    def unrecognised_ns(self) -> int:
+        """Time on `compute/other` and `unexplained`: one minus this over the wall is the coverage."""
+        return sum(
+            entry.ns
+            for entry in self.entries
+            if entry.account.kind == "unexplained" or (entry.account.kind, entry.account.what) == ("compute", "other")
+        )
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One account before and after. `low_ns` and `high_ns` bound after - before, where there is a spread."""
+
+    account: Account
+    before_ns: int
+    after_ns: int
+    low_ns: int | None = None
+    high_ns: int | None = None
+    verdict: Literal["better", "worse", "same", "unknown"] = "unknown"
+
+    @property
+    def ns(self) -> int:
+        return self.after_ns - self.before_ns
+
+
+def diff(before: Ledger, after: Ledger) -> tuple[Change, ...]:
+    """Account by account; the changes' `ns` sum to `after.wall_ns - before.wall_ns` exactly.
+
+    Two single ledgers have no spread, so a difference is `unknown`, never better or worse.
+    """
+    old, new = before.by_account(), after.by_account()
+    accounts = sorted(old.keys() | new.keys(), key=lambda account: account.rank)
+    return tuple(
+        Change(
+            account=account,
+            before_ns=old.get(account, 0),
+            after_ns=new.get(account, 0),
+            verdict="same" if old.get(account, 0) == new.get(account, 0) else "unknown",
+        )
+        for account in accounts
+    )
+
+
+def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
+    """The mean ledger; it balances too, by largest remainder (ties: order of precedence).
+
+    Raises `BadLedger` for none, or for a mix of predicted and measured.
+    """
+    if not ledgers:
+        raise BadLedger("there is no ledger to take the mean of.")
+    bases = {ledger.basis for ledger in ledgers}
+    if len(bases) > 1:
+        raise BadLedger("a mean of predicted and measured ledgers has no meaning.", "Use diff to compare them.")
+    n = len(ledgers)
+    groups: dict[tuple[Account, str], list[Entry]] = {}
+    for ledger in ledgers:
+        for entry in ledger.sorted_entries():
+            groups.setdefault((entry.account, entry.phase), []).append(entry)
+    keys = list(groups)
+    wall = sum(ledger.wall_ns for ledger in ledgers) // n
+    exposed = _share_out([sum(e.ns for e in groups[key]) for key in keys], n, wall)
+    entries = tuple(
+        Entry(
+            account=account,
+            phase=phase,
+            ns=ns,
+            hidden_ns=sum(e.hidden_ns for e in found) // n,
+            count=_rounded(sum(e.count for e in found), n),
+            flops=_mean_known([e.flops for e in found], n),
+            bytes=_mean_known([e.bytes for e in found], n),
+            how=max((e.how for e in found), key=list(words.HOWS).index),
+        )
+        for (account, phase), ns in zip(keys, exposed)
+        for found in [groups[account, phase]]
+    )
+    kinds = _sum((kind, ns) for ledger in ledgers for kind, ns in ledger.unions.items())
+    alignments = {ledger.scope.aligned for ledger in ledgers}
+    scope = Scope(
+        steps=tuple(dict.fromkeys(step for ledger in ledgers for step in ledger.scope.steps)),
+        ranks=tuple(sorted({rank for ledger in ledgers for rank in ledger.scope.ranks})),
+        reduce="mean",
+        aligned=alignments.pop() if len(alignments) == 1 else "no",
+        partial=any(ledger.scope.partial for ledger in ledgers),
+    )
+    return Ledger(
+        wall_ns=wall,
+        entries=entries,
+        basis=bases.pop(),
+        scope=scope,
+        source=source or ledgers[0].source,
+        unions={kind: ns // n for kind, ns in kinds.items()},
+    )
+
+
+def _share_out(totals: list[int], n: int, wall: int) -> list[int]:
+    """Floor every total / n, then hand the missing units to the largest remainders."""
+    shares = [total // n for total in totals]
+    missing = wall - sum(shares)
+    by_remainder = sorted(range(len(totals)), key=lambda i: -(totals[i] % n))
+    for i in by_remainder[:missing]:
+        shares[i] += 1
+    return shares
+
+
+def _rounded(total: int, n: int) -> int:
+    return (2 * total + n) // (2 * n)
+
+
+def _mean_known(values: Sequence[int | None], n: int) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) // n if len(known) == len(values) and known else None
+
+
+def _sum(pairs: Iterable[tuple[_K, int]]) -> dict[_K, int]:
+    totals: dict[_K, int] = {}
+    for key, ns in pairs:
+        totals[key] = totals.get(key, 0) + ns
+    return totals
+
+
+def encode_hook(value: object) -> object:
+    """For msgspec encoders: accounts in text form."""
+    if isinstance(value, Account):
+        return str(value)
+    raise TypeError(f"cannot write {type(value).__name__}")
+
+
+def decode_hook(kind: type, value: Any) -> Any:
+    """For msgspec decoders: accounts from text form."""
+    if kind is Account:
+        return Account.parse(value)
+    raise TypeError(f"cannot read {kind.__name__}")
+
+
+class Ledgers(msgspec.Struct, frozen=True, kw_only=True):
+    """A document of ledgers: what `trainyard trace --json` prints and a run folder keeps."""
+
+    schema: Literal["trainyard/ledgers/1"] = LEDGERS_SCHEMA
+    ledgers: tuple[Ledger, ...]
+
+
+def to_json(ledgers: Iterable[Ledger]) -> bytes:
+    return msgspec.json.encode(Ledgers(ledgers=tuple(ledgers)), enc_hook=encode_hook)
+
+
+def from_json(data: bytes) -> tuple[Ledger, ...]:
+    """Raises `BadLedger` with the path in the document for anything malformed or unbalanced."""
+    try:
+        return msgspec.json.decode(data, type=Ledgers, dec_hook=decode_hook).ledgers
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadLedger(f"not a document of ledgers: {error}.") from error

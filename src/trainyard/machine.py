@@ -1,0 +1,126 @@
+"""What hardware can do, as claims: no bare number about hardware stands anywhere.
+
+Units: bytes, bytes/s, FLOP/s, seconds. A machine is `nodes` nodes of `per_node` like devices, joined
+by one link inside a node and one between nodes. Links state bandwidth per device and direction.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from trainyard import words
+from trainyard.errors import BadFile, BadInput, UnknownName, nearest
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A number about hardware: who says so, when, and whether somebody measured it."""
+
+    value: float
+    unit: str
+    source: str
+    date: str = ""
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        if not np.isfinite(self.value) or self.value < 0:
+            raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number from zero up.")
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rate that depends on size: ((size, value), ...), sizes rising; log-interpolated between."""
+
+    points: tuple[tuple[float, float], ...]
+    claim: Claim
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        if not sizes or sizes != sorted(set(sizes)) or sizes[0] <= 0:
+            raise BadInput(f"a curve's sizes must be positive and rise; got {sizes}.")
+
+    def at(self, size: float) -> float:
+        """The value at `size`; flat beyond both ends."""
+        sizes, values = zip(*self.points)
+        return float(np.interp(np.log(max(size, 1e-300)), np.log(sizes), values))
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One accelerator, or one host's cores. `peak`: dtype -> dense FLOP/s. `reached`: op -> FLOP/s by FLOPs."""
+
+    name: str
+    vendor: str
+    memory: Claim
+    bandwidth: Claim
+    peak: dict[str, Claim] = {}
+    reached: dict[str, Curve] = {}
+    aliases: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        words.check(self.vendor, words.VENDORS, "vendor")
+        for dtype in self.peak:
+            words.check(dtype, words.DTYPES, "dtype")
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How devices talk. `bandwidth`: bytes/s per device and direction; `steals`: share of compute it takes."""
+
+    name: str
+    kind: Literal["scale_up", "scale_out", "host"]
+    bandwidth: Claim
+    latency: Claim
+    reached: dict[str, Curve] = {}
+    steals: Claim | None = None
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`nodes` x `per_node` devices. `price`: US dollars an hour and device, where somebody states one."""
+
+    name: str
+    device: Device
+    per_node: int = 1
+    nodes: int = 1
+    inside: Link
+    between: Link | None = None
+    price: Claim | None = None
+
+    def __post_init__(self) -> None:
+        if self.per_node < 1 or self.nodes < 1:
+            raise BadInput(f"{self.nodes} nodes of {self.per_node} devices is no machine.")
+
+    @property
+    def devices(self) -> int:
+        return self.per_node * self.nodes
+
+
+def known() -> dict[str, Path]:
+    """The machine files in the package: name -> path."""
+    folder = Path(str(resources.files("trainyard") / "data" / "machines"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load(name_or_path: str) -> Machine:
+    """A machine by name (`h100`) or from a file. Raises `UnknownName` or `BadFile`."""
+    path = known().get(name_or_path) or Path(name_or_path)
+    if not path.is_file():
+        raise UnknownName(f"there is no machine {name_or_path!r}.", nearest(name_or_path, known()))
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Machine)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        raise BadFile(f"{path}: {error}.") from error
+
+
+def find_device(reported: str) -> Device | None:
+    """The known device whose name or alias occurs in what a driver or trace calls it, or None."""
+    text = reported.lower()
+    best: tuple[int, Device] | None = None
+    for name in known():
+        device = load(name).device
+        for alias in (device.name, *device.aliases):
+            if alias.lower() in text and (best is None or len(alias) > best[0]):
+                best = (len(alias), device)
+    return best[1] if best else None

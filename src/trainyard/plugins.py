@@ -1,0 +1,134 @@
+"""The doors: what can be added from outside, as Protocols, and how it is found.
+
+Each door is an entry-point group, `trainyard.<door>`. The built-ins come through the same doors
+(pyproject.toml lists them), so an installed package that adds one is used like any of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainyard.cost import Operation
+from trainyard.errors import BadInput, UnknownName, nearest
+from trainyard.events import Events
+from trainyard.finding import Finding
+from trainyard.job import Job
+from trainyard.ledger import Account, Ledger
+from trainyard.machine import Claim
+from trainyard.record import DeviceSeen, Run
+
+
+class Vendor(Protocol):
+    """What a device says of itself."""
+
+    def devices(self) -> Sequence[DeviceSeen]:
+        """The devices of this vendor on this machine; empty where there are none."""
+        ...
+
+    def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
+        """dtype -> dense FLOP/s; empty where nobody states it."""
+        ...
+
+    def kernel_account(self, name: str) -> Account | None:
+        """What a kernel's name says it is, or None."""
+        ...
+
+    def telemetry(self) -> Mapping[str, str]:
+        """Clocks, power and throttle reasons now, as the driver words them."""
+        ...
+
+
+class Workload(Protocol):
+    """A thing worth running."""
+
+    name: str
+    params: Sequence[str]
+
+    def build(self, job: Job, vendor: str) -> Callable[[int], Any]:
+        """In a rank of a started job: the function that runs one step and returns its outcome."""
+        ...
+
+    def expect(self, job: Job) -> Sequence[Operation]:
+        """The arithmetic of one step on one rank."""
+        ...
+
+
+class Reader(Protocol):
+    """Reads one kind of profiler file."""
+
+    def sniff(self, path: Path) -> bool:
+        """Whether the file looks like this kind; reads its first bytes only."""
+        ...
+
+    def read(self, path: Path) -> Sequence[Events]:
+        """One `Events` for each device in the file. Raises `BadFile`."""
+        ...
+
+
+class Launcher(Protocol):
+    """How a job starts."""
+
+    def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
+        """File name -> contents of what would be submitted."""
+        ...
+
+    def submit(self, files: Path) -> str:
+        """Starts what `render` wrote into the folder; an id."""
+        ...
+
+    def status(self, id: str) -> str:
+        """`running`, `ended` or `failed: why`."""
+        ...
+
+    def cancel(self, id: str) -> None: ...
+
+
+class Detector(Protocol):
+    """One rule."""
+
+    rule: str
+    needs: Sequence[str]
+
+    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Events] | None) -> Sequence[Finding]:
+        """What the rule finds in a mean ledger; empty when it finds nothing or lacks what it needs."""
+        ...
+
+
+DOORS = {
+    "vendors": Vendor,
+    "workloads": Workload,
+    "readers": Reader,
+    "launchers": Launcher,
+    "detectors": Detector,
+}
+
+
+def names(door: str) -> dict[str, EntryPoint]:
+    """What stands behind a door: name -> entry point, nothing loaded yet."""
+    if door not in DOORS:
+        raise UnknownName(f"there is no door {door!r}.", nearest(door, DOORS))
+    return {point.name: point for point in sorted(entry_points(group=f"trainyard.{door}"), key=lambda p: p.name)}
+
+
+def load(door: str, name: str) -> Any:
+    """One plugin, instantiated. Raises `UnknownName`, or `BadInput` when it lacks a method of its Protocol."""
+    known = names(door)
+    if name not in known:
+        raise UnknownName(f"{door} has no {name!r}.", nearest(name, known))
+    plugin = known[name].load()()
+    missing = [part for part in _parts(DOORS[door]) if not hasattr(plugin, part)]
+    if missing:
+        raise BadInput(f"the {door} plugin {name!r} lacks {', '.join(missing)}.")
+    return plugin
+
+
+def load_all(door: str) -> dict[str, Any]:
+    return {name: load(door, name) for name in names(door)}
+
+
+def _parts(protocol: type) -> list[str]:
+    methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
+    return sorted({*methods, *protocol.__annotations__})

@@ -1,0 +1,86 @@
+"""What happened, where, on which code: Run, Sample, Provenance. Times in ns, sizes in bytes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from trainyard.job import Job
+from trainyard.ledger import Ledger
+from trainyard.machine import Claim
+
+SCHEMA = "trainyard/run/1"
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One step of one rank. `loss` is the mean over the global batch (nats a token).
+
+    `memory_bytes`: peak so far; allocated on an accelerator, resident on a CPU. `profiled` steps carry
+    the profiler's own cost and are never mixed with the others.
+    """
+
+    step: int
+    rank: int
+    repeat: int
+    wall_ns: int
+    tokens: int
+    loss: float
+    memory_bytes: int
+    profiled: bool = False
+    warmup: bool = False
+
+
+class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A device as its driver reports it."""
+
+    index: int
+    name: str
+    vendor: str
+    memory_bytes: int = 0
+    facts: dict[str, str] = {}
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Enough to say whether two runs differ in anything but what is asked about."""
+
+    code: dict[str, str] = {}
+    """`sha` and `dirty` of the working tree the run was started in, when it is a git checkout."""
+    packages: dict[str, str] = {}
+    torch_build: dict[str, str] = {}
+    driver: dict[str, str] = {}
+    devices: tuple[DeviceSeen, ...] = ()
+    environment: dict[str, str] = {}
+    clocks: dict[str, str] = {}
+    host: dict[str, str] = {}
+    seeds: dict[str, int] = {}
+    digests: dict[str, str] = {}
+    """sha256 of the training text and of the initial and final weights, by name."""
+    text: str = ""
+    """Where the training text came from."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One execution of a job. `ledgers`: per rank and step, the mean over full steps last.
+
+    `trace`: profiler files relative to the run's folder. `claims`: what was measured beside the ledgers
+    (`matmul_rate` in FLOP/s a rank, `profiler_cost` in ns a step, `model_flops` a step).
+    `failure`: the dead rank and its last words, when the state is `failed`.
+    """
+
+    id: str
+    job: Job
+    started: str
+    state: Literal["complete", "failed", "incomplete"] = "incomplete"
+    provenance: Provenance = Provenance()
+    samples: tuple[Sample, ...] = ()
+    ledgers: tuple[Ledger, ...] = ()
+    trace: tuple[str, ...] = ()
+    claims: dict[str, Claim] = {}
+    failure: str = ""
+    digest: str = ""
+    schema: Literal["trainyard/run/1"] = SCHEMA
+
+    def measured(self) -> list[Sample]:
+        """The samples a figure may be made of: no warm-up, no profiler."""
+        return [sample for sample in self.samples if not sample.warmup and not sample.profiled]

@@ -1,0 +1,118 @@
+"""View: everything a report shows, as plain data. The terminal and the page draw the same one.
+
+Times are integer ns. Text fields may hold hostile names (kernels, groups): whoever draws them escapes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from trainyard.finding import Finding
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One key figure: `418.0` `ms` `step time`; `change` is what it was compared with, if anything."""
+
+    label: str
+    value: str
+    unit: str = ""
+    change: str = ""
+    better: bool | None = None
+    means: str = ""
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the waterfall, floating from `start_ns` for `ns`; `whiskers` bound its end (ns), if known."""
+
+    label: str
+    ns: int
+    start_ns: int
+    colour: str
+    role: Literal["ideal", "step", "total"] = "step"
+    account: str = ""
+    evidence: str = ""
+    whiskers: tuple[int, int] | None = None
+
+
+class Heat(msgspec.Struct, frozen=True, kw_only=True):
+    """ns a step: `values[row][column]` of account row, rank column, and the deviation from the median rank.
+
+    `nodes[column]` is the host of that rank (equal neighbours are drawn together); `blamed` a rank or -1.
+    """
+
+    accounts: tuple[str, ...]
+    labels: tuple[str, ...]
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    values: tuple[tuple[int, ...], ...]
+    deviations: tuple[tuple[int, ...], ...]
+    blamed: int = -1
+
+
+class Legend(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    colour: str
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the timeline: a stream of a rank, or a CPU thread. Slice i starts at `starts[i]` ns after the
+    timeline's origin, lasts `lengths[i]`, is named `names[name[i]]` and drawn as `legend[look[i]]`.
+
+    Slices of a lane do not overlap.
+    """
+
+    rank: int
+    label: str
+    starts: list[int]
+    lengths: list[int]
+    name: list[int]
+    look: list[int]
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """`steps`: (label, start, stop) of each step on the first rank. `events`: how many intervals were given;
+    `merged`: how many of them were folded into neighbours too close to tell apart."""
+
+    length_ns: int
+    names: list[str]
+    legend: tuple[Legend, ...]
+    lanes: tuple[Lane, ...]
+    steps: tuple[tuple[str, int, int], ...]
+    events: int
+    merged: int = 0
+    aligned: str = "no"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the kernel or module table: `share` of the step's wall time, 0 to 1."""
+
+    name: str
+    account: str
+    phase: str
+    ns: int
+    count: int
+    share: float
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole report. `title` is the sentence that names the biggest avoidable cost; `warnings` stand above
+    everything, `limits` at the foot. `table` is the mean ledger: (account, label, phase, ns, hidden_ns, count)."""
+
+    title: str
+    subtitle: str
+    chips: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    wall_ns: int
+    bars: tuple[Bar, ...]
+    bars_note: str = ""
+    heat: Heat | None = None
+    timeline: Timeline | None = None
+    findings: tuple[Finding, ...] = ()
+    kernels: tuple[Row, ...] = ()
+    modules: tuple[Row, ...] = ()
+    table: tuple[tuple[str, str, str, int, int, int], ...] = ()
+    warnings: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    generated: str = ""

@@ -1,0 +1,107 @@
+"""Times, sizes, rates and counts: parsed to integers, printed in one manner.
+
+Times are integer nanoseconds, sizes integer bytes, everywhere. `ns_from_us` is exact: a stamp such
+as `4458676416788.066` (µs) does not survive a float64.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+from trainyard.errors import BadInput
+
+_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+_BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]+)\s*\Z")
+
+
+def ns_from_us(stamp: str | bytes) -> int:
+    """Exact integer nanoseconds of a decimal microsecond stamp; digits past the nanosecond round down.
+
+    Raises `ValueError` for anything but a finite decimal number (`nan`, `inf`, text).
+    """
+    text = stamp.decode("ascii") if isinstance(stamp, bytes) else stamp
+    whole, point, part = text.partition(".")
+    if whole.isdigit() and (not point or part.isdigit()):
+        return int(whole) * 1000 + (int(part[:3].ljust(3, "0")) if part else 0)
+    try:
+        return int((Decimal(text) * 1000).to_integral_value(rounding="ROUND_FLOOR"))
+    except (InvalidOperation, OverflowError) as error:
+        raise ValueError(f"{text!r} is not a time in microseconds") from error
+
+
+def _parse(text: str, table: dict[str, int], noun: str) -> int:
+    match = _QUANTITY.match(text)
+    if match is None or match[2] not in table:
+        raise BadInput(f"{text!r} is not a {noun}.", f"Write a number and one of {', '.join(table)}.")
+    return int(Decimal(match[1]) * table[match[2]])
+
+
+def parse_time(text: str) -> int:
+    """`"1.5 ms"` -> 1_500_000 ns."""
+    return _parse(text, _NS, "time")
+
+
+def parse_size(text: str) -> int:
+    """`"80 GB"` -> 80_000_000_000 bytes."""
+    return _parse(text, _BYTES, "size")
+
+
+def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:
+    for scale, unit in steps:
+        if abs(value) >= scale:
+            return f"{value / scale:,.{digits}f} {unit}"
+    scale, unit = steps[-1]
+    return f"{value / scale:,.{digits}f} {unit}"
+
+
+def show_time(ns: float, digits: int = 1) -> str:
+    """`418_000_000` -> `"418.0 ms"`; integers below a microsecond stay whole."""
+    if abs(ns) < 1000:
+        return f"{ns:.0f} ns"
+    # Seconds from ten up: below, milliseconds keep the digits a reader compares.
+    steps = [(1e9, "s")] if abs(ns) >= 1e10 else [(1e6, "ms"), (1e3, "µs")]
+    return _scaled(float(ns), steps, digits)
+
+
+def show_ns(ns: int) -> str:
+    """`215769424` -> `"215,769,424"`: every digit, grouped."""
+    return f"{ns:,}"
+
+
+def show_size(size: float, digits: int = 1) -> str:
+    """Bytes in binary units: `66_000_000_000` -> `"61.5 GiB"`."""
+    if abs(size) < 1024:
+        return f"{size:.0f} B"
+    return _scaled(float(size), [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")], digits)
+
+
+def show_count(count: float, digits: int = 1) -> str:
+    """`19_600` -> `"19.6 k"`; below a thousand the integer itself."""
+    if abs(count) < 1000:
+        return f"{count:.0f}"
+    return _scaled(float(count), [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")], digits)
+
+
+def show_rate(per_second: float, unit: str, digits: int = 1) -> str:
+    """`show_rate(3.1e12, "FLOP/s")` -> `"3.1 TFLOP/s"`."""
+    if abs(per_second) < 1000:
+        return f"{per_second:.{digits}f} {unit}"
+    steps = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")]
+    return _scaled(float(per_second), steps, digits) + unit
+
+
+def show_share(part: float, whole: float, digits: int = 1) -> str:
+    """`"15.6 %"`; a dash where there is no whole."""
+    return f"{100 * part / whole:.{digits}f} %" if whole else "–"

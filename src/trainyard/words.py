@@ -1,0 +1,178 @@
+"""Every closed vocabulary: one sentence and, where it is drawn, one colour each.
+
+No other file spells these names out as literals where a table here can be asked (a test checks it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainyard.errors import UnknownName, nearest
+
+
+class Word(NamedTuple):
+    """A term: how it is shown, what it means, and the colour it is drawn in."""
+
+    label: str
+    means: str
+    colour: str = "#8a8f98"
+
+
+class Kind(NamedTuple):
+    """A kind of account, and what can stand behind its slash (nothing, when `whats` is empty)."""
+
+    label: str
+    means: str
+    colour: str
+    whats: Mapping[str, Word]
+
+
+COLLECTIVES: Mapping[str, Word] = {
+    "all_reduce": Word("all-reduce", "Every rank ends with the sum of all ranks' data.", "#e0862b"),
+    "all_gather": Word("all-gather", "Every rank ends with all ranks' shards.", "#e6a23c"),
+    "reduce_scatter": Word("reduce-scatter", "Every rank ends with its shard of the sum.", "#d9632b"),
+    "all_to_all": Word("all-to-all", "Every rank sends a different part to every other.", "#c9742f"),
+    "broadcast": Word("broadcast", "One rank's data reaches all others.", "#d8a15c"),
+    "reduce": Word("reduce", "One rank ends with the sum of all ranks' data.", "#cf8f4a"),
+    "send_recv": Word("send/recv", "Point-to-point transfer, as between pipeline stages.", "#c4a42a"),
+    "barrier": Word("barrier", "Ranks wait for each other and exchange nothing.", "#b58a4e"),
+    "other": Word("other comm.", "Communication whose collective the file does not name.", "#b9a48a"),
+}
+
+OP_CLASSES: Mapping[str, Word] = {
+    "matmul": Word("Matmul", "Dense matrix products (GEMM).", "#3b6fdb"),
+    "attention": Word("Attention", "Fused or scaled-dot-product attention.", "#7b57c9"),
+    "conv": Word("Convolution", "Convolutions, forward and both backwards.", "#2f8fb8"),
+    "norm": Word("Norm", "Batch, layer, group and RMS normalisation.", "#6c8fd6"),
+    "elementwise": Word("Elementwise", "Pointwise arithmetic, casts and fills.", "#9db4e0"),
+    "reduction": Word("Reduction", "Sums, means, maxima, sorts and scans.", "#5a9bd5"),
+    "embedding": Word("Embedding", "Table look-ups, gathers and scatters by index.", "#8a6fd1"),
+    "softmax": Word("Softmax", "Softmax and cross-entropy outside attention.", "#a07fd6"),
+    "optimizer": Word("Optimizer", "The parameter update.", "#2f9e8f"),
+    "moe_route": Word("MoE routing", "Choosing experts and permuting tokens to them.", "#b06fc9"),
+    "other": Word("Other compute", "Arithmetic no table recognises: part of the coverage.", "#7f8ea8"),
+}
+
+COPIES: Mapping[str, Word] = {
+    "h2d": Word("Copy host to device", "Host memory to device memory.", "#8ca676"),
+    "d2h": Word("Copy device to host", "Device memory to host memory.", "#7d9a68"),
+    "d2d": Word("Copy on device", "Device to device, same or peer.", "#9bb388"),
+    "memset": Word("Memset", "Filling device memory with one byte.", "#b0c2a1"),
+}
+
+CHECKPOINTS: Mapping[str, Word] = {
+    "save": Word("Checkpoint save", "The step waits while state goes out.", "#b5528c"),
+    "load": Word("Checkpoint load", "The step waits while state comes in.", "#c77aa8"),
+}
+
+BUBBLES: Mapping[str, Word] = {
+    "warmup": Word("Bubble, warm-up", "A pipeline stage waits for its first micro-batch.", "#8e62c9"),
+    "drain": Word("Bubble, drain", "A pipeline stage has done its last micro-batch.", "#a583d4"),
+    "steady": Word("Bubble, steady", "A pipeline stage waits between micro-batches.", "#bda4df"),
+}
+
+GAPS: Mapping[str, Word] = {
+    "sync": Word("Gap: host sync", "The host waited for the device before launching more.", "#2f9e8f"),
+    "alloc": Word("Gap: allocation", "The host was allocating or freeing memory.", "#48ab9d"),
+    "python": Word("Gap: Python", "The host was in Python and had launched nothing.", "#61b8ab"),
+    "compile": Word("Gap: compile", "The host was compiling.", "#7ac4b9"),
+    "gc": Word("Gap: garbage collection", "The host was collecting garbage.", "#93d0c7"),
+    "launch": Word("Gap: launching", "The host was inside framework or driver launch code.", "#3aa597"),
+    "queue": Word("Gap: queue", "Work was launched but had not started.", "#55a89c"),
+    "stream_wait": Word("Gap: stream wait", "Work waited for another stream.", "#84bdb4"),
+}
+
+_NONE: Mapping[str, Word] = {}
+
+# In order of precedence: at each instant the first live kind owns the instant (ledger.md).
+KINDS: Mapping[str, Kind] = {
+    "compute": Kind("Compute", "An arithmetic kernel runs.", "#3b6fdb", OP_CLASSES),
+    "straggler": Kind("Straggler wait", "In a collective, before the last peer has arrived.", "#cf3f2e", COLLECTIVES),
+    "comm": Kind("Exposed comm.", "Communication with no compute over it.", "#e0862b", COLLECTIVES),
+    "copy": Kind("Copy", "A copy runs and nothing computes or communicates.", "#8ca676", COPIES),
+    "checkpoint": Kind("Checkpoint", "The step stalls for state going out or in.", "#b5528c", CHECKPOINTS),
+    "data_wait": Kind("Data wait", "The host waits for the next batch.", "#3aa08f", _NONE),
+    "bubble": Kind("Pipeline bubble", "A pipeline stage has nothing it could run.", "#8e62c9", BUBBLES),
+    "launch_gap": Kind("Launch gap", "The device is idle; the host says why.", "#2f9e8f", GAPS),
+    "unexplained": Kind("Unexplained", "No rule claimed it.", "#a9adb5", _NONE),
+}
+
+PHASES: Mapping[str, Word] = {
+    "forward": Word("forward", "Launched by the forward pass."),
+    "backward": Word("backward", "Launched by the autograd engine."),
+    "recompute": Word("recompute", "Forward work done again in the backward pass (checkpointing)."),
+    "optimizer": Word("optimizer", "Launched by the parameter update."),
+    "other": Word("other", "Between the phases, or the file does not say."),
+}
+
+BASES: Mapping[str, Word] = {
+    "predicted": Word("predicted", "Computed from a job and a machine."),
+    "measured": Word("measured", "Booked from what a profiler saw."),
+}
+
+HOWS: Mapping[str, Word] = {
+    "seen": Word("seen", "An event in the file shows it."),
+    "inferred": Word("inferred", "A rule concluded it from events around it."),
+    "modelled": Word("modelled", "A cost model computed it."),
+}
+
+ALIGNMENTS: Mapping[str, Word] = {
+    "no": Word(
+        "no", "Ranks' clocks are not known to agree: waiting for a late peer stays inside comm, and no rank is blamed."
+    ),
+    "host": Word("host", "All ranks ran on one host and share its clock."),
+    "collectives": Word("collectives", "Clocks were solved from the common ends of collectives."),
+}
+
+REDUCES: Mapping[str, Word] = {
+    "one": Word("one", "One rank, one part of its window."),
+    "mean": Word("mean", "The mean over the ranks and steps named."),
+}
+
+VERDICTS: Mapping[str, Word] = {
+    "better": Word("better", "Every after is below every before."),
+    "worse": Word("worse", "Every after is above every before."),
+    "same": Word("same", "No difference."),
+    "unknown": Word("cannot tell", "The spread covers both signs, or there is no spread to judge by."),
+}
+
+SEVERITIES: Mapping[str, Word] = {
+    "high": Word("high", "At least a tenth of the step.", "#cf3f2e"),
+    "medium": Word("medium", "At least three per cent of the step.", "#e0862b"),
+    "low": Word("low", "Worth knowing.", "#8a8f98"),
+}
+
+AXES: Mapping[str, Word] = {
+    "dp_replicate": Word("dp_replicate", "Data parallel: parameters replicated."),
+    "dp_shard": Word("dp_shard", "Data parallel: parameters sharded (FSDP, ZeRO)."),
+    "tp": Word("tp", "Tensor parallel: matrices split."),
+    "cp": Word("cp", "Context parallel: the sequence split."),
+    "pp": Word("pp", "Pipeline parallel: layers split into stages."),
+    "ep": Word("ep", "Expert parallel: experts split."),
+}
+
+DTYPES: Mapping[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "float4": 1}
+"""Names of number formats -> bytes an element (float4 is packed two to a byte; rounded up here)."""
+
+VENDORS: Mapping[str, Word] = {
+    "nvidia": Word("NVIDIA", "CUDA devices, NCCL."),
+    "amd": Word("AMD", "ROCm devices, RCCL."),
+    "aws": Word("AWS", "Trainium devices, Neuron collectives."),
+    "google": Word("Google", "TPU devices, XLA collectives."),
+    "cpu": Word("CPU", "Host cores, gloo."),
+    "pretend": Word("pretend", "A device that exists only in tests."),
+}
+
+STATES: Mapping[str, Word] = {
+    "complete": Word("complete", "The run ended and everything was written."),
+    "failed": Word("failed", "A rank died; what was measured until then is kept."),
+    "incomplete": Word("incomplete", "The run is still going, or was killed before it could say so."),
+}
+
+
+def check(word: str, vocabulary: Mapping[str, object], noun: str) -> str:
+    """`word` itself, or `UnknownName` with the nearest known one."""
+    if word not in vocabulary:
+        raise UnknownName(f"{word!r} is not a {noun}.", nearest(word, vocabulary))
+    return word
