@@ -37,7 +37,7 @@ _PUBLIC = {
     "diff": "ledger",
     "mean": "ledger",
 }
-__all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

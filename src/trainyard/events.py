@@ -81,7 +81,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 class Events(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's profile. `names[i]` is the text of name i. `span` is what the profiler recorded, (start, stop).
 
-    `main` is the training thread (an index into `threads`), `notes` what the reader must tell the user.
+    `main` is the training thread (an index into `threads`), `devices` how many the host has by the file's word,
+    `notes` what the reader must tell the user.
     """
 
     source: str
@@ -96,6 +97,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     world: int = 1
     device: str = ""
     device_index: int = -1
+    devices: int = 0
     host_name: str = ""
     backend: str = ""
     notes: tuple[str, ...] = ()

@@ -143,7 +143,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """A step's wall time and who owned it. Raises `BadLedger` unless it balances to the nanosecond.
 
     `unions`: for each kind, the length of the union of its own intervals (ns): exposed plus hidden,
-    counted once however many streams ran. `source`: where it came from (a path's name, a run id).
+    counted once however many streams ran. `late`, on a mean over aligned ranks: rank -> ns a step that the
+    other ranks waited (exposed) for it, summed over them. `source`: where it came from (a path's name, a run id).
     """
 
     wall_ns: int
@@ -152,6 +153,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope = Scope()
     source: str = ""
     unions: dict[str, int] = {}
+    late: dict[int, int] = {}
     schema: str = SCHEMA
 
     def __post_init__(self) -> None:

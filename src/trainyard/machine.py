@@ -7,7 +7,9 @@ by one link inside a node and one between nodes. Links state bandwidth per devic
 from __future__ import annotations
 
 import tomllib
+from fnmatch import fnmatchcase
 from importlib import resources
+from math import log
 from pathlib import Path
 from typing import Literal
 
@@ -42,15 +44,27 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         sizes = [size for size, _ in self.points]
         if not sizes or sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise BadInput(f"a curve's sizes must be positive and rise; got {sizes}.")
+        if not all(0 < value < np.inf for _, value in self.points):
+            raise BadInput(f"a curve's rates must be positive; got {[value for _, value in self.points]}.")
 
     def at(self, size: float) -> float:
         """The value at `size`; flat beyond both ends."""
-        sizes, values = zip(*self.points)
-        return float(np.interp(np.log(max(size, 1e-300)), np.log(sizes), values))
+        logs = [log(known) for known, _ in self.points]
+        return float(np.interp(log(max(size, 1e-300)), logs, [value for _, value in self.points]))
+
+
+def _check_positive(name: str, *claims: Claim) -> None:
+    """What a cost is divided by must not be zero."""
+    for claim in claims:
+        if claim.value <= 0:
+            raise BadInput(f"{name} claims {claim.value:g} {claim.unit} ({claim.source}), but none may be zero.")
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One accelerator, or one host's cores. `peak`: dtype -> dense FLOP/s. `reached`: op -> FLOP/s by FLOPs."""
+    """One accelerator, or one host's cores. `peak`: dtype -> dense FLOP/s. `reached`: op -> FLOP/s by FLOPs.
+
+    `aliases`: what drivers and traces call it, whole names; `*` stands for any text.
+    """
 
     name: str
     vendor: str
@@ -64,6 +78,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         words.check(self.vendor, words.VENDORS, "vendor")
         for dtype in self.peak:
             words.check(dtype, words.DTYPES, "dtype")
+        _check_positive(self.name, self.memory, self.bandwidth, *self.peak.values())
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,6 +90,9 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     latency: Claim
     reached: dict[str, Curve] = {}
     steals: Claim | None = None
+
+    def __post_init__(self) -> None:
+        _check_positive(self.name, self.bandwidth)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,12 +133,15 @@ def load(name_or_path: str) -> Machine:
 
 
 def find_device(reported: str) -> Device | None:
-    """The known device whose name or alias occurs in what a driver or trace calls it, or None."""
-    text = reported.lower()
+    """The known device with a name or alias that matches what a driver or trace calls it, or None.
+
+    The whole name must match, the longest alias wins: an H200 NVL is no H200, and nobody guesses its peak.
+    """
+    text = reported.strip().lower()
     best: tuple[int, Device] | None = None
     for name in known():
         device = load(name).device
         for alias in (device.name, *device.aliases):
-            if alias.lower() in text and (best is None or len(alias) > best[0]):
+            if fnmatchcase(text, alias.lower()) and (best is None or len(alias) > best[0]):
                 best = (len(alias), device)
     return best[1] if best else None

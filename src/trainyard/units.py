@@ -7,7 +7,7 @@ as `4458676416788.066` (µs) does not survive a float64.
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal, localcontext
 
 from trainyard.errors import BadInput
 
@@ -23,29 +23,43 @@ _BYTES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]+)\s*\Z")
+_QUANTITY = re.compile(r"\s*((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?)\s*([A-Za-zµ]+)\s*\Z")
+_INT64 = 2**63
 
 
 def ns_from_us(stamp: str | bytes) -> int:
     """Exact integer nanoseconds of a decimal microsecond stamp; digits past the nanosecond round down.
 
-    Raises `ValueError` for anything but a finite decimal number (`nan`, `inf`, text).
+    Raises `ValueError` for anything but a decimal number whose nanoseconds fit 64 bits.
     """
     text = stamp.decode("ascii") if isinstance(stamp, bytes) else stamp
     whole, point, part = text.partition(".")
-    if whole.isdigit() and (not point or part.isdigit()):
-        return int(whole) * 1000 + (int(part[:3].ljust(3, "0")) if part else 0)
+    if len(whole) <= 16 and whole.isdecimal() and (not point or part.isdecimal()):
+        ns = int(whole) * 1000 + (int(part[:3].ljust(3, "0")) if part else 0)
+    else:
+        ns = _ns_from_odd_us(text)
+    if not -_INT64 <= ns < _INT64:
+        raise ValueError(f"{text!r} is no time in microseconds that 64 bits of nanoseconds hold")
+    return ns
+
+
+def _ns_from_odd_us(text: str) -> int:
+    """Signs and exponents. The magnitude is looked at first: `1e999999` would become a million digits."""
     try:
-        return int((Decimal(text) * 1000).to_integral_value(rounding="ROUND_FLOOR"))
-    except (InvalidOperation, OverflowError) as error:
-        raise ValueError(f"{text!r} is not a time in microseconds") from error
+        value = Decimal(text)
+        if not value.is_finite() or value.adjusted() > 16:
+            raise ValueError
+        with localcontext(prec=len(text) + 4):
+            return int((value * 1000).to_integral_value("ROUND_FLOOR"))
+    except (ArithmeticError, ValueError) as error:
+        raise ValueError(f"{text[:40]!r} is not a time in microseconds") from error
 
 
 def _parse(text: str, table: dict[str, int], noun: str) -> int:
     match = _QUANTITY.match(text)
     if match is None or match[2] not in table:
         raise BadInput(f"{text!r} is not a {noun}.", f"Write a number and one of {', '.join(table)}.")
-    return int(Decimal(match[1]) * table[match[2]])
+    return int(Decimal(match[1].replace(",", "")) * table[match[2]])
 
 
 def parse_time(text: str) -> int:

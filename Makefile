@@ -1,0 +1,68 @@
+# The environment is .venv, made once from constraints.txt; a warm target costs nothing.
+# PYTHON=python3.12 chooses the interpreter; pip's own settings choose where packages come from.
+
+PYTHON ?= python3
+BIN := .venv/bin
+LIGHT := .venv-light/bin
+READY := .venv/.ready
+LIGHT_READY := .venv-light/.ready
+PYTEST := $(BIN)/python -m pytest
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test test-light lint docs bench device-evidence clean
+
+help:  ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+env: $(READY)  ## make .venv: base, torch, tools
+
+demo: $(READY)  ## train with two ranks, print the ledger, write out/demo.html
+	@mkdir -p out
+	$(BIN)/trainyard run examples/tiny.toml --tag demo
+	$(BIN)/trainyard report demo --html out/demo.html
+	@echo "The page is out/demo.html."
+
+test: lint test-light $(READY)  ## lint, the tests without torch, then all tests with coverage
+	$(PYTEST) --cov --cov-report=term:skip-covered
+
+test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
+	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'
+	$(LIGHT)/python -m pytest -m "not torch and not device and not slow"
+
+lint: $(READY)  ## ruff, types, floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
+
+docs: $(READY)  ## write docs/reference.md from the code
+	$(BIN)/python docs/reference.py
+
+bench: $(READY)  ## measure trainyard itself
+	$(BIN)/python -m benchmarks
+
+device-evidence: $(READY)  ## on an accelerator: device tests, a dense job, small records under evidence/
+	$(BIN)/python -m evidence
+
+clean:  ## remove both environments and everything a tool left
+	rm -rf .venv .venv-light .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage out
+
+$(READY): pyproject.toml constraints.txt
+	@$(call venv,.venv)
+	@$(BIN)/pip install -q -c constraints.txt torch || { \
+	  echo "torch $(TORCH) could not be installed for $$($(BIN)/python -V). Point pip at an index that has it" \
+	  "(PIP_EXTRA_INDEX_URL), or run 'make test-light', which needs no torch." >&2; exit 1; }
+	@$(BIN)/pip install -q -c constraints.txt -e '.[train,fast,dev]'
+	@touch $@
+
+$(LIGHT_READY): pyproject.toml constraints.txt
+	@$(call venv,.venv-light)
+	@.venv-light/bin/pip install -q -c constraints.txt -e '.[test]'
+	@touch $@
+
+# A Python outside 3.11 to 3.13 is refused here, before pip says it at length.
+define venv
+$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 11) <= v <= (3, 13) else f"Python {v[0]}.{v[1]} found, 3.11 to 3.13 needed: make PYTHON=python3.12")' \
+  && $(PYTHON) -m venv --clear $(1)
+endef

@@ -1,0 +1,72 @@
+"""A dead rank: who, how, and its last words. The launcher writes it; whoever waits reads it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import msgspec
+
+_TAIL = 64 * 1024
+_LINES = 8
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """`exit_code` is negative for a signal, as in `subprocess`. `rank` is -1 when no rank had started.
+
+    `when`: seconds since the epoch. `last_words`: the exception that ended it, else the end of its stderr.
+    """
+
+    rank: int
+    pid: int
+    exit_code: int
+    when: float
+    last_words: str = ""
+
+    @property
+    def how(self) -> str:
+        """`killed by SIGKILL`, or `exit code 3`."""
+        if self.exit_code >= 0:
+            return f"exit code {self.exit_code}"
+        try:
+            return f"killed by {signal.Signals(-self.exit_code).name}"
+        except ValueError:
+            return f"killed by signal {-self.exit_code}"
+
+    @property
+    def says(self) -> str:
+        who = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
+        words = f"Its last words: {self.last_words}" if self.last_words else "It left no last words."
+        return f"{who} died: {self.how} (pid {self.pid}). {words}"
+
+    @property
+    def next_step(self) -> str:
+        if self.exit_code == -signal.SIGKILL:
+            return "Without a kill of yours this is the kernel running out of memory: lower microbatch or seq_len."
+        return "The whole of what each rank wrote stands in the run folder's logs."
+
+
+def write(folder: Path, failure: Failure) -> None:
+    part = folder / ".failure.json.part"
+    part.write_bytes(msgspec.json.encode(failure))
+    part.replace(folder / "failure.json")
+
+
+def read(folder: Path) -> Failure | None:
+    """What the launcher wrote, or None while nothing has failed."""
+    try:
+        return msgspec.json.decode((folder / "failure.json").read_bytes(), type=Failure)
+    except FileNotFoundError:
+        return None
+
+
+def tail(path: Path) -> str:
+    """The last lines of a log, without the blank ones; empty where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join([line.rstrip() for line in lines if line.strip()][-_LINES:])

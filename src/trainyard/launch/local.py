@@ -1,0 +1,120 @@
+"""Ranks on this machine, started through torch's elastic launcher."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortInUse, UnknownName
+from trainyard.job import Job
+from trainyard.launch import failure as failures
+from trainyard.launch.failure import Failure
+from trainyard.launch.spec import FILE, Spec
+
+_GRACE_S = 5.0
+
+
+class Local:
+    """A `Launcher`. `port` is where the ranks meet; without one a free port is chosen.
+
+    `environment` is what the ranks get beside this process's own, which goes first.
+    """
+
+    def __init__(self, port: int | None = None, environment: Mapping[str, str] | None = None) -> None:
+        self.port = port
+        self.environment = environment or {}
+        self._started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+
+    def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
+        """`launch.json`. `command` is a Python module and its arguments. Raises `PortInUse`."""
+        port = _checked(self.port) if self.port is not None else _free_port()
+        module, *args = command
+        spec = Spec(ranks=job.layout.ranks, port=port, module=module, args=tuple(args))
+        return {FILE: msgspec.json.encode(spec).decode()}
+
+    def submit(self, files: Path) -> str:
+        """Starts what `render` wrote; the id is that of the elastic process. Raises `MissingLibrary` without torch."""
+        if find_spec("torch") is None:
+            raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
+        logs = files / "logs"
+        logs.mkdir(exist_ok=True)
+        with (logs / "launcher.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "trainyard.launch.elastic", str(files / FILE), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**self.environment, **os.environ},
+                start_new_session=True,  # so that Ctrl-C reaches only us, and we end them in order
+            )
+        self._started[str(process.pid)] = (process, files)
+        return str(process.pid)
+
+    def status(self, id: str) -> str:
+        """`running`, `ended` or `failed: why`."""
+        code = self._find(id)[0].poll()
+        if code is None:
+            return "running"
+        return "ended" if code == 0 else f"failed: {self.failure(id).says}"
+
+    def failure(self, id: str) -> Failure:
+        """Of a job that failed: the dead rank, or the launcher itself."""
+        process, files = self._find(id)
+        return failures.read(files) or Failure(
+            rank=-1,
+            pid=process.pid,
+            exit_code=process.returncode or 0,
+            when=time.time(),
+            last_words=failures.tail(files / "logs" / "launcher.log"),
+        )
+
+    def cancel(self, id: str) -> None:
+        """Ends every process of the job: asks first, kills after five seconds; a rank dies with its agent."""
+        process, _ = self._find(id)
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is not None:
+                return
+            os.killpg(process.pid, sign)
+            try:
+                process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                continue
+
+    def _find(self, id: str) -> tuple[subprocess.Popen[bytes], Path]:
+        if id not in self._started:
+            raise UnknownName(f"this launcher started no job {id!r}.")
+        return self._started[id]
+
+
+def _checked(port: int) -> int:
+    """`port` itself, if it is free on the loopback address."""
+    if not 0 < port < 65536:
+        raise BadInput(f"{port} is not a port.", "Use 1 to 65535, or leave --port out.")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortInUse(
+                    f"port {port} on 127.0.0.1 is held by another program.",
+                    "Leave --port out, and a free one is chosen.",
+                ) from error
+            raise EnvironmentFailed(f"port {port} on 127.0.0.1 cannot be used: {error.strerror}.") from error
+    return port
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

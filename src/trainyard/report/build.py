@@ -1,0 +1,239 @@
+"""Builds a View from ledgers: of profiler files, or of a run with what it measured beside them."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Sequence
+
+from trainyard import ledger as ledgers_of
+from trainyard import units, words
+from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
+from trainyard.detect.rules import findings
+from trainyard.detect.straggler import late_rank
+from trainyard.finding import Finding
+from trainyard.ledger import Account, Ledger
+from trainyard.record import Run
+from trainyard.report.figures import figures_of_run, ideal_ns
+from trainyard.report.lanes import timeline
+from trainyard.report.view import Bar, Figure, Heat, Row, View
+from trainyard.trace.measure import Measured
+from trainyard.trace.tables import Busy, top
+
+_SMALL = 0.005  # of the step: smaller accounts share a bar
+_LIMITS = (
+    "Contention from hidden communication slows the compute above it: it is booked as compute.",
+    "The profiler itself costs time; the ledger is of profiled steps, the step time of unprofiled ones where a run has both.",
+)
+
+
+def view_of_traces(measured: Measured) -> View:
+    """Of profiler files alone."""
+    mean = measured.mean
+    first = measured.ranks[0].events
+    device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
+    named = [part for part in (device, f"{len(measured.ranks)} of {first.world} ranks", first.backend) if part]
+    return _view(mean, per_rank(measured.ledgers), None, measured, " · ".join(named), (mean.source,))
+
+
+def view_of_run(run: Run, measured: Measured | None = None) -> View:
+    """Of a stored run; with its traces read again (`measured`), the timeline and tables too. A run that died
+    before its profile was booked has an empty ledger.
+    """
+    job = run.job
+    device = run.provenance.devices[0].name if run.provenance.devices else "CPU"
+    subtitle = (
+        f"{job.name} · {job.layout.ranks} × {device} · {job.layout} · {job.recipe.dtype} · seq {job.recipe.seq_len}"
+        f" · {job.recipe.tokens_per_step:,} tokens a step"
+    )
+    mean = measured.mean if measured else (run.ledgers[-1] if run.ledgers else None)
+    ranks = per_rank(measured.ledgers if measured else run.ledgers)
+    if mean is None:
+        mean = Ledger(wall_ns=0, entries=(), source=run.id)
+    return _view(mean, ranks, run, measured, subtitle, (f"run {run.id}", run.state))
+
+
+def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
+    """rank -> the mean of its full steps (of all its parts where none is full)."""
+    by_rank: dict[int, list[Ledger]] = {}
+    for ledger in ledgers:
+        if ledger.scope.reduce == "one":
+            by_rank.setdefault(ledger.scope.ranks[0], []).append(ledger)
+    return {
+        rank: ledgers_of.mean([ledger for ledger in own if not ledger.scope.partial] or own)
+        for rank, own in sorted(by_rank.items())
+    }
+
+
+def _view(
+    mean: Ledger, ranks: dict[int, Ledger], run: Run | None, measured: Measured | None, subtitle: str, chips: tuple[str, ...]
+) -> View:
+    found = findings(mean, run, [rank.events for rank in measured.ranks] if measured else None)
+    kernels = top(measured, "kernels", most=30) if measured else []
+    ideal = ideal_ns(run) if run else None
+    return View(
+        title=_title(mean, found, run),
+        subtitle=subtitle,
+        chips=chips,
+        figures=(*(figures_of_run(run) if run else ()), *_figures(mean, run)),
+        wall_ns=mean.wall_ns,
+        bars=_bars(mean, ranks, kernels, ideal),
+        bars_note=_bars_note(mean),
+        heat=_heat(mean, ranks),
+        timeline=timeline(measured) if measured else None,
+        findings=tuple(found),
+        kernels=_rows(kernels, mean.wall_ns),
+        modules=_rows(top(measured, "modules", most=30), mean.wall_ns) if measured else (),
+        table=tuple(
+            (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in mean.sorted_entries()
+        ),
+        warnings=_warnings(mean, measured, run),
+        limits=(*_LIMITS, words.ALIGNMENTS[mean.scope.aligned].means),
+    )
+
+
+def _title(mean: Ledger, found: list[Finding], run: Run | None) -> str:
+    if run and run.state != "complete":
+        return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
+    avoidable = [finding for finding in found if finding.rule != "coverage"]
+    if avoidable:
+        return avoidable[0].says
+    return f"No rule finds an avoidable cost in the {units.show_time(mean.wall_ns)} step"
+
+
+def _figures(mean: Ledger, run: Run | None) -> list[Figure]:
+    kinds = mean.by_kind()
+    comm = mean.unions.get("comm", 0)
+    made: list[Figure] = []
+    if run is None:
+        value, unit = units.show_time(mean.wall_ns).rsplit(" ", 1)
+        made.append(Figure(label="step time", value=value, unit=unit, means="Mean over ranks and full steps, profiled."))
+    share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
+    made.append(Figure(label="computing", value=share, unit="%", means="Share of the step in which compute runs."))
+    if comm:
+        hidden = units.show_share(comm - kinds.get("comm", 0), comm).removesuffix(" %")
+        made.append(
+            Figure(label="comm. hidden", value=hidden, unit="%", means="Share of communication under compute.")
+        )
+    covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
+    made.append(Figure(label="coverage", value=covered, unit="%", means="Share of the step a rule could name."))
+    return made
+
+
+def _bars(mean: Ledger, ranks: dict[int, Ledger], kernels: list[Busy], ideal: tuple[int, str] | None) -> tuple[Bar, ...]:
+    """The waterfall: ideal and lost matmul time first, then account by account, small ones of a kind together."""
+    bars: list[Bar] = []
+    at = 0
+
+    def add(label: str, ns: int, colour: str, evidence: str = "", account: str = "", role: str = "step") -> None:
+        nonlocal at
+        if ns > 0:
+            whiskers = _spread(account, at, ranks) if account else None
+            bars.append(
+                Bar(
+                    label=label, ns=ns, start_ns=at, colour=colour, account=account, evidence=evidence,
+                    role="ideal" if role == "ideal" else "step", whiskers=whiskers,
+                )
+            )  # fmt: skip
+            at += ns
+
+    small: dict[str, list[tuple[Account, int]]] = {}
+    for account, ns in mean.by_account().items():
+        if ns < _SMALL * mean.wall_ns and account.kind != "unexplained":
+            small.setdefault(account.kind, []).append((account, ns))
+            continue
+        if str(account) == "compute/matmul" and ideal and ideal[0] < ns:
+            add("Ideal matmul", ideal[0], "#c3d0f2", ideal[1], role="ideal")
+            add("Matmul below that", ns - ideal[0], account.colour, _evidence(mean, account, kernels), str(account))
+        else:
+            add(account.label, ns, account.colour, _evidence(mean, account, kernels), str(account))
+    for kind, rows in small.items():
+        total = sum(ns for _, ns in rows)
+        label = rows[0][0].label if len(rows) == 1 else f"{words.KINDS[kind].label}: {len(rows)} small"
+        listed = ", ".join(f"{account.what or account.kind} {units.show_time(ns)}" for account, ns in rows[:4])
+        add(label, total, words.KINDS[kind].colour, listed if len(rows) > 1 else "", str(rows[0][0]) if len(rows) == 1 else "")
+    label = "Predicted step" if mean.basis == "predicted" else "Measured step"
+    bars.append(Bar(label=label, ns=mean.wall_ns, start_ns=0, colour="#3f4347", role="total"))
+    return tuple(bars)
+
+
+def _spread(account: str, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
+    """Where the bar would end on the rank with the least and with the most of the account."""
+    if len(ranks) < 2:
+        return None
+    values = [ledger.by_account().get(Account.parse(account), 0) for ledger in ranks.values()]
+    return at + min(values), at + max(values)
+
+
+def _bars_note(mean: Ledger) -> str:
+    scope = mean.scope
+    steps = f"{len(scope.steps)} step{'s' if len(scope.steps) != 1 else ''}"
+    ranks = f"{len(scope.ranks)} rank{'s' if len(scope.ranks) != 1 else ''}"
+    spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""
+    return f"every nanosecond accounted for: the rows add up to {units.show_ns(mean.wall_ns)} ns; mean of {steps}, {ranks}{spread}"
+
+
+def _evidence(mean: Ledger, account: Account, kernels: list[Busy]) -> str:
+    entries = [entry for entry in mean.entries if entry.account == account]
+    hidden = sum(entry.hidden_ns for entry in entries)
+    count = sum(entry.count for entry in entries)
+    if account.kind == "unexplained":
+        return words.KINDS["unexplained"].means
+    said: list[str] = []
+    if account.kind == "compute":
+        own = [row for row in kernels if row.account == str(account)]
+        if own:
+            said.append(f"most: {_short(own[0].name)} {units.show_time(own[0].ns)}")
+    elif account.kind == "launch_gap":
+        said.append(words.GAPS[account.what].means.rstrip(".").lower())
+    if count:
+        said.append(f"{count:,} interval{'s' if count != 1 else ''}")
+    if hidden and account.kind in ("comm", "copy", "straggler"):
+        said.append(f"{units.show_time(hidden)} more is hidden")
+    return " · ".join(said)
+
+
+def _short(name: str, most: int = 34) -> str:
+    """A kernel's name without template and argument lists, cut in the middle."""
+    bare = name.removeprefix("void ").split("<")[0].split("(")[0] or name
+    return bare if len(bare) <= most else f"{bare[: most // 2]}…{bare[-(most // 2 - 1) :]}"
+
+
+def _heat(mean: Ledger, ranks: dict[int, Ledger]) -> Heat | None:
+    if len(ranks) < 2:
+        return None
+    accounts = [account for account, ns in mean.by_account().items() if ns >= _SMALL * mean.wall_ns]
+    table = [[ledger.by_account().get(account, 0) for ledger in ranks.values()] for account in accounts]
+    middles = [int(median(row)) for row in table]
+    late = late_rank(mean)
+    return Heat(
+        accounts=tuple(str(account) for account in accounts),
+        labels=tuple(account.label for account in accounts),
+        ranks=tuple(ranks),
+        nodes=("",) * len(ranks),
+        values=tuple(tuple(row) for row in table),
+        deviations=tuple(tuple(value - middle for value in row) for row, middle in zip(table, middles)),
+        blamed=-1 if late is None else late,
+    )
+
+
+def _rows(rows: list[Busy], wall: int) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            name=row.name, account=row.account, phase=row.phase, ns=row.ns, count=row.count,
+            share=row.ns / wall if wall else 0.0,
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _warnings(mean: Ledger, measured: Measured | None, run: Run | None) -> tuple[str, ...]:
+    said: list[str] = []
+    if run and run.state != "complete":
+        said.append(f"The run is {run.state}: {words.STATES[run.state].means} {run.failure}".strip())
+    if mean.unrecognised_ns > UNEXPLAINED_LEAST * mean.wall_ns:
+        said.append(
+            f"{units.show_share(mean.unrecognised_ns, mean.wall_ns)} of the step is unexplained or unrecognised "
+            f"({units.show_time(mean.unrecognised_ns)})."
+        )
+    said.extend(measured.notes if measured else ())
+    return tuple(said)

@@ -1,0 +1,150 @@
+"""View -> one self-contained HTML page: no network, no library, no build step.
+
+Names in traces are hostile input. They reach the page only inside a JSON block whose `<` are escaped, or inside
+the packed timeline, and the script puts them on the screen by `textContent` alone. The content security policy
+allows exactly the one script and the one style of this page, by their digests.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import zlib
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import words
+from trainyard.errors import PlaceUnwritable
+from trainyard.ledger import encode_hook
+from trainyard.report.view import Timeline, View
+
+SCRIPTS = ("base", "export", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
+"""The script's parts in order of use; they share one scope."""
+
+
+def page(view: View) -> str:
+    """The whole document. Its text is the page's own ASCII and UTF-8; everything from the view is escaped."""
+    style, script = _part("page.css"), _script()
+    title = html.escape(view.title).encode("ascii", "xmlcharrefreplace").decode()
+    return Template(_part("page.html")).substitute(
+        policy=_policy(style, script), title=title, style=style, script=script, data=_data(view)
+    )
+
+
+def write(view: View, path: Path) -> None:
+    """Writes the page atomically: `path` is never half a page. Raises `PlaceUnwritable`."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(page(view), encoding="utf-8", newline="\n")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise PlaceUnwritable(
+            f"{path} cannot be written: {error.strerror}.", "Name a file in a folder you may write to."
+        ) from error
+
+
+@cache
+def _part(name: str) -> str:
+    return resources.files("trainyard.report").joinpath("page", name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    return '(() => {\n"use strict";\n' + "\n".join(_part(f"{name}.js") for name in SCRIPTS) + "})();\n"
+
+
+def _policy(style: str, script: str) -> str:
+    def source(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    # Images: the mark in the tab, and a chart on its way to a PNG. Nothing else may be fetched.
+    return (
+        f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _data(view: View) -> str:
+    """The view as JSON in ASCII, safe inside a script element."""
+    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
+    if view.timeline is not None:
+        plain["timeline"] = pack(view.timeline)
+    plain["severities"] = {name: [word.colour, word.means] for name, word in words.SEVERITIES.items()}
+    return json.dumps(plain, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def pack(timeline: Timeline) -> dict[str, Any]:
+    """The timeline with its slices packed: about 5 bytes each, exact to the ns.
+
+    `looks[k]` and `names[k]` are the look and name of kind k, commonest first, so that most fit one byte. `slices`
+    is base64 of zlib of three columns of varints, lane after lane: gap to the slice before, length, kind.
+    """
+    if not timeline.lanes:
+        starts = lengths = kinds = np.zeros(0, np.uint64)
+        pairs = np.zeros(0, np.int64)
+    else:
+        starts = np.concatenate([_gaps(lane.starts, lane.lengths, lane.label) for lane in timeline.lanes])
+        lengths = _column([lane.lengths for lane in timeline.lanes])
+        wide = len(timeline.legend) or 1
+        both = _column([lane.name for lane in timeline.lanes]) * wide + _column([lane.look for lane in timeline.lanes])
+        pairs, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        rank_of = np.empty_like(order)
+        rank_of[order] = np.arange(len(order))
+        pairs, kinds = pairs[order], rank_of[inverse]
+    wide = len(timeline.legend) or 1
+    names = [timeline.names[pair // wide] for pair in pairs.tolist()]
+    return {
+        "length": timeline.length_ns,
+        "legend": msgspec.to_builtins(timeline.legend),
+        "lanes": [[lane.rank, lane.label, len(lane.starts)] for lane in timeline.lanes],
+        "looks": (pairs % wide).tolist(),
+        "names": _squeeze(json.dumps(names).encode()),
+        "slices": _squeeze(b"".join(varints(column.astype(np.uint64)) for column in (starts, lengths, kinds))),
+        "steps": timeline.steps,
+        "events": timeline.events,
+        "merged": timeline.merged,
+        "aligned": timeline.aligned,
+        "alignment": words.ALIGNMENTS[timeline.aligned].means,
+    }
+
+
+def varints(values: NDArray[np.uint64]) -> bytes:
+    """Unsigned integers in LEB128: seven bits a byte, low bits first, the high bit set on all but the last."""
+    if not len(values):
+        return b""
+    most = max(1, -(-int(values.max()).bit_length() // 7))
+    places = np.arange(most, dtype=np.uint64)
+    groups = (values[:, None] >> (places * np.uint64(7))) & np.uint64(0x7F)
+    more = values[:, None] >> ((places + np.uint64(1)) * np.uint64(7)) != 0
+    wanted = np.concatenate([np.ones((len(values), 1), bool), more[:, :-1]], axis=1)
+    return (groups | (more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[wanted].tobytes()
+
+
+def _gaps(starts: list[int], lengths: list[int], label: str) -> NDArray[np.int64]:
+    start = np.asarray(starts, np.int64)
+    gaps = np.diff(start, prepend=0)
+    gaps[1:] -= np.asarray(lengths, np.int64)[:-1]
+    if len(gaps) and gaps.min() < 0:
+        raise ValueError(f"slices of lane {label!r} overlap or are out of order")
+    return gaps
+
+
+def _column(parts: list[list[int]]) -> NDArray[np.int64]:
+    return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+
+def _squeeze(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data, 9)).decode()

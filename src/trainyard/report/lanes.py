@@ -1,0 +1,135 @@
+"""The timeline: a lane for each rank and stream (a CPU: the training thread and those that communicate)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.events import I64
+from trainyard.report.view import Lane, Legend, Timeline
+from trainyard.trace.measure import Measured, RankTrace
+
+_MOST = 100_000
+
+
+class _Table:
+    """Texts numbered in order of first use."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def timeline(measured: Measured, most: int = _MOST) -> Timeline:
+    """All ranks' intervals from the earliest window's start. Above `most`, neighbours of one account too close to
+    tell apart are folded into one slice, as coarsely as it takes.
+
+    Unaligned ranks each start at zero: their clocks say nothing about each other.
+    """
+    aligned = measured.alignment.aligned
+    starts = [rank.parts[0].start for rank in measured.ranks]
+    origins = [min(starts)] * len(starts) if aligned != "no" else starts
+    length = max(rank.parts[-1].stop - origin for rank, origin in zip(measured.ranks, origins))
+    events = sum(len(rank.classified.start) for rank in measured.ranks)
+    fold = 0
+    while True:
+        names, looks = _Table(), _Table()
+        colours: list[str] = []
+        lanes = [
+            lane
+            for rank, origin in zip(measured.ranks, origins)
+            for lane in _lanes(rank, origin, fold, names, looks, colours)
+        ]
+        drawn = sum(len(lane.starts) for lane in lanes)
+        if drawn <= most:
+            break
+        fold = max(2 * fold, length // most)
+    return Timeline(
+        length_ns=length,
+        names=list(names.numbers),
+        legend=tuple(Legend(label=label, colour=colour) for label, colour in zip(looks.numbers, colours)),
+        lanes=tuple(lanes),
+        steps=tuple((p.label, p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
+        events=events,
+        merged=max(0, events - drawn),
+        aligned=aligned,
+    )
+
+
+def _lanes(
+    rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]
+) -> list[Lane]:
+    one, waits = rank.classified, rank.waits
+    lane_of, labels = _lane_numbers(rank)
+    start = np.concatenate([one.start, waits.start]) - origin
+    stop = np.concatenate([one.stop, waits.stop]) - origin
+    key = np.concatenate([one.key, waits.key])
+    name = np.concatenate([one.name, np.full(len(waits.start), -1)])
+    wait_lane = lane_of[_collective_rows(rank)] if len(waits.start) else np.empty(0, np.int64)
+    lane_of = np.concatenate([lane_of, wait_lane])
+    look = np.array([_look(rank, k, looks, colours) for k in range(len(rank.keys.pairs))], np.int64)
+    texts = [*rank.events.names, "waiting for a late rank" if len(waits.start) else "Python, nothing open"]
+    made: list[Lane] = []
+    for lane, label in enumerate(labels):
+        rows = np.flatnonzero((lane_of == lane) & (stop > start))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        if not len(rows):
+            continue
+        begin = start[rows]
+        end = stop[rows]
+        begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
+        kept = end > begin
+        rows, begin, end = rows[kept], begin[kept], end[kept]
+        first = _folds(begin, end, look[key[rows]], fold)
+        last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
+        made.append(
+            Lane(
+                rank=rank.events.rank,
+                label=label,
+                starts=begin[first].tolist(),
+                lengths=(end[last] - begin[first]).tolist(),
+                name=[names.number(texts[name[row]]) for row in rows[first].tolist()],
+                look=look[key[rows[first]]].tolist(),
+            )
+        )
+    return made
+
+
+def _lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
+    events = rank.events
+    if len(events.work):
+        count = int(events.work.stream.max()) + 1
+        return events.work.stream.astype(np.int64), [f"stream {number}" for number in range(count)]
+    # On a CPU the collectives follow the training thread's stretches in the table.
+    spans = np.array(sorted(rank.classified.collectives), np.int64)
+    lane = np.zeros(len(rank.classified.start), np.int64)
+    threads = events.host.thread[rank.classified.launcher[spans]] if len(spans) else spans
+    numbers = {thread: place + 1 for place, thread in enumerate(dict.fromkeys(threads.tolist()))}
+    lane[spans] = [numbers[thread] for thread in threads.tolist()]
+    return lane, ["training thread", *(f"comm thread {place}" for place in numbers.values())]
+
+
+def _collective_rows(rank: RankTrace) -> I64:
+    """For each wait, the collective that follows it (its interval now starts where the wait ends)."""
+    rows = np.array(sorted(rank.classified.collectives), np.int64)
+    starts = rank.classified.start[rows]
+    order = np.argsort(starts, kind="stable")
+    place = np.searchsorted(starts[order], rank.waits.stop, "left")
+    return rows[order][np.minimum(place, len(rows) - 1)]
+
+
+def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
+    account = rank.keys.pairs[key][0]
+    number = looks.number(account.label)
+    if number == len(colours):
+        colours.append(account.colour)
+    return number
+
+
+def _folds(begin: I64, end: I64, look: I64, fold: int) -> I64:
+    """The first of each run of slices that are drawn as one: like looks less than `fold` apart and long."""
+    if not fold:
+        return np.arange(len(begin))
+    apart = (begin[1:] - end[:-1] >= fold) | (look[1:] != look[:-1]) | (end[1:] - begin[1:] >= fold)
+    return np.flatnonzero(np.concatenate([[True], apart]))

@@ -1,0 +1,76 @@
+// Every chart can be taken along, as CSV and as PNG.
+
+/** Spreadsheets run cells that begin with = + - @ as formulas, and names in traces are hostile: an apostrophe disarms them. */
+function cell(value) {
+  if (typeof value === "number") return String(value);
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+function saveCsv(name, rows) {
+  const text = rows.map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+  save(`${name}.csv`, new Blob([text], { type: "text/csv" }));
+}
+
+function save(name, blob) {
+  const link = el("a", { href: URL.createObjectURL(blob), download: `trainyard-${name}` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+const DRAWN = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight", "text-anchor"];
+
+/** A chart in SVG -> PNG at twice its size, its style written into it because an image has no style sheet. */
+function saveSvg(name, chart) {
+  const copy = chart.cloneNode(true);
+  const drawn = [chart, ...chart.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((twin, at) => {
+    const style = getComputedStyle(drawn[at]);
+    for (const property of DRAWN) twin.setAttribute(property, style.getPropertyValue(property));
+  });
+  const { width, height } = chart.getBoundingClientRect();
+  // XML has no place for control characters, not even escaped.
+  const text = new XMLSerializer().serializeToString(copy).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd");
+  const image = new Image(width, height);
+  image.onload = () => {
+    const canvas = el("canvas", { width: Math.ceil(width * 2 + 48), height: Math.ceil(height * 2 + 48) });
+    const pen = canvas.getContext("2d");
+    pen.fillStyle = ink("--card");
+    pen.fillRect(0, 0, canvas.width, canvas.height);
+    pen.drawImage(image, 24, 24, width * 2, height * 2);
+    canvas.toBlob((blob) => save(`${name}.png`, blob));
+  };
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text.toWellFormed?.() ?? text)}`;
+}
+
+/** A card of the report. `takes` may hold `csv()` and `png()`; the section is in the header's list when `nav` names it. */
+function section(id, title, note, { nav = "", csv = null, png = null } = {}) {
+  const takes = [["CSV", csv], ["PNG", png]].filter(([, take]) => take).map(([name, take]) =>
+    el("button", { type: "button", class: "take", "aria-label": `${title}: save as ${name}`, onclick: take }, name));
+  const head = el("div", { class: "head" }, el("h2", { id: `${id}-title` }, title), el("p", { class: "note" }, note), el("div", { class: "takes" }, ...takes));
+  const card = el("section", { id, class: "card", "aria-labelledby": `${id}-title`, tabindex: "-1" }, head);
+  content.append(card);
+  if (nav) {
+    const go = (event) => {
+      event.preventDefault();
+      card.scrollIntoView({ block: "start" });
+      card.focus({ preventScroll: true });
+    };
+    document.getElementById("nav").append(el("a", { href: `#${id}`, onclick: go }, nav));
+  }
+  return card;
+}
+
+/** Runs `draw` now, and again when the element's width or the theme changes. */
+function redrawn(element, draw) {
+  let width = 0;
+  new ResizeObserver(() => {
+    if (Math.round(element.clientWidth) === width) return;
+    width = Math.round(element.clientWidth);
+    draw();
+  }).observe(element);
+  watch((changed) => changed.includes("theme") && draw());
+  darkWanted.addEventListener("change", draw);
+  width = Math.round(element.clientWidth);
+  draw();
+}

@@ -1,0 +1,119 @@
+// The timeline's slices: unpacked once, drawn as rows of pixels.
+
+/** base64 of zlib -> bytes. */
+async function inflate(text) {
+  const binary = atob(text);
+  const bytes = new Uint8Array(binary.length);
+  for (let at = 0; at < bytes.length; at += 1) bytes[at] = binary.charCodeAt(at);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** Reads `count` varints from `bytes` at `from.at`, which moves on. Times pass 2³², so this multiplies where it would shift. */
+function readVarints(bytes, from, count) {
+  const values = new Float64Array(count);
+  let at = from.at;
+  for (let i = 0; i < count; i += 1) {
+    let byte = bytes[at++];
+    let value = byte & 127;
+    for (let factor = 128; byte > 127; factor *= 128) {
+      byte = bytes[at++];
+      value += (byte & 127) * factor;
+    }
+    values[i] = value;
+  }
+  from.at = at;
+  return values;
+}
+
+/** The packed timeline -> {names, lanes: [{rank, label, starts, ends, kinds}]}, times in ns from the origin. */
+async function unpack(packed) {
+  const [bytes, names] = await Promise.all([inflate(packed.slices), inflate(packed.names)]);
+  const total = packed.lanes.reduce((sum, [, , count]) => sum + count, 0);
+  const from = { at: 0 };
+  const [gaps, lengths, kinds] = [0, 1, 2].map(() => readVarints(bytes, from, total));
+  let first = 0;
+  const lanes = packed.lanes.map(([rank, label, count]) => {
+    const lane = { rank, label, starts: new Float64Array(count), ends: new Float64Array(count), kinds: Uint32Array.from(kinds.subarray(first, first + count)) };
+    let clock = 0;
+    for (let i = 0; i < count; i += 1) {
+      lane.starts[i] = clock += gaps[first + i];
+      lane.ends[i] = clock += lengths[first + i];
+    }
+    first += count;
+    return lane;
+  });
+  return { names: JSON.parse(new TextDecoder().decode(names)), lanes };
+}
+
+/** Index of the first slice of a lane that ends after `ns`. */
+function firstAfter(lane, ns) {
+  let [low, high] = [0, lane.ends.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (lane.ends[middle] > ns) high = middle;
+    else low = middle + 1;
+  }
+  return low;
+}
+
+/**
+ * Paints one lane into a row of pixels, every pixel the mean of what it covers: a lane of any number of slices costs
+ * what its pixels cost, nothing is dropped, and half-idle stretches look half idle.
+ * `paint[kind]` = [r, g, b, weight 0..1, loud]; loud kinds keep a whole pixel however short they are.
+ * Returns how many slices were in sight.
+ */
+function paintRow(lane, from, to, row, sums, paint) {
+  const width = sums.length / 4;
+  const per = width / (to - from);
+  sums.fill(0);
+  const first = firstAfter(lane, from);
+  let at = first;
+  for (; at < lane.starts.length && lane.starts[at] < to; at += 1) {
+    const colour = paint[lane.kinds[at]];
+    const left = Math.max(0, (lane.starts[at] - from) * per);
+    let right = Math.min(width, (lane.ends[at] - from) * per);
+    // A hair between neighbours that are wide enough to show one.
+    if (right - left > 4) right -= 1;
+    const low = Math.floor(left);
+    const high = Math.min(width - 1, Math.floor(right));
+    for (let pixel = low; pixel <= high; pixel += 1) {
+      const part = Math.min(right, pixel + 1) - Math.max(left, pixel);
+      if (part <= 0 && !colour[4]) continue;
+      const weight = part * colour[3];
+      const slot = pixel * 4;
+      sums[slot] += colour[0] * weight;
+      sums[slot + 1] += colour[1] * weight;
+      sums[slot + 2] += colour[2] * weight;
+      sums[slot + 3] += weight;
+    }
+  }
+  for (let slot = 0; slot < sums.length; slot += 4) {
+    const weight = sums[slot + 3];
+    if (weight === 0) continue;
+    row[slot] = sums[slot] / weight;
+    row[slot + 1] = sums[slot + 1] / weight;
+    row[slot + 2] = sums[slot + 2] / weight;
+    row[slot + 3] = Math.min(1, weight) * 255;
+  }
+  for (let i = first; i < at; i += 1) {
+    const colour = paint[lane.kinds[i]];
+    if (!colour[4]) continue;
+    const slot = Math.max(0, Math.floor((lane.starts[i] - from) * per)) * 4;
+    row.set([colour[0], colour[1], colour[2], 255], Math.min(slot, row.length - 4));
+  }
+  return at - first;
+}
+
+/** Count and ns of each kind that lies in [from, to), over all lanes. */
+function totals(lanes, kinds, from, to) {
+  const counts = new Float64Array(kinds);
+  const lengths = new Float64Array(kinds);
+  for (const lane of lanes) {
+    for (let at = firstAfter(lane, from); at < lane.starts.length && lane.starts[at] < to; at += 1) {
+      counts[lane.kinds[at]] += 1;
+      lengths[lane.kinds[at]] += Math.min(to, lane.ends[at]) - Math.max(from, lane.starts[at]);
+    }
+  }
+  return { counts, lengths };
+}

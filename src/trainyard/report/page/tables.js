@@ -1,0 +1,140 @@
+// Findings, and the tables: the ledger, the longest kernels, the heaviest modules.
+
+const SHORT = 12;
+
+function findings() {
+  const card = section("findings", "Findings", view.findings.length ? "costliest first; a cost is a step's, a gain is at most" : "", {
+    csv: view.findings.length ? () => saveCsv("findings", findingRows()) : null,
+  });
+  if (!view.findings.length) card.append(el("p", { class: "empty" }, "No rule found anything to mend."));
+  const ordered = [...view.findings].sort((a, b) => b.cost_ns - a.cost_ns);
+  card.append(el("ol", { class: "findings" }, ...ordered.map(finding)));
+}
+
+function finding({ rule, severity, account, cost_ns, says, evidence, remedy, sure }) {
+  const [colour, means] = view.severities[severity];
+  const dot = el("i", { "aria-hidden": "true" });
+  dot.style.background = colour;
+  const gain = remedy?.wins_ns ? ` (wins up to ${time(remedy.wins_ns)})` : "";
+  return el("li", {},
+    el("span", { class: "severity", title: means }, dot, severity),
+    el("div", { class: "body" },
+      el("p", { class: "says" }, says),
+      evidence ? el("p", { class: "because" }, evidence) : null,
+      remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.says, gain) : null,
+      el("p", { class: "small" }, el("code", {}, rule), " ", el("code", {}, account))),
+    el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), el("span", {}, `${fixed(100 * sure, 0)} % sure`)));
+}
+
+function findingRows() {
+  const rows = view.findings.map(({ rule, severity, account, cost_ns, says, evidence, remedy, sure }) => [rule, severity, account, cost_ns, says, evidence, remedy?.says ?? "", remedy?.wins_ns ?? 0, sure]);
+  return [["rule", "severity", "account", "cost_ns", "says", "evidence", "remedy", "wins_ns", "sure"], ...rows];
+}
+
+const LEDGER_HEADS = ["account", "label", "phase", "ns", "hidden_ns", "count", "share"];
+const ledgerRows = () => view.table.map((row) => [...row, view.wall_ns ? row[3] / view.wall_ns : 0]);
+const saveLedger = () => saveCsv("ledger", [LEDGER_HEADS, ...ledgerRows()]);
+
+function accounts() {
+  const card = section("accounts", "Every account", "the mean ledger of a step; hidden time ran under something else and does not count", { csv: saveLedger });
+  if (!view.table.length) return card.append(el("p", { class: "empty" }, "The ledger has no entries."));
+  const colours = new Map(view.bars.map((bar) => [bar.account, bar.colour]));
+  const columns = [
+    { head: "Account", of: (row) => row[1], show: (row) => accountCell(row, colours) },
+    { head: "Phase", of: (row) => row[2] },
+    { head: "ns", of: (row) => row[3], number: true },
+    { head: "Share", of: (row) => row[6], number: true, show: (row) => shareCell(row[6]) },
+    { head: "Hidden ns", of: (row) => row[4], number: true },
+    { head: "Count", of: (row) => row[5], number: true },
+  ];
+  const sum = (at) => whole(view.table.reduce((total, row) => total + row[at], 0));
+  const foot = el("tr", {}, el("th", { scope: "row" }, "Measured step"), el("td", {}), el("td", { class: "number" }, sum(3)), el("td", { class: "number" }, share(view.table.reduce((total, row) => total + row[3], 0), view.wall_ns)), el("td", { class: "number" }, sum(4)), el("td", {}));
+  const table = sortable("Every account of the mean ledger", columns, ledgerRows(), { foot, limit: 40, mark: (row, line) => line.classList.toggle("chosen", Boolean(state.account) && row[0] === state.account) });
+  return card.append(table);
+}
+
+function accountCell(row, colours) {
+  const dot = el("i", { class: "dot", "aria-hidden": "true" });
+  const colour = colours.get(row[0]);
+  if (colour) dot.style.background = css(tuned(colour));
+  return el("span", {}, dot, row[1], " ", el("code", {}, row[0]));
+}
+
+function shareCell(part) {
+  const bar = el("i", { class: "bar", "aria-hidden": "true" });
+  bar.style.width = `${Math.max(0, Math.min(1, part)) * 64}px`;
+  return el("span", { class: "share" }, bar, el("span", {}, share(part, 1)));
+}
+
+function longest(id, title, note, rows, { nav = "", find = false } = {}) {
+  const card = section(id, title, note, {
+    nav,
+    csv: rows.length ? () => saveCsv(id, [["name", "account", "phase", "ns", "count", "share"], ...rows.map((row) => [row.name, row.account, row.phase, row.ns, row.count, row.share])]) : null,
+  });
+  if (!rows.length) {
+    card.append(el("p", { class: "empty" }, `The record names no ${title.toLowerCase().replace("top ", "")}.`));
+    return;
+  }
+  const columns = [
+    { head: "Name", of: (row) => row.name, show: (row) => nameCell(row.name, find && view.timeline) },
+    { head: "Account", of: (row) => row.account, show: (row) => el("code", {}, row.account) },
+    { head: "Phase", of: (row) => row.phase },
+    { head: "ns", of: (row) => row.ns, number: true },
+    { head: "Count", of: (row) => row.count, number: true },
+    { head: "Share", of: (row) => row.share, number: true, show: (row) => shareCell(row.share) },
+  ];
+  card.append(sortable(title, columns, rows, { limit: SHORT }));
+}
+
+/** A name that may be two screens long: two lines of it, all of it in the tooltip; a click looks for it in the timeline. */
+function nameCell(name, find) {
+  if (!find) return el("span", { class: "name", title: name }, name);
+  const go = () => {
+    setState({ q: name, kind: "" });
+    document.getElementById("timeline").scrollIntoView({ block: "start" });
+  };
+  return el("button", { type: "button", class: "name", title: `${name}\nClick to find it in the timeline`, onclick: go }, name);
+}
+
+/**
+ * A table whose columns sort on a click. A column: {head, of(row) the value, show(row) the cell, number}.
+ * `mark(row, line)` dresses a line and runs again when the state changes; beyond `limit` rows a button shows the rest.
+ */
+function sortable(title, columns, rows, { foot = null, limit = 40, mark = null } = {}) {
+  let [sorted, down, all] = [columns.findIndex(({ head }) => head === "ns"), true, false];
+  const body = el("tbody");
+  const heads = columns.map((column, at) => el("th", { scope: "col", class: column.number ? "number" : null }, el("button", { type: "button", onclick: () => sort(at) }, column.head)));
+  const more = el("button", { type: "button", class: "more", onclick: () => { all = true; fill(); } });
+  const lines = new Map();
+
+  function sort(at) {
+    [sorted, down] = [at, at === sorted ? !down : Boolean(columns[at].number)];
+    fill();
+  }
+
+  function fill() {
+    const { of } = columns[sorted];
+    const order = (a, b) => (typeof of(a) === "number" ? of(a) - of(b) : String(of(a)).localeCompare(String(of(b))));
+    const shown = [...rows].sort((a, b) => order(a, b) * (down ? -1 : 1)).slice(0, all ? undefined : limit);
+    heads.forEach((head, at) => (at === sorted ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
+    body.replaceChildren(...shown.map(lineOf));
+    more.hidden = shown.length === rows.length;
+    more.textContent = `Show all ${rows.length}`;
+  }
+
+  function lineOf(row) {
+    if (!lines.has(row)) {
+      lines.set(row, el("tr", {}, ...columns.map((column) => {
+        const value = column.show?.(row) ?? (column.number ? whole(column.of(row)) : column.of(row));
+        return el("td", { class: column.number ? "number" : null }, value);
+      })));
+    }
+    mark?.(row, lines.get(row));
+    return lines.get(row);
+  }
+
+  if (mark) watch(() => lines.forEach((line, row) => mark(row, line)));
+  fill();
+  const table = el("table", { class: "sortable" }, el("caption", { class: "hidden" }, title), el("thead", {}, el("tr", {}, ...heads)), body, foot ? el("tfoot", {}, foot) : null);
+  return el("div", {}, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, table), more);
+}

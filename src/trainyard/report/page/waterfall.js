@@ -1,0 +1,118 @@
+// The ledger as a waterfall: where the step's time goes, from the ideal to what was measured.
+
+const HALF_BAR = 8.5;
+
+function waterfall() {
+  const card = section("ledger", "Step-time ledger", view.bars_note || "every nanosecond of the step is booked once", {
+    nav: "Ledger",
+    csv: () => saveCsv("waterfall", waterfallRows()),
+    png: () => saveSvg("waterfall", host.firstChild),
+  });
+  const host = el("div", { class: "chart" });
+  card.append(host, details("The waterfall as a table", waterfallRows));
+  redrawn(host, () => host.replaceChildren(drawWaterfall(host.clientWidth)));
+  watch((changed) => changed.includes("account") && host.replaceChildren(drawWaterfall(host.clientWidth)));
+}
+
+function waterfallRows() {
+  const rows = view.bars.map((bar) => [bar.label, bar.account, bar.start_ns, bar.ns, share(bar.ns, view.wall_ns), bar.evidence]);
+  return [["bar", "account", "start_ns", "ns", "share", "evidence"], ...rows];
+}
+
+function waterfallLayout(width) {
+  const narrow = width < 900;
+  const labels = Math.max(60, ...view.bars.map((bar) => textWidth(bar.label, "600 12.5px " + getComputedStyle(document.body).fontFamily)));
+  const left = Math.min(Math.ceil(labels) + 14, Math.floor(width * 0.34));
+  const told = view.bars.some((bar) => bar.evidence);
+  const right = !narrow && told ? Math.floor(width * 0.7) : width;
+  const reach = Math.max(1, ...view.bars.map((bar) => Math.max(bar.start_ns + bar.ns, bar.whiskers?.[1] ?? 0)));
+  const per = (right - left - 82) / reach;
+  return { narrow, width, left, right, reach, per, x: (ns) => left + ns * per };
+}
+
+function drawWaterfall(width) {
+  const plan = waterfallLayout(width);
+  const rows = [];
+  let top = 4;
+  for (const bar of view.bars) {
+    const height = plan.narrow && bar.evidence ? 41 : 27;
+    rows.push({ bar, middle: top + 13, height });
+    top += height;
+  }
+  const chart = svg("svg", { width, height: top + 24, role: "list", "aria-label": "Step-time ledger, from the ideal to the measured step" });
+  chart.append(axis(plan, top));
+  rows.forEach((row, at) => {
+    const next = rows[at + 1];
+    if (next && row.bar.role !== "total") {
+      const x = plan.x(row.bar.start_ns + row.bar.ns);
+      chart.append(svg("line", { class: "link", x1: x, x2: x, y1: row.middle + HALF_BAR, y2: next.middle - (next.bar.role === "total" ? HALF_BAR : 0) }));
+    }
+  });
+  for (const row of rows) chart.append(drawBar(plan, row));
+  return chart;
+}
+
+function axis(plan, bottom) {
+  const group = svg("g", { "aria-hidden": "true" });
+  const step = tickStep(plan.reach, (plan.right - plan.left) / 75);
+  const digits = Math.max(0, -Math.floor(Math.log10(step / scale.size) + 1e-9));
+  for (let ns = 0; ns <= plan.reach * 1.0001; ns += step) {
+    group.append(svg("line", { class: "grid", x1: plan.x(ns), x2: plan.x(ns), y1: 2, y2: bottom }));
+    group.append(svg("text", { class: "tick", x: plan.x(ns), y: bottom + 17, "text-anchor": "middle" }, fixed(ns / scale.size, digits)));
+  }
+  group.append(svg("text", { class: "tick", x: plan.left - 12, y: bottom + 17, "text-anchor": "end" }, scale.unit));
+  return group;
+}
+
+function drawBar(plan, { bar, middle, height }) {
+  const total = bar.role === "total";
+  // A bar of few ns stays visible; its label tells its true length.
+  const wide = Math.max(bar.ns ? 2.5 : 0, Math.abs(bar.ns) * plan.per);
+  const from = plan.x(Math.min(bar.start_ns, bar.start_ns + bar.ns));
+  const chosen = state.account && bar.account === state.account;
+  const value = total ? `${inUnit(bar.ns)} ${scale.unit}` : bar.role === "ideal" ? inUnit(bar.ns) : signed(bar.ns);
+  const told = `${bar.label}: ${whole(bar.ns)} ns, ${share(bar.ns, view.wall_ns)} of the step${bar.evidence ? `; ${bar.evidence}` : ""}`;
+  const group = svg("g", { class: `bar ${bar.role}${chosen ? " chosen" : ""}`, tabindex: 0, role: bar.account ? "button" : "listitem", "aria-label": told, "aria-pressed": bar.account ? String(Boolean(chosen)) : null });
+  group.append(svg("rect", { class: "hit", x: 0, y: middle - 13, width: plan.width, height, rx: 4 }));
+  group.append(svg("text", { class: "label", x: plan.left - 12, y: middle + 4.5, "text-anchor": "end" }, fitted(bar.label, plan.left - 14)));
+  group.append(svg("rect", { class: "body", x: from, y: middle - HALF_BAR, width: wide, height: 2 * HALF_BAR, rx: Math.min(3, wide / 2), fill: total ? null : css(tuned(bar.colour)) }));
+  let end = from + wide;
+  if (bar.whiskers) {
+    const [low, high] = bar.whiskers.map(plan.x);
+    group.append(svg("path", { class: "whisker", d: `M${low} ${middle - 4}v8M${low} ${middle}H${high}M${high} ${middle - 4}v8` }));
+    end = Math.max(end, high);
+  }
+  group.append(svg("text", { class: "value", x: end + 8, y: middle + 4.5 }, value));
+  if (bar.evidence) {
+    const [x, y, room] = plan.narrow ? [plan.left, middle + 22, plan.width - plan.left] : [plan.right + 16, middle + 4.5, plan.width - plan.right - 16];
+    group.append(svg("text", { class: "evidence", x, y }, fitted(bar.evidence, room, "12px " + getComputedStyle(document.body).fontFamily)));
+  }
+  explain(group, () => [bar.label, `${whole(bar.ns)} ns · ${share(bar.ns, view.wall_ns)} of the step`, bar.whiskers && `ends from ${time(bar.whiskers[0])} to ${time(bar.whiskers[1])}`, bar.account, bar.evidence]);
+  if (bar.account) pressed(group, () => setState({ account: chosen ? "" : bar.account }));
+  return group;
+}
+
+/** Makes an element that is no button act as one. */
+function pressed(element, act) {
+  element.addEventListener("click", act);
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    act();
+  });
+}
+
+/** The numbers behind a chart, built when first opened. `rows()` begins with the headings. */
+function details(title, rows) {
+  const box = el("details", { class: "behind" }, el("summary", {}, title));
+  box.addEventListener("toggle", () => {
+    if (!box.open) return;
+    const [heads, ...lines] = rows();
+    const table = el("table", {},
+      el("thead", {}, el("tr", {}, ...heads.map((head) => el("th", { scope: "col" }, String(head))))),
+      el("tbody", {}, ...lines.map((line) => el("tr", {}, ...line.map((value, at) =>
+        el(at ? "td" : "th", { scope: at ? null : "row", class: typeof value === "number" ? "number" : null }, typeof value === "number" ? whole(value) : value))))));
+    box.replaceChildren(box.firstChild, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, table));
+  });
+  return box;
+}

@@ -1,0 +1,119 @@
+"""Draws a View on a terminal: the ledger, what was found, the top kernels. Rich is loaded here."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trainyard import units, words
+from trainyard.report.view import Bar, Figure, Row, View
+
+_BAR = 30
+
+
+def print_view(view: View, console: Console, kernels: int = 8) -> None:
+    """Prints the whole report. Names come from files: they are printed as text, never as markup."""
+    console.print(Group(*_parts(view, kernels)))
+
+
+def _parts(view: View, kernels: int) -> list[RenderableType]:
+    parts: list[RenderableType] = [
+        Text(view.title, style="bold"),
+        Text(plain(" · ".join([view.subtitle, *view.chips])), style="dim"),
+    ]
+    if view.figures:
+        parts.append(_figures(view.figures))
+    if view.wall_ns:
+        parts.append(Padding(_ledger(view), (1, 0, 0, 0)))
+        parts.append(_phases(view))
+    if view.kernels:
+        parts.append(Padding(_rows("Top kernels", view.kernels[:kernels]), (1, 0, 0, 0)))
+    if view.modules:
+        parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2]), (1, 0, 0, 0)))
+    for finding in view.findings:
+        line = Text("\n" if finding is view.findings[0] else "")
+        line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
+        line.append(f"{finding.says}. ")
+        if finding.evidence:
+            line.append(f"{finding.evidence}. ", style="dim")
+        if finding.remedy:
+            line.append(finding.remedy.says)
+        parts.append(line)
+    parts.extend(Text(f"note: {plain(note)}", style="dim") for note in view.warnings)
+    return parts
+
+
+def _figures(figures: Sequence[Figure]) -> Text:
+    line = Text()
+    for figure in figures:
+        line.append(f"{figure.value} {figure.unit}".strip(), style="bold")
+        line.append(f" {figure.label}" + (f" ({figure.change})" if figure.change else "") + "   ", style="dim")
+    return line
+
+
+def _ledger(view: View) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("account", no_wrap=True)
+    table.add_column("ms", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, width=_BAR)
+    table.add_column("evidence", style="dim", overflow="ellipsis", no_wrap=True)
+    for bar in view.bars:
+        total = bar.role == "total"
+        table.add_row(
+            Text(plain(bar.label), style="bold" if total else ""),
+            Text(f"{bar.ns / 1e6:,.3f}", style="bold" if total else ""),
+            units.show_share(bar.ns, view.wall_ns),
+            _drawn(bar, view.wall_ns),
+            Text(f"{units.show_ns(bar.ns)} ns, to the nanosecond" if total else plain(bar.evidence)),
+        )
+    return table
+
+
+def _drawn(bar: Bar, wall: int) -> Text:
+    """A floating bar of half-cell precision; a cost that is there is never invisible."""
+    if not wall:
+        return Text("")
+    begin = round(2 * _BAR * bar.start_ns / wall)
+    end = max(begin + 1, round(2 * _BAR * (bar.start_ns + bar.ns) / wall))
+    begin, end = min(begin, 2 * _BAR - 1), min(max(end, begin + 1), 2 * _BAR)
+    text = " " * (begin // 2) + ("▐" if begin % 2 else "")
+    text += "█" * (end // 2 - len(text)) + ("▌" if end % 2 and end // 2 >= len(text) else "")
+    return Text(text, style=bar.colour if bar.role != "total" else "")
+
+
+def _phases(view: View) -> Text:
+    totals: dict[str, int] = {}
+    for _, _, phase, ns, _, _ in view.table:
+        totals[phase] = totals.get(phase, 0) + ns
+    shown = " · ".join(f"{phase} {units.show_time(totals[phase])}" for phase in words.PHASES if totals.get(phase))
+    return Text(f"\nby phase: {shown}", style="dim")
+
+
+def _rows(title: str, rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=60)
+    table.add_column("account", style="dim", no_wrap=True)
+    table.add_column("phase", style="dim", no_wrap=True)
+    table.add_column("ms a step", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("calls", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            Text(plain(row.name)),
+            Text(plain(row.account)),
+            row.phase,
+            f"{row.ns / 1e6:,.3f}",
+            f"{100 * row.share:.1f} %",
+            f"{row.count:,}",
+        )
+    return table
+
+
+def plain(text: str) -> str:
+    """Without control characters: a name from a file must not steer the terminal."""
+    return "".join(char if char.isprintable() else "�" for char in text)

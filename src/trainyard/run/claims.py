@@ -1,0 +1,49 @@
+"""What a run says about itself beside its ledgers: rates, costs and peaks, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+
+from trainyard.machine import Claim
+from trainyard.plugins import Vendor
+from trainyard.record import Run
+from trainyard.run.facts import Facts
+from trainyard.store.summary import step_walls
+
+
+def of_run(run: Run, facts: Sequence[Facts], vendors: Mapping[str, Vendor]) -> dict[str, Claim]:
+    """`matmul_rate` and `peak` in FLOP/s a rank, `model_flops` of a step over all ranks, `profiler_cost` in ns a step.
+
+    A claim that nothing supports is left out.
+    """
+    made: dict[str, Claim] = {}
+    rates = [fact.matmul_rate for fact in facts if fact.matmul_rate]
+    day = run.started[:10]
+    if rates:
+        source = f"products of matrices timed on {len(rates)} ranks, mean"
+        made["matmul_rate"] = Claim(value=fmean(rates), unit="FLOP/s", source=source, date=day, measured=True)
+    if facts and facts[0].model_flops:
+        made["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source="counted from the model", date=day)
+    if cost := _profiler_cost(run):
+        made["profiler_cost"] = cost
+    device = run.provenance.devices[0]
+    peak = vendors[device.vendor].peaks(device).get(run.job.recipe.dtype) if device.vendor in vendors else None
+    if peak:
+        made["peak"] = peak
+    return made
+
+
+def _profiler_cost(run: Run) -> Claim | None:
+    """How much longer the median profiled step took than the median measured one; never below zero."""
+    profiled = step_walls(sample for sample in run.samples if sample.profiled and not sample.warmup)
+    bare = step_walls(run.measured())
+    if not profiled or not bare:
+        return None
+    return Claim(
+        value=max(0.0, median(profiled) - median(bare)),
+        unit="ns",
+        source=f"median of {len(profiled)} profiled steps less median of {len(bare)} measured ones",
+        date=run.started[:10],
+        measured=True,
+    )

@@ -1,0 +1,103 @@
+"""Enough about code, machine and environment to say whether two runs differ in anything but what is asked about."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from trainyard.plugins import Vendor
+from trainyard.record import DeviceSeen, Provenance
+from trainyard.units import show_size
+
+_PACKAGES = ("trainyard", "numpy", "msgspec", "click", "rich")
+_TORCHLIKE = re.compile(r"torch|triton|nvidia[-_]|^nccl|rocm|amdsmi|neuron|transformer[-_]engine|flash[-_]attn|apex")
+_KEPT = re.compile(
+    r"(CUDA|CUBLAS|CUDNN|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|KMP|GOMP|OPENBLAS|HIP|HSA|ROCR|ROCBLAS|MIOPEN"
+    r"|RCCL|GLOO|UCX|FI|NEURON|XLA|TRAINYARD|SLURM)_|(LD_PRELOAD|MALLOC_CONF|PYTHONHASHSEED|PYTHONOPTIMIZE)\Z"
+)
+_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|CERT|PRIVATE|JWT", re.IGNORECASE)
+_LOGIN = re.compile(r"([a-z][\w+.\-]*://)[^/\s]+@", re.IGNORECASE)
+_ASSIGNED = re.compile(r"([\w\-]*(?:token|key|secret|passw|signature)[\w\-]*=)[^&;,\s]+", re.IGNORECASE)
+
+
+def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_get: Mapping[str, str]) -> Provenance:
+    """What is known before a rank starts. `ranks_get`: variables the launcher adds for the ranks."""
+    drivers = {f"{d.vendor}.{d.index}": d.facts["driver"] for d in devices if "driver" in d.facts}
+    telemetry = {
+        f"{name}.{fact}": value for name, vendor in vendors.items() for fact, value in vendor.telemetry().items()
+    }
+    return Provenance(
+        code=code(Path.cwd()),
+        packages=packages(),
+        driver=drivers,
+        devices=tuple(devices),
+        environment=environment({**ranks_get, **os.environ}),
+        clocks=telemetry,
+        host=host(vendors),
+    )
+
+
+def code(folder: Path) -> dict[str, str]:
+    """`sha` of the checkout that holds `folder`, and whether it is `dirty`; empty outside one or without git."""
+    sha = _git(folder, "rev-parse", "HEAD")
+    if sha is None:
+        return {}
+    changes = _git(folder, "status", "--porcelain")
+    return {"sha": sha, "dirty": "unknown" if changes is None else "yes" if changes else "no"}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # asking must not write to the user's index
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env=quiet, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def packages() -> dict[str, str]:
+    """Version of ours, what we stand on, and everything that comes with torch."""
+    found = {name.lower(): dist.version for dist in metadata.distributions() if (name := dist.metadata["Name"])}
+    kept = {name: version for name, version in found.items() if name in _PACKAGES or _TORCHLIKE.search(name)}
+    return {"python": platform.python_version(), **dict(sorted(kept.items()))}
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change how training runs. Names that smell of secrets are left out, logins and keys cut out of values."""
+    return {
+        name: _ASSIGNED.sub(r"\1***", _LOGIN.sub(r"\1***@", value))
+        for name, value in sorted(variables.items())
+        if _KEPT.match(name) and not _SECRET.search(name)
+    }
+
+
+def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
+    """The machine itself: name, kernel, processors, memory, and what a container leaves of them."""
+    processors = [device for name, vendor in vendors.items() if name == "cpu" for device in vendor.devices()]
+    said = {f"cpu_{fact}": value for cpu in processors for fact, value in cpu.facts.items()}
+    said |= {"cpu": cpu.name for cpu in processors} | {"memory": show_size(cpu.memory_bytes) for cpu in processors}
+    said |= {
+        "name": socket.gethostname(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": sys.version.split("\n")[0],
+        "cgroup_cpu": _read("/sys/fs/cgroup/cpu.max"),
+        "cgroup_memory": _read("/sys/fs/cgroup/memory.max"),
+        "transparent_hugepage": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,66 @@
+"""The few figures a run is known by. Times in ns, rates a second, sizes in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+import msgspec
+
+from trainyard.record import Run, Sample
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step lasts as long as its slowest rank. `step_ns` is the median over the measured steps;
+    `repeats_ns` holds each repeat's own median, whose range is the spread. Zero: not measured.
+
+    `mfu` and `matmul_share` are parts of one: model FLOPs over what all ranks could have done in that time
+    at the device's stated peak, and at the rate its own matrix products reached.
+    """
+
+    step_ns: int = 0
+    repeats_ns: tuple[int, ...] = ()
+    tokens_per_s: float = 0.0
+    loss_first: float | None = None
+    loss_last: float | None = None
+    memory_bytes: int = 0
+    profiler_ns: int | None = None
+    mfu: float | None = None
+    matmul_share: float | None = None
+
+
+def summarise(run: Run) -> Summary:
+    """Works for a run in any state; what was not measured stays at its default."""
+    repeats = {sample.repeat for sample in run.measured()}
+    walls = {repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeats)}
+    every = [wall for repeat in walls.values() for wall in repeat]
+    step_ns = round(median(every)) if every else 0
+    losses = [sample.loss for sample in sorted(run.samples, key=lambda s: s.step) if sample.rank == 0]
+    cost = run.claims.get("profiler_cost")
+    return Summary(
+        step_ns=step_ns,
+        repeats_ns=tuple(round(median(repeat)) for repeat in walls.values()),
+        tokens_per_s=run.job.recipe.tokens_per_step * 1e9 / step_ns if step_ns else 0.0,
+        loss_first=losses[0] if losses else None,
+        loss_last=losses[-1] if losses else None,
+        memory_bytes=max((sample.memory_bytes for sample in run.samples), default=0),
+        profiler_ns=round(cost.value) if cost else None,
+        mfu=_share(run, step_ns, "peak"),
+        matmul_share=_share(run, step_ns, "matmul_rate"),
+    )
+
+
+def step_walls(samples: Iterable[Sample]) -> list[int]:
+    """Wall time of each step: its slowest rank's."""
+    slowest: dict[int, int] = {}
+    for sample in samples:
+        slowest[sample.step] = max(slowest.get(sample.step, 0), sample.wall_ns)
+    return list(slowest.values())
+
+
+def _share(run: Run, step_ns: int, rate: str) -> float | None:
+    """Model FLOPs of a step over what all ranks do in it at the claimed FLOP/s a rank."""
+    flops, reached = run.claims.get("model_flops"), run.claims.get(rate)
+    if flops is None or reached is None or not reached.value or not step_ns:
+        return None
+    return flops.value / (reached.value * run.job.layout.ranks * step_ns / 1e9)

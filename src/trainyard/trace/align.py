@@ -1,0 +1,86 @@
+"""Whether ranks' clocks agree, and which collectives of different ranks are one.
+
+Clocks of ranks on one host are one clock. Across hosts they would be solved from the common ends of
+collectives; this version does not, and says `no`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Literal, NamedTuple, Sequence
+
+from trainyard.events import Collective, Events
+from trainyard.trace.classify import Classified
+
+
+class Alignment(NamedTuple):
+    """`aligned` as in words.ALIGNMENTS, and the reason in a sentence."""
+
+    aligned: Literal["no", "host"]
+    why: str
+
+
+def alignment(ranks: Sequence[Events]) -> Alignment:
+    first = ranks[0]
+    if len(ranks) == 1:
+        if first.world <= 1:
+            return Alignment("host", "One rank alone.")
+        return Alignment(
+            "no", f"One rank of {first.world}: when its peers arrived is not in the file, so waiting for them stays in comm."
+        )
+    windows = [events.window for events in ranks]
+    if max(start for start, _ in windows) > min(stop for _, stop in windows):
+        return Alignment("no", "The ranks' windows do not overlap in time, so waiting stays in comm and no rank is blamed.")
+    hosts = {events.host_name for events in ranks}
+    if len(hosts) == 1 and "" not in hosts:
+        return Alignment("host", f"All {len(ranks)} ranks ran on one host and share its clock.")
+    devices = {events.device_index for events in ranks}
+    if hosts == {""} and first.device_index >= 0 and len(devices) == first.world == first.devices == len(ranks):
+        return Alignment(
+            "host", f"{len(ranks)} ranks on {len(devices)} different devices of a host with {first.devices}: one clock."
+        )
+    return Alignment(
+        "no",
+        "The files do not show that the ranks share a clock, so waiting for a late peer stays in comm and no rank is "
+        "blamed. Clocks across hosts are not solved in this version.",
+    )
+
+
+class Meeting(NamedTuple):
+    """One collective, met by all its members: (place of the rank, interval) of each."""
+
+    members: tuple[tuple[int, int], ...]
+
+
+def meetings(ranks: Sequence[Events], classified: Sequence[Classified]) -> list[Meeting]:
+    """Collectives matched across ranks: by group and sequence number, else by order among like ones where every
+    member shows the same number of them. What cannot be matched for certain is left out."""
+    seen: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    wanted: dict[tuple[object, ...], frozenset[int]] = {}
+    all_ranks = frozenset(events.rank for events in ranks)
+    for place, one in enumerate(classified):
+        for row, collective in sorted(one.collectives.items(), key=lambda item: int(one.start[item[0]])):
+            ident = _identity(collective)
+            seen[ident][place].append(row)
+            wanted[ident] = frozenset(collective.ranks) or all_ranks
+    places = {events.rank: place for place, events in enumerate(ranks)}
+    found: list[Meeting] = []
+    for ident, rows_of in seen.items():
+        members = wanted[ident]
+        if len(members) < 2 or not members <= all_ranks or {places[rank] for rank in members} != rows_of.keys():
+            continue
+        if len({len(rows) for rows in rows_of.values()}) == 1:
+            columns = zip(*[[(place, row) for row in rows] for place, rows in sorted(rows_of.items())])
+            found.extend(Meeting(tuple(column)) for column in columns)
+    return found
+
+
+def _identity(collective: Collective) -> tuple[object, ...]:
+    if collective.seq >= 0:
+        return (collective.group_name, collective.ranks, collective.seq, collective.name)
+    return (collective.group_name, collective.ranks, collective.name, _symmetric_size(collective))
+
+
+def _symmetric_size(collective: Collective) -> int:
+    """Sizes tell like collectives apart only where every member moves the same amount."""
+    return collective.size if collective.name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast") else 0

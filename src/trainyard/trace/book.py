@@ -1,0 +1,137 @@
+"""Book every instant of a window once, over interval endpoints, vectorised.
+
+Input: intervals, each with a kind (place in `words.KINDS`, the precedence) and a key (an account and
+phase). At each instant the lowest kind number that is live owns it; within a kind the earlier start
+owns, then the lower key. n intervals, p parts, k keys.
+
+Cost: O(n log n). For one kind, intervals sorted by start own [max(start, latest stop before), stop): the
+running maximum of stops is all the state there is. What higher kinds already own is subtracted through
+the measure function of their union.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.events import I32, I64, I8
+
+
+class Intervals(NamedTuple):
+    """n intervals: [start, stop) ns, kind (place in words.KINDS), key (row of a table of accounts x phases)."""
+
+    start: I64
+    stop: I64
+    kind: I8
+    key: I32
+
+
+class Booking(NamedTuple):
+    """`owned`[p, k + 1]: ns each key owns in each part, the last column being what no interval covers.
+    `live`[p, k]: length of the union of each key's own intervals. `count`[p, k]: intervals that start there.
+    `unions`[p, kinds]: union of each kind's intervals. `by_interval`[n]: ns each interval owns in the window."""
+
+    owned: I64
+    live: I64
+    count: I64
+    unions: I64
+    by_interval: I64
+
+
+def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
+    """Books the parts [bounds[i], bounds[i + 1]), i < p. Intervals are clipped to the window.
+
+    Each row of `owned` sums to the part's length: time no interval covers stands in the last column.
+    """
+    parts = len(bounds) - 1
+    window = (bounds[0], bounds[-1])
+    start = np.clip(intervals.start, *window)
+    stop = np.clip(intervals.stop, *window)
+    owned = np.zeros((parts, keys + 1), np.int64)
+    live = np.zeros((parts, keys), np.int64)
+    unions = np.zeros((parts, kinds), np.int64)
+    by_interval = np.zeros(len(start), np.int64)
+
+    order = np.lexsort((intervals.key, start))
+    taken = np.empty((2, 0), np.int64)
+    for kind in range(kinds):
+        rows, begin, end = _first_come(order[intervals.kind[order] == kind], start, stop)
+        if not len(rows):
+            continue
+        np.add.at(unions, *_lengths((np.zeros(len(rows), np.int64) + kind), begin, end, bounds))
+        free = _Measure(taken)
+        key = intervals.key[rows]
+        pieces, piece_begin, piece_end = cut(begin, end, bounds)
+        length = (piece_end - piece_begin) - free.between(piece_begin, piece_end)
+        part = np.searchsorted(bounds, piece_begin, "right") - 1
+        np.add.at(owned, (part, key[pieces]), length)
+        np.add.at(by_interval, rows[pieces], length)
+        taken = _merge(taken, np.stack([begin, end]))
+
+    by_key = order[np.argsort(intervals.key[order], kind="stable")]
+    edges = np.searchsorted(intervals.key[by_key], np.arange(keys + 1))
+    for key in range(keys):
+        rows, begin, end = _first_come(by_key[edges[key] : edges[key + 1]], start, stop)
+        np.add.at(live, *_lengths(np.full(len(rows), key, np.int64), begin, end, bounds))
+
+    part = np.searchsorted(bounds, intervals.start, "right") - 1
+    inside = (part >= 0) & (part < parts)
+    count = np.zeros((parts, keys), np.int64)
+    np.add.at(count, (part[inside], intervals.key[inside]), 1)
+
+    owned[:, keys] = np.diff(bounds) - owned.sum(axis=1)
+    return Booking(owned, live, count, unions, by_interval)
+
+
+def _first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
+    """Of intervals sorted by start, the disjoint stretch each one owns where the earlier start goes first."""
+    begin, end = start[rows], stop[rows]
+    latest = np.maximum.accumulate(end)
+    begin = np.maximum(begin, np.concatenate([begin[:1], latest[:-1]]))
+    owns = end > begin
+    return rows[owns], begin[owns], end[owns]
+
+
+def cut(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
+    """Disjoint stretches cut at the bounds they straddle: (row of the stretch, begin, end) of each piece."""
+    first = np.searchsorted(bounds, begin, "right")
+    last = np.searchsorted(bounds, end, "left")
+    pieces = np.repeat(np.arange(len(begin)), last - first + 1)
+    place = np.arange(len(pieces)) - np.repeat(np.cumsum(last - first + 1) - (last - first + 1), last - first + 1)
+    inner = first[pieces] + place
+    top = len(bounds) - 1
+    piece_begin = np.where(place == 0, begin[pieces], bounds[np.clip(inner - 1, 0, top)])
+    piece_end = np.where(inner >= last[pieces], end[pieces], bounds[np.clip(inner, 0, top)])
+    return pieces, piece_begin, piece_end
+
+
+def _lengths(column: I64, begin: I64, end: I64, bounds: I64) -> tuple[tuple[I64, I64], I64]:
+    """((part, column), length) of each piece, as np.add.at wants them."""
+    pieces, piece_begin, piece_end = cut(begin, end, bounds)
+    return (np.searchsorted(bounds, piece_begin, "right") - 1, column[pieces]), piece_end - piece_begin
+
+
+class _Measure:
+    """How much of a sorted disjoint union lies between two times."""
+
+    def __init__(self, union: I64) -> None:
+        self.begin, self.end = union
+        self.before = np.concatenate([[0], np.cumsum(self.end - self.begin)])
+
+    def until(self, time: I64) -> I64:
+        i = np.searchsorted(self.begin, time, "right")
+        inside = np.minimum(time, np.concatenate([[0], self.end])[i]) - np.concatenate([[0], self.begin])[i]
+        return self.before[np.maximum(i - 1, 0)] + np.where(i > 0, inside, 0)
+
+    def between(self, begin: I64, end: I64) -> I64:
+        return self.until(end) - self.until(begin)
+
+
+def _merge(a: I64, b: I64) -> I64:
+    """The union of two sorted disjoint unions, sorted and disjoint."""
+    both = np.concatenate([a, b], axis=1)
+    begin, end = both[:, np.argsort(both[0], kind="stable")]
+    latest = np.maximum.accumulate(end)
+    fresh = np.concatenate([[True], begin[1:] > latest[:-1]])
+    return np.stack([begin[fresh], np.concatenate([latest[:-1][fresh[1:]], latest[-1:]])])

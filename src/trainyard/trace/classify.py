@@ -1,0 +1,118 @@
+"""Each device interval to an account and a phase: the launching op decides before the kernel's name does."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard import words
+from trainyard.events import COPY, KERNEL, MEMSET, NOTE, OP, I8, I32, I64, Collective, Events
+from trainyard.ledger import Account
+from trainyard.trace.collectives import group_of
+from trainyard.trace.context import PHASES, Context
+from trainyard.vendors import kernels
+
+_KINDS = list(words.KINDS)
+_CLASSES = list(words.OP_CLASSES)
+_OTHER = PHASES.index("other")
+_OPTIMIZER = PHASES.index("optimizer")
+# What the optimizer's own arithmetic is made of; its matrix products (Muon, Shampoo) stay matmul.
+_OF_THE_OPTIMIZER = ("elementwise", "reduction", "other", "embedding")
+
+
+class Keys:
+    """Numbers for (account, phase) pairs, in order of first use."""
+
+    def __init__(self) -> None:
+        self.pairs: list[tuple[Account, int]] = []
+        self._numbers: dict[tuple[str, int], int] = {}
+
+    def number(self, account: Account, phase: int) -> int:
+        key = (str(account), phase)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.pairs)
+            self.pairs.append((account, phase))
+        return self._numbers[key]
+
+    def kinds(self) -> I8:
+        return np.array([_KINDS.index(account.kind) for account, _ in self.pairs], np.int8)
+
+
+class Classified(NamedTuple):
+    """For n intervals (device work, or a CPU's spans): times, key, module (name number or -1), name, and the
+    host row that launched it (-1 none). `collectives`: interval -> what is known of it."""
+
+    start: I64
+    stop: I64
+    key: I32
+    name: I32
+    module: I32
+    launcher: I32
+    collectives: dict[int, Collective]
+
+
+def classify(events: Events, context: Context, keys: Keys) -> Classified:
+    """Device work, n rows in the order of `events.work`."""
+    work, host = events.work, events.host
+    launcher = np.where(work.call >= 0, work.call, work.op).astype(np.int32)
+    known = launcher >= 0
+    phase = np.full(len(work), _OTHER, np.int8)
+    module = np.full(len(work), -1, np.int32)
+    op_class = np.full(len(work), -1, np.int8)
+    for column, of_host in ((phase, context.phase), (module, context.module), (op_class, context.op_class)):
+        column[known] = of_host[launcher[known]]
+    collectives: dict[int, Collective] = {}
+    column_of: dict[tuple[int, int, int, int], int] = {}
+    key = np.empty(len(work), np.int32)
+    for row, ident in enumerate(zip(work.what.tolist(), work.name.tolist(), op_class.tolist(), phase.tolist())):
+        what, name, decided, when = ident
+        if what == KERNEL and kernels.is_communication(events.names[name]):
+            found = work.collectives.get(row) or _launching_collective(events, int(launcher[row]))
+            found = found or Collective(name=kernels.collective_of(events.names[name]))
+            collectives[row] = found
+            group = group_of(found.group, found.members, events.world)
+            key[row] = keys.number(Account("comm", found.name, group), when)
+            continue
+        if ident not in column_of:
+            account = _account(what, events.names[name], decided, when)
+            column_of[ident] = keys.number(account, when)
+        key[row] = column_of[ident]
+    return Classified(work.start, work.stop, key, work.name, module, launcher, collectives)
+
+
+def _account(what: int, name: str, decided: int, phase: int) -> Account:
+    if what == MEMSET:
+        return Account("copy", "memset")
+    if what == COPY:
+        return Account("copy", kernels.copy_of(name))
+    by_name = kernels.account_of(name)
+    if by_name is not None and by_name.kind == "copy":
+        return by_name
+    op_class = _CLASSES[decided] if decided >= 0 else by_name.what if by_name else "other"
+    if phase == _OPTIMIZER and op_class in _OF_THE_OPTIMIZER:
+        op_class = "optimizer"
+    return Account("compute", op_class)
+
+
+def _launching_collective(events: Events, row: int) -> Collective | None:
+    """From the annotation (`nccl:all_to_all`) or op (`c10d::alltoall_base_`) around the launch."""
+    host = events.host
+    while row >= 0:
+        if host.what[row] == NOTE and row in host.collectives:
+            return host.collectives[row]
+        if host.what[row] == OP:
+            name = _of_op(events.names[host.name[row]])
+            if name:
+                return Collective(name=name)
+        row = int(host.parent[row])
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _of_op(name: str) -> str | None:
+    if not name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
+        return None
+    found = kernels.collective_of(name.rstrip("_").replace("alltoall", "all_to_all"))
+    return found if found != "other" else None

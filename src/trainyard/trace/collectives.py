@@ -1,0 +1,81 @@
+"""What a profiler file says of a collective: its name, members, size and the mesh axis it runs on."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Mapping
+
+from trainyard.events import Collective
+from trainyard.vendors.kernels import collective_of
+
+_BYTES = {
+    "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "long": 8,
+    "long int": 8, "int64": 8, "int32": 4, "char": 1, "int8": 1, "byte": 1, "uint8": 1, "unsigned char": 1, "bool": 1,
+    "short": 2, "signed char": 1,
+}  # fmt: skip
+_ODD = re.compile(r"[^A-Za-z0-9_.\-]+")
+_SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(?P<name>\w+)")
+
+
+def group_of(description: str, members: int, world: int) -> str:
+    """The mesh axis: from the description (`mesh_<axis>`), else `world` or `sub<size>`; empty where unsaid."""
+    if description.startswith("mesh_"):
+        return _ODD.sub("_", description.removeprefix("mesh_"))[:64] or "world"
+    if not members:
+        return ""
+    return "world" if world <= 1 or members >= world else f"sub{members}"
+
+
+def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
+    """From a kernel's or annotation's name and args; None where it is no collective. `groups`: the file's
+    process groups by name. The group is set later, when the world size is known."""
+    span = _SPAN.match(name)
+    said = args.get("Collective name")
+    if span is None and not isinstance(said, str):
+        return None
+    group_name = str(args.get("Process Group Name", ""))
+    known = groups.get(group_name, {}) if group_name else {}
+    ranks = _ranks(args.get("Process Group Ranks")) or _ranks(known.get("ranks"))
+    members = args.get("Group size", known.get("pg_size", 0))
+    seq = args.get("Seq", args.get("Sequence", -1))
+    return Collective(
+        name=collective_of(said if isinstance(said, str) else span["name"] if span else ""),
+        group=str(args.get("Process Group Description", known.get("pg_desc", ""))),
+        group_name=group_name,
+        ranks=ranks,
+        members=len(ranks) or (members if isinstance(members, int) else 0),
+        seq=seq if isinstance(seq, int) else -1,
+        size=_size(args),
+    )
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """`[0, 1]` or its text form; a shortened text (`[0, 1, ...]`) says nothing."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return ()
+    if isinstance(value, list) and value and all(isinstance(rank, int) for rank in value):
+        return tuple(value)
+    return ()
+
+
+def _size(args: Mapping[str, Any]) -> int:
+    """Bytes of the larger of input and output."""
+    if "In msg nelems" in args:
+        counts = [args.get("In msg nelems"), args.get("Out msg nelems")]
+        width = _BYTES.get(str(args.get("dtype", "")).lower(), 0)
+        return width * max((count for count in counts if isinstance(count, int)), default=0)
+    dims, kinds = args.get("Input Dims"), args.get("Input type")
+    if not isinstance(dims, list) or not isinstance(kinds, list):
+        return 0
+    total = 0
+    for shape, kind in zip(dims, kinds):
+        if isinstance(shape, list) and all(isinstance(length, int) for length in shape):
+            count = 1
+            for length in shape:
+                count *= length
+            total += count * _BYTES.get(str(kind).lower().removeprefix("c10::"), 0)
+    return total

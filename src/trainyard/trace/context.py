@@ -1,0 +1,97 @@
+"""What every host span belongs to: its phase, module, op class, and what it says the host was doing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard import words
+from trainyard.events import CALL, NOTE, OP, PYTHON, I8, I32, Events
+from trainyard.trace.ops import class_of, host_cause
+
+PHASES = list(words.PHASES)
+_FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
+    PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer", "other")
+)
+_CLASSES = [*words.OP_CLASSES]
+_ENGINE = "autograd::engine::evaluate_function"
+_MODULE = "nn.Module: "
+# Annotations that frameworks write for their own ends: no module of the user's.
+_NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms")
+
+
+class Context(NamedTuple):
+    """For each of m host rows: phase (place in words.PHASES), module (name number, -1 none), op class (place in
+    words.OP_CLASSES, -1 undecided) and cause (row of `causes`, -1 none), each inherited from the spans around it."""
+
+    phase: I8
+    module: I32
+    op_class: I8
+    cause: I8
+    causes: tuple[str, ...]
+
+
+def context(events: Events) -> Context:
+    host = events.host
+    names = events.names
+    causes = sorted({cause for name in names if (cause := host_cause(name))})
+    by_name = [_facts(name, causes) for name in names]
+    knows_autograd = bool((host.seq >= 0).any())
+    n = len(host)
+    phase, module, op_class, cause = [-1] * n, [-1] * n, [-1] * n, [-1] * n
+    module_of_seq: dict[int, int] = {}
+    rows = zip(
+        host.name.tolist(), host.what.tolist(), host.parent.tolist(), host.seq.tolist(), host.backward.tolist()
+    )
+    for row, (name, what, parent, seq, backward) in enumerate(rows):
+        fixed, engine, is_module, own_class, own_cause = by_name[name]
+        above = phase[parent] if parent >= 0 else -1
+        if fixed >= 0 and what == NOTE:
+            phase[row] = fixed
+        elif what == OP and (engine or backward):
+            phase[row] = _BACKWARD
+        elif what == OP and above in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
+            phase[row] = above if above == _OTHER else _FORWARD
+        elif what == OP and above == _BACKWARD and seq >= 0:
+            # Gradient recording is on inside the backward pass: forward work done again.
+            phase[row] = _RECOMPUTE
+        else:
+            phase[row] = above
+        own_module = name if is_module and what in (NOTE, PYTHON) else -1
+        module[row] = own_module if own_module >= 0 else module[parent] if parent >= 0 else -1
+        if what == OP and seq >= 0:
+            if phase[row] == _FORWARD:
+                module_of_seq[seq] = module[row]
+            elif backward and module_of_seq.get(seq, -1) >= 0:
+                module[row] = module_of_seq[seq]
+        op_class[row] = own_class if own_class >= 0 and what == OP else op_class[parent] if parent >= 0 else -1
+        # A Python frame says what it does; so does the call it makes, which is nearer to the truth.
+        cause[row] = own_cause if own_cause >= 0 and what in (OP, CALL, NOTE, PYTHON) else cause[parent] if parent >= 0 else -1
+    phases = np.array(phase, np.int8)
+    phases[phases < 0] = _OTHER
+    return Context(
+        phase=phases,
+        module=np.array(module, np.int32),
+        op_class=np.array(op_class, np.int8),
+        cause=np.array(cause, np.int8),
+        causes=tuple(causes),
+    )
+
+
+def _facts(name: str, causes: list[str]) -> tuple[int, bool, bool, int, int]:
+    """(phase an annotation fixes, autograd engine, module, op class, cause) of a name; -1 for none."""
+    fixed = -1
+    if name.startswith("Optimizer.step#"):
+        fixed = _OPTIMIZER
+    elif name.startswith(("Optimizer.zero_grad#", "enumerate(DataLoader)")):
+        fixed = _OTHER
+    what = class_of(name)
+    cause = host_cause(name)
+    return (
+        fixed,
+        name.startswith(_ENGINE),
+        name.startswith(_MODULE) or not name.startswith(_NO_MODULE) and ".py(" not in name and not name.startswith("<"),
+        _CLASSES.index(what) if what else -1,
+        causes.index(cause) if cause else -1,
+    )

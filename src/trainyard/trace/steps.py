@@ -1,0 +1,84 @@
+"""Where a rank's steps begin and end.
+
+On a device, step N ends with the last compute kernel launched under marks up to N, and the last step at the
+window's end. The launch's start chooses the mark; between marks, the next one; before the first, and for work
+without a launch that has no predecessor on its stream, the part named `before`. On a CPU a step is from
+one mark's start to the next one's. Ranks that share a clock share the bounds between steps: the step is over
+when the last of them is done. A step that follows nothing in a device's window is partial: how long the
+device idled before its first work is not in the window.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Sequence
+
+import numpy as np
+
+from trainyard.events import I64, Events
+from trainyard.trace.classify import Classified
+
+BEFORE = "before"
+WINDOW = "window"
+
+
+class Part(NamedTuple):
+    """A stretch of a rank's window: `[start, stop)` ns, its label, and whether it is no full step."""
+
+    label: str
+    start: int
+    stop: int
+    partial: bool
+
+
+def whole(events: Events) -> list[Part]:
+    """The window as one part."""
+    return [Part(WINDOW, *events.window, False)]
+
+
+def ends(events: Events, classified: Classified, is_compute: I64) -> list[int]:
+    """Where `before` ends and where each marked step ends, in order; len(marks) + 1 times."""
+    marks = events.marks
+    start, stop = events.window
+    if not len(events.work):
+        return [mark.start for mark in marks] + [stop]
+    belongs = _belongs(events, classified)
+    last = np.full(len(marks) + 1, start, np.int64)
+    np.maximum.at(last, belongs[is_compute], classified.stop[is_compute])
+    return [*np.maximum.accumulate(last).tolist()[:-1], stop]
+
+
+def parts(events: Events, ends: Sequence[int]) -> list[Part]:
+    """The window cut at `ends` (of this rank or shared), without empty parts. Their lengths add up to the window."""
+    start, stop = events.window
+    bounds = [start, *(min(max(end, start), stop) for end in ends[:-1]), stop]
+    labels = [BEFORE, *(mark.label for mark in events.marks)]
+    stretches = [stretch for stretch in zip(labels, bounds, bounds[1:]) if stretch[2] > stretch[1]]
+    # A device's first stretch follows nothing: the idle time it began with lies before the window.
+    cut_off = 1 if len(events.work) else 0
+    return [Part(*stretch, partial=place < cut_off or stretch[0] == BEFORE) for place, stretch in enumerate(stretches)]
+
+
+def share(ends_of: Sequence[Sequence[int]], labels_of: Sequence[Sequence[str]]) -> list[list[int]]:
+    """One bound for all aligned ranks at each inner end: the latest. Ranks whose marks differ keep their own."""
+    if len({tuple(labels) for labels in labels_of}) != 1:
+        return [list(ends) for ends in ends_of]
+    shared = [max(column) for column in zip(*ends_of)]
+    return [[*shared[:-1], ends[-1]] for ends in ends_of]
+
+
+def _belongs(events: Events, classified: Classified) -> I64:
+    """For each device interval, 0 for `before` or 1 + the number of its mark."""
+    starts = np.array([mark.start for mark in events.marks], np.int64)
+    stops = np.array([mark.stop for mark in events.marks], np.int64)
+    launcher = classified.launcher
+    launched = launcher >= 0
+    time = events.host.start[launcher]
+    # The first mark that has not ended when the launch begins: the one around it or the next one.
+    place = np.minimum(np.searchsorted(stops, time, "right"), len(stops) - 1) + 1
+    place[time < starts[0]] = 0
+    belongs = np.where(launched, place, -1)
+    for stream in np.unique(events.work.stream):
+        rows = np.flatnonzero(events.work.stream == stream)
+        known = np.maximum.accumulate(np.where(belongs[rows] >= 0, np.arange(len(rows)), -1))
+        belongs[rows] = np.where(known >= 0, belongs[rows][np.maximum(known, 0)], 0)
+    return belongs

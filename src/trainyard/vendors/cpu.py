@@ -1,0 +1,78 @@
+"""The host's cores: always there, and the device of a job where there is no other."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trainyard.ledger import Account
+from trainyard.machine import Claim
+from trainyard.record import DeviceSeen
+from trainyard.vendors import kernels
+from trainyard.vendors.driver import stated_peaks, whole
+
+_CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+
+
+class Cpu:
+    """A `Vendor`. All cores together are one device."""
+
+    def devices(self) -> Sequence[DeviceSeen]:
+        facts = {"cores": str(cores()), "threads": str(os.cpu_count() or 1), "isa": platform.machine(), **_widths()}
+        return (DeviceSeen(index=0, name=_model(), vendor="cpu", memory_bytes=_memory(), facts=facts),)
+
+    def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
+        return stated_peaks(device)
+
+    def kernel_account(self, name: str) -> Account | None:
+        return kernels.account_of(name)
+
+    def telemetry(self) -> Mapping[str, str]:
+        """`governor` and `frequency` where the kernel shows them, and the `load` of the last minute."""
+        said = {"governor": _line(_CPUFREQ / "scaling_governor")}
+        khz = whole(_line(_CPUFREQ / "scaling_cur_freq"))
+        said["frequency"] = f"{khz // 1000} MHz" if khz else ""
+        said["load"] = f"{os.getloadavg()[0]:.2f}"
+        return {name: value for name, value in said.items() if value}
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _model() -> str:
+    return _cpuinfo("model name") or _cpuinfo("Processor") or platform.processor() or platform.machine()
+
+
+def _widths() -> dict[str, str]:
+    """The vector and matrix extensions that decide how fast a product of matrices can be."""
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    known = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "sve", "sve2", "bf16")
+    return {"extensions": " ".join(flag for flag in known if flag in flags)} if flags else {}
+
+
+def _cpuinfo(key: str) -> str:
+    """The first processor's value of a line in /proc/cpuinfo; empty where there is none."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() == key), "")
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 0
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,75 @@
+"""What the vendors share: asking a driver's tool, hiding hidden devices, and a device's stated peaks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from trainyard.machine import Claim, find_device
+from trainyard.record import DeviceSeen
+
+_PATIENCE_S = 20
+
+
+class DriverBroken(Exception):
+    """A driver library or tool is there and does not answer; what it said."""
+
+
+def ask(*command: str) -> str | None:
+    """What a tool prints; None where it is not installed. Raises `DriverBroken` when it fails or hangs."""
+    tool = shutil.which(command[0])
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run([tool, *command[1:]], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise DriverBroken(f"{command[0]} gave no answer in {_PATIENCE_S} s") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DriverBroken(f"{command[0]}: {error}") from error
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise DriverBroken(f"{command[0]} exits with {done.returncode}: {said[-1] if said else 'no words'}")
+    return done.stdout
+
+
+def visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[DeviceSeen, ...]:
+    """The devices a process may use, renumbered as it sees them: the first of `variables` that is set decides.
+
+    Each entry is an index or the beginning of a `uuid` fact; the first unknown one ends the list, as the
+    drivers do it.
+    """
+    wanted = next((os.environ[name] for name in variables if name in os.environ), None)
+    if wanted is None:
+        return tuple(devices)
+    seen: list[DeviceSeen] = []
+    for entry in filter(None, (part.strip() for part in wanted.split(","))):
+        found = [d for d in devices if entry == str(d.index) or (len(entry) > 4 and _uuid(d).startswith(entry))]
+        if not found:
+            break
+        seen.append(DeviceSeen(**{**_fields(found[0]), "index": len(seen)}))
+    return tuple(seen)
+
+
+def _uuid(device: DeviceSeen) -> str:
+    return device.facts.get("uuid", "")
+
+
+def _fields(device: DeviceSeen) -> dict[str, object]:
+    return {name: getattr(device, name) for name in device.__struct_fields__}
+
+
+def stated_peaks(device: DeviceSeen) -> Mapping[str, Claim]:
+    """dtype -> dense FLOP/s as a machine file in the package states it; empty where none knows the name."""
+    known = find_device(device.name)
+    return known.peak if known and known.vendor == device.vendor else {}
+
+
+def whole(value: object, default: int = 0) -> int:
+    """An integer out of a driver's text (`81559`, `192 GB` gives 192, `[N/A]` the default)."""
+    text = str(value).strip().split(" ")[0]
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        return default

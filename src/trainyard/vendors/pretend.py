@@ -1,0 +1,36 @@
+"""A device that exists only where TRAINYARD_PRETEND says how many: for trying things without one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from trainyard.errors import BadInput
+from trainyard.ledger import Account
+from trainyard.machine import Claim
+from trainyard.record import DeviceSeen
+from trainyard.vendors import kernels
+
+_PEAKS = {"float32": 1e12, "bfloat16": 4e12}
+
+
+class Pretend:
+    """A `Vendor` of TRAINYARD_PRETEND=<count> like devices that always say the same."""
+
+    def devices(self) -> Sequence[DeviceSeen]:
+        text = os.environ.get("TRAINYARD_PRETEND", "") or "0"
+        if not text.isdecimal():
+            raise BadInput(f"TRAINYARD_PRETEND = {text!r} is not a number of devices.")
+        return tuple(
+            DeviceSeen(index=i, name="Pretend 1", vendor="pretend", memory_bytes=2**34, facts={"driver": "1.0"})
+            for i in range(int(text))
+        )
+
+    def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
+        return {dtype: Claim(value=rate, unit="FLOP/s", source="pretended") for dtype, rate in _PEAKS.items()}
+
+    def kernel_account(self, name: str) -> Account | None:
+        return kernels.account_of(name)
+
+    def telemetry(self) -> Mapping[str, str]:
+        return {f"{device.index}.clocks.sm": "1000 MHz" for device in self.devices()}

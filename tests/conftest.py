@@ -1,0 +1,47 @@
+"""What all tests share: where public data lies, and which tests this machine cannot run."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parents[1]
+PUBLIC_DATA = ROOT.parent / "shared" / "data"
+
+# A shared machine stalls now and then: a law is judged by its examples, not by their speed.
+settings.register_profile("laws", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("laws")
+
+
+def _accelerator() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needy = [item for item in items if item.get_closest_marker("device")]
+    if needy and not _accelerator():
+        for item in needy:
+            item.add_marker(pytest.mark.skip(reason="no accelerator on this machine"))
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The working tree."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def public_trace():
+    """`public_trace("a100_ddp_resnet.json.gz")` -> its path; skips where the public traces are absent."""
+
+    def find(name: str) -> Path:
+        path = PUBLIC_DATA / "traces" / name
+        if not path.exists():
+            pytest.skip(f"the public trace {name} is not on this machine")
+        return path
+
+    return find

@@ -1,0 +1,131 @@
+"""Jobs: a misspelt key names itself, its path and the nearest right one; arithmetic is shown."""
+
+import re
+
+import msgspec
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trainyard.errors import BadJob, nearest
+from trainyard.job import Job, Layout, Measure, Model, Recipe, parse
+
+SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure}
+GOOD = {
+    "model": {"layers": 2, "width": 64, "ffn": 128, "heads": 4, "kv_heads": 2, "head_dim": 16},
+    "recipe": {"seq_len": 32, "tokens_per_step": 256},
+    "layout": {},
+    "measure": {},
+}
+
+
+def toml(sections: dict[str, dict[str, object]], top: dict[str, object] | None = None) -> str:
+    lines = [f"{key} = {value!r}" for key, value in (top or {}).items()]
+    for name, fields in sections.items():
+        lines += [f"[{name}]", *(f"{key} = {value!r}" for key, value in fields.items())]
+    return "\n".join(lines)
+
+
+@st.composite
+def misspelt(draw: st.DrawFn) -> tuple[str, str]:
+    """(section, key): a field of the section with one letter dropped, doubled or two swapped."""
+    section = draw(st.sampled_from(sorted(SECTIONS)))
+    key = draw(st.sampled_from(SECTIONS[section].__struct_fields__))
+    at = draw(st.integers(0, len(key) - 1))
+    how = draw(st.sampled_from(["drop", "double", "swap"]))
+    wrong = {
+        "drop": key[:at] + key[at + 1 :],
+        "double": key[:at] + key[at] + key[at:],
+        "swap": key[:at] + key[at : at + 2][::-1] + key[at + 2 :],
+    }[how]
+    assume(wrong and wrong not in SECTIONS[section].__struct_fields__)
+    return section, wrong
+
+
+@given(misspelt())
+def test_a_misspelt_key_is_named_with_its_path_and_the_nearest_right_one(section_and_key):
+    section, key = section_and_key
+    if section:
+        text = toml({**GOOD, section: {**GOOD[section], key: 1}})
+    else:
+        text = toml(GOOD, {key: "x"})
+    with pytest.raises(BadJob) as caught:
+        parse(text, "job.toml")
+    path = f"$.{section}" if section else "$"
+    assert str(caught.value).startswith(f"job.toml: unknown key {key!r} at {path}.")
+    assert nearest(key, SECTIONS[section].__struct_fields__) in str(caught.value)
+
+
+@given(st.text())
+def test_any_text_is_a_job_or_a_bad_job(text):
+    with pytest.raises(BadJob, match=r"^job\.toml: "):
+        parse(text, "job.toml")
+
+
+@given(
+    seq_len=st.integers(1, 64),
+    microbatch=st.integers(1, 4),
+    replicate=st.integers(1, 4),
+    shard=st.integers(1, 4),
+    tokens=st.integers(1, 10_000),
+)
+def test_the_batch_divides_or_the_arithmetic_says_why_not(seq_len, microbatch, replicate, shard, tokens):
+    sections = {
+        **GOOD,
+        "recipe": {"seq_len": seq_len, "microbatch": microbatch, "tokens_per_step": tokens},
+        "layout": {"dp_replicate": replicate, "dp_shard": shard},
+    }
+    once = seq_len * microbatch * replicate * shard
+    if tokens % once:
+        with pytest.raises(BadJob) as caught:
+            parse(toml(sections), "job.toml")
+        assert f"= {once:,}." in str(caught.value)
+        advised = re.search(r"Use ([\d,]+)\.", str(caught.value))
+        assert advised
+        assert int(advised[1].replace(",", "")) % once == 0
+    else:
+        job = parse(toml(sections), "job.toml")
+        assert job.accumulate * once == tokens
+        assert job.layout.ranks == replicate * shard
+
+
+@given(st.lists(st.integers(1, 4), min_size=5, max_size=5), st.integers(1, 64))
+def test_a_layout_fits_or_says_which_axis_to_lower(sizes, devices):
+    axes = ("dp_replicate", "dp_shard", "tp", "cp", "pp")
+    layout = Layout(**dict(zip(axes, sizes)))
+    job = Job(
+        model=Model(**GOOD["model"]), recipe=Recipe(seq_len=8, tokens_per_step=8 * sizes[0] * sizes[1]), layout=layout
+    )
+    if layout.ranks <= devices:
+        job.check_fits(devices, "this machine")
+    else:
+        with pytest.raises(BadJob, match=rf"= {layout.ranks} ranks, but this machine holds {devices}\. Lower "):
+            job.check_fits(devices, "this machine")
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        *[("model", key, 0) for key in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab")],
+        ("model", "kv_heads", 3),
+        ("model", "head_dim", 15),
+        ("model", "active", 2),
+        *[("layout", key, 0) for key in Layout.__struct_fields__],
+        *[("recipe", key, 0) for key in ("seq_len", "tokens_per_step", "microbatch", "learning_rate")],
+        ("recipe", "seed", -1),
+        ("recipe", "dtype", "float17"),
+        ("recipe", "remat", "some"),
+        *[("measure", key, -1) for key in Measure.__struct_fields__],
+    ],
+)
+def test_impossible_values_name_the_section_and_the_value(section, key, value):
+    text = toml({**GOOD, section: {**GOOD[section], key: value}})
+    with pytest.raises(BadJob) as caught:
+        parse(text, "job.toml")
+    assert f"$.{section}" in str(caught.value)
+    assert str(value) in str(caught.value)
+
+
+def test_a_job_survives_json():
+    job = parse(toml(GOOD), "job.toml")
+    assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job

@@ -1,0 +1,75 @@
+"""Units: exact where they must be, and what is shown can be read back."""
+
+from contextlib import suppress
+from decimal import Decimal, localcontext
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from trainyard import units
+from trainyard.errors import BadInput
+
+
+def floor_ns(text: str) -> int:
+    """The oracle: decimal arithmetic with room for every digit."""
+    with localcontext(prec=200):
+        return int((Decimal(text) * 1000).to_integral_value("ROUND_FLOOR"))
+
+
+@given(st.from_regex(r"-?[0-9]{1,15}(\.[0-9]{1,12})?", fullmatch=True))
+@example("4458676416788.066")
+@example("0.0009")
+@example("-0.0001")
+def test_stamps_are_exact(text):
+    assert units.ns_from_us(text) == units.ns_from_us(text.encode()) == floor_ns(text)
+
+
+@given(st.from_regex(r"[+-]?[0-9]{1,4}\.?[0-9]{0,30}[eE][+-]?[0-9]{1,2}", fullmatch=True))
+def test_stamps_with_exponents_are_exact_or_refused(text):
+    exact = floor_ns(text)
+    try:
+        found = units.ns_from_us(text)
+    except ValueError:
+        assert abs(exact) >= 10**19 or Decimal(text) == 0
+    else:
+        assert found == exact
+
+
+@given(
+    st.text() | st.binary() | st.sampled_from(["nan", "-inf", "1e999999", "1e999999999", "9" * 5000, "²", "0x1", ""])
+)
+def test_any_other_stamp_raises_value_error_at_once(stamp):
+    with suppress(ValueError):
+        assert abs(units.ns_from_us(stamp)) <= 2**63
+
+
+@given(st.integers(0, 10**16))
+def test_a_shown_time_reads_back_to_what_its_digits_hold(ns):
+    shown = units.show_time(ns, digits=3)
+    unit = {"ns": 1, "µs": 10**3, "ms": 10**6, "s": 10**9}[shown.split()[1]]
+    assert abs(units.parse_time(shown) - ns) * 1000 <= unit if unit > 1 else units.parse_time(shown) == ns
+
+
+@given(st.integers(0, 2**60))
+def test_a_shown_size_reads_back_to_what_its_digits_hold(size):
+    shown = units.show_size(size, digits=3)
+    unit = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}[shown.split()[1]]
+    assert abs(units.parse_size(shown) - size) * 1000 <= unit if unit > 1 else units.parse_size(shown) == size
+
+
+@given(st.integers(-(2**63), 2**63))
+def test_every_digit_of_a_nanosecond_is_shown(ns):
+    assert int(units.show_ns(ns).replace(",", "")) == ns
+
+
+@given(st.text().filter(lambda text: not any(character.isdigit() for character in text)))
+@example("1,5 ms")
+@example("12")
+@example("-1 ms")
+@example("1 parsec")
+@example("1e3 s")
+def test_other_text_is_no_quantity(text):
+    for parse in (units.parse_time, units.parse_size):
+        with pytest.raises(BadInput, match=r"is not a (time|size)\. Write a number and one of"):
+            parse(text)

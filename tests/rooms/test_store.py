@@ -1,0 +1,389 @@
+"""The store: folders are the truth, written whole or not at all; the index only follows them."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.errors import BadFile, BadInput, EnvironmentFailed, PlaceUnwritable, UnknownName
+from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.ledger import Account, Entry, Ledger
+from trainyard.machine import Claim
+from trainyard.record import Run, Sample
+from trainyard.store import disk, folder
+from trainyard.store.store import Store, default_root, new_id
+from trainyard.store.summary import summarise
+
+JOB_TEXT = "# a job\nname = 'tiny'\n"
+JOB = Job(
+    name="tiny",
+    model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+    layout=Layout(dp_replicate=2),
+    recipe=Recipe(seq_len=8, tokens_per_step=16),
+    measure=Measure(warmup=1, steps=2, repeats=2, profiled=1),
+)
+LEDGER = Ledger(
+    wall_ns=10, entries=(Entry(account=Account("compute", "matmul"), ns=7), Entry(account=Account("unexplained"), ns=3))
+)
+
+
+def samples(loss: float = 5.0) -> tuple[Sample, ...]:
+    """Two ranks; a warm-up step, two repeats of two steps, a profiled one. Rank 1 is the slower."""
+    plan = [(0, 0, True, False, 900), (1, 0, False, False, 100), (2, 0, False, False, 110)]
+    plan += [(3, 1, False, False, 120), (4, 1, False, False, 130), (5, 2, False, True, 400)]
+    return tuple(
+        Sample(step=step, rank=rank, repeat=repeat, wall_ns=wall + 10 * rank, tokens=8, loss=loss - step, memory_bytes=1000 + rank, profiled=profiled, warmup=warmup)
+        for rank in (0, 1)
+        for step, repeat, warmup, profiled, wall in plan
+    )  # fmt: skip
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path: Path, said: list[str]) -> Store:
+    return Store(tmp_path / "store", say=said.append)
+
+
+def stored(store: Store, id: str | None = None, started: str = "2025-01-01T00:00:00.000+00:00") -> Run:
+    run = Run(id=id or new_id(), job=JOB, started=started)
+    store.begin(run, JOB_TEXT)
+    done = msgspec.structs.replace(
+        run, state="complete", samples=samples(), ledgers=(LEDGER,), trace=("traces/rank0.json.gz",)
+    )
+    return store.finish(done)
+
+
+def test_a_run_comes_back_as_it_was_stored(store: Store, said: list[str]) -> None:
+    run = stored(store)
+    assert store.load(run.id) == run
+    assert (store.runs / run.id / "job.toml").read_text() == JOB_TEXT
+    assert len(run.digest) == 64
+    assert not said
+
+
+def test_a_begun_run_is_incomplete_and_keeps_its_samples(store: Store) -> None:
+    run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00Z")
+    place = store.begin(run, JOB_TEXT)
+    lines = [msgspec.json.encode(sample) for sample in samples()[:3]]
+    (place / "samples" / "rank0.jsonl").write_bytes(b"\n".join(lines) + b'\n{"step": 3, "ra')
+    loaded = store.load(run.id)
+    assert loaded.state == "incomplete"
+    assert loaded.samples == samples()[:3]
+
+
+def test_a_bad_line_that_is_not_the_last_is_refused_with_its_number(store: Store) -> None:
+    run = stored(store)
+    path = store.runs / run.id / "samples" / "rank0.jsonl"
+    path.write_bytes(b"{}\n" + path.read_bytes())
+    with pytest.raises(BadFile, match=r"rank0\.jsonl:1: not a sample"):
+        store.load(run.id)
+
+
+@given(cut=st.integers(min_value=0))
+@settings(max_examples=40, deadline=None)
+def test_samples_cut_anywhere_give_the_whole_lines_before_the_cut(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    place = tmp_path_factory.mktemp("run")
+    (place / "samples").mkdir()
+    data = b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples()[:6])
+    cut %= len(data) + 1
+    (place / "samples" / "rank0.jsonl").write_bytes(data[:cut])
+    read = folder.read_samples(place)
+    whole = data[:cut].count(b"\n")
+    assert read[:whole] == list(samples()[:whole])
+    # A last line that lost nothing but its newline is whole too.
+    assert len(read) == whole + (data[cut : cut + 1] == b"\n")
+
+
+@pytest.mark.parametrize("name", ["job.toml", "samples/rank1.jsonl", "ledgers.json"])
+def test_an_altered_folder_is_said_to_be(store: Store, said: list[str], name: str) -> None:
+    run = stored(store)
+    path = store.runs / run.id / name
+    path.write_bytes(path.read_bytes() + b"\n")
+    store.load(run.id)
+    assert len(said) == 1
+    assert "altered" in said[0]
+    assert str(path.parent).startswith(said[0].split(":")[0])
+
+
+def test_a_later_schema_is_refused(store: Store) -> None:
+    run = stored(store)
+    path = store.runs / run.id / "run.json"
+    path.write_text(path.read_text().replace("trainyard/run/1", "trainyard/run/2"))
+    with pytest.raises(BadFile, match=r"'trainyard/run/2', but this version reads 'trainyard/run/1'"):
+        store.load(run.id)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "trainyard/run/1"}', '{"schema": 7}', "\x00\xff"])
+def test_a_broken_run_file_is_named(store: Store, text: str) -> None:
+    run = stored(store)
+    path = store.runs / run.id / "run.json"
+    path.write_text(text, "latin-1")
+    with pytest.raises(BadFile, match=r"run\.json"):
+        store.load(run.id)
+
+
+def test_a_broken_run_hides_no_other(store: Store, said: list[str]) -> None:
+    bad, good = stored(store), stored(store)
+    (store.runs / bad.id / "run.json").write_text("{")
+    assert [row.id for row in store.rows()] == [good.id]
+    assert any(bad.id in text and "passed over" in text for text in said)
+
+
+@pytest.mark.parametrize("trace", ["/etc/passwd", "../../other/run.json"])
+def test_traces_cannot_point_outside_the_folder(store: Store, trace: str) -> None:
+    run = stored(store)
+    path = store.runs / run.id / "run.json"
+    path.write_text(path.read_text().replace("traces/rank0.json.gz", trace))
+    with pytest.raises(BadFile, match="outside"):
+        store.load(run.id)
+
+
+def test_prefix_tag_and_folder_name_a_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stored(store, "abcd0001")
+    stored(store, "abce0002")
+    store.tag("abcd", "main")
+    monkeypatch.chdir(store.runs)
+    place = store.runs / run.id
+    for name in ("abcd0001", "abcd", "main", str(place), "./abcd0001"):
+        assert store.find(name) == place
+    with pytest.raises(BadInput, match=r"'abc' begins 2 runs: .*abce0002 \(tiny, .*abcd0001 \(tiny") as caught:
+        store.find("abc")
+    assert caught.value.exit_code == 2
+    for name in ("zzzz", "", "mian", "../abcd0001"):
+        with pytest.raises(UnknownName):
+            store.find(name)
+
+
+def test_a_tag_moves_and_says_so(store: Store, said: list[str]) -> None:
+    first, second = stored(store), stored(store)
+    store.tag(first.id, "main")
+    store.tag(first.id, "nightly")
+    store.tag(second.id, "main")
+    assert said == [f"the tag 'main' moved from {first.id} to {second.id}."]
+    assert {row.id: row.tags for row in store.rows()} == {first.id: ("nightly",), second.id: ("main",)}
+    assert store.untag("main") == store.runs / second.id
+    with pytest.raises(UnknownName, match="no run has the tag 'main'"):
+        store.untag("main")
+
+
+def test_a_tag_in_two_folders_belongs_to_the_later(store: Store) -> None:
+    """What a kill between giving and taking leaves."""
+    first, second = stored(store), stored(store)
+    folder.write_tags(store.runs / second.id, {"main": "2025-01-02T00:00:00"})
+    folder.write_tags(store.runs / first.id, {"main": "2025-01-01T00:00:00"})
+    assert store.find("main") == store.runs / second.id
+    store.untag("main")
+    assert all(not row.tags for row in store.rows())
+
+
+@pytest.mark.parametrize("tag", ["", "-x", "a/b", "..", "a b", "x" * 65, "abcdef01", "ä", "a\n"])
+def test_tags_that_are_no_names_are_refused(store: Store, tag: str) -> None:
+    run = stored(store)
+    with pytest.raises(BadInput, match="is not a tag"):
+        store.tag(run.id, tag)
+
+
+def test_delete_takes_folder_and_row(store: Store) -> None:
+    run, other = stored(store), stored(store)
+    store.delete(run.id)
+    assert [path.name for path in store.runs.iterdir()] == [other.id]
+    assert [row.id for row in store.rows()] == [other.id]
+
+
+def test_delete_stays_inside_the_store(store: Store, tmp_path: Path) -> None:
+    run = stored(store)
+    elsewhere = Store(tmp_path / "elsewhere")
+    outside = elsewhere.runs / stored(elsewhere).id
+    link = store.runs / "0123abcd"
+    link.symlink_to(outside, target_is_directory=True)
+    nested = store.runs / run.id / "traces" / "0123abcd"
+    os.rename(outside, nested)
+    link.unlink()
+    link.symlink_to(nested, target_is_directory=True)
+    for name in (str(nested), "0123abcd", str(link), f"{store.runs}/../runs/0123abcd"):
+        with pytest.raises(BadInput):
+            store.delete(name)
+    assert (nested / "run.json").exists()
+    assert [row.id for row in store.rows()] == [run.id]
+
+
+def test_delete_leaves_what_links_point_to(store: Store, tmp_path: Path) -> None:
+    run = stored(store)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    (store.runs / run.id / "traces" / "link").symlink_to(precious, target_is_directory=True)
+    store.delete(run.id)
+    assert (precious / "file").read_text() == "kept"
+
+
+def test_the_index_follows_folders_moved_by_hand(store: Store, tmp_path: Path) -> None:
+    run, other = stored(store), stored(store)
+    assert len(store.rows()) == 2
+    os.rename(store.runs / run.id, tmp_path / run.id)
+    assert [row.id for row in store.rows()] == [other.id]
+    os.rename(tmp_path / run.id, store.runs / run.id)
+    assert {row.id for row in store.rows()} == {run.id, other.id}
+
+
+@pytest.mark.parametrize("damage", ["missing", "text", "zeros", "old"])
+def test_the_index_mends_itself(store: Store, damage: str) -> None:
+    run = stored(store)
+    store.tag(run.id, "main")
+    before = store.rows()
+    path = store.root / "index.sqlite3"
+    if damage == "missing":
+        path.unlink()
+    elif damage == "old":
+        with sqlite3.connect(path) as base:
+            base.execute("PRAGMA user_version = 0")
+    else:
+        data = path.read_bytes()
+        path.write_bytes(b"not a database" * 400 if damage == "text" else data[:100] + bytes(len(data) - 100))
+    assert store.rows() == before
+    assert store.reindex() == 1
+    assert store.find("main") == store.runs / run.id
+
+
+def test_a_store_whose_index_cannot_be_written_is_still_read(store: Store) -> None:
+    run = stored(store)
+    (store.root / "index.sqlite3").unlink(missing_ok=True)
+    (store.root / "index.sqlite3").mkdir()
+    assert [row.id for row in store.rows()] == [run.id]
+
+
+def test_rows_are_newest_first_and_carry_the_figures(store: Store) -> None:
+    old = stored(store, started="2025-01-01T00:00:00.000+00:00")
+    new = stored(store, started="2025-02-01T00:00:00.000+00:00")
+    rows = store.rows()
+    assert [row.id for row in rows] == [new.id, old.id]
+    assert (rows[0].step_ns, rows[0].layout, rows[0].state) == (125, "dp_replicate 2", "complete")
+    assert rows[0].tokens_per_s == pytest.approx(16e9 / 125)
+
+
+def test_the_summary_takes_the_slowest_rank_of_measured_steps() -> None:
+    claims = {
+        "profiler_cost": Claim(value=285, unit="ns", source="test", measured=True),
+        "matmul_rate": Claim(value=1e9, unit="FLOP/s", source="test", measured=True),
+        "model_flops": Claim(value=50, unit="FLOP", source="test"),
+    }
+    run = Run(id=new_id(), job=JOB, started="", samples=samples(), claims=claims)
+    figures = summarise(run)
+    assert (figures.step_ns, figures.repeats_ns) == (125, (115, 135))
+    assert (figures.loss_first, figures.loss_last) == (5.0, 0.0)
+    assert (figures.memory_bytes, figures.profiler_ns, figures.mfu) == (1001, 285, None)
+    assert figures.matmul_share == pytest.approx(50 / (1e9 * 2 * 125e-9))
+    assert summarise(Run(id=new_id(), job=JOB, started="")).step_ns == 0
+
+
+def test_a_full_disk_is_told_with_the_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EnvironmentFailed, match=r"disk is full: 2\.0 KiB to write, .* free") as caught:
+        disk.write_whole(path, b"x" * 2048)
+    assert caught.value.exit_code == 4
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_unwritable_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PlaceUnwritable, match="cannot be written") as caught:
+        stored(Store(tmp_path / "file"))
+    assert "TRAINYARD_STORE" in caught.value.next_step
+
+
+def test_an_empty_store_has_no_rows_and_is_not_made_by_asking(tmp_path: Path) -> None:
+    store = Store(tmp_path / "none")
+    assert store.rows() == []
+    assert store.reindex() == 0
+    assert not store.root.exists()
+    with pytest.raises(UnknownName, match="there is no run"):
+        store.load("main")
+
+
+def test_the_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("TRAINYARD_STORE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert default_root() == tmp_path / ".local" / "share" / "trainyard"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert default_root() == tmp_path / "data" / "trainyard"
+    monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "own"))
+    assert default_root() == tmp_path / "own"
+
+
+WRITER = """
+import sys, msgspec
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_store import JOB, JOB_TEXT, LEDGER, samples
+from trainyard.record import Run
+from trainyard.store.store import Store
+store = Store(Path(sys.argv[1]))
+run = Run(id="00000001", job=JOB, started="2025-01-01T00:00:00Z")
+store.begin(run, JOB_TEXT)
+print("begun", flush=True)
+loss = 0.0
+while True:  # finishes the same run over and over until it is killed
+    loss += 1
+    store.finish(msgspec.structs.replace(run, state="complete", samples=samples(loss) * 200, ledgers=(LEDGER,) * 200))
+"""
+
+
+@pytest.mark.slow
+def test_kill_nine_at_any_time_leaves_a_run_that_can_be_read(tmp_path: Path) -> None:
+    """Killed mid-write: run.json is always whole, and only the file being written may be ahead of it."""
+    for attempt in range(8):
+        root = tmp_path / str(attempt)
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(root), str(Path(__file__).parent)], stdout=subprocess.PIPE
+        )
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        try:
+            writer.wait(0.02 + 0.03 * attempt)
+        except subprocess.TimeoutExpired:
+            writer.send_signal(signal.SIGKILL)
+        assert writer.wait() == -signal.SIGKILL
+        writer.stdout.close()
+        store = Store(root, say=lambda _: None)
+        run = store.load("00000001")
+        assert run.state in ("incomplete", "complete")
+        assert len(run.samples) in (0, 1200, 2400)
+        assert run.state == "incomplete" or len(run.ledgers) == 200
+        assert [row.id for row in store.rows()] == ["00000001"]
+
+
+def test_a_run_killed_before_it_ended_stays_incomplete(store: Store) -> None:
+    run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00Z")
+    place = store.begin(run, JOB_TEXT)
+    # Everything but the last rename of run.json, as a kill between the two would leave it.
+    folder.write(place, msgspec.structs.replace(run, state="complete", samples=samples(), ledgers=(LEDGER,)))
+    head = json.loads((place / "run.json").read_text())
+    assert head["state"] == "complete"
+    (place / "run.json").write_text(json.dumps({**head, "state": "incomplete", "digest": ""}))
+    loaded = store.load(run.id)
+    assert (loaded.state, len(loaded.samples), len(loaded.ledgers)) == ("incomplete", 12, 1)
