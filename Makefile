@@ -20,7 +20,7 @@ env: $(READY)  ## make .venv: base, torch, tools
 demo: $(READY)  ## train with two ranks, print the ledger, write out/demo.html
 	@mkdir -p out
 	$(BIN)/trainyard run examples/tiny.toml --tag demo
-	$(BIN)/trainyard report demo --html out/demo.html
+	$(BIN)/trainyard report demo --out out/demo.html
 	@echo "The page is out/demo.html."
 
 test: lint test-light $(READY)  ## lint, the tests without torch, then all tests with coverage

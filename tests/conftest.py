@@ -21,6 +21,10 @@ def _accelerator() -> bool:
     return torch.cuda.is_available()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="Rewrite tests/golden/*.json; say why in the commit.")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     needy = [item for item in items if item.get_closest_marker("device")]
     if needy and not _accelerator():

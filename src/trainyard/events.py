@@ -79,7 +79,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's profile. `names[i]` is the text of name i. `span` is what the profiler recorded, (start, stop).
+    """One rank's profile. `names[i]` is the text of name i, `streams[i]` of stream i. `span` is what the profiler recorded, (start, stop).
 
     `main` is the training thread (an index into `threads`), `devices` how many the host has by the file's word,
     `notes` what the reader must tell the user.
@@ -88,6 +88,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     names: tuple[str, ...]
     threads: tuple[str, ...]
+    streams: tuple[str, ...] = ()
     work: Work
     host: Host
     marks: tuple[Mark, ...]

@@ -99,8 +99,7 @@ def _lanes(
 def _lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
     events = rank.events
     if len(events.work):
-        count = int(events.work.stream.max()) + 1
-        return events.work.stream.astype(np.int64), [f"stream {number}" for number in range(count)]
+        return events.work.stream.astype(np.int64), list(events.streams)
     # On a CPU the collectives follow the training thread's stretches in the table.
     spans = np.array(sorted(rank.classified.collectives), np.int64)
     lane = np.zeros(len(rank.classified.start), np.int64)

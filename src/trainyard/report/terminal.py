@@ -10,14 +10,40 @@ from rich.table import Table
 from rich.text import Text
 
 from trainyard import units, words
+from trainyard.ledger import Ledger
 from trainyard.report.view import Bar, Figure, Row, View
 
 _BAR = 30
+_PARTS = 12
 
 
 def print_view(view: View, console: Console, kernels: int = 8) -> None:
     """Prints the whole report. Names come from files: they are printed as text, never as markup."""
     console.print(Group(*_parts(view, kernels)))
+
+
+def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = False) -> None:
+    """Every rank's every step by kind of account, ms; the first dozen unless `everything`."""
+    parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one"]
+    kinds = [kind for kind in words.KINDS if any(kind in ledger.by_kind() for ledger in parts)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("rank", justify="right")
+    table.add_column("step", no_wrap=True)
+    for head in ("wall ns", *(words.KINDS[kind].label.lower() for kind in kinds)):
+        table.add_column(head, justify="right", no_wrap=True)
+    shown = parts if everything else parts[:_PARTS]
+    for ledger in shown:
+        by_kind = ledger.by_kind()
+        table.add_row(
+            str(ledger.scope.ranks[0]),
+            Text(plain(ledger.scope.steps[0]) + (" (partial)" if ledger.scope.partial else "")),
+            units.show_ns(ledger.wall_ns),
+            *(f"{by_kind[kind] / 1e6:,.3f}" if kind in by_kind else "" for kind in kinds),
+        )
+    console.print()
+    console.print(table)
+    if len(shown) < len(parts):
+        console.print(Text(f"{len(parts) - len(shown)} more: --parts lists all, --json has every entry.", style="dim"))
 
 
 def _parts(view: View, kernels: int) -> list[RenderableType]:

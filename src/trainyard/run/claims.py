@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
+from msgspec.structs import replace
+
 from trainyard.machine import Claim
 from trainyard.plugins import Vendor
 from trainyard.record import Run
@@ -18,13 +20,12 @@ def of_run(run: Run, facts: Sequence[Facts], vendors: Mapping[str, Vendor]) -> d
     A claim that nothing supports is left out.
     """
     made: dict[str, Claim] = {}
-    rates = [fact.matmul_rate for fact in facts if fact.matmul_rate]
-    day = run.started[:10]
+    rates = [fact.matmul_rate for fact in facts if fact.matmul_rate.value]
     if rates:
-        source = f"products of matrices timed on {len(rates)} ranks, mean"
-        made["matmul_rate"] = Claim(value=fmean(rates), unit="FLOP/s", source=source, date=day, measured=True)
+        source = f"{rates[0].source}; mean of {len(rates)} ranks"
+        made["matmul_rate"] = replace(rates[0], value=fmean(rate.value for rate in rates), source=source)
     if facts and facts[0].model_flops:
-        made["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source="counted from the model", date=day)
+        made["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source="counted from the model")
     if cost := _profiler_cost(run):
         made["profiler_cost"] = cost
     device = run.provenance.devices[0]

@@ -15,7 +15,7 @@ import msgspec
 
 from trainyard import plugins
 from trainyard.errors import RankDied, TrainyardError
-from trainyard.job import Job
+from trainyard.job import Job, Measure
 from trainyard.launch.local import Local
 from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
@@ -29,8 +29,8 @@ from trainyard.units import show_time
 WORKER = "trainyard.run.worker"
 _POLL_S = 0.1
 
-Book = Callable[[list[Path]], tuple[list[Ledger], list[str]]]
-"""Profiler files -> ledgers (per rank and step, the mean last), and what a reader of them should know."""
+Book = Callable[[list[Path]], Sequence[Ledger]]
+"""Profiler files -> ledgers: per rank and step, the mean over full steps last."""
 
 
 class Progress(NamedTuple):
@@ -66,9 +66,7 @@ def execute(
     job.check_fits(holds, f"this machine ({seen[0].name})")
     ranks_get = environment(job.layout.ranks, vendors)
     launcher = Local(port, ranks_get)
-    run = Run(
-        id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, ranks_get)
-    )
+    run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, ranks_get))
     files = launcher.render(job, [worker, str(store.runs / run.id)])
     folder = store.begin(run, job_text)
     for name, contents in files.items():
@@ -112,10 +110,14 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
     return given
 
 
+def steps_of(measure: Measure) -> int:
+    """Steps a rank takes in all; the first one under the profiler is thrown away, so it is one more."""
+    return measure.warmup + measure.steps * measure.repeats + (measure.profiled + 1 if measure.profiled else 0)
+
+
 def _follow(launcher: Local, started: str, folder: Path, job: Job, progress: Callable[[Progress], None]) -> None:
     """Until the launcher says that the job has ended or failed."""
-    measure = job.measure
-    of = measure.warmup + measure.steps * measure.repeats + measure.profiled
+    of = steps_of(job.measure)
     told = _appended(folder / "samples" / "rank0.jsonl")
     step = 0
     running = True
@@ -157,18 +159,16 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
 
 
 def _booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str], None]) -> Run:
-    """Stores the run with its ledgers. When its traces cannot be booked it is stored as failed, and the error goes on."""
-    ledgers: list[Ledger] = []
+    """Stores the run with its ledgers; as failed, and the error goes on, when its traces cannot be booked."""
+    ledgers: Sequence[Ledger] = ()
     if run.trace:
         start = time.perf_counter_ns()
         try:
-            ledgers, notes = book([folder / name for name in run.trace])
+            ledgers = book([folder / name for name in run.trace])
         except TrainyardError as error:
             store.finish(_failed(run, f"its traces could not be booked: {error.says}"))
             raise
         say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")
-        for note in notes:
-            say(note)
     return store.finish(msgspec.structs.replace(run, state="complete", ledgers=tuple(ledgers)))
 
 

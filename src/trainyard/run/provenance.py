@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Provenance
+from trainyard.run.facts import Facts
 from trainyard.units import show_size
 
 _PACKAGES = ("trainyard", "numpy", "msgspec", "click", "rich")
@@ -44,6 +47,24 @@ def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_g
     )
 
 
+def with_facts(known: Provenance, facts: Sequence[Facts]) -> Provenance:
+    """`known` and what the ranks say of the build, the seeds, the text and the weights: the first rank's word.
+
+    A digest on which another rank differs is kept under that rank's name too: no two may differ.
+    """
+    if not facts:
+        return known
+    first = facts[0]
+    digests = dict(first.digests)
+    for fact in facts[1:]:
+        digests |= {
+            f"{name}.rank{fact.rank}": value for name, value in fact.digests.items() if value != digests.get(name)
+        }
+    return replace(
+        known, torch_build=first.torch_build, seeds=first.seeds, digests=digests, text=first.text,
+    )  # fmt: skip
+
+
 def code(folder: Path) -> dict[str, str]:
     """`sha` of the checkout that holds `folder`, and whether it is `dirty`; empty outside one or without git."""
     sha = _git(folder, "rev-parse", "HEAD")
@@ -72,7 +93,10 @@ def packages() -> dict[str, str]:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change how training runs. Names that smell of secrets are left out, logins and keys cut out of values."""
+    """The variables that change how training runs.
+
+    Names that smell of secrets are left out, and logins and keys are cut out of values.
+    """
     return {
         name: _ASSIGNED.sub(r"\1***", _LOGIN.sub(r"\1***@", value))
         for name, value in sorted(variables.items())
@@ -82,10 +106,11 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
     """The machine itself: name, kernel, processors, memory, and what a container leaves of them."""
-    processors = [device for name, vendor in vendors.items() if name == "cpu" for device in vendor.devices()]
-    said = {f"cpu_{fact}": value for cpu in processors for fact, value in cpu.facts.items()}
-    said |= {"cpu": cpu.name for cpu in processors} | {"memory": show_size(cpu.memory_bytes) for cpu in processors}
-    said |= {
+    cpu = vendors["cpu"].devices()[0]
+    said = {
+        "cpu": cpu.name,
+        **{f"cpu_{fact}": value for fact, value in cpu.facts.items()},
+        "memory": show_size(cpu.memory_bytes),
         "name": socket.gethostname(),
         "system": f"{platform.system()} {platform.release()}",
         "python": sys.version.split("\n")[0],

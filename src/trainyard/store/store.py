@@ -48,6 +48,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def check_tag(tag: str) -> None:
+    """Raises `BadInput` for what cannot be a tag."""
+    if not _TAG.match(tag) or _ID.match(tag):
+        raise BadInput(
+            f"{tag!r} is not a tag.",
+            "Begin with a letter, then letters, digits, '.', '_' or '-', 64 at most, and not like an id.",
+        )
+
+
 class Store:
     """`say` hears what a user should know and no error is: an altered folder, a moved tag."""
 
@@ -116,11 +125,7 @@ class Store:
 
     def tag(self, name: str, tag: str) -> Path:
         """Gives the run a tag; a tag names one run, so it leaves the one that had it, which is said."""
-        if not _TAG.match(tag) or _ID.match(tag):
-            raise BadInput(
-                f"{tag!r} is not a tag.",
-                "Begin with a letter, then letters, digits, '.', '_' or '-', 64 at most, and not like an id.",
-            )
+        check_tag(tag)
         folder, before = self._own(self.find(name)), self._owners().get(tag)
         # Given first and taken after: a kill between the two leaves the tag twice, and the later one counts.
         folders.write_tags(folder, {**folders.read_tags(folder), tag: now()})

@@ -73,6 +73,7 @@ _HOST = {
     "python_function": PYTHON,
 }
 _MARK = "ProfilerStep#"
+_ANNOTATIONS = (_MARK, "Optimizer.", "enumerate(DataLoader)")
 _decode_args = msgspec.json.Decoder(_Args).decode
 _decode_any = msgspec.json.Decoder().decode
 _decode_file = msgspec.json.Decoder(_File).decode
@@ -94,7 +95,8 @@ class Kineto:
             except zlib.error:
                 return False
         head = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-        return head[:1] in (b"{", b"[")
+        # An empty file is no other reader's, and this one says best what is wrong with it.
+        return head[:1] in (b"{", b"[", b"")
 
     def read(self, path: Path) -> tuple[Events, ...]:
         """One `Events` for each device with work in the file (one of the host's where there is none).
@@ -110,8 +112,6 @@ class Kineto:
 def _unpacked(path: Path) -> bytes:
     try:
         data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise BadFile(f"{path}: there is no such file.") from error
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror}.") from error
     if data[:2] == b"\x1f\x8b":
@@ -151,7 +151,7 @@ def _decode_slowly(path: Path, data: bytes, why: str) -> _File:
         document = json.loads(data.decode("utf-8", "replace"), parse_float=Decimal, parse_constant=lambda _: None)
         if isinstance(document, list):
             document = {"traceEvents": document}
-        return _decode_file(msgspec.json.encode(document, decimal_format="number"))
+        return _decode_file(msgspec.json.Encoder(decimal_format="number").encode(document))
     except (ValueError, RecursionError) as error:
         raise BadFile(
             f"{path}: not JSON, or cut short: {why} ({len(data):,} bytes).", "Was the file still being written?"
@@ -167,6 +167,7 @@ class _Builder:
         self.names: dict[str, int] = {}
         self.threads: dict[tuple[bytes, bytes], int] = {}
         self.thread_names: dict[int, str] = {}
+        self.streams: dict[str, int] = {}
         self.dropped = 0
 
     def build(self) -> tuple[Events, ...]:
@@ -176,6 +177,9 @@ class _Builder:
             if event.ph == "X" and event.cat:
                 cat = event.cat.lower()
                 if (what := _HOST.get(cat)) is not None:
+                    # In 2021 annotations were operators too.
+                    if what == OP and str(event.name).startswith(_ANNOTATIONS):
+                        what = NOTE
                     if (times := self.times(event)) is not None:
                         host_events.append((*times, what, event))
                 elif (what := _DEVICE.get(cat)) is not None and (times := self.times(event)) is not None:
@@ -222,6 +226,7 @@ class _Builder:
             source=label,
             names=tuple(self.names),
             threads=tuple(threads),
+            streams=tuple(self.streams),
             work=work,
             host=host,
             marks=marks,
@@ -316,7 +321,6 @@ class _Builder:
         self, events: list[tuple[int, int, int, _Args, _Event]], calls: dict[int, int], ops: dict[int, int]
     ) -> Work:
         events.sort(key=lambda row: (row[0], -row[1]))
-        streams: dict[int | str, int] = {}
         call: list[int] = []
         op: list[int] = []
         collectives: dict[int, Collective] = {}
@@ -329,7 +333,7 @@ class _Builder:
                 found = collective_from_args(str(event.name), _plain(event.args), self.groups)
                 if found:
                     collectives[row] = found
-        stream = [streams.setdefault(_stream(args, event), len(streams)) for *_, args, event in events]
+        stream = [self.streams.setdefault(_stream(args, event), len(self.streams)) for *_, args, event in events]
         return Work(
             start=_column((row[0] for row in events), np.int64),
             stop=_column((row[1] for row in events), np.int64),
@@ -350,7 +354,7 @@ class _Builder:
         found = {
             (start, stop, str(event.name)[len(_MARK) :])
             for start, stop, what, event in events
-            if what in (NOTE, OP) and str(event.name).startswith(_MARK)
+            if what == NOTE and str(event.name).startswith(_MARK)
         }
         return tuple(Mark(label=label[:32], start=start, stop=stop) for start, stop, label in sorted(found))
 
@@ -366,8 +370,12 @@ class _Builder:
         return int(busy.argmax())
 
 
-def _stream(args: _Args, event: _Event) -> int | str:
-    return args.stream if args.stream != -1 else bytes(event.tid).decode("utf-8", "replace")
+def _stream(args: _Args, event: _Event) -> str:
+    """`stream 7`, from the event's args or, where they lack it, its thread id (2021: `"stream 7"`)."""
+    if args.stream != -1:
+        return f"stream {args.stream}"
+    lane = bytes(event.tid).decode("utf-8", "replace").strip('"')[:64]
+    return lane if lane.startswith("stream") else f"stream {lane}"
 
 
 def _column(values: Iterable[int], kind: type[np.integer[Any]]) -> Any:

@@ -80,7 +80,8 @@ def measure(traces: Sequence[Events], window: Literal["steps", "all"] = "steps",
     )
     full = [ledger for rank in ranks for ledger in rank.ledgers if not ledger.scope.partial]
     if not full:
-        full = [ledger for rank in ranks for ledger in rank.ledgers if ledger.scope.steps != (steps.BEFORE,)]
+        every = [ledger for rank in ranks for ledger in rank.ledgers]
+        full = [ledger for ledger in every if ledger.scope.steps != (steps.BEFORE,)] or every
     mean = ledgers_of.mean(full, source=source or _sources(traces))
     mean = msgspec.structs.replace(mean, late=_late(ranks))
     return Measured(ranks, mean, agreed, tuple(_notes(traces, ranks, agreed, window)))
@@ -102,11 +103,10 @@ def read(paths: Sequence[Path]) -> list[Events]:
 
 
 def _read(file: Path, readers: dict[str, plugins.Reader]) -> Sequence[Events]:
+    if not file.exists():
+        raise BadFile(f"{file}: there is no such file.")
     reader = next((reader for reader in readers.values() if reader.sniff(file)), None)
     if reader is None:
-        # The first reader says best what is wrong with a file that is missing or empty.
-        if not file.is_file() or not file.stat().st_size:
-            return next(iter(readers.values())).read(file)
         raise BadFile(f"{file}: no reader knows this kind of file.", f"Readers: {', '.join(readers)}.")
     return reader.read(file)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainyard.ledger import Account
@@ -45,7 +45,7 @@ class Nvidia:
             return {"problem": str(error)}
         return {f"{index}.{name}": row[name] for index, row in enumerate(rows) for name in _NOW if _given(row[name])}
 
-    def _by_library(self, read: Any) -> list[Any]:
+    def _by_library(self, read: Callable[[Any, Any, int], Any]) -> list[Any]:
         """`read(nvml, handle, index)` of each device; empty without the library."""
         try:
             import pynvml
@@ -69,9 +69,9 @@ class Nvidia:
 
 def _seen(nvml: Any, handle: Any, index: int) -> DeviceSeen:
     facts = {
-        "uuid": _try(nvml, nvml.nvmlDeviceGetUUID, handle),
-        "driver": _try(nvml, nvml.nvmlSystemGetDriverVersion),
-        "cuda_driver": _try(nvml, nvml.nvmlSystemGetCudaDriverVersion),
+        "uuid": _try(nvml, lambda h: nvml.nvmlDeviceGetUUID(h), handle),
+        "driver": _try(nvml, lambda _: nvml.nvmlSystemGetDriverVersion(), handle),
+        "cuda_driver": _try(nvml, lambda _: nvml.nvmlSystemGetCudaDriverVersion(), handle),
         "pci": _try(nvml, lambda h: _text(nvml.nvmlDeviceGetPciInfo(h).busId), handle),
         "compute_capability": _try(
             nvml, lambda h: ".".join(map(str, nvml.nvmlDeviceGetCudaComputeCapability(h))), handle
@@ -100,10 +100,10 @@ def _now(nvml: Any, handle: Any, index: int) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _try(nvml: Any, call: Any, *args: Any) -> str:
+def _try(nvml: Any, call: Callable[[Any], Any], handle: Any) -> str:
     """One fact, or an empty text where this device or library version does not have it."""
     try:
-        return _text(call(*args))
+        return _text(call(handle))
     except (nvml.NVMLError, AttributeError, IndexError):
         return ""
 

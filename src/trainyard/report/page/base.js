@@ -52,7 +52,8 @@ function time(ns, least = 3) {
 }
 
 function fixed(value, digits) {
-  return value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace("-", "−");
+  const [units, parts] = Math.abs(value).toFixed(digits).split(".");
+  return (value < 0 ? "−" : "") + units.replace(/\B(?=(\d{3})+$)/g, ",") + (parts ? `.${parts}` : "");
 }
 
 const whole = (value) => fixed(value, 0);
@@ -115,8 +116,10 @@ const onto = (fill) => (contrast(fill, [20, 22, 26]) >= contrast(fill, [255, 255
 // ---- text that must fit --------------------------------------------------------------------------------------
 
 const measurer = document.createElement("canvas").getContext("2d");
+const FAMILY = getComputedStyle(document.body).fontFamily;
+const [LABEL, STRONG, SMALL] = [`12.5px ${FAMILY}`, `600 12.5px ${FAMILY}`, `11px ${FAMILY}`];
 
-function textWidth(text, font = "12.5px " + getComputedStyle(document.body).fontFamily) {
+function textWidth(text, font = LABEL) {
   measurer.font = font;
   return measurer.measureText(text).width;
 }

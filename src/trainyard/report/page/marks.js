@@ -1,6 +1,5 @@
 // What is written on the timeline around its slices.
 
-const SMALL = "11px system-ui, sans-serif";
 const MONO = "10.5px ui-monospace, Menlo, Consolas, monospace";
 
 function write(pen, text, x, y, { font = SMALL, fill = ink("--dim"), align = "left" } = {}) {
@@ -52,7 +51,7 @@ function drawMarks(line, pen) {
     const crowded = loud.some((other) => other !== row && Math.abs(other.y - row.y) < 13);
     if (!few && !special && (first.indexOf(row) % every || crowded)) continue;
     const text = few ? line.laneName(row.lane) : rank === blamed || rank === state.rank ? `rank ${rank} ▸` : `rank ${rank}`;
-    write(pen, fitted(text, line.gutter - 10, SMALL), line.gutter - 8, y + Math.max(row.height / 2 + 3, 8), { align: "right", fill: ink(rank === blamed ? "--bad" : rank === state.rank ? "--accent" : "--dim") });
+    write(pen, fitted(text, line.gutter - 10, SMALL), line.gutter - 8, y + Math.max(row.height / 2 + 3, 10), { align: "right", fill: ink(rank === blamed ? "--bad" : rank === state.rank ? "--accent" : "--dim") });
   }
   for (const row of first.slice(1)) {
     const before = first[first.indexOf(row) - 1];

@@ -33,9 +33,11 @@ function heatRows(heat) {
 /** The deviation drawn in full colour: high enough that one wild cell does not bleach the rest, and noise stays pale. */
 function heatLimit(heat) {
   const sizes = heat.deviations.flat().map(Math.abs).sort((a, b) => a - b);
+  const most = sizes.at(-1) ?? 0;
   const common = sizes[Math.floor(0.975 * (sizes.length - 1))] ?? 0;
-  const wanted = Math.max(sizes.length < 80 ? sizes.at(-1) ?? 0 : common, view.wall_ns * 0.005, 1);
-  return tickStep(wanted, 1) === wanted ? wanted : Math.ceil(wanted / (tickStep(wanted, 1) / 10)) * (tickStep(wanted, 1) / 10);
+  const wanted = Math.max(most <= 2 * common || sizes.length < 80 ? most : common, view.wall_ns * 0.01, 1);
+  const step = tickStep(wanted, 1) / 10;
+  return Math.ceil(wanted / step) * step;
 }
 
 function heatColour(deviation, limit) {
@@ -81,8 +83,9 @@ function heatCell(heat, plan, row, column, limit) {
   const box = svg("rect", { class: "cell", x: plan.x(column) + plan.gap / 2, y: y + 0.75, width: Math.max(0.5, plan.wide - plan.gap), height: CELL - 1.5, rx: plan.gap ? 2.5 : 0, fill: css(fill) });
   explain(box, () => heatLines(heat, row, column));
   box.addEventListener("click", () => chooseCell(heat, row, column));
+  if (plan.wide < 44) return [box];
   const told = signed(deviation);
-  if (plan.wide < 44 || textWidth(told, "11px sans-serif") > plan.wide - 6) return [box];
+  if (textWidth(told, SMALL) > plan.wide - 6) return [box];
   return [box, svg("text", { class: "told", x: plan.x(column + 0.5), y: y + 14, "text-anchor": "middle", fill: onto(fill) }, told)];
 }
 
@@ -104,7 +107,7 @@ function heatNodes(heat, plan, bottom) {
     let to = from + 1;
     while (to < heat.nodes.length && heat.nodes[to] === heat.nodes[from]) to += 1;
     if (from > 0) marks.push(svg("line", { class: "node", x1: plan.x(from), x2: plan.x(from), y1: 2, y2: bottom }));
-    marks.push(svg("text", { class: "tick", x: plan.x(from) + (from ? 4 : 1), y: 12 }, fitted(heat.nodes[from], Math.max(plan.wide * (to - from), plan.few && to === heat.nodes.length ? 160 : 0) - 6, "11px sans-serif")));
+    marks.push(svg("text", { class: "tick", x: plan.x(from) + (from ? 4 : 1), y: 12 }, fitted(heat.nodes[from], Math.max(plan.wide * (to - from), plan.few && to === heat.nodes.length ? 160 : 0) - 6, SMALL)));
     from = to;
   }
   return marks;

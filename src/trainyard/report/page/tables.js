@@ -22,7 +22,7 @@ function finding({ rule, severity, account, cost_ns, says, evidence, remedy, sur
       el("p", { class: "says" }, says),
       evidence ? el("p", { class: "because" }, evidence) : null,
       remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.says, gain) : null,
-      el("p", { class: "small" }, el("code", {}, rule), " ", el("code", {}, account))),
+      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account))),
     el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), el("span", {}, `${fixed(100 * sure, 0)} % sure`)));
 }
 
@@ -39,11 +39,12 @@ function accounts() {
   const card = section("accounts", "Every account", "the mean ledger of a step; hidden time ran under something else and does not count", { csv: saveLedger });
   if (!view.table.length) return card.append(el("p", { class: "empty" }, "The ledger has no entries."));
   const colours = new Map(view.bars.map((bar) => [bar.account, bar.colour]));
+  const most = Math.max(...ledgerRows().map((row) => row[6]));
   const columns = [
     { head: "Account", of: (row) => row[1], show: (row) => accountCell(row, colours) },
     { head: "Phase", of: (row) => row[2] },
     { head: "ns", of: (row) => row[3], number: true },
-    { head: "Share", of: (row) => row[6], number: true, show: (row) => shareCell(row[6]) },
+    { head: "Share", of: (row) => row[6], number: true, show: (row) => shareCell(row[6], most) },
     { head: "Hidden ns", of: (row) => row[4], number: true },
     { head: "Count", of: (row) => row[5], number: true },
   ];
@@ -60,10 +61,11 @@ function accountCell(row, colours) {
   return el("span", {}, dot, row[1], " ", el("code", {}, row[0]));
 }
 
-function shareCell(part) {
+/** A share in figures and as a bar; the largest of the table fills the bar's room. */
+function shareCell(part, most) {
   const bar = el("i", { class: "bar", "aria-hidden": "true" });
-  bar.style.width = `${Math.max(0, Math.min(1, part)) * 64}px`;
-  return el("span", { class: "share" }, bar, el("span", {}, share(part, 1)));
+  bar.style.width = `${most ? Math.max(0, part / most) * 60 : 0}px`;
+  return el("span", { class: "share" }, el("span", { class: "track" }, bar), el("span", {}, share(part, 1)));
 }
 
 function longest(id, title, note, rows, { nav = "", find = false } = {}) {
@@ -75,13 +77,14 @@ function longest(id, title, note, rows, { nav = "", find = false } = {}) {
     card.append(el("p", { class: "empty" }, `The record names no ${title.toLowerCase().replace("top ", "")}.`));
     return;
   }
+  const most = Math.max(...rows.map((row) => row.share));
   const columns = [
     { head: "Name", of: (row) => row.name, show: (row) => nameCell(row.name, find && view.timeline) },
     { head: "Account", of: (row) => row.account, show: (row) => el("code", {}, row.account) },
     { head: "Phase", of: (row) => row.phase },
     { head: "ns", of: (row) => row.ns, number: true },
     { head: "Count", of: (row) => row.count, number: true },
-    { head: "Share", of: (row) => row.share, number: true, show: (row) => shareCell(row.share) },
+    { head: "Share", of: (row) => row.share, number: true, show: (row) => shareCell(row.share, most) },
   ];
   card.append(sortable(title, columns, rows, { limit: SHORT }));
 }

@@ -1,7 +1,7 @@
 // The timeline by rank: lanes on a canvas, zoomed and panned.
 
 const RULER = 36;
-const TALLEST = 600;
+const TALLEST = 680;
 
 async function timeline() {
   const packed = view.timeline;
@@ -51,9 +51,9 @@ class Line {
 
   /** Lays out lanes: thin ones where there are many, those of the selected rank tall enough for names. */
   layout() {
-    const thin = Math.max(5, Math.min(24, Math.floor(460 / this.lanes.length)));
+    const thin = Math.max(5, Math.min(28, Math.floor(460 / this.lanes.length)));
     const few = this.lanes.length <= 24;
-    this.gutter = few ? Math.min(170, 22 + Math.max(...this.lanes.map((lane) => textWidth(this.laneName(lane), "11px sans-serif")))) : 66;
+    this.gutter = few ? Math.min(170, 22 + Math.max(...this.lanes.map((lane) => textWidth(this.laneName(lane), SMALL)))) : 66;
     let y = 0;
     this.rows = this.lanes.map((lane, at) => {
       if (at && lane.rank !== this.lanes[at - 1].rank && thin > 8) y += 3;

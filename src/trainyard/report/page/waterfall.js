@@ -21,10 +21,10 @@ function waterfallRows() {
 
 function waterfallLayout(width) {
   const narrow = width < 900;
-  const labels = Math.max(60, ...view.bars.map((bar) => textWidth(bar.label, "600 12.5px " + getComputedStyle(document.body).fontFamily)));
+  const labels = Math.max(60, ...view.bars.map((bar) => textWidth(bar.label, STRONG)));
   const left = Math.min(Math.ceil(labels) + 14, Math.floor(width * 0.34));
-  const told = view.bars.some((bar) => bar.evidence);
-  const right = !narrow && told ? Math.floor(width * 0.7) : width;
+  const told = Math.max(...view.bars.map((bar) => (bar.evidence ? textWidth(bar.evidence) + 20 : 0)));
+  const right = narrow ? width : Math.floor(width - Math.min(told, width * 0.38));
   const reach = Math.max(1, ...view.bars.map((bar) => Math.max(bar.start_ns + bar.ns, bar.whiskers?.[1] ?? 0)));
   const per = (right - left - 82) / reach;
   return { narrow, width, left, right, reach, per, x: (ns) => left + ns * per };
@@ -35,7 +35,7 @@ function drawWaterfall(width) {
   const rows = [];
   let top = 4;
   for (const bar of view.bars) {
-    const height = plan.narrow && bar.evidence ? 41 : 27;
+    const height = plan.narrow && bar.evidence ? 44 : 27;
     rows.push({ bar, middle: top + 13, height });
     top += height;
   }
@@ -75,7 +75,7 @@ function drawBar(plan, { bar, middle, height }) {
   const group = svg("g", { class: `bar ${bar.role}${chosen ? " chosen" : ""}`, tabindex: 0, role: bar.account ? "button" : "listitem", "aria-label": told, "aria-pressed": bar.account ? String(Boolean(chosen)) : null });
   group.append(svg("rect", { class: "hit", x: 0, y: middle - 13, width: plan.width, height, rx: 4 }));
   group.append(svg("text", { class: "label", x: plan.left - 12, y: middle + 4.5, "text-anchor": "end" }, fitted(bar.label, plan.left - 14)));
-  group.append(svg("rect", { class: "body", x: from, y: middle - HALF_BAR, width: wide, height: 2 * HALF_BAR, rx: Math.min(3, wide / 2), fill: total ? null : css(tuned(bar.colour)) }));
+  group.append(svg("rect", { class: "body", x: from, y: middle - HALF_BAR, width: wide, height: 2 * HALF_BAR, rx: Math.min(3, wide / 2), fill: bar.role === "step" ? css(tuned(bar.colour)) : null }));
   let end = from + wide;
   if (bar.whiskers) {
     const [low, high] = bar.whiskers.map(plan.x);
@@ -84,8 +84,8 @@ function drawBar(plan, { bar, middle, height }) {
   }
   group.append(svg("text", { class: "value", x: end + 8, y: middle + 4.5 }, value));
   if (bar.evidence) {
-    const [x, y, room] = plan.narrow ? [plan.left, middle + 22, plan.width - plan.left] : [plan.right + 16, middle + 4.5, plan.width - plan.right - 16];
-    group.append(svg("text", { class: "evidence", x, y }, fitted(bar.evidence, room, "12px " + getComputedStyle(document.body).fontFamily)));
+    const [x, y, room] = plan.narrow ? [plan.left, middle + 21, plan.width - plan.left] : [plan.right + 16, middle + 4.5, plan.width - plan.right - 16];
+    group.append(svg("text", { class: "evidence", x, y }, fitted(bar.evidence, room)));
   }
   explain(group, () => [bar.label, `${whole(bar.ns)} ns · ${share(bar.ns, view.wall_ns)} of the step`, bar.whiskers && `ends from ${time(bar.whiskers[0])} to ${time(bar.whiskers[1])}`, bar.account, bar.evidence]);
   if (bar.account) pressed(group, () => setState({ account: chosen ? "" : bar.account }));

@@ -1,0 +1,37 @@
+"""What a command costs: CPU seconds and peak memory of the process and its children, from the kernel's accounts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+
+class Cost(NamedTuple):
+    """Medians over the repeats: user plus system CPU time (s), and peak resident memory (bytes)."""
+
+    cpu_s: float
+    peak_bytes: float
+
+
+def cost(args: Sequence[str], repeats: int) -> Cost:
+    """Runs `trainyard <args>` once unmeasured, then `repeats` times.
+
+    Linux starts a child's peak at its parent's size: this process must stay small (no numpy here).
+    Raises `CalledProcessError` when the command fails.
+    """
+    command = [sys.executable, "-m", "trainyard.cli.main", *args]
+    costs = [_once(command) for _ in range(repeats + 1)][1:]
+    return Cost(median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs))
+
+
+def _once(command: Sequence[str]) -> Cost:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)

@@ -1,0 +1,200 @@
+"""Writes docs/reference.md from the code: commands, exit codes, job keys, settings, words, doors, machines.
+
+    python docs/reference.py
+
+A test fails when the file does not say what the code says.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from textwrap import dedent
+
+import click
+import msgspec
+
+from trainyard import errors, job, machine, plugins, units, words
+from trainyard.cli.main import cli
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference.md"
+
+SETTINGS = {
+    "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
+    "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
+    "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",
+}
+"""Environment variables that trainyard reads; a test compares them with the code."""
+
+VOCABULARIES: Mapping[str, Mapping[str, words.Word]] = {
+    "Collectives": words.COLLECTIVES,
+    "Classes of arithmetic": words.OP_CLASSES,
+    "Copies": words.COPIES,
+    "Checkpoints": words.CHECKPOINTS,
+    "Bubbles": words.BUBBLES,
+    "Launch gaps": words.GAPS,
+    "Phases": words.PHASES,
+    "Mesh axes": words.AXES,
+    "Vendors": words.VENDORS,
+    "How an entry is known": words.HOWS,
+    "Bases of a ledger": words.BASES,
+    "Clock alignment": words.ALIGNMENTS,
+    "Reductions": words.REDUCES,
+    "Verdicts": words.VERDICTS,
+    "Severities": words.SEVERITIES,
+    "States of a run": words.STATES,
+}
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [
+        "# Reference",
+        "Written from the code by `make docs`. Do not edit.",
+        *_commands(),
+        *_exit_codes(),
+        *_job_keys(),
+        *_settings(),
+        *_words(),
+        *_doors(),
+        *_machines(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    lines = [list(head)]
+    lines += [["---"] * len(lines[0])]
+    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _sentence(doc: str | None) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join(dedent(doc or "").strip().split("\n\n")[0].split())
+
+
+def _commands() -> Iterable[str]:
+    yield "## Commands"
+    yield from _help(cli, "trainyard", None)
+
+
+def _help(command: click.Command, path: str, parent: click.Context | None) -> Iterable[str]:
+    context = click.Context(command, parent, path.split()[-1], terminal_width=100, **command.context_settings)
+    yield f"### {path}"
+    yield f"```text\n{command.get_help(context)}\n```"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None, f"{path} lists {name} and does not have it"  # noqa: S101
+            yield from _help(child, f"{path} {name}", context)
+
+
+def _exit_codes() -> Iterable[str]:
+    yield "## Exit codes"
+    yield "0 is good, 1 is a gate that says worse, 130 is an interrupted command. The others belong to errors:"
+    tree = re.search(r"(?s)\n(    TrainyardError.*?)\n\n", errors.__doc__ or "")
+    assert tree is not None, "errors.py draws no tree"  # noqa: S101
+    yield f"```text\n{dedent(tree[1])}\n```"
+
+
+def _job_keys() -> Iterable[str]:
+    yield "## Keys of a job file"
+    yield _sentence(job.Job.__doc__)
+    for name, kind in (
+        ("", job.Job),
+        ("model", job.Model),
+        ("layout", job.Layout),
+        ("recipe", job.Recipe),
+        ("measure", job.Measure),
+    ):
+        yield f"### [{name}]" if name else "### Top"
+        yield " ".join((kind.__doc__ or "").split())
+        fields = [field for field in msgspec.structs.fields(kind) if not hasattr(field.type, "__struct_fields__")]
+        yield _table(("key", "type", "default"), [(f"`{f.name}`", _type(f.type), _default(f)) for f in fields])
+
+
+def _type(kind: object) -> str:
+    choices = getattr(kind, "__args__", None)
+    return " or ".join(f"`{choice}`" for choice in choices) if choices else getattr(kind, "__name__", str(kind))
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return "must be given"
+    return f"`{field.default}`" if field.default != "" else "empty"
+
+
+def _settings() -> Iterable[str]:
+    yield "## Settings"
+    yield _table(("environment variable", "means"), [(f"`{name}`", means) for name, means in SETTINGS.items()])
+
+
+def _words() -> Iterable[str]:
+    yield "## Words"
+    yield "### Kinds of account, the first live one owning an instant"
+    yield _table(
+        ("kind", "shown as", "booked when", "accounts"),
+        [
+            (f"`{name}`", kind.label, kind.means, ", ".join(f"`{name}/{what}`" for what in kind.whats) or f"`{name}`")
+            for name, kind in words.KINDS.items()
+        ],
+    )
+    for title, table in VOCABULARIES.items():
+        yield f"### {title}"
+        yield _table(("word", "shown as", "means"), [(f"`{n}`", w.label, w.means) for n, w in table.items()])
+    yield "### Number formats"
+    yield _table(("word", "bytes an element"), [(f"`{name}`", size) for name, size in words.DTYPES.items()])
+
+
+def _doors() -> Iterable[str]:
+    yield "## Doors"
+    yield "An installed package adds one of these through an entry point `trainyard.<door>`."
+    for door, protocol in plugins.DOORS.items():
+        yield f"### {door}"
+        yield _sentence(protocol.__doc__)
+        methods = [(n, m) for n, m in vars(protocol).items() if inspect.isfunction(m) and not n.startswith("_")]
+        rows = [(f"`{name}{_signature(method)}`", _sentence(method.__doc__)) for name, method in methods]
+        rows += [(f"`{name}: {kind}`", "") for name, kind in protocol.__annotations__.items()]
+        yield _table(("part", "is"), rows)
+        built_in = [(f"`{name}`", _sentence(type(plugin).__doc__)) for name, plugin in _ours(door).items()]
+        yield _table(("built in", "is"), built_in)
+
+
+def _signature(method: Callable[..., object]) -> str:
+    """`(device: DeviceSeen) -> Mapping[str, Claim]`: as it is called, without self and quotes."""
+    return str(inspect.signature(method)).replace("'", "").replace("(self, ", "(").replace("(self)", "()")
+
+
+def _ours(door: str) -> dict[str, object]:
+    """The plugins this package brings; what else is installed here is nobody else's business."""
+    points = plugins.names(door).items()
+    return {name: plugins.load(door, name) for name, point in points if point.value.startswith("trainyard.")}
+
+
+def _machines() -> Iterable[str]:
+    yield "## Machines"
+    yield "Known by name, each number a claim with its source in `src/trainyard/data/machines/`."
+    yield _table(
+        ("name", "device", "memory", "bandwidth", "bfloat16 peak", "inside", "between", "USD/h"),
+        [_machine_row(name, machine.load(name)) for name in machine.known()],
+    )
+
+
+def _machine_row(name: str, known: machine.Machine) -> Iterable[object]:
+    device = known.device
+    peak = device.peak.get("bfloat16")
+    yield f"`{name}`"
+    yield device.name
+    yield f"{device.memory.value / 1e9:.0f} GB"
+    yield units.show_rate(device.bandwidth.value, "B/s", 2)
+    yield units.show_rate(peak.value, "FLOP/s", 0) if peak else "–"
+    yield f"{known.per_node} x {units.show_rate(known.inside.bandwidth.value, 'B/s', 1)}"
+    yield units.show_rate(known.between.bandwidth.value, "B/s", 1) if known.between else "–"
+    yield f"{known.price.value:.2f}" if known.price else "–"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), "utf-8")
+    print(f"{PAGE.relative_to(ROOT)} is written.")

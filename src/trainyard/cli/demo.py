@@ -1,0 +1,35 @@
+"""`trainyard demo`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.option("--out", "-o", type=click.Path(), default="trainyard-demo.html", show_default=True, help="Where the page goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ledgers as JSON.")
+def command(out: str, as_json: bool) -> None:
+    """A small real trace that comes along with trainyard: the printed ledger and its page.
+
+    Two CPU ranks trained a small transformer under the profiler (docs/reference.md says how). Needs no torch.
+    """
+    from importlib import resources
+    from pathlib import Path
+
+    from trainyard.cli.named import find_traces
+    from trainyard.cli.output import console, say
+    from trainyard.ledger import to_json
+    from trainyard.report import html
+    from trainyard.report.build import view_of_traces
+    from trainyard.report.terminal import print_parts, print_view
+
+    folder = Path(str(resources.files("trainyard") / "data" / "demo"))
+    measured = find_traces([str(folder)], "steps")
+    view = view_of_traces(measured)
+    if as_json:
+        click.echo(to_json(measured.ledgers))
+    else:
+        print_view(view, console())
+        print_parts(measured.ledgers, console())
+    html.write(view, out)
+    say(f"wrote {out}")

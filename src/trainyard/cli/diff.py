@@ -1,0 +1,29 @@
+"""`trainyard diff`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+def command(before: str, after: str, as_json: bool) -> None:
+    """What changed from BEFORE to AFTER, account by account; the changes sum to the change in step time.
+
+    Each is a run (id prefix, tag or folder) or a trace path. Where the two did different work, it says so.
+    """
+    from trainyard.cli.named import find
+    from trainyard.cli.output import console, print_json
+    from trainyard.compare.changes import changes
+    from trainyard.compare.comparable import comparable
+    from trainyard.report.difference import as_plain, print_difference
+
+    a, b = find(before).side(), find(after).side()
+    judged = comparable(a, b)
+    found = changes(a, b, judge=not judged.reasons)
+    if as_json:
+        print_json(as_plain(a, b, found, judged))
+    else:
+        print_difference(a, b, found, judged, console())

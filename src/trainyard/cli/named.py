@@ -1,0 +1,63 @@
+"""What a name on the command line means: a trace path, a run's folder, an id prefix or a tag, everywhere alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Sequence
+
+import click
+
+from trainyard.compare.side import Side
+from trainyard.errors import UnknownName
+from trainyard.record import Run
+from trainyard.report.build import view_of_run, view_of_traces
+from trainyard.report.view import View
+from trainyard.store.store import Store
+from trainyard.trace.measure import Measured, measure, read
+
+
+class Named(NamedTuple):
+    """What a name stands for: traces, or a stored run with its traces where they are kept."""
+
+    name: str
+    measured: Measured | None = None
+    run: Run | None = None
+
+    def side(self) -> Side:
+        if self.measured is not None:
+            events = tuple(rank.events for rank in self.measured.ranks)
+            return Side(self.name, self.measured.mean, self.measured.ledgers, events, self.run)
+        if self.run is None or not self.run.ledgers:
+            raise UnknownName(f"run {self.name} holds no ledger.", "It ended before its profile was booked.")
+        return Side(self.name, self.run.ledgers[-1], self.run.ledgers, (), self.run)
+
+    def view(self) -> View:
+        if self.run is not None:
+            return view_of_run(self.run, self.measured)
+        assert self.measured is not None
+        return view_of_traces(self.measured)
+
+
+def store() -> Store:
+    return Store(say=lambda text: click.echo(f"note: {text}", err=True))
+
+
+def find(name: str) -> Named:
+    """Raises `UnknownName` for a name that is neither a path nor a run."""
+    path = Path(name)
+    if path.exists() and not (path / "run.json").is_file():
+        return Named(_short(path), measured=measure(read([path])))
+    kept = store()
+    folder = kept.find(name)
+    run = kept.load(name)
+    traces = [folder / relative for relative in run.trace if (folder / relative).is_file()]
+    return Named(run.id, measure(read(traces), source=run.id) if traces else None, run)
+
+
+def find_traces(paths: Sequence[str], window: str) -> Measured:
+    """Many paths are one job's ranks."""
+    return measure(read([Path(path) for path in paths]), "all" if window == "all" else "steps")
+
+
+def _short(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")

@@ -1,0 +1,29 @@
+"""Where commands print: data to stdout, talk to stderr."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PIPED_WIDTH = 140
+
+
+def console() -> Console:
+    """Rich's console on stdout: plain and wide when piped, so that a redirected table is whole."""
+    from rich.console import Console
+
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=_PIPED_WIDTH)
+
+
+def say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value))

@@ -1,0 +1,102 @@
+"""`trainyard run JOB.toml`: train, time, profile, book, record, show."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from trainyard import job as jobs
+from trainyard import units
+from trainyard.cli.output import console, print_json, say
+from trainyard.cli.runs import document
+from trainyard.ledger import Ledger
+from trainyard.record import Run
+from trainyard.report.build import view_of_run
+from trainyard.report.terminal import print_view
+from trainyard.run.harness import Progress, execute
+from trainyard.store.store import Store, check_tag
+from trainyard.store.summary import summarise
+from trainyard.trace.measure import Measured, measure, read
+
+
+class Booking:
+    """Books a run's profiler files, and keeps what was concluded from them for the view."""
+
+    def __init__(self) -> None:
+        self.measured: Measured | None = None
+
+    def __call__(self, paths: list[Path]) -> Sequence[Ledger]:
+        self.measured = measure(read(paths))
+        return self.measured.ledgers
+
+
+@click.command()
+@click.argument("job", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.option("--tag", help="Give the run this name.")
+@click.option("--port", type=int, help="Port on 127.0.0.1 at which the ranks meet; without it a free one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the stored run as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress and no talk.")
+def command(job: Path, tag: str | None, port: int | None, as_json: bool, quiet: bool) -> None:
+    """Run the job that JOB.toml describes on this machine, and show where a step's time goes.
+
+    Measured steps run without the profiler; then a few with it become the ledger. Everything is kept in the
+    store, under $TRAINYARD_STORE or ~/.local/share/trainyard.
+    """
+    wanted = jobs.load(job)
+    store, book = Store(say=say), Booking()
+    if tag:
+        check_tag(tag)
+    with _shown(quiet) as progress:
+        run = execute(
+            wanted,
+            job.read_text("utf-8"),
+            store,
+            book,
+            progress,
+            say=(lambda _: None) if quiet else say,
+            port=port,
+        )
+    if tag:
+        store.tag(run.id, tag)
+    if as_json:
+        notes = book.measured.notes if book.measured else ()
+        print_json({**document(run, store.runs / run.id), "notes": notes})
+        return
+    click.echo(f"run {run.id}  {store.runs / run.id}")
+    if cost := _profiler_cost(run):
+        click.echo(cost)
+    click.echo()
+    print_view(view_of_run(run, book.measured), console())
+
+
+def _profiler_cost(run: Run) -> str:
+    figures = summarise(run)
+    if figures.profiler_ns is None:
+        return ""
+    share = units.show_share(figures.profiler_ns, figures.step_ns)
+    return f"the profiler itself cost {units.show_ns(figures.profiler_ns)} ns a step ({share} of an unprofiled one)"
+
+
+@contextmanager
+def _shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Progress on stderr: a bar on a terminal, else a line a step, or nothing."""
+    if quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("starting the ranks", total=None)
+            yield lambda at: bar.update(task, completed=at.step, total=at.of, description=_line(at))
+    else:
+        yield lambda at: say(f"step {at.step}/{at.of}  {_line(at)}")
+
+
+def _line(at: Progress) -> str:
+    return f"loss {at.loss:.4f}  {units.show_count(at.tokens_per_s)} tokens/s"

@@ -1,0 +1,140 @@
+"""`trainyard runs`: what is stored: list, show, tag, delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from trainyard import units
+from trainyard.cli.output import console, print_json, say
+from trainyard.ledger import encode_hook
+from trainyard.record import Run
+from trainyard.store.index import Row
+from trainyard.store.store import Store
+from trainyard.store.summary import summarise
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def document(run: Run, folder: Path) -> dict[str, Any]:
+    """A run as plain data: all of its record, its folder, and the figures that follow from it."""
+    fields = msgspec.to_builtins(run, enc_hook=encode_hook)
+    figures = msgspec.to_builtins(summarise(run))
+    return {"schema": run.schema, "state": run.state, **fields, "folder": str(folder), "summary": figures}
+
+
+@click.group(invoke_without_command=True)
+@click.option("--reindex", is_flag=True, help="Build the index anew from the run folders.")
+@_as_json
+@click.pass_context
+def command(context: click.Context, reindex: bool, as_json: bool) -> None:
+    """List the stored runs, newest first. A run is named by the beginning of its id, a tag, or its folder."""
+    store = context.obj = Store(say=say)
+    if reindex:
+        say(f"indexed {store.reindex()} runs in {store.root}.")
+    if context.invoked_subcommand is None:
+        rows = store.rows()
+        if as_json:
+            print_json({"schema": "trainyard/runs/1", "runs": msgspec.to_builtins(rows)})
+        elif rows:
+            _table(rows)
+        else:
+            say(f"no runs in {store.root}. `trainyard run JOB.toml` makes one.")
+
+
+def _table(rows: list[Row]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from trainyard.report.terminal import plain
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("id", "when (UTC)", "job", "layout", "state"):
+        table.add_column(title, no_wrap=True)
+    for title in ("step", "tokens/s"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("tags")
+    for row in rows:
+        step = units.show_time(row.step_ns) if row.step_ns else "–"
+        rate = units.show_count(row.tokens_per_s) if row.step_ns else "–"
+        when = row.started[:16].replace("T", " ")
+        cells = (row.id, when, row.job, row.layout, row.state, step, rate, ", ".join(row.tags))
+        table.add_row(*(Text(plain(cell)) for cell in cells))
+    console().print(table)
+
+
+@command.command()
+@click.argument("run")
+@_as_json
+@click.pass_obj
+def show(store: Store, run: str, as_json: bool) -> None:
+    """Show a run: its figures, its mean ledger, and where and on what it was made."""
+    found, folder = store.load(run), store.find(run)
+    if as_json:
+        print_json(document(found, folder))
+        return
+
+    from trainyard.report.build import view_of_run
+    from trainyard.report.terminal import plain, print_view
+
+    click.echo(f"run {folder.name}  {plain(found.started)}  {folder}\n")
+    print_view(view_of_run(found), console())
+    click.echo("\nmade on")
+    for what, said in _provenance(found):
+        click.echo(f"  {what}: {plain(said)}")
+
+
+def _provenance(run: Run) -> list[tuple[str, str]]:
+    made = run.provenance
+    devices = ", ".join(sorted({device.name for device in made.devices}))
+    tables = (("code", made.code), ("packages", made.packages), ("torch", made.torch_build), ("driver", made.driver))
+    tables += (
+        ("host", made.host),
+        ("environment", made.environment),
+        ("clocks", made.clocks),
+        ("digests", made.digests),
+    )
+    rows = [(name, ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in tables]
+    return [(name, said) for name, said in [("devices", devices), *rows, ("text", made.text)] if said]
+
+
+@command.command()
+@click.argument("run")
+@click.argument("name")
+@_as_json
+@click.pass_obj
+def tag(store: Store, run: str, name: str, as_json: bool) -> None:
+    """Give a run a name. The run that had it loses it."""
+    _told(store.tag(run, name).name, f"is now tagged {name!r}", as_json, tag=name)
+
+
+@command.command()
+@click.argument("name")
+@_as_json
+@click.pass_obj
+def untag(store: Store, name: str, as_json: bool) -> None:
+    """Take a name away from the run that has it."""
+    _told(store.untag(name).name, f"is no longer tagged {name!r}", as_json, untagged=name)
+
+
+@command.command()
+@click.argument("run")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_as_json
+@click.pass_obj
+def delete(store: Store, run: str, yes: bool, as_json: bool) -> None:
+    """Remove a run's folder and all that is in it."""
+    folder = store.find(run)
+    if not yes:
+        click.confirm(f"Delete {folder} and all that is in it?", abort=True, err=True)
+    _told(store.delete(str(folder)).name, "is deleted", as_json, deleted=True)
+
+
+def _told(id: str, says: str, as_json: bool, **fields: object) -> None:
+    if as_json:
+        print_json({"run": id, **fields})
+    else:
+        say(f"run {id} {says}.")

@@ -1,0 +1,66 @@
+"""One side of a comparison: a run, a set of traces, or a plan, with what is needed to judge comparability."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple, Sequence
+
+import numpy as np
+
+from trainyard import ledger as ledgers_of
+from trainyard.events import OP, Events
+from trainyard.ledger import Account, Ledger
+from trainyard.record import Run
+
+
+class Side(NamedTuple):
+    """`ledgers`: each rank's parts; `mean`: over ranks and full steps. `events` or `run` where there are any."""
+
+    name: str
+    mean: Ledger
+    ledgers: tuple[Ledger, ...]
+    events: tuple[Events, ...] = ()
+    run: Run | None = None
+
+    def steps(self) -> list[dict[Account, int]]:
+        """Each full step's accounts, averaged over its ranks."""
+        by_step: dict[tuple[str, ...], list[Ledger]] = {}
+        for ledger in self.ledgers:
+            if ledger.scope.reduce == "one" and not ledger.scope.partial:
+                by_step.setdefault(ledger.scope.steps, []).append(ledger)
+        return [ledgers_of.mean(own).by_account() for own in by_step.values()]
+
+    @property
+    def device(self) -> str:
+        if self.events:
+            return self.events[0].device or ("CPU" if self.events[0].device_index < 0 else "")
+        return self.run.provenance.devices[0].name if self.run and self.run.provenance.devices else ""
+
+    @property
+    def world(self) -> int:
+        if self.run:
+            return self.run.job.layout.ranks
+        return self.events[0].world if self.events else len(self.mean.scope.ranks)
+
+
+def operations(events: Sequence[Events]) -> Counter[str]:
+    """How often a step runs each framework op: what a job is, whatever device it runs on. Rates are in thousandths."""
+    total: Counter[str] = Counter()
+    steps = 0
+    for one in events:
+        host = one.host
+        rows = host.what == OP
+        if one.marks:
+            rows &= (host.start >= one.marks[0].start) & (host.start < one.marks[-1].stop)
+        steps += max(1, len(one.marks))
+        numbers, counts = np.unique(host.name[rows], return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist()):
+            if one.names[number].startswith("aten::"):
+                total[one.names[number]] += count
+    return Counter({name: 1000 * count // max(1, steps) for name, count in total.items()})
+
+
+def likeness(a: Counter[str], b: Counter[str]) -> float:
+    """Weighted Jaccard similarity of two steps' ops: 1 the same work, 0 nothing in common."""
+    either = sum((a | b).values())
+    return sum((a & b).values()) / either if either else 1.0

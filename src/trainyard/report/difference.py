@@ -1,0 +1,97 @@
+"""Draws a comparison of two sides on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trainyard import units, words
+from trainyard.compare.comparable import Comparability
+from trainyard.compare.side import Side
+from trainyard.ledger import Change, encode_hook
+from trainyard.report.terminal import plain
+
+SCHEMA = "trainyard/diff/1"
+_STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
+
+
+def print_difference(
+    before: Side, after: Side, changes: Sequence[Change], judged: Comparability, console: Console
+) -> None:
+    wall = after.mean.wall_ns - before.mean.wall_ns
+    title = f"{before.name} → {after.name}: {_signed(wall)} a step ({_percent(wall, before.mean.wall_ns)})"
+    if judged.reasons:
+        title = f"{before.name} and {after.name} are not comparable"
+    console.print(Text(plain(title), style="bold red" if judged.reasons else "bold"))
+    for reason in judged.reasons:
+        console.print(Text(f"because: {plain(reason)}", style="red"))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("account", no_wrap=True)
+    for head in ("before ms", "after ms", "change ms", "of any two steps"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("")
+    for change in sorted(changes, key=lambda change: -abs(change.ns)):
+        spread = "" if change.low_ns is None else f"{_ms(change.low_ns)} … {_ms(change.high_ns or 0)}"
+        table.add_row(
+            Text(plain(change.account.label)),
+            f"{change.before_ns / 1e6:,.3f}",
+            f"{change.after_ns / 1e6:,.3f}",
+            Text(_ms(change.ns), style=_STYLES[change.verdict]),
+            Text(spread, style="dim"),
+            Text("" if judged.reasons else words.VERDICTS[change.verdict].label, style=_STYLES[change.verdict]),
+        )
+    table.add_section()
+    table.add_row(
+        Text("step", style="bold"),
+        f"{before.mean.wall_ns / 1e6:,.3f}",
+        f"{after.mean.wall_ns / 1e6:,.3f}",
+        Text(_ms(wall), style="bold"),
+        Text(f"{wall:+,} ns: the sum of the rows", style="dim"),
+        "",
+    )
+    console.print(table)
+    for side in (before, after):
+        share = units.show_share(side.mean.wall_ns - side.mean.unrecognised_ns, side.mean.wall_ns)
+        console.print(Text(f"coverage of {plain(side.name)}: {share}", style="dim"))
+    for caveat in judged.caveats:
+        console.print(Text(f"note: {plain(caveat)}", style="dim"))
+
+
+def as_plain(before: Side, after: Side, changes: Sequence[Change], judged: Comparability) -> dict[str, Any]:
+    """The comparison as plain data, for `--json`."""
+    return {
+        "schema": SCHEMA,
+        "before": {"name": before.name, "wall_ns": before.mean.wall_ns},
+        "after": {"name": after.name, "wall_ns": after.mean.wall_ns},
+        "wall_change_ns": after.mean.wall_ns - before.mean.wall_ns,
+        "comparable": not judged.reasons,
+        "reasons": list(judged.reasons),
+        "caveats": list(judged.caveats),
+        "changes": [
+            {
+                "account": encode_hook(change.account),
+                "before_ns": change.before_ns,
+                "after_ns": change.after_ns,
+                "ns": change.ns,
+                "low_ns": change.low_ns,
+                "high_ns": change.high_ns,
+                "verdict": change.verdict,
+            }
+            for change in changes
+        ],
+    }
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:+,.3f}"
+
+
+def _signed(ns: int) -> str:
+    return ("+" if ns >= 0 else "−") + units.show_time(abs(ns))
+
+
+def _percent(change: int, base: int) -> str:
+    return f"{100 * change / base:+.1f} %" if base else "–"

@@ -1,0 +1,40 @@
+"""The profiled window of a rank: torch.profiler around some steps, and the file it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+WARMUP = 1
+"""Profiled steps before the window that are thrown away: the profiler starts up in them."""
+
+
+@contextmanager
+def capture(folder: Path, rank: int, steps: int, device: torch.device) -> Iterator[profile]:
+    """Call `step()` on what this gives after each of `WARMUP + steps` steps.
+
+    Leaves `traces/rank<N>.json.gz`, under that name only when whole.
+    """
+    path = folder / "traces" / f"rank{rank}.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(
+        activities=activities,
+        schedule=schedule(wait=0, warmup=WARMUP, active=steps, repeat=1),
+        on_trace_ready=lambda profiler: _export(profiler, path),
+        record_shapes=True,
+        with_stack=False,
+    ) as profiler:
+        yield profiler
+
+
+def _export(profiler: profile, path: Path) -> None:
+    partial = path.with_name(f"{path.name.split('.')[0]}.partial.gz")  # torch compresses by the name's end
+    profiler.export_chrome_trace(str(partial))
+    partial.replace(path)

@@ -1,0 +1,60 @@
+"""What a rank says of itself at its end, in `facts/rank<N>.json` of the run's folder. No torch here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from trainyard.errors import BadFile
+from trainyard.machine import Claim
+
+_NAME = re.compile(r"rank(\d{1,6})\.json\Z")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One rank: its device, its text and weights by digest, its matmul rate, its build of torch.
+
+    `parameters` and `model_flops` (a step, over all ranks, nothing recomputed) are of the whole model.
+    `digests`: sha256 of `text`, `weights_initial` and `weights_final`; `notes` says why one is missing.
+    """
+
+    rank: int
+    local_rank: int
+    world: int
+    vendor: str
+    device: str
+    backend: str
+    """`gloo`, `nccl` (which is RCCL's name too), or empty for a rank alone."""
+    threads: int
+    text: str
+    digests: dict[str, str]
+    seeds: dict[str, int]
+    parameters: int
+    model_flops: int
+    matmul_rate: Claim
+    torch_build: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def write_facts(folder: Path, facts: Facts) -> None:
+    """Under its name only when whole."""
+    path = folder / "facts" / f"rank{facts.rank}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+    partial.replace(path)
+
+
+def read_facts(folder: Path) -> list[Facts]:
+    """Of the ranks that came to their end, in rank order. Raises `BadFile`."""
+    found = {int(match[1]): path for path in (folder / "facts").glob("rank*.json") if (match := _NAME.match(path.name))}
+    return [_read(path) for _, path in sorted(found.items())]
+
+
+def _read(path: Path) -> Facts:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Facts)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: not a rank's facts: {error}.") from error

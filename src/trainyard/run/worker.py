@@ -1,0 +1,187 @@
+"""`python -m trainyard.run.worker FOLDER`: one rank of a run, started by torch's elastic launcher.
+
+Reads FOLDER/job.toml and leaves `samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at
+its end, `facts/rank<N>.json`. Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import msgspec
+import torch
+import torch.cuda.nccl
+
+from trainyard import job as jobs
+from trainyard import plugins
+from trainyard.errors import EnvironmentFailed
+from trainyard.job import Job, Measure
+from trainyard.record import Sample
+from trainyard.run.capture import WARMUP, capture
+from trainyard.run.clock import Clock
+from trainyard.run.facts import Facts, write_facts
+from trainyard.run.probe import matmul_rate
+from trainyard.train.outcome import About, Training
+from trainyard.train.parallel import DTYPE
+from trainyard.train.ranks import Ranks, barrier, find, joined, synchronize, vendor_here
+
+
+class Turn(NamedTuple):
+    """One step of a run, and what it is for. `first`: of its repeat, or of the profiled window."""
+
+    step: int
+    repeat: int
+    warmup: bool = False
+    profiled: bool = False
+    first: bool = False
+
+
+def turns(measure: Measure) -> Iterator[Turn]:
+    """Warm-up steps, the repeats without the profiler, then the profiled window, whose first step is thrown away.
+
+    The window counts as one more repeat.
+    """
+    step = 0
+    for _ in range(measure.warmup):
+        yield Turn(step, 0, warmup=True)
+        step += 1
+    for repeat in range(measure.repeats):
+        for number in range(measure.steps):
+            yield Turn(step, repeat, first=number == 0)
+            step += 1
+    for number in range(WARMUP + measure.profiled if measure.profiled else 0):
+        yield Turn(step, measure.repeats, warmup=number < WARMUP, profiled=True, first=number == 0)
+        step += 1
+
+
+class Rank:
+    """What one rank does: its steps, timed by `clock`, each written to `log` as it ends."""
+
+    def __init__(
+        self, job: Job, ranks: Ranks, training: Training, clock: Clock, log: IO[bytes], say: Callable[[str], object]
+    ):
+        self.job = job
+        self.ranks = ranks
+        self.training = training
+        self.clock = clock
+        self.log = log
+        self.say = say
+
+    def run(self, folder: Path) -> None:
+        """All turns, the profiled ones under the profiler."""
+        every = list(turns(self.job.measure))
+        for turn in every:
+            if not turn.profiled:
+                self._take(turn)
+        window = [turn for turn in every if turn.profiled]
+        if not window:
+            return
+        with capture(folder, self.ranks.rank, self.job.measure.profiled, self.ranks.device) as profiler:
+            for turn in window:
+                self._take(turn)
+                profiler.step()
+
+    def _take(self, turn: Turn) -> None:
+        if turn.first:
+            barrier(self.ranks)
+        began = self.clock.now()
+        outcome = self.training(turn.step)
+        wall_ns = self.clock.now() - began
+        sample = Sample(
+            step=turn.step,
+            rank=self.ranks.rank,
+            repeat=turn.repeat,
+            wall_ns=wall_ns,
+            tokens=self.job.recipe.tokens_per_step // self.ranks.world,
+            loss=outcome.loss,
+            memory_bytes=peak_memory(self.ranks.device),
+            profiled=turn.profiled,
+            warmup=turn.warmup,
+        )
+        self.log.write(msgspec.json.encode(sample) + b"\n")
+        self.log.flush()
+        note = " (profiled)" * turn.profiled + " (warm-up)" * turn.warmup
+        self.say(
+            f"step {turn.step} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
+            f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
+        )
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes at most so far: allocated on an accelerator, resident on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def torch_build() -> dict[str, str]:
+    """What this torch was built of, as it says itself."""
+    said = {
+        "version": torch.__version__,
+        "git": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "config": torch.__config__.show().strip(),
+        "parallel": torch.__config__.parallel_info().strip(),
+    }
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return {name: str(value) for name, value in said.items() if value}
+
+
+def device_name(ranks: Ranks) -> str:
+    """As the driver words it; `cpu` for the host's cores, whose name the run's provenance has."""
+    return torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"
+
+
+def main(folder: Path) -> None:
+    job = jobs.load(folder / "job.toml")
+    vendor = vendor_here()
+    ranks = find(vendor)
+    if ranks.world != job.layout.ranks:
+        raise EnvironmentFailed(
+            f"{ranks.world} ranks were started, but the layout ({job.layout}) has {job.layout.ranks}.",
+            f"Start {job.layout.ranks} processes.",
+        )
+    clock = Clock(synchronize=lambda: synchronize(ranks))
+    samples = folder / "samples" / f"rank{ranks.rank}.jsonl"
+    samples.parent.mkdir(parents=True, exist_ok=True)
+    with joined(ranks), samples.open("wb") as log:
+        training = plugins.load("workloads", job.workload).build(job, vendor)
+        rate = matmul_rate(
+            ranks.device, DTYPE[job.recipe.dtype], clock, ranks.local_world, together=lambda: barrier(ranks)
+        )
+        Rank(job, ranks, training, clock, log, _say if ranks.rank == 0 else lambda _: None).run(folder)
+        about: About = training.about()
+        facts = Facts(
+            rank=ranks.rank,
+            local_rank=ranks.local_rank,
+            world=ranks.world,
+            vendor=vendor,
+            device=device_name(ranks),
+            backend=ranks.backend,
+            threads=torch.get_num_threads(),
+            text=about.text,
+            digests=dict(about.digests),
+            seeds=dict(about.seeds),
+            parameters=about.parameters,
+            model_flops=about.model_flops,
+            matmul_rate=rate,
+            torch_build=torch_build(),
+            notes=about.notes,
+        )
+        write_facts(folder, facts)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,93 @@
+"""This process's place among the ranks, its device, and how they come together and part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from trainyard.errors import EnvironmentFailed
+
+TIMEOUT = timedelta(seconds=120)
+"""How long a collective waits for a peer that is alive but does not come; one that died is noticed at once."""
+
+
+class Ranks(NamedTuple):
+    """`vendor` as in words.VENDORS. `device` index is the local rank."""
+
+    rank: int
+    local_rank: int
+    world: int
+    local_world: int
+    vendor: str
+    device: torch.device
+
+    @property
+    def backend(self) -> str:
+        """`nccl` is RCCL's name too. A rank alone needs none."""
+        if self.world == 1:
+            return ""
+        return "nccl" if self.device.type == "cuda" else "gloo"
+
+
+def vendor_here() -> str:
+    """The vendor of this build's devices, `cpu` where it sees none."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return "amd" if torch.version.hip else "nvidia"
+
+
+def find(vendor: str) -> Ranks:
+    """From the environment the elastic launcher sets; alone where there is none. Raises `EnvironmentFailed`."""
+    local_rank, local_world = _count("LOCAL_RANK", 0), _count("LOCAL_WORLD_SIZE", 1)
+    if vendor == "cpu":
+        device = torch.device("cpu")
+    elif local_world > torch.cuda.device_count():
+        raise EnvironmentFailed(
+            f"{local_world} ranks on this host need a device each, but torch sees {torch.cuda.device_count()}.",
+            "Lower $.layout, or set CUDA_VISIBLE_DEVICES to an empty text to train on the CPU.",
+        )
+    else:
+        device = torch.device("cuda", local_rank)
+    return Ranks(_count("RANK", 0), local_rank, _count("WORLD_SIZE", 1), local_world, vendor, device)
+
+
+def _count(variable: str, default: int) -> int:
+    return int(os.environ.get(variable, default))
+
+
+@contextmanager
+def joined(ranks: Ranks) -> Iterator[None]:
+    """Inside, the process group exists, the device is current, and the host's cores are shared out fairly."""
+    torch.set_num_threads(max(1, _cores() // ranks.local_world))
+    if ranks.device.type == "cuda":
+        torch.cuda.set_device(ranks.device)
+    if ranks.world == 1:
+        yield
+        return
+    bound = ranks.device if ranks.device.type == "cuda" else None
+    dist.init_process_group(ranks.backend, timeout=TIMEOUT, device_id=bound)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def barrier(ranks: Ranks) -> None:
+    if ranks.world > 1:
+        dist.barrier()
+
+
+def synchronize(ranks: Ranks) -> None:
+    """Waits until the device has done what was launched."""
+    if ranks.device.type == "cuda":
+        torch.cuda.synchronize(ranks.device)

@@ -1,0 +1,96 @@
+"""Real text as bytes, and the samples each step takes from it: the same whatever the number of ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import struct
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadJob
+
+CAP = 32 * 10**6
+"""Bytes of text used at most: later files are left out, and the last is cut."""
+
+_NOT_TEXT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
+
+
+class Text(NamedTuple):
+    """`data`: uint8. `source` names where it came from without saying where that lies on this machine."""
+
+    data: NDArray[np.uint8]
+    source: str
+    sha256: str
+
+
+def read(source: str) -> Text:
+    """`python`: the standard library's own sources; else a file or a folder, relative to where the run was started.
+
+    A folder is read in the order of its files' relative paths, hidden ones left out. Raises `BadJob`.
+    """
+    if source == "python":
+        root = Path(sysconfig.get_path("stdlib"))
+        return _join(f"Python {platform.python_version()} standard library", root, _sources(root))
+    path = Path(source)
+    try:
+        if path.is_dir():
+            return _join(f"folder {path.resolve().name}", path, _visible(path))
+        return _join(f"file {path.name}", path.parent, [path])
+    except OSError as error:
+        raise BadJob(
+            f"text = {source!r} at $.recipe: {error.strerror or error}.", 'Name a file or a folder, or use "python".'
+        ) from error
+
+
+def _sources(root: Path) -> Iterable[Path]:
+    return (path for path in root.rglob("*.py") if not _NOT_TEXT.intersection(path.relative_to(root).parts))
+
+
+def _visible(root: Path) -> Iterable[Path]:
+    for path in root.rglob("*"):
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts):
+            yield path
+
+
+def _join(source: str, root: Path, paths: Iterable[Path]) -> Text:
+    parts: list[bytes] = []
+    size = 0
+    for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
+        if size >= CAP:
+            break
+        parts.append(path.read_bytes()[: CAP - size])
+        size += len(parts[-1])
+    data = b"".join(parts)
+    files = "1 file" if len(parts) == 1 else f"{len(parts)} files"
+    cut = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
+    said = f"{source}, {files}, {size / 1e6:.1f} MB{cut}"
+    return Text(np.frombuffer(data, np.uint8), said, hashlib.sha256(data).hexdigest())
+
+
+def sample(text: Text, seq_len: int, seed: int, step: int, index: int) -> NDArray[np.uint8]:
+    """Sequence `index` of the global batch of `step`: seq_len + 1 bytes, the last being the last target.
+
+    A function of (seed, step, index) alone, so that any split of the batch over ranks trains on the same text.
+    Raises `BadJob` when the text is shorter than one sequence.
+    """
+    places = len(text.data) - seq_len
+    if places < 1:
+        raise BadJob(
+            f"the text ({text.source}) has {len(text.data)} bytes, but a sample takes "
+            f"seq_len {seq_len} + 1 = {seq_len + 1}.",
+            "Name a longer text, or lower seq_len.",
+        )
+    mixed = hashlib.blake2b(struct.pack("<QQQ", seed, step, index), digest_size=8).digest()
+    start = int.from_bytes(mixed, "little") % places
+    return text.data[start : start + seq_len + 1]
+
+
+def batch(text: Text, seq_len: int, seed: int, step: int, indices: Iterable[int]) -> NDArray[np.uint8]:
+    """(len(indices), seq_len + 1)"""
+    return np.stack([sample(text, seq_len, seed, step, index) for index in indices])

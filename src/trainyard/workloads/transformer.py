@@ -1,0 +1,28 @@
+"""The `Workload` that trains a decoder-only transformer on real text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.cost import Operation
+from trainyard.job import Job
+from trainyard.train.outcome import Training
+from trainyard.workloads import transformer_ops
+
+
+class Transformer:
+    """`params`: the parts of a job it obeys. torch is needed, and loaded, by `build` alone."""
+
+    name = "transformer"
+    params = ("model", "layout.dp_replicate", "layout.dp_shard", "recipe")
+
+    def build(self, job: Job, vendor: str) -> Training:
+        """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
+        from trainyard.train import ranks
+        from trainyard.train.trainer import Trainer
+
+        return Trainer(job, ranks.find(vendor), transformer_ops.model_flops(job))
+
+    def expect(self, job: Job) -> Sequence[Operation]:
+        """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
+        return transformer_ops.operations(job)

@@ -1,0 +1,60 @@
+"""Every command of the README runs.
+
+In a ```console block a line that starts with `$ ` is a command. All blocks run in order, in one folder that
+has examples/. A comment on the line before a block says more:
+
+    <!-- test: torch -->          trains: needs torch, and takes a while
+    <!-- test: skip, because -->  not run here; the reason is a must
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCK = re.compile(r"(?:<!-- test: (?P<say>[^>]*?) -->\n)?```console\n(?P<text>.*?)```", re.DOTALL)
+README = Path(__file__).parents[2] / "README.md"
+
+
+def blocks() -> list:
+    found = []
+    for number, match in enumerate(BLOCK.finditer(README.read_text("utf-8")), 1):
+        commands = [line[2:] for line in match["text"].splitlines() if line.startswith("$ ")]
+        name = f"{number}: {commands[0] if commands else 'none'}"
+        word, _, reason = (match["say"] or "").partition(", ")
+        marks = [pytest.mark.torch, pytest.mark.slow] if word == "torch" else []
+        found.append(pytest.param(commands, word, reason, marks=marks, id=name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, root):
+    folder = tmp_path_factory.mktemp("readme")
+    shutil.copytree(root / "examples", folder / "examples")
+    return folder
+
+
+def test_the_readme_has_commands():
+    assert sum(len(block.values[0]) for block in blocks()) >= 3
+
+
+@pytest.mark.parametrize(("commands", "word", "reason"), blocks())
+def test_readme_commands_run(commands, word, reason, place):
+    assert commands, "a console block without a command"
+    assert word in {"", "torch", "skip"}, f"unknown note: {word}"
+    if word == "skip":
+        assert reason, "a skipped block says why"
+        pytest.skip(reason)
+    if word == "torch":
+        pytest.importorskip("torch")
+    bin_ = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "TRAINYARD_STORE": str(place / "runs")}
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=place, env=env, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"

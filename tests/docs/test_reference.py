@@ -1,0 +1,84 @@
+"""docs/reference.md says what the code says, and everything a user can type stands in it."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from trainyard import errors, plugins, words
+from trainyard.job import Job, Layout, Measure, Model, Recipe
+
+SETTING = re.compile(r"TRAINYARD_[A-Z_]+")
+
+
+@pytest.fixture(scope="module")
+def reference(root):
+    spec = importlib.util.spec_from_file_location("reference", root / "docs" / "reference.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def page(root):
+    return (root / "docs" / "reference.md").read_text("utf-8")
+
+
+def test_the_page_is_up_to_date(reference, page):
+    assert page == reference.render(), "run 'make docs'"
+
+
+def test_every_command_is_documented(page):
+    from trainyard.cli.main import COMMANDS
+
+    for name in COMMANDS:
+        assert f"\n### trainyard {name}\n" in page
+
+
+@pytest.mark.parametrize("kind", [Job, Model, Layout, Recipe, Measure])
+def test_every_job_key_is_documented(page, kind):
+    section = "### Top" if kind is Job else f"### [{kind.__name__.lower()}]"
+    text = page.partition(f"\n{section}\n")[2].partition("\n#")[0]
+    nested = {"model", "layout", "recipe", "measure"} if kind is Job else set()
+    for key in set(kind.__struct_fields__) - nested:
+        assert f"\n| `{key}` |" in text
+
+
+def test_every_setting_that_the_code_reads_is_documented(root, reference, page):
+    read = {name for path in (root / "src").rglob("*.py") for name in SETTING.findall(path.read_text("utf-8"))}
+    assert read == set(reference.SETTINGS)
+    assert all(f"\n| `{name}` |" in page for name in read)
+
+
+def test_every_word_is_documented(page):
+    tables = {name: table for name, table in vars(words).items() if name.isupper() and not name.startswith("_")}
+    assert len(tables) > 15
+    for table in tables.values():
+        for word in table:
+            assert f"\n| `{word}` |" in page
+
+
+def test_every_error_says_its_exit_code(page):
+    def tree(kind):
+        yield kind
+        for child in kind.__subclasses__():
+            yield from tree(child)
+
+    for kind in tree(errors.TrainyardError):
+        if kind.__module__ == errors.__name__:
+            assert re.search(rf"\b{kind.__name__}\b[^\n]*\s{kind.exit_code}  ", page), kind
+
+
+def test_every_door_and_what_stands_behind_it_is_documented(page):
+    for door in plugins.DOORS:
+        text = page.partition(f"\n### {door}\n")[2].partition("\n#")[0]
+        for name, point in plugins.names(door).items():
+            if point.value.startswith("trainyard."):
+                assert f"\n| `{name}` |" in text
+
+
+def test_no_document_names_a_place_on_a_machine(root):
+    names = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "Makefile", "constraints.txt")]
+    for path in [*names, *Path(root / "docs").glob("*.md")]:
+        assert not re.search(r"(?<![\w.~/])/(work|root|home|tmp|opt|Users)/", path.read_text("utf-8")), path

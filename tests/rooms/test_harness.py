@@ -1,0 +1,264 @@
+"""The harness: what a run leaves in the store when its ranks end well, die, or are interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from trainyard import plugins
+from trainyard.errors import BadFile, BadJob, PortInUse, RankDied
+from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.ledger import Account, Entry, Ledger
+from trainyard.record import DeviceSeen, Run, Sample
+from trainyard.run import claims, harness
+from trainyard.run.harness import Progress, execute, find_devices
+from trainyard.store.store import Store, new_id
+
+CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
+LEDGER = Ledger(wall_ns=5, entries=(Entry(account=Account("compute", "matmul"), ns=5),))
+
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+import msgspec, tomllib
+from trainyard.machine import Claim
+from trainyard.record import Sample
+from trainyard.run.facts import Facts, write_facts
+folder = Path(sys.argv[1])
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+how = tomllib.loads((folder / "job.toml").read_text())["how"]
+(folder / f"pid{rank}").write_text(str(os.getpid()))
+walls = [900, 100, 110, 120, 130, 400, 420]
+with open(folder / "samples" / f"rank{rank}.jsonl", "ab", buffering=0) as out:
+    for step, wall in enumerate(walls):
+        sample = Sample(
+            step=step, rank=rank, repeat=max(0, (step - 1) // 2), wall_ns=wall * 1000, tokens=8, loss=5.0 - step / 10,
+            memory_bytes=1000, warmup=step == 0, profiled=step >= 5,
+        )
+        out.write(msgspec.json.encode(sample) + b"\\n")
+        if step == 3 and how == "die":
+            if rank == 1:
+                print("something is odd here", file=sys.stderr, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        if step == 3 and how == "hang":
+            time.sleep(60)
+(folder / "traces" / f"rank{rank}.json").write_text("{}")
+write_facts(folder, Facts(
+    rank=rank, local_rank=rank, world=world, vendor="cpu", device="cores", backend="gloo", threads=1, text="stdlib",
+    digests={"text": "t", "weights_final": "same" if how != "differ" else f"w{rank}"}, seeds={"model": 3},
+    parameters=10, model_flops=5000,
+    matmul_rate=Claim(value=1e9 + rank * 1e9, unit="FLOP/s", source="probe", measured=True),
+    torch_build={"version": "x"},
+))
+"""
+
+
+def job(**layout: int) -> Job:
+    return Job(
+        name="tiny",
+        model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+        layout=Layout(**(layout or {"dp_replicate": 2})),
+        recipe=Recipe(seq_len=8, tokens_per_step=16 * layout.get("tp", 1)),
+        measure=Measure(warmup=1, steps=2, repeats=2, profiled=2),
+    )
+
+
+def book(paths: list[Path]) -> list[Ledger]:
+    assert [path.name for path in paths] == ["rank0.json", "rank1.json"]
+    assert all(path.is_file() for path in paths)
+    return [LEDGER, LEDGER]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store of its own, and the worker above to be found by its ranks."""
+    (tmp_path / "acting_worker.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return Store(tmp_path / "store")
+
+
+def run(store: Store, how: str, book: harness.Book = book, **options) -> Run:  # type: ignore[no-untyped-def]
+    return execute(job(), f"how = '{how}'\n", store, book, devices=CORES, worker="acting_worker", **options)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.torch
+def test_a_run_that_ends_well(store: Store) -> None:
+    pytest.importorskip("torch")
+    seen: list[Progress] = []
+    said: list[str] = []
+    done = run(store, "well", progress=seen.append, say=said.append)
+    assert done == store.load(done.id)
+    assert (done.state, len(done.samples), done.ledgers) == ("complete", 14, (LEDGER, LEDGER))
+    assert done.trace == ("traces/rank0.json", "traces/rank1.json")
+    assert [(at.step, at.of) for at in seen] == [(n, 8) for n in range(1, 8)]
+    assert (seen[0].loss, seen[-1].loss) == (5.0, 4.4)
+    assert seen[1].tokens_per_s == pytest.approx(16 / 100e-6)
+    assert done.id in said[0]
+    assert done.claims["matmul_rate"].value == 1.5e9
+    assert done.claims["matmul_rate"].source == "probe; mean of 2 ranks"
+    assert done.claims["model_flops"].value == 5000
+    assert done.claims["profiler_cost"].value == 410_000 - 115_000
+    assert done.claims["profiler_cost"].measured
+    made = done.provenance
+    assert made.digests == {"text": "t", "weights_final": "same"}
+    assert (made.text, made.seeds, made.torch_build) == ("stdlib", {"model": 3}, {"version": "x"})
+    assert made.environment["OMP_NUM_THREADS"]
+    assert made.packages["trainyard"]
+    assert (store.runs / done.id / "job.toml").read_text() == "how = 'well'\n"
+
+
+@pytest.mark.torch
+def test_ranks_that_differ_are_told_apart(store: Store) -> None:
+    pytest.importorskip("torch")
+    digests = run(store, "differ").provenance.digests
+    assert (digests["weights_final"], digests["weights_final.rank1"]) == ("w0", "w1")
+
+
+@pytest.mark.torch
+def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
+    pytest.importorskip("torch")
+    begun = time.monotonic()
+    with pytest.raises(RankDied) as caught:
+        run(store, "die")
+    assert time.monotonic() - begun < 20
+    assert caught.value.exit_code == 4
+    assert caught.value.says.startswith("rank 1 died: killed by SIGKILL (pid ")
+    assert caught.value.says.endswith("Its last words: something is odd here")
+    (row,) = store.rows()
+    assert row.state == "failed"
+    assert f"kept as run {row.id}" in caught.value.next_step
+    kept = store.load(row.id)
+    assert kept.failure == caught.value.says
+    assert len([sample for sample in kept.samples if sample.rank == 1]) == 4
+    assert not kept.ledgers
+    assert len(kept.digest) == 64
+
+
+@pytest.mark.torch
+def test_traces_that_cannot_be_booked_lose_nothing_that_was_measured(store: Store) -> None:
+    pytest.importorskip("torch")
+
+    def refuse(_: list[Path]) -> list[Ledger]:
+        raise BadFile("rank0.json: it is empty.")
+
+    with pytest.raises(BadFile):
+        run(store, "well", book=refuse)
+    (row,) = store.rows()
+    kept = store.load(row.id)
+    assert (kept.state, len(kept.samples)) == ("failed", 14)
+    assert kept.failure == "its traces could not be booked: rank0.json: it is empty."
+
+
+STARTER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_harness import run
+from trainyard.store.store import Store
+run(Store(Path(sys.argv[1])), "hang")
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_it_leaves_no_process_and_an_incomplete_run(store: Store, sign: signal.Signals) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", STARTER, str(store.root), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as parent:
+        assert until(lambda: len(list(store.runs.glob("*/pid?"))) == 2)
+        (folder,) = store.runs.iterdir()
+        assert until(lambda: all((folder / "samples" / f"rank{rank}.jsonl").exists() for rank in range(2)))
+        parent.send_signal(sign)
+        parent.communicate(timeout=20)
+    pids = [int((folder / f"pid{rank}").read_text()) for rank in range(2)]
+    assert until(lambda: all(map(gone, pids)), 8)
+    kept = store.load(folder.name)
+    assert kept.state == "incomplete"
+    assert kept.samples
+
+
+def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
+    with pytest.raises(BadJob, match=r"dp_replicate 2 \* tp 2 = 4 ranks, but this machine \(some cores\) holds 2"):
+        execute(job(dp_replicate=2, tp=2), "", store, book, devices=CORES)
+    assert not store.root.exists()
+
+
+def test_a_port_in_use_starts_nothing(store: Store) -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(PortInUse):
+            run(store, "well", port=other.getsockname()[1])
+    assert not store.root.exists()
+
+
+def test_accelerators_go_before_cores_and_pretended_ones_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_PRETEND", "3")
+    vendors = plugins.load_all("vendors")
+    assert [device.vendor for device in find_devices(vendors)] == ["pretend"] * 3
+    assert harness.capacity(find_devices(vendors)) == 3
+    monkeypatch.delenv("TRAINYARD_PRETEND")
+    only = {"cpu": vendors["cpu"], "pretend": vendors["pretend"]}
+    assert [device.vendor for device in find_devices(only)] == ["cpu"]
+    assert harness.capacity(find_devices(only)) == len(os.sched_getaffinity(0))
+
+
+def test_half_a_line_waits_for_its_rest(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.jsonl"
+    told = harness._appended(path)
+    assert next(told) == []
+    sample = Sample(step=0, rank=0, repeat=0, wall_ns=1, tokens=1, loss=1.0, memory_bytes=1)
+    line = msgspec.json.encode(sample) + b"\n"
+    path.write_bytes(line[:10])
+    assert next(told) == []
+    path.write_bytes(line + line[:5])
+    assert next(told) == [sample]
+    path.write_bytes(line + line)
+    assert next(told) == [sample]
+    assert next(told) == []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("profiled", [0, 3])
+def test_as_many_steps_are_announced_as_a_rank_takes(profiled: int) -> None:
+    pytest.importorskip("torch")
+    from trainyard.run.worker import turns
+
+    measure = Measure(warmup=2, steps=3, repeats=2, profiled=profiled)
+    assert harness.steps_of(measure) == len(list(turns(measure)))
+
+
+def test_claims_are_left_out_where_nothing_supports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    vendors = plugins.load_all("vendors")
+    bare = Run(id=new_id(), job=job(), started="2025-01-01")
+    bare = msgspec.structs.replace(bare, provenance=msgspec.structs.replace(bare.provenance, devices=CORES))
+    assert claims.of_run(bare, [], vendors) == {}
+    monkeypatch.setenv("TRAINYARD_PRETEND", "1")
+    found = tuple(vendors["pretend"].devices())
+    fast = msgspec.structs.replace(bare, provenance=msgspec.structs.replace(bare.provenance, devices=found))
+    assert claims.of_run(fast, [], vendors)["peak"].value == 1e12

@@ -1,0 +1,141 @@
+"""The Kineto reader: formats, exact stamps, and every way a file can be damaged."""
+
+import gzip
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trace_maker import trace, write
+from trainyard import units
+from trainyard.errors import BadFile, BadInput
+from trainyard.trace.kineto import Kineto
+from trainyard.trace.measure import measure, read
+
+GEMM = ("gemm", 7, 0, 100, 0)
+
+
+def test_stamps_are_exact_where_a_float_is_not(tmp_path):
+    document = trace(device=[GEMM])
+    text = json.dumps(document).replace('"ts": 0.0, "dur": 0.1', '"ts": 4458676416788.067, "dur": 1428625731896.179')
+    document["baseTimeNanoseconds"] = 0
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    (events,) = Kineto().read(path)
+    assert events.work.start.tolist() == [4458676416788067]
+    assert events.work.stop.tolist() == [4458676416788067 + 1428625731896179]
+
+
+@given(st.integers(0, 2**52), st.integers(0, 6))
+def test_any_decimal_stamp_floors_to_its_nanosecond(ns, digits):
+    text = str(Decimal(ns) / 10**digits)
+    assert units.ns_from_us(text) == int(Decimal(text) * 1000)
+
+
+def test_base_time_is_added_so_that_ranks_can_be_laid_side_by_side(tmp_path):
+    document = trace(device=[GEMM]) | {"baseTimeNanoseconds": 1_711_964_646_000_000_000}
+    (events,) = Kineto().read(write(tmp_path, document))
+    assert events.window == (1_711_964_646_000_000_000, 1_711_964_646_000_000_100)
+
+
+def test_plain_gzipped_pretty_printed_and_bare_lists_read_alike(tmp_path):
+    document = trace(device=[GEMM, ("ncclDevKernel_AllGather_RING", 8, 50, 150, 40)])
+    paths = [write(tmp_path, document), write(tmp_path, document, "t.json.gz")]
+    pretty, bare = tmp_path / "pretty.json", tmp_path / "bare.json"
+    pretty.write_text(json.dumps(document, indent=2))
+    bare.write_text(json.dumps(document["traceEvents"]))
+    ledgers = [measure(read([path])).mean for path in (*paths, pretty, bare)]
+    assert len({ledger.entries for ledger in ledgers}) == 1
+
+
+def test_the_2021_names_of_categories_read_as_today(tmp_path):
+    today = trace(device=[GEMM, ("Memcpy HtoD (Pageable -> Device)", 7, 100, 120, 90)], marks=[("1", 0, 200)])
+    old = json.loads(json.dumps(today))
+    names = {"kernel": "Kernel", "gpu_memcpy": "Memcpy", "cuda_runtime": "Runtime", "user_annotation": "Operator"}
+    for event in old["traceEvents"]:
+        event["cat"] = names[event["cat"]]
+        event["tid"] = f"stream {event['tid']}" if event["cat"] in ("Kernel", "Memcpy") else str(event["tid"])
+    assert measure(read([write(tmp_path, old, "old.json")])).mean.entries == measure(
+        read([write(tmp_path, today)])
+    ).mean.entries
+
+
+def test_one_nan_does_not_cost_the_file(tmp_path):
+    path = tmp_path / "t.json"
+    document = trace(device=[GEMM, ("elementwise_kernel", 7, 100, 200, 90)])
+    document["traceEvents"][0]["args"]["est. achieved occupancy %"] = float("nan")
+    path.write_text(json.dumps(document))
+    assert measure(read([path])).mean.wall_ns == 200
+
+
+def test_events_with_unreadable_times_are_left_out_and_counted(tmp_path):
+    document = trace(device=[GEMM, ("gemm", 7, 100, 200, 90)])
+    document["traceEvents"][2]["dur"] = -5
+    measured = measure(read([write(tmp_path, document)]))
+    assert measured.mean.wall_ns == 100
+    assert any("1 events with an unreadable or negative time" in note for note in measured.notes)
+
+
+def test_several_devices_in_one_file_are_several_ranks(tmp_path):
+    one, two = trace(device=[GEMM]), trace(device=[("gemm", 7, 0, 80, 0)], device_index=1)
+    one["traceEvents"] += two["traceEvents"]
+    measured = measure(read([write(tmp_path, one)]))
+    assert [(ledger.scope.ranks, ledger.wall_ns) for ledger in measured.ledgers[:-1]] == [((0,), 100), ((1,), 80)]
+
+
+DAMAGE = {
+    "missing": (None, "there is no such file"),
+    "empty": (b"", "empty"),
+    "spaces": (b"  \n", "empty"),
+    "not json": (b"{traceEvents: oops", "not JSON"),
+    "text": (b"hello", "no reader knows"),
+    "truncated": (json.dumps(trace(device=[GEMM])).encode()[:-40], "cut short"),
+    "truncated gzip": (gzip.compress(json.dumps(trace(device=[GEMM])).encode())[:-30], "gzip stream is damaged"),
+    "no events": (b'{"traceEvents": []}', "no trace events"),
+    "another schema": (b'{"rows": [1, 2]}', "no trace events"),
+    "wrong types": (b'{"traceEvents": {"a": 1}}', "not a Kineto trace"),
+    "no work": (b'{"traceEvents": [{"ph": "i", "name": "x", "ts": 1}]}', "none of its 1 events"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_file_is_one_clear_error_with_its_path(kind, tmp_path):
+    data, says = DAMAGE[kind]
+    path = tmp_path / "t.json"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(BadFile, match=says) as caught:
+        read([path])
+    assert str(path) in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@given(st.data())
+def test_no_cut_or_flipped_byte_is_worse_than_a_clear_error(tmp_path_factory, data):
+    """Either the file reads and its ledgers balance, or it is BadInput: never another error."""
+    whole = json.dumps(trace(device=[GEMM, ("elementwise_kernel", 7, 120, 200, 90)], marks=[("1", 0, 300)])).encode()
+    raw = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if raw:
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("fuzz") / "t.json"
+    path.write_bytes(raw)
+    try:
+        measured = measure(read([path]))
+    except BadInput:
+        return
+    assert all(sum(e.ns for e in ledger.entries) == ledger.wall_ns for ledger in measured.ledgers)
+
+
+def test_two_files_of_one_rank_are_refused(tmp_path):
+    files = [write(tmp_path, trace(device=[GEMM], rank=0, world=2), f"{name}.json") for name in "ab"]
+    with pytest.raises(BadInput, match=r"a\.json and b\.json both say they are rank 0"):
+        measure(read(files))
+
+
+def test_a_folder_without_traces_says_so(tmp_path):
+    with pytest.raises(BadFile, match=r"holds no \.json"):
+        read([Path(tmp_path)])
