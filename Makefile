@@ -7,10 +7,14 @@ LIGHT := .venv-light/bin
 READY := .venv/.ready
 LIGHT_READY := .venv-light/.ready
 PYTEST := $(BIN)/python -m pytest
+CARRY := .carry
+THERE = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
+CARRIED := click rich markdown-it-py mdurl pygments msgspec pytest pytest-timeout pluggy iniconfig packaging \
+  hypothesis sortedcontainers
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-light lint docs bench device-evidence clean
+.PHONY: help env demo test test-light lint docs bench device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -42,11 +46,22 @@ docs: $(READY)  ## write docs/reference.md from the code
 bench: $(READY)  ## measure trainyard itself
 	$(BIN)/python -m benchmarks
 
-device-evidence: $(READY)  ## on an accelerator: device tests, a dense job, small records under evidence/
-	$(BIN)/python -m evidence
+# In .venv where there is one, else in PYTHON's own environment with what 'make carry' packed beside its torch.
+device-evidence:  ## on an accelerator: device tests, a dense job, small records under evidence/
+	@PYTHONPATH="src:$(CARRY)/$$($(THERE) -c 'import sys; print("%d.%d" % sys.version_info[:2])')" \
+	  $(THERE) -m benchmarks.evidence
+
+carry:  ## pack .carry: all that device-evidence needs, for machines that can install nothing
+	@rm -rf $(CARRY)
+	@$(PYTHON) -m pip wheel -q --no-deps -w $(CARRY) .
+	@for version in 3.11 3.12 3.13; do \
+	  $(PYTHON) -m pip install -q --no-deps --no-compile --only-binary :all: --python-version $$version \
+	    --target $(CARRY)/$$version -c constraints.txt $(CARRY)/*.whl $(CARRIED) || exit 1; \
+	done
+	@echo "$(CARRY) is packed: $$(du -sh $(CARRY) | cut -f1)."
 
 clean:  ## remove both environments and everything a tool left
-	rm -rf .venv .venv-light .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage out
+	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage out
 
 $(READY): pyproject.toml constraints.txt
 	@$(call venv,.venv)

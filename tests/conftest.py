@@ -49,3 +49,11 @@ def public_trace():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _store(tmp_path_factory):
+    """No test writes into the user's own store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINYARD_STORE", str(tmp_path_factory.mktemp("store")))
+        yield

@@ -16,7 +16,16 @@ def stamp(ns: int) -> float:
 
 
 def trace(
-    device=(), host=(), marks=(), rank=None, world=1, host_name="", launch_ns=1, device_index=0, devices=None, backend="nccl"
+    device=(),
+    host=(),
+    marks=(),
+    rank=None,
+    world=1,
+    host_name="",
+    launch_ns=1,
+    device_index=0,
+    devices=None,
+    backend="nccl",
 ) -> dict:
     """A document; `marks` are (label, start, stop) on the main thread."""
     events = []
@@ -37,7 +46,14 @@ def trace(
         )  # fmt: skip
         if launch is not None:
             events.append(
-                _span("cuda_runtime", "cudaLaunchKernel", known.get("thread", MAIN), launch, launch + launch_ns, correlation=number)
+                _span(
+                    "cuda_runtime",
+                    "cudaLaunchKernel",
+                    known.get("thread", MAIN),
+                    launch,
+                    launch + launch_ns,
+                    correlation=number,
+                )
             )
     document = {"schemaVersion": 1, "traceEvents": events, "displayTimeUnit": "ms"}
     count = devices if devices is not None else (1 if device else 0)

@@ -242,8 +242,8 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
     """
     if not ledgers:
         raise BadLedger("there is no ledger to take the mean of.")
-    bases = {ledger.basis for ledger in ledgers}
-    if len(bases) > 1:
+    first = ledgers[0]
+    if any(ledger.basis != first.basis for ledger in ledgers):
         raise BadLedger("a mean of predicted and measured ledgers has no meaning.", "Use diff to compare them.")
     n = len(ledgers)
     groups: dict[tuple[Account, str], list[Entry]] = {}
@@ -268,18 +268,18 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
         for found in [groups[account, phase]]
     )
     kinds = _sum((kind, ns) for ledger in ledgers for kind, ns in ledger.unions.items())
-    alignments = {ledger.scope.aligned for ledger in ledgers}
+    alike = all(ledger.scope.aligned == first.scope.aligned for ledger in ledgers)
     scope = Scope(
         steps=tuple(dict.fromkeys(step for ledger in ledgers for step in ledger.scope.steps)),
         ranks=tuple(sorted({rank for ledger in ledgers for rank in ledger.scope.ranks})),
         reduce="mean",
-        aligned=alignments.pop() if len(alignments) == 1 else "no",
+        aligned=ledgers[0].scope.aligned if len(alignments) == 1 else "no",
         partial=any(ledger.scope.partial for ledger in ledgers),
     )
     return Ledger(
         wall_ns=wall,
         entries=entries,
-        basis=bases.pop(),
+        basis=ledgers[0].basis,
         scope=scope,
         source=source or ledgers[0].source,
         unions={kind: ns // n for kind, ns in kinds.items()},

@@ -49,7 +49,8 @@ def _short(ledger):
         "late": ledger["late"],
         "unions": ledger["unions"],
         "entries": [
-            f"{e['account']} {e['phase']} {e['ns']} hidden {e['hidden_ns']} count {e['count']}" for e in ledger["entries"]
+            f"{e['account']} {e['phase']} {e['ns']} hidden {e['hidden_ns']} count {e['count']}"
+            for e in ledger["entries"]
         ],
     }
 

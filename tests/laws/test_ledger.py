@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from laws.strategies import accounts, ledgers
+from tests.laws.strategies import accounts, ledgers
 from trainyard import words
 from trainyard.errors import BadLedger, UnknownName
 from trainyard.ledger import Account, Entry, Ledger, Scope, diff, from_json, mean, to_json

@@ -24,9 +24,9 @@ def test_case(path, tmp_path):
     for rank in measured.ranks:
         for ledger in rank.ledgers:
             key = f"{ledger.scope.ranks[0]} {ledger.scope.steps[0]}" + (" partial" if ledger.scope.partial else "")
-            got[key] = {
-                _entry(entry): entry.ns for entry in ledger.entries if entry.ns or case.get("zeros", False)
-            } | {"wall": ledger.wall_ns}
+            got[key] = {_entry(entry): entry.ns for entry in ledger.entries if entry.ns or case.get("zeros", False)} | {
+                "wall": ledger.wall_ns
+            }
     assert got == case["answer"]
     if "late" in case:
         assert measured.mean.late == {int(rank): ns for rank, ns in case["late"].items()}

@@ -20,8 +20,18 @@ def test_a_clean_step_finds_nothing():
 @pytest.mark.parametrize(
     ("rule", "accounts", "cost", "says"),
     [
-        ("exposed_comm", {"compute__matmul": 700, "comm__all_reduce": 200, "comm__all_gather": 100}, 300, "most of it all-reduce"),
-        ("launch_bound", {"compute__matmul": 700, "launch_gap__sync": 200, "launch_gap__python": 100}, 300, "nothing computing"),
+        (
+            "exposed_comm",
+            {"compute__matmul": 700, "comm__all_reduce": 200, "comm__all_gather": 100},
+            300,
+            "most of it all-reduce",
+        ),
+        (
+            "launch_bound",
+            {"compute__matmul": 700, "launch_gap__sync": 200, "launch_gap__python": 100},
+            300,
+            "nothing computing",
+        ),
         ("data_wait", {"compute__matmul": 900, "data_wait": 100}, 100, "Waiting for data"),
         ("coverage", {"compute__matmul": 900, "compute__other": 60, "unexplained": 40}, 100, "No rule claims"),
         ("straggler", {"compute__matmul": 900, "straggler__all_reduce": 100}, 100, "in turn"),

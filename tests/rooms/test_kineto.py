@@ -58,9 +58,10 @@ def test_the_2021_names_of_categories_read_as_today(tmp_path):
     for event in old["traceEvents"]:
         event["cat"] = names[event["cat"]]
         event["tid"] = f"stream {event['tid']}" if event["cat"] in ("Kernel", "Memcpy") else str(event["tid"])
-    assert measure(read([write(tmp_path, old, "old.json")])).mean.entries == measure(
-        read([write(tmp_path, today)])
-    ).mean.entries
+    assert (
+        measure(read([write(tmp_path, old, "old.json")])).mean.entries
+        == measure(read([write(tmp_path, today)])).mean.entries
+    )
 
 
 def test_one_nan_does_not_cost_the_file(tmp_path):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, PlaceUnwritable, UnknownName
 from trainyard.job import Job, Layout, Measure, Model, Recipe
-from trainyard.ledger import Account, Entry, Ledger
+from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.machine import Claim
 from trainyard.record import Run, Sample
 from trainyard.store import disk, folder
@@ -34,7 +34,9 @@ JOB = Job(
     measure=Measure(warmup=1, steps=2, repeats=2, profiled=1),
 )
 LEDGER = Ledger(
-    wall_ns=10, entries=(Entry(account=Account("compute", "matmul"), ns=7), Entry(account=Account("unexplained"), ns=3))
+    wall_ns=10,
+    entries=(Entry(account=Account("compute", "matmul"), ns=7), Entry(account=Account("unexplained"), ns=3)),
+    scope=Scope(steps=("1",), ranks=(0,)),
 )
 
 
@@ -43,7 +45,10 @@ def samples(loss: float = 5.0) -> tuple[Sample, ...]:
     plan = [(0, 0, True, False, 900), (1, 0, False, False, 100), (2, 0, False, False, 110)]
     plan += [(3, 1, False, False, 120), (4, 1, False, False, 130), (5, 2, False, True, 400)]
     return tuple(
-        Sample(step=step, rank=rank, repeat=repeat, wall_ns=wall + 10 * rank, tokens=8, loss=loss - step, memory_bytes=1000 + rank, profiled=profiled, warmup=warmup)
+        Sample(
+            step=step, rank=rank, repeat=repeat, wall_ns=wall + 10 * rank, tokens=8, loss=loss - step,
+            memory_bytes=1000 + rank, profiled=profiled, warmup=warmup,
+        )
         for rank in (0, 1)
         for step, repeat, warmup, profiled, wall in plan
     )  # fmt: skip

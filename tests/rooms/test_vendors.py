@@ -238,6 +238,22 @@ def test_pretended_devices_are_always_the_same(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_first_variable_that_is_set_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = [DeviceSeen(index=i, name="d", vendor="amd") for i in range(3)]
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1,2")
-    assert len(visible(devices, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")) == 2
+    assert len(visible(devices, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")) == 2
+
+
+def test_hip_counts_what_rocr_lets_through(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = {f"card{i}": {"Card Series": f"card {i}", "VRAM Total Memory (B)": "1"} for i in range(4)}
+    tool(bare, "rocm-smi", f"print({json.dumps(cards)!r})")
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    assert [(device.index, device.name) for device in Amd().devices()] == [(0, "card 3")]
+
+
+def test_a_mig_slice_counts_and_claims_no_peak(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(bare, "nvidia-smi", NVIDIA_SMI)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
+    found = Nvidia().devices()
+    assert [(device.index, device.name) for device in found] == [(0, "NVIDIA H200 MIG"), (1, "NVIDIA H200 MIG")]
+    assert Nvidia().peaks(found[0]) == {}

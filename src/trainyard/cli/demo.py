@@ -6,7 +6,9 @@ import click
 
 
 @click.command()
-@click.option("--out", "-o", type=click.Path(), default="trainyard-demo.html", show_default=True, help="Where the page goes.")
+@click.option(
+    "--out", "-o", type=click.Path(), default="trainyard-demo.html", show_default=True, help="Where the page goes."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the ledgers as JSON.")
 def command(out: str, as_json: bool) -> None:
     """A small real trace that comes along with trainyard: the printed ledger and its page.
@@ -31,5 +33,5 @@ def command(out: str, as_json: bool) -> None:
     else:
         print_view(view, console())
         print_parts(measured.ledgers, console())
-    html.write(view, out)
+    html.write(view, Path(out))
     say(f"wrote {out}")

@@ -88,9 +88,7 @@ def answer(args: list[str]) -> int:
         error.show()
         return BadInput.exit_code
     except TrainyardError as error:
-        click.echo(f"error: {error.says}", err=True)
-        if error.next_step:
-            click.echo(f"       {error.next_step}", err=True)
+        _say(error.says, error.next_step)
         return error.exit_code
     except BrokenPipeError:
         # The reader has gone: what is still buffered must not be written at exit either.
@@ -99,9 +97,15 @@ def answer(args: list[str]) -> int:
     except Exception as error:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             traceback.print_exc()
-        click.echo(f"error: {type(error).__name__}: {error}", err=True)
-        click.echo("       This is a fault of trainyard: please report it. TRAINYARD_DEBUG=1 shows where.", err=True)
+        says = f"{type(error).__name__}: {error}".splitlines()[0]
+        _say(says, "This is a fault of trainyard: please report it. TRAINYARD_DEBUG=1 shows where.")
         return _OURS
+
+
+def _say(error: str, next_step: str) -> None:
+    """The error and what to do now, to stderr; names out of files must not steer the terminal."""
+    text = f"error: {error}" + (f"\n       {next_step}" if next_step else "")
+    click.echo("".join(char if char.isprintable() or char == "\n" else "�" for char in text), err=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 import click
 
@@ -17,7 +18,7 @@ from trainyard.trace.measure import Measured, measure, read
 
 
 class Named(NamedTuple):
-    """What a name stands for: traces, or a stored run with its traces where they are kept."""
+    """What a name stands for: traces, or a stored run with its traces where they are kept; one of the two at least."""
 
     name: str
     measured: Measured | None = None
@@ -31,10 +32,14 @@ class Named(NamedTuple):
             raise UnknownName(f"run {self.name} holds no ledger.", "It ended before its profile was booked.")
         return Side(self.name, self.run.ledgers[-1], self.run.ledgers, (), self.run)
 
+    def stored(self) -> Run:
+        if self.run is None:
+            raise UnknownName(f"{self.name} is no stored run.")
+        return self.run
+
     def view(self) -> View:
-        if self.run is not None:
-            return view_of_run(self.run, self.measured)
-        assert self.measured is not None
+        if self.run is not None or self.measured is None:
+            return view_of_run(self.stored(), self.measured)
         return view_of_traces(self.measured)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
@@ -16,7 +18,7 @@ def command(run: str, out: str, as_json: bool) -> None:
     from trainyard.report import html
 
     named = find(run)
-    html.write(named.view(), out)
+    html.write(named.view(), Path(out))
     if as_json:
         print_json({"name": named.name, "page": out})
     else:

@@ -129,7 +129,8 @@ def delete(store: Store, run: str, yes: bool, as_json: bool) -> None:
     """Remove a run's folder and all that is in it."""
     folder = store.find(run)
     if not yes:
-        click.confirm(f"Delete {folder} and all that is in it?", abort=True, err=True)
+        state = store.load(run).state
+        click.confirm(f"Delete {folder} ({state}) and all that is in it?", abort=True, err=True)
     _told(store.delete(str(folder)).name, "is deleted", as_json, deleted=True)
 
 

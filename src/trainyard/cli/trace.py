@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from trainyard.cli.output import console, say
@@ -10,7 +12,13 @@ from trainyard.ledger import to_json
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
-@click.option("--window", type=click.Choice(["steps", "all"]), default="steps", show_default=True, help="Book each step, or the whole window as one.")
+@click.option(
+    "--window",
+    type=click.Choice(["steps", "all"]),
+    default="steps",
+    show_default=True,
+    help="Book each step, or the whole window as one.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the ledgers as JSON.")
 @click.option("--page", type=click.Path(), help="Write the HTML page here too.")
 @click.option("--top", default=8, show_default=True, help="How many kernels to list.")
@@ -36,5 +44,5 @@ def command(paths: tuple[str, ...], window: str, as_json: bool, page: str | None
     if page:
         from trainyard.report import html
 
-        html.write(view_of_traces(measured), page)
+        html.write(view_of_traces(measured), Path(page))
         say(f"wrote {page}")

@@ -25,9 +25,7 @@ def changes(before: Side, after: Side, judge: bool = True) -> tuple[Change, ...]
         was = [step.get(change.account, 0) for step in old]
         now = [step.get(change.account, 0) for step in new]
         low, high = min(now) - max(was), max(now) - min(was)
-        judged.append(
-            msgspec.structs.replace(change, low_ns=low, high_ns=high, verdict=_verdict(change.ns, low, high))
-        )
+        judged.append(msgspec.structs.replace(change, low_ns=low, high_ns=high, verdict=_verdict(change.ns, low, high)))
     return tuple(judged)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trainyard.compare.side import Side, likeness, operations
+from trainyard.record import Run
 
 # The same inference on two vendors' devices shares 91 % of its ops, one job with two data loaders 86 %;
 # two unlike jobs of the public traces at most 45 %.
@@ -35,12 +36,10 @@ def comparable(a: Side, b: Side) -> Comparability:
     if a.mean.scope.ranks != b.mean.scope.ranks and a.world == b.world:
         caveats.append(f"Different ranks: {_ranks(a)} against {_ranks(b)}.")
     caveats.extend(
-        f"{side.name} has no full step: its figures are of a partial one."
-        for side in (a, b)
-        if side.mean.scope.partial
+        f"{side.name} has no full step: its figures are of a partial one." for side in (a, b) if side.mean.scope.partial
     )
     if a.run and b.run:
-        caveats.extend(_provenance(a, b))
+        caveats.extend(_provenance(a.run, b.run))
     return Comparability(tuple(reasons), tuple(caveats))
 
 
@@ -66,16 +65,15 @@ def _ranks(side: Side) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
 
 
-def _provenance(a: Side, b: Side) -> list[str]:
+def _provenance(before: Run, after: Run) -> list[str]:
     """What else differs between two runs, a line each."""
-    assert a.run and b.run
-    one, other = a.run.provenance, b.run.provenance
+    one, other = before.provenance, after.provenance
     said: list[str] = []
-    if a.run.job.layout != b.run.job.layout:
-        said.append(f"Layout: {a.run.job.layout} against {b.run.job.layout}.")
-    if a.run.job.recipe.dtype != b.run.job.recipe.dtype:
-        said.append(f"Precision: {a.run.job.recipe.dtype} against {b.run.job.recipe.dtype}.")
-    for what, before, after in (
+    if before.job.layout != after.job.layout:
+        said.append(f"Layout: {before.job.layout} against {after.job.layout}.")
+    if before.job.recipe.dtype != after.job.recipe.dtype:
+        said.append(f"Precision: {before.job.recipe.dtype} against {after.job.recipe.dtype}.")
+    for what, was, now in (
         ("Code", one.code, other.code),
         ("Torch", one.torch_build, other.torch_build),
         ("Driver", one.driver, other.driver),
@@ -83,9 +81,9 @@ def _provenance(a: Side, b: Side) -> list[str]:
         ("Environment", one.environment, other.environment),
         ("Packages", one.packages, other.packages),
     ):
-        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        keys = sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key))
         for key in keys[:4]:
-            said.append(f"{what} {key}: {before.get(key, 'absent')} against {after.get(key, 'absent')}.")
+            said.append(f"{what} {key}: {was.get(key, 'absent')} against {now.get(key, 'absent')}.")
         if len(keys) > 4:
             said.append(f"{what}: {len(keys) - 4} more differences.")
     return said

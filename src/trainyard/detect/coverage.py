@@ -8,7 +8,7 @@ Remedy: profile with CPU activity on and from before the step, or teach the tabl
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from trainyard import units
 from trainyard.events import Events

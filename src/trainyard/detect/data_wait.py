@@ -8,7 +8,7 @@ Remedy: more loader workers, prefetching, pinned memory, or cheaper decoding.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from trainyard import units
 from trainyard.events import Events

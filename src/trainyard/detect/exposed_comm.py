@@ -8,7 +8,7 @@ Remedy: overlap it (bucketed gradients, prefetched parameters), move it to a fas
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.events import Events
@@ -32,6 +32,7 @@ class ExposedComm:
             return ()
         dearest = max(comm, key=lambda account: comm[account])
         union = max(ledger.unions.get("comm", 0), exposed)
+        aligned = ledger.scope.aligned != "no"
         share = units.show_share(union - exposed, union)
         return (
             Finding(
@@ -42,12 +43,17 @@ class ExposedComm:
                 says=f"Exposed communication, most of it {_label(dearest)}, "
                 f"costs {units.show_time(exposed)} of every {units.show_time(ledger.wall_ns)} step",
                 evidence=f"{share} of communication is hidden under compute; "
-                + ("waiting for late ranks is told apart" if ledger.scope.aligned != "no" else "waiting for late ranks is in it"),
+                + (
+                    "waiting for late ranks is told apart"
+                    if ledger.scope.aligned != "no"
+                    else "waiting for late ranks is in it"
+                ),
                 remedy=Remedy(
-                    says="Overlap it: gradient buckets, parameter prefetch, or a layout that sends less.", wins_ns=exposed
+                    says="Overlap it: gradient buckets, parameter prefetch, or a layout that sends less.",
+                    wins_ns=exposed,
                 ),
                 # Unaligned, some of it may be waiting for a late rank and no matter of the network at all.
-                sure=0.9 if ledger.scope.aligned != "no" else 0.6,
+                sure=0.9 if aligned else 0.6,
             ),
         )
 

@@ -8,7 +8,7 @@ Remedy: fewer, larger kernels (compile, CUDA graphs, fused optimizer), and no ho
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.events import Events

@@ -8,7 +8,7 @@ Remedy: look at that rank's host, device clocks and share of the work.
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from trainyard import units
 from trainyard.events import Events

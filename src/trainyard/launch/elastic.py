@@ -42,7 +42,7 @@ def main(path: Path, parent: int) -> int:
             monitor_interval=0.1,
             logs_specs=DefaultLogsSpecs(log_dir=scratch),
         )
-        rank = ["-m", "trainyard.launch.rank", str(logs), str(os.getpid()), spec.module, *spec.args]
+        rank = ["-P", "-m", "trainyard.launch.rank", str(logs), str(os.getpid()), spec.module, *spec.args]
         try:
             elastic_launch(config, sys.executable)(*rank)
         except ChildFailedError as error:

@@ -36,7 +36,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def says(self) -> str:
         who = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
-        words = f"Its last words: {self.last_words}" if self.last_words else "It left no last words."
+        lines = self.last_words.splitlines()
+        words = "It left no last words." if not lines else "Its last words: " + "\n    ".join(lines)
         return f"{who} died: {self.how} (pid {self.pid}). {words}"
 
     @property

@@ -50,7 +50,7 @@ class Local:
         logs.mkdir(exist_ok=True)
         with (logs / "launcher.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "trainyard.launch.elastic", str(files / FILE), str(os.getpid())],
+                [sys.executable, "-P", "-m", "trainyard.launch.elastic", str(files / FILE), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
-from typing import Sequence
 
 from trainyard import ledger as ledgers_of
 from trainyard import units, words
@@ -11,18 +11,18 @@ from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
 from trainyard.detect.rules import findings
 from trainyard.detect.straggler import late_rank
 from trainyard.finding import Finding
-from trainyard.ledger import Account, Ledger
+from trainyard.ledger import Ledger
 from trainyard.record import Run
 from trainyard.report.figures import figures_of_run, ideal_ns
 from trainyard.report.lanes import timeline
-from trainyard.report.view import Bar, Figure, Heat, Row, View
+from trainyard.report.view import Figure, Heat, Row, View
+from trainyard.report.waterfall import SMALL, waterfall
 from trainyard.trace.measure import Measured
 from trainyard.trace.tables import Busy, top
 
-_SMALL = 0.005  # of the step: smaller accounts share a bar
 _LIMITS = (
     "Contention from hidden communication slows the compute above it: it is booked as compute.",
-    "The profiler itself costs time; the ledger is of profiled steps, the step time of unprofiled ones where a run has both.",
+    "The profiler itself costs time. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
 )
 
 
@@ -65,7 +65,12 @@ def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
 
 
 def _view(
-    mean: Ledger, ranks: dict[int, Ledger], run: Run | None, measured: Measured | None, subtitle: str, chips: tuple[str, ...]
+    mean: Ledger,
+    ranks: dict[int, Ledger],
+    run: Run | None,
+    measured: Measured | None,
+    subtitle: str,
+    chips: tuple[str, ...],
 ) -> View:
     found = findings(mean, run, [rank.events for rank in measured.ranks] if measured else None)
     kernels = top(measured, "kernels", most=30) if measured else []
@@ -76,7 +81,7 @@ def _view(
         chips=chips,
         figures=(*(figures_of_run(run) if run else ()), *_figures(mean, run)),
         wall_ns=mean.wall_ns,
-        bars=_bars(mean, ranks, kernels, ideal),
+        bars=waterfall(mean, ranks, kernels, ideal),
         bars_note=_bars_note(mean),
         heat=_heat(mean, ranks),
         timeline=timeline(measured) if measured else None,
@@ -86,8 +91,9 @@ def _view(
         table=tuple(
             (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in mean.sorted_entries()
         ),
-        warnings=_warnings(mean, measured, run),
-        limits=(*_LIMITS, words.ALIGNMENTS[mean.scope.aligned].means),
+        warnings=_warnings(mean, run),
+        notes=measured.notes if measured else (),
+        limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )
 
 
@@ -106,62 +112,15 @@ def _figures(mean: Ledger, run: Run | None) -> list[Figure]:
     made: list[Figure] = []
     if run is None:
         value, unit = units.show_time(mean.wall_ns).rsplit(" ", 1)
-        made.append(Figure(label="step time", value=value, unit=unit, means="Mean over ranks and full steps, profiled."))
+        made.append(Figure(label="step time", value=value, unit=unit, means="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
     made.append(Figure(label="computing", value=share, unit="%", means="Share of the step in which compute runs."))
     if comm:
         hidden = units.show_share(comm - kinds.get("comm", 0), comm).removesuffix(" %")
-        made.append(
-            Figure(label="comm. hidden", value=hidden, unit="%", means="Share of communication under compute.")
-        )
+        made.append(Figure(label="comm. hidden", value=hidden, unit="%", means="Share of communication under compute."))
     covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
     made.append(Figure(label="coverage", value=covered, unit="%", means="Share of the step a rule could name."))
     return made
-
-
-def _bars(mean: Ledger, ranks: dict[int, Ledger], kernels: list[Busy], ideal: tuple[int, str] | None) -> tuple[Bar, ...]:
-    """The waterfall: ideal and lost matmul time first, then account by account, small ones of a kind together."""
-    bars: list[Bar] = []
-    at = 0
-
-    def add(label: str, ns: int, colour: str, evidence: str = "", account: str = "", role: str = "step") -> None:
-        nonlocal at
-        if ns > 0:
-            whiskers = _spread(account, at, ranks) if account else None
-            bars.append(
-                Bar(
-                    label=label, ns=ns, start_ns=at, colour=colour, account=account, evidence=evidence,
-                    role="ideal" if role == "ideal" else "step", whiskers=whiskers,
-                )
-            )  # fmt: skip
-            at += ns
-
-    small: dict[str, list[tuple[Account, int]]] = {}
-    for account, ns in mean.by_account().items():
-        if ns < _SMALL * mean.wall_ns and account.kind != "unexplained":
-            small.setdefault(account.kind, []).append((account, ns))
-            continue
-        if str(account) == "compute/matmul" and ideal and ideal[0] < ns:
-            add("Ideal matmul", ideal[0], "#c3d0f2", ideal[1], role="ideal")
-            add("Matmul below that", ns - ideal[0], account.colour, _evidence(mean, account, kernels), str(account))
-        else:
-            add(account.label, ns, account.colour, _evidence(mean, account, kernels), str(account))
-    for kind, rows in small.items():
-        total = sum(ns for _, ns in rows)
-        label = rows[0][0].label if len(rows) == 1 else f"{words.KINDS[kind].label}: {len(rows)} small"
-        listed = ", ".join(f"{account.what or account.kind} {units.show_time(ns)}" for account, ns in rows[:4])
-        add(label, total, words.KINDS[kind].colour, listed if len(rows) > 1 else "", str(rows[0][0]) if len(rows) == 1 else "")
-    label = "Predicted step" if mean.basis == "predicted" else "Measured step"
-    bars.append(Bar(label=label, ns=mean.wall_ns, start_ns=0, colour="#3f4347", role="total"))
-    return tuple(bars)
-
-
-def _spread(account: str, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
-    """Where the bar would end on the rank with the least and with the most of the account."""
-    if len(ranks) < 2:
-        return None
-    values = [ledger.by_account().get(Account.parse(account), 0) for ledger in ranks.values()]
-    return at + min(values), at + max(values)
 
 
 def _bars_note(mean: Ledger) -> str:
@@ -169,39 +128,14 @@ def _bars_note(mean: Ledger) -> str:
     steps = f"{len(scope.steps)} step{'s' if len(scope.steps) != 1 else ''}"
     ranks = f"{len(scope.ranks)} rank{'s' if len(scope.ranks) != 1 else ''}"
     spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""
-    return f"every nanosecond accounted for: the rows add up to {units.show_ns(mean.wall_ns)} ns; mean of {steps}, {ranks}{spread}"
-
-
-def _evidence(mean: Ledger, account: Account, kernels: list[Busy]) -> str:
-    entries = [entry for entry in mean.entries if entry.account == account]
-    hidden = sum(entry.hidden_ns for entry in entries)
-    count = sum(entry.count for entry in entries)
-    if account.kind == "unexplained":
-        return words.KINDS["unexplained"].means
-    said: list[str] = []
-    if account.kind == "compute":
-        own = [row for row in kernels if row.account == str(account)]
-        if own:
-            said.append(f"most: {_short(own[0].name)} {units.show_time(own[0].ns)}")
-    elif account.kind == "launch_gap":
-        said.append(words.GAPS[account.what].means.rstrip(".").lower())
-    if count:
-        said.append(f"{count:,} interval{'s' if count != 1 else ''}")
-    if hidden and account.kind in ("comm", "copy", "straggler"):
-        said.append(f"{units.show_time(hidden)} more is hidden")
-    return " · ".join(said)
-
-
-def _short(name: str, most: int = 34) -> str:
-    """A kernel's name without template and argument lists, cut in the middle."""
-    bare = name.removeprefix("void ").split("<")[0].split("(")[0] or name
-    return bare if len(bare) <= most else f"{bare[: most // 2]}…{bare[-(most // 2 - 1) :]}"
+    total = units.show_ns(mean.wall_ns)
+    return f"every nanosecond accounted for: the rows add up to {total} ns; mean of {steps}, {ranks}{spread}"
 
 
 def _heat(mean: Ledger, ranks: dict[int, Ledger]) -> Heat | None:
     if len(ranks) < 2:
         return None
-    accounts = [account for account, ns in mean.by_account().items() if ns >= _SMALL * mean.wall_ns]
+    accounts = [account for account, ns in mean.by_account().items() if ns >= SMALL * mean.wall_ns]
     table = [[ledger.by_account().get(account, 0) for ledger in ranks.values()] for account in accounts]
     middles = [int(median(row)) for row in table]
     late = late_rank(mean)
@@ -226,14 +160,11 @@ def _rows(rows: list[Busy], wall: int) -> tuple[Row, ...]:
     )  # fmt: skip
 
 
-def _warnings(mean: Ledger, measured: Measured | None, run: Run | None) -> tuple[str, ...]:
+def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
     said: list[str] = []
     if run and run.state != "complete":
         said.append(f"The run is {run.state}: {words.STATES[run.state].means} {run.failure}".strip())
     if mean.unrecognised_ns > UNEXPLAINED_LEAST * mean.wall_ns:
-        said.append(
-            f"{units.show_share(mean.unrecognised_ns, mean.wall_ns)} of the step is unexplained or unrecognised "
-            f"({units.show_time(mean.unrecognised_ns)})."
-        )
-    said.extend(measured.notes if measured else ())
+        share = units.show_share(mean.unrecognised_ns, mean.wall_ns)
+        said.append(f"{share} of the step is unexplained or unrecognised ({units.show_time(mean.unrecognised_ns)}).")
     return tuple(said)

@@ -37,7 +37,11 @@ def figures_of_run(run: Run) -> list[Figure]:
         made.append(_figure("throughput", units.show_rate(summary.tokens_per_s, " tok/s"), "Tokens of all ranks."))
     for share, label, means in (
         (summary.mfu, "MFU", "Model FLOPs over the device's peak."),
-        (summary.matmul_share, "of matmul rate", "Model FLOPs over what a matmul of this dtype reached on this machine."),
+        (
+            summary.matmul_share,
+            "of matmul rate",
+            "Model FLOPs over what a matmul of this dtype reached on this machine.",
+        ),
     ):
         if share is not None:
             made.append(Figure(label=label, value=f"{100 * share:.1f}", unit="%", means=means))

@@ -13,6 +13,8 @@ import html
 import json
 import os
 import zlib
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -26,16 +28,16 @@ from numpy.typing import NDArray
 from trainyard import words
 from trainyard.errors import PlaceUnwritable
 from trainyard.ledger import encode_hook
-from trainyard.report.view import Timeline, View
+from trainyard.report.view import Lane, Timeline, View
 
 SCRIPTS = ("base", "export", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
 """The script's parts in order of use; they share one scope."""
 
 
 def page(view: View) -> str:
-    """The whole document. Its text is the page's own ASCII and UTF-8; everything from the view is escaped."""
+    """The whole document."""
     style, script = _part("page.css"), _script()
-    title = html.escape(view.title).encode("ascii", "xmlcharrefreplace").decode()
+    title = html.escape(_whole(view.title))
     return Template(_part("page.html")).substitute(
         policy=_policy(style, script), title=title, style=style, script=script, data=_data(view)
     )
@@ -49,7 +51,8 @@ def write(view: View, path: Path) -> None:
         partial.write_text(page(view), encoding="utf-8", newline="\n")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise PlaceUnwritable(
             f"{path} cannot be written: {error.strerror}.", "Name a file in a folder you may write to."
         ) from error
@@ -77,12 +80,12 @@ def _policy(style: str, script: str) -> str:
 
 
 def _data(view: View) -> str:
-    """The view as JSON in ASCII, safe inside a script element."""
+    """The view as JSON, safe inside a script element."""
     plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
     if view.timeline is not None:
         plain["timeline"] = pack(view.timeline)
     plain["severities"] = {name: [word.colour, word.means] for name, word in words.SEVERITIES.items()}
-    return json.dumps(plain, separators=(",", ":")).replace("<", "\\u003c")
+    return _json(plain).translate({ord(sign): f"\\u{ord(sign):04x}" for sign in "<\u2028\u2029"})
 
 
 def pack(timeline: Timeline) -> dict[str, Any]:
@@ -91,28 +94,23 @@ def pack(timeline: Timeline) -> dict[str, Any]:
     `looks[k]` and `names[k]` are the look and name of kind k, commonest first, so that most fit one byte. `slices`
     is base64 of zlib of three columns of varints, lane after lane: gap to the slice before, length, kind.
     """
-    if not timeline.lanes:
-        starts = lengths = kinds = np.zeros(0, np.uint64)
-        pairs = np.zeros(0, np.int64)
-    else:
-        starts = np.concatenate([_gaps(lane.starts, lane.lengths, lane.label) for lane in timeline.lanes])
-        lengths = _column([lane.lengths for lane in timeline.lanes])
-        wide = len(timeline.legend) or 1
-        both = _column([lane.name for lane in timeline.lanes]) * wide + _column([lane.look for lane in timeline.lanes])
-        pairs, inverse, counts = np.unique(both, return_inverse=True, return_counts=True)
-        order = np.argsort(-counts, kind="stable")
-        rank_of = np.empty_like(order)
-        rank_of[order] = np.arange(len(order))
-        pairs, kinds = pairs[order], rank_of[inverse]
-    wide = len(timeline.legend) or 1
-    names = [timeline.names[pair // wide] for pair in pairs.tolist()]
+    lanes, wide = timeline.lanes, max(1, len(timeline.legend))
+    gaps = _column([_gaps(lane) for lane in lanes])
+    lengths = _column([lane.lengths for lane in lanes])
+    pairs = _column([lane.name for lane in lanes]) * wide + _column([lane.look for lane in lanes])
+    found, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    found, kinds = found[order], place[inverse]
+    names = [timeline.names[pair // wide] for pair in found.tolist()]
     return {
         "length": timeline.length_ns,
         "legend": msgspec.to_builtins(timeline.legend),
         "lanes": [[lane.rank, lane.label, len(lane.starts)] for lane in timeline.lanes],
-        "looks": (pairs % wide).tolist(),
-        "names": _squeeze(json.dumps(names).encode()),
-        "slices": _squeeze(b"".join(varints(column.astype(np.uint64)) for column in (starts, lengths, kinds))),
+        "looks": (found % wide).tolist(),
+        "names": _squeeze(_json(names).encode()),
+        "slices": _squeeze(b"".join(varints(column.astype(np.uint64)) for column in (gaps, lengths, kinds))),
         "steps": timeline.steps,
         "events": timeline.events,
         "merged": timeline.merged,
@@ -133,17 +131,25 @@ def varints(values: NDArray[np.uint64]) -> bytes:
     return (groups | (more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[wanted].tobytes()
 
 
-def _gaps(starts: list[int], lengths: list[int], label: str) -> NDArray[np.int64]:
-    start = np.asarray(starts, np.int64)
-    gaps = np.diff(start, prepend=0)
-    gaps[1:] -= np.asarray(lengths, np.int64)[:-1]
+def _gaps(lane: Lane) -> NDArray[np.int64]:
+    gaps = np.diff(np.asarray(lane.starts, np.int64), prepend=0)
+    gaps[1:] -= np.asarray(lane.lengths, np.int64)[:-1]
     if len(gaps) and gaps.min() < 0:
-        raise ValueError(f"slices of lane {label!r} overlap or are out of order")
+        raise ValueError(f"slices of lane {lane.label!r} overlap or are out of order")
     return gaps
 
 
-def _column(parts: list[list[int]]) -> NDArray[np.int64]:
-    return np.concatenate([np.asarray(part, np.int64) for part in parts])
+def _column(parts: Iterable[Sequence[int] | NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *(np.asarray(part, np.int64) for part in parts)])
+
+
+def _json(value: object) -> str:
+    return _whole(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+
+
+def _whole(text: str) -> str:
+    """A lone half of a surrogate pair, which no encoding has, becomes U+FFFD: a name may hold one."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _squeeze(data: bytes) -> str:

@@ -57,9 +57,7 @@ def timeline(measured: Measured, most: int = _MOST) -> Timeline:
     )
 
 
-def _lanes(
-    rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]
-) -> list[Lane]:
+def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
     one, waits = rank.classified, rank.waits
     lane_of, labels = _lane_numbers(rank)
     start = np.concatenate([one.start, waits.start]) - origin
@@ -69,7 +67,7 @@ def _lanes(
     wait_lane = lane_of[_collective_rows(rank)] if len(waits.start) else np.empty(0, np.int64)
     lane_of = np.concatenate([lane_of, wait_lane])
     look = np.array([_look(rank, k, looks, colours) for k in range(len(rank.keys.pairs))], np.int64)
-    texts = [*rank.events.names, "waiting for a late rank" if len(waits.start) else "Python, nothing open"]
+    texts = list(rank.events.names)
     made: list[Lane] = []
     for lane, label in enumerate(labels):
         rows = np.flatnonzero((lane_of == lane) & (stop > start))
@@ -83,13 +81,14 @@ def _lanes(
         rows, begin, end = rows[kept], begin[kept], end[kept]
         first = _folds(begin, end, look[key[rows]], fold)
         last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
+        named = zip(name[rows[first]].tolist(), key[rows[first]].tolist())
         made.append(
             Lane(
                 rank=rank.events.rank,
                 label=label,
                 starts=begin[first].tolist(),
                 lengths=(end[last] - begin[first]).tolist(),
-                name=[names.number(texts[name[row]]) for row in rows[first].tolist()],
+                name=[names.number(_name(rank, texts, row_name, row_key)) for row_name, row_key in named],
                 look=look[key[rows[first]]].tolist(),
             )
         )
@@ -116,6 +115,12 @@ def _collective_rows(rank: RankTrace) -> I64:
     order = np.argsort(starts, kind="stable")
     place = np.searchsorted(starts[order], rank.waits.stop, "left")
     return rows[order][np.minimum(place, len(rows) - 1)]
+
+
+def _name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
+    """The event's own name; a gap's or a wait's account, since the span around it says less."""
+    account = rank.keys.pairs[key][0]
+    return account.label if name < 0 or account.kind in ("launch_gap", "straggler") else texts[name]
 
 
 def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:

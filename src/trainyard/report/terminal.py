@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -53,6 +53,7 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
     ]
     if view.figures:
         parts.append(_figures(view.figures))
+    parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
         parts.append(Padding(_ledger(view), (1, 0, 0, 0)))
         parts.append(_phases(view))
@@ -69,7 +70,7 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
         if finding.remedy:
             line.append(finding.remedy.says)
         parts.append(line)
-    parts.extend(Text(f"note: {plain(note)}", style="dim") for note in view.warnings)
+    parts.extend(Text(f"note: {plain(note)}", style="dim") for note in view.notes)
     return parts
 
 
@@ -87,7 +88,8 @@ def _ledger(view: View) -> Table:
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, width=_BAR)
-    table.add_column("evidence", style="dim", overflow="ellipsis", no_wrap=True)
+    # The one column that gives way on a narrow terminal; its cells are cut, not wrapped.
+    table.add_column("evidence", style="dim")
     for bar in view.bars:
         total = bar.role == "total"
         table.add_row(
@@ -95,7 +97,11 @@ def _ledger(view: View) -> Table:
             Text(f"{bar.ns / 1e6:,.3f}", style="bold" if total else ""),
             units.show_share(bar.ns, view.wall_ns),
             _drawn(bar, view.wall_ns),
-            Text(f"{units.show_ns(bar.ns)} ns, to the nanosecond" if total else plain(bar.evidence)),
+            Text(
+                f"{units.show_ns(bar.ns)} ns, to the nanosecond" if total else plain(bar.evidence),
+                no_wrap=True,
+                overflow="ellipsis",
+            ),
         )
     return table
 
@@ -122,7 +128,7 @@ def _phases(view: View) -> Text:
 
 def _rows(title: str, rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(title, overflow="ellipsis", no_wrap=True, max_width=60)
+    table.add_column(title, max_width=60)
     table.add_column("account", style="dim", no_wrap=True)
     table.add_column("phase", style="dim", no_wrap=True)
     table.add_column("ms a step", justify="right", no_wrap=True)
@@ -130,7 +136,7 @@ def _rows(title: str, rows: Sequence[Row]) -> Table:
     table.add_column("calls", justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            Text(plain(row.name)),
+            Text(plain(row.name), no_wrap=True, overflow="ellipsis"),
             Text(plain(row.account)),
             row.phase,
             f"{row.ns / 1e6:,.3f}",

@@ -98,7 +98,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A whole report. `title` is the sentence that names the biggest avoidable cost; `warnings` stand above
-    everything, `limits` at the foot. `table` is the mean ledger: (account, label, phase, ns, hidden_ns, count)."""
+    everything, `notes` (how the ledger came about) and `limits` at the foot. `table` is the mean ledger:
+    (account, label, phase, ns, hidden_ns, count).
+    """
 
     title: str
     subtitle: str
@@ -114,5 +116,6 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[Row, ...] = ()
     table: tuple[tuple[str, str, str, int, int, int], ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     generated: str = ""

@@ -78,9 +78,10 @@ def execute(
     finally:
         launcher.cancel(started)  # nothing is left to end, unless we were interrupted
     if launcher.status(started) != "ended":
-        failure = launcher.failure(started)
-        store.finish(_failed(measured(run, folder, vendors), failure.says))
-        raise RankDied(failure.says, f"{failure.next_step} What was measured is kept as run {run.id}.")
+        failure, kept = launcher.failure(started), measured(run, folder, vendors)
+        store.finish(_failed(kept, failure.says))
+        until = _last_step(kept, failure.rank)
+        raise RankDied(failure.says, f"{failure.next_step} {until}What was measured is kept as run {run.id}.")
     return _booked(measured(run, folder, vendors), folder, store, book, say)
 
 
@@ -149,7 +150,7 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     """`run` with what the ranks left in its folder: samples, facts, and the claims that follow from them."""
     facts = read_facts(folder)
     samples = tuple(read_samples(folder))
-    traces = sorted(path.relative_to(folder).as_posix() for path in (folder / "traces").iterdir())
+    traces = sorted(path.relative_to(folder).as_posix() for path in (folder / "traces").glob("rank*.json*"))
     known = msgspec.structs.replace(run, samples=samples, trace=tuple(traces))
     return msgspec.structs.replace(
         known,
@@ -170,6 +171,11 @@ def _booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str
             raise
         say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")
     return store.finish(msgspec.structs.replace(run, state="complete", ledgers=tuple(ledgers)))
+
+
+def _last_step(run: Run, rank: int) -> str:
+    own = [sample for sample in run.samples if sample.rank == rank]
+    return f"It ended step {own[-1].step} at loss {own[-1].loss:.4f}. " if own else ""
 
 
 def _failed(run: Run, why: str) -> Run:

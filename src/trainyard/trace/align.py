@@ -7,7 +7,8 @@ collectives; this version does not, and says `no`.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Literal, NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from trainyard.events import Collective, Events
 from trainyard.trace.classify import Classified
@@ -26,11 +27,14 @@ def alignment(ranks: Sequence[Events]) -> Alignment:
         if first.world <= 1:
             return Alignment("host", "One rank alone.")
         return Alignment(
-            "no", f"One rank of {first.world}: when its peers arrived is not in the file, so waiting for them stays in comm."
+            "no",
+            f"One rank of {first.world}: when its peers arrived is not in the file, so waiting for them stays in comm.",
         )
     windows = [events.window for events in ranks]
     if max(start for start, _ in windows) > min(stop for _, stop in windows):
-        return Alignment("no", "The ranks' windows do not overlap in time, so waiting stays in comm and no rank is blamed.")
+        return Alignment(
+            "no", "The ranks' windows do not overlap in time, so waiting stays in comm and no rank is blamed."
+        )
     hosts = {events.host_name for events in ranks}
     if len(hosts) == 1 and "" not in hosts:
         return Alignment("host", f"All {len(ranks)} ranks ran on one host and share its clock.")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.events import I32, I64, I8
+from trainyard.events import I8, I32, I64
 
 
 class Intervals(NamedTuple):
@@ -29,12 +29,11 @@ class Intervals(NamedTuple):
 
 class Booking(NamedTuple):
     """`owned`[p, k + 1]: ns each key owns in each part, the last column being what no interval covers.
-    `live`[p, k]: length of the union of each key's own intervals. `count`[p, k]: intervals that start there.
-    `unions`[p, kinds]: union of each kind's intervals. `by_interval`[n]: ns each interval owns in the window."""
+    `live`[p, k]: length of the union of each key's own intervals. `unions`[p, kinds]: union of each kind's.
+    `by_interval`[n]: ns each interval owns in the window."""
 
     owned: I64
     live: I64
-    count: I64
     unions: I64
     by_interval: I64
 
@@ -75,13 +74,8 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
         rows, begin, end = _first_come(by_key[edges[key] : edges[key + 1]], start, stop)
         np.add.at(live, *_lengths(np.full(len(rows), key, np.int64), begin, end, bounds))
 
-    part = np.searchsorted(bounds, intervals.start, "right") - 1
-    inside = (part >= 0) & (part < parts)
-    count = np.zeros((parts, keys), np.int64)
-    np.add.at(count, (part[inside], intervals.key[inside]), 1)
-
     owned[:, keys] = np.diff(bounds) - owned.sum(axis=1)
-    return Booking(owned, live, count, unions, by_interval)
+    return Booking(owned, live, unions, by_interval)
 
 
 def _first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:

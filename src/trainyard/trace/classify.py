@@ -6,9 +6,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import COPY, KERNEL, MEMSET, NOTE, OP, I8, I32, I64, Collective, Events
+from trainyard.events import COPY, I8, I32, I64, KERNEL, MEMSET, NOTE, OP, Collective, Events
 from trainyard.ledger import Account
 from trainyard.trace.collectives import group_of
 from trainyard.trace.context import PHASES, Context
@@ -42,7 +43,8 @@ class Keys:
 
 class Classified(NamedTuple):
     """For n intervals (device work, or a CPU's spans): times, key, module (name number or -1), name, and the
-    host row that launched it (-1 none). `collectives`: interval -> what is known of it."""
+    host row that launched it (-1 none). `begins`: whether the work begins here (an op that other ops interrupt
+    has several intervals and one beginning). `collectives`: interval -> what is known of it."""
 
     start: I64
     stop: I64
@@ -50,12 +52,13 @@ class Classified(NamedTuple):
     name: I32
     module: I32
     launcher: I32
+    begins: NDArray[np.bool_]
     collectives: dict[int, Collective]
 
 
 def classify(events: Events, context: Context, keys: Keys) -> Classified:
     """Device work, n rows in the order of `events.work`."""
-    work, host = events.work, events.host
+    work = events.work
     launcher = np.where(work.call >= 0, work.call, work.op).astype(np.int32)
     known = launcher >= 0
     phase = np.full(len(work), _OTHER, np.int8)
@@ -79,7 +82,8 @@ def classify(events: Events, context: Context, keys: Keys) -> Classified:
             account = _account(what, events.names[name], decided, when)
             column_of[ident] = keys.number(account, when)
         key[row] = column_of[ident]
-    return Classified(work.start, work.stop, key, work.name, module, launcher, collectives)
+    every = np.ones(len(work), bool)
+    return Classified(work.start, work.stop, key, work.name, module, launcher, every, collectives)
 
 
 def _account(what: int, name: str, decided: int, phase: int) -> Account:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 from trainyard.events import Collective
 from trainyard.vendors.kernels import collective_of
@@ -27,7 +28,9 @@ def group_of(description: str, members: int, world: int) -> str:
     return "world" if world <= 1 or members >= world else f"sub{members}"
 
 
-def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> Collective | None:
+def collective_from_args(
+    name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
+) -> Collective | None:
     """From a kernel's or annotation's name and args; None where it is no collective. `groups`: the file's
     process groups by name. The group is set later, when the world size is known."""
     span = _SPAN.match(name)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard import words
-from trainyard.events import CALL, NOTE, OP, PYTHON, I8, I32, Events
+from trainyard.events import CALL, I8, I32, NOTE, OP, PYTHON, Events
 from trainyard.trace.ops import class_of, host_cause
 
 PHASES = list(words.PHASES)
@@ -41,9 +41,7 @@ def context(events: Events) -> Context:
     n = len(host)
     phase, module, op_class, cause = [-1] * n, [-1] * n, [-1] * n, [-1] * n
     module_of_seq: dict[int, int] = {}
-    rows = zip(
-        host.name.tolist(), host.what.tolist(), host.parent.tolist(), host.seq.tolist(), host.backward.tolist()
-    )
+    rows = zip(host.name.tolist(), host.what.tolist(), host.parent.tolist(), host.seq.tolist(), host.backward.tolist())
     for row, (name, what, parent, seq, backward) in enumerate(rows):
         fixed, engine, is_module, own_class, own_cause = by_name[name]
         above = phase[parent] if parent >= 0 else -1
@@ -66,8 +64,7 @@ def context(events: Events) -> Context:
             elif backward and module_of_seq.get(seq, -1) >= 0:
                 module[row] = module_of_seq[seq]
         op_class[row] = own_class if own_class >= 0 and what == OP else op_class[parent] if parent >= 0 else -1
-        # A Python frame says what it does; so does the call it makes, which is nearer to the truth.
-        cause[row] = own_cause if own_cause >= 0 and what in (OP, CALL, NOTE, PYTHON) else cause[parent] if parent >= 0 else -1
+        cause[row] = own_cause if own_cause >= 0 else cause[parent] if parent >= 0 else -1
     phases = np.array(phase, np.int8)
     phases[phases < 0] = _OTHER
     return Context(
@@ -91,7 +88,8 @@ def _facts(name: str, causes: list[str]) -> tuple[int, bool, bool, int, int]:
     return (
         fixed,
         name.startswith(_ENGINE),
-        name.startswith(_MODULE) or not name.startswith(_NO_MODULE) and ".py(" not in name and not name.startswith("<"),
+        name.startswith(_MODULE)
+        or (not name.startswith(_NO_MODULE) and ".py(" not in name and not name.startswith("<")),
         _CLASSES.index(what) if what else -1,
         causes.index(cause) if cause else -1,
     )

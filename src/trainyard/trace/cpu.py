@@ -7,9 +7,10 @@ other framework code's self time is launch; the thread's bare time is python, un
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import NOTE, OP, PYTHON, Collective, Events
+from trainyard.events import I32, NOTE, OP, PYTHON, Collective, Events
 from trainyard.ledger import Account
 from trainyard.trace.classify import Classified, Keys
 from trainyard.trace.collectives import group_of
@@ -44,7 +45,9 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
         found = host.collectives[row]
         collectives[len(begin) + place] = found
         phase = int(context.phase[around]) if around >= 0 else _OTHER
-        span_keys.append(keys.number(Account("comm", found.name, group_of(found.group, found.members, events.world)), phase))
+        span_keys.append(
+            keys.number(Account("comm", found.name, group_of(found.group, found.members, events.world)), phase)
+        )
     return Classified(
         start=np.concatenate([begin, host.start[spans]]),
         stop=np.concatenate([end, host.stop[spans]]),
@@ -52,8 +55,16 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
         name=np.concatenate([name, host.name[spans]]).astype(np.int32),
         module=np.concatenate([module, context.module[when]]).astype(np.int32),
         launcher=np.concatenate([owner, spans]).astype(np.int32),
+        begins=np.concatenate([_begins(owner), np.ones(len(spans), bool)]),
         collectives=collectives,
     )
+
+
+def _begins(owner: I32) -> NDArray[np.bool_]:
+    """The first stretch of each span, and every stretch with none open."""
+    first = owner < 0
+    first[np.unique(owner, return_index=True)[1]] = True
+    return first
 
 
 def _key(events: Events, context: Context, keys: Keys, row: int, number_of: dict[int, int]) -> int:

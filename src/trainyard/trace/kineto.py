@@ -10,9 +10,10 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Callable, Iterable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -190,8 +191,9 @@ class _Builder:
                 if isinstance(label, str):
                     self.thread_names[thread] = label
         if not device_events and not host_events:
+            count = len(self.document.traceEvents or ())
             raise BadFile(
-                f"{self.path}: none of its {len(self.document.traceEvents or ()):,} events is a kernel, copy or host span.",
+                f"{self.path}: none of its {count:,} events is a kernel, copy or host span.",
                 "trainyard reads torch.profiler's chrome traces.",
             )
         host, calls, ops = self.host(host_events)
@@ -385,5 +387,3 @@ def _column(values: Iterable[int], kind: type[np.integer[Any]]) -> Any:
 def _plain(raw: msgspec.Raw) -> dict[str, Any]:
     value = _decode_any(raw) if raw else None
     return value if isinstance(value, dict) else {}
-
-

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from trainyard import ledger as ledgers_of
 from trainyard import plugins, units, words
 from trainyard.errors import BadFile, BadInput
-from trainyard.events import I8, I64, Events
+from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.trace import steps
 from trainyard.trace.align import Alignment, alignment, meetings
@@ -75,8 +76,7 @@ def measure(traces: Sequence[Events], window: Literal["steps", "all"] = "steps",
     met = meetings(traces, classified) if agreed.aligned != "no" and len(traces) > 1 else []
     classified, waits = split(classified, keys, met)
     ranks = tuple(
-        _book_rank(*row, aligned=agreed.aligned)
-        for row in zip(traces, contexts, keys, classified, waits, parts)
+        _book_rank(*row, aligned=agreed.aligned) for row in zip(traces, contexts, keys, classified, waits, parts)
     )
     full = [ledger for rank in ranks for ledger in rank.ledgers if not ledger.scope.partial]
     if not full:
@@ -157,18 +157,32 @@ def _book_rank(
     kinds: I8 = keys.kinds()
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
     booking = book(Intervals(start, stop, kinds[key], key), bounds, len(keys.pairs), len(_KINDS))
-    made = tuple(
-        _ledger(events, keys, booking, place, part, aligned) for place, part in enumerate(parts)
-    )
     n = len(one.start)
+    begins = np.ones(len(start), bool)
+    begins[:n] = one.begins
+    counts = _counts(start[begins], key[begins], bounds, len(keys.pairs))
+    made = tuple(
+        _ledger(events, keys, booking, counts[place], place, part, aligned) for place, part in enumerate(parts)
+    )
     return RankTrace(
         events, around, keys, one, waits, tuple(parts), made,
         booking.by_interval[:n], booking.by_interval[n : n + len(waits.start)],
     )  # fmt: skip
 
 
-def _ledger(events: Events, keys: Keys, booking: Booking, place: int, part: steps.Part, aligned: str) -> Ledger:
-    owned, live, count = booking.owned[place], booking.live[place], booking.count[place]
+def _counts(start: I64, key: I32, bounds: I64, keys: int) -> I64:
+    """[p, k]: how many intervals of each key start in each part."""
+    part = np.searchsorted(bounds, start, "right") - 1
+    inside = (part >= 0) & (part < len(bounds) - 1)
+    counts = np.zeros((len(bounds) - 1, keys), np.int64)
+    np.add.at(counts, (part[inside], key[inside]), 1)
+    return counts
+
+
+def _ledger(
+    events: Events, keys: Keys, booking: Booking, count: I64, place: int, part: steps.Part, aligned: str
+) -> Ledger:
+    owned, live = booking.owned[place], booking.live[place]
     entries = [
         Entry(
             account=account,
@@ -198,7 +212,7 @@ def _alignment(word: str) -> Literal["no", "host"]:
 def _late(ranks: Sequence[RankTrace]) -> dict[int, int]:
     """For each rank, the ns a full step that the other ranks waited (exposed) for it, averaged over steps."""
     total: dict[int, int] = {}
-    full_steps = max(1, max(sum(not part.partial for part in rank.parts) for rank in ranks))
+    full_steps = max(1, *(sum(not part.partial for part in rank.parts) for rank in ranks))
     for rank in ranks:
         inside = np.zeros(len(rank.waits.start), bool)
         for part in rank.parts:
@@ -210,11 +224,9 @@ def _late(ranks: Sequence[RankTrace]) -> dict[int, int]:
     return {rank: ns // full_steps for rank, ns in sorted(total.items(), key=lambda item: -item[1]) if ns}
 
 
-def _notes(
-    traces: Sequence[Events], ranks: Sequence[RankTrace], agreed: Alignment, window: str
-) -> list[str]:
+def _notes(traces: Sequence[Events], ranks: Sequence[RankTrace], agreed: Alignment, window: str) -> list[str]:
     notes = [note for events in traces for note in events.notes]
-    if agreed.aligned == "no" or len(traces) > 1:
+    if agreed.aligned == "no":
         notes.append(agreed.why)
     if window == "steps" and not all(events.marks for events in traces):
         notes.append("The trace has no ProfilerStep marks, so the whole window is booked as one step.")
@@ -234,7 +246,9 @@ def _notes(
             if part.partial:
                 cut_off.setdefault(part.label, []).append(part.stop - part.start)
     for label, lengths in cut_off.items():
-        what = "Work from before the first mark" if label == steps.BEFORE else f"Step {label}, whose beginning is cut off,"
+        what = (
+            "Work from before the first mark" if label == steps.BEFORE else f"Step {label}, whose beginning is cut off,"
+        )
         long = units.show_time(max(lengths))
         on = f" on {len(lengths)} of {len(ranks)} ranks" if len(ranks) > 1 else ""
         notes.append(f"{what} ({'up to ' if len(lengths) > 1 else ''}{long}{on}) is left out of the mean.")

@@ -15,7 +15,8 @@ _ATEN = {
     "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward "
     "_scaled_dot_product_cudnn_attention_backward _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward _cudnn_attention_forward _cudnn_attention_backward "
-    "_scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable _transformer_encoder_layer_fwd",
+    "_scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable "
+    "_transformer_encoder_layer_fwd",
     "conv": "conv1d conv2d conv3d convolution _convolution cudnn_convolution cudnn_convolution_transpose "
     "miopen_convolution miopen_convolution_transpose mkldnn_convolution convolution_backward convolution_overrideable "
     "thnn_conv2d _slow_conv2d_forward _slow_conv2d_backward slow_conv3d_forward conv_transpose2d conv_depthwise3d "
@@ -43,16 +44,21 @@ _ATEN = {
     "adaptive_avg_pool2d _adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool2d_with_indices_backward "
     "upsample_nearest2d upsample_bilinear2d _cat split_with_sizes_copy isfinite bitwise_not sgn nan_to_num mse_loss "
     "mse_loss_backward binary_cross_entropy binary_cross_entropy_backward _amp_foreach_non_finite_check_and_unscale",
-    # Bookkeeping ops move no data and cost their call alone; on a CPU that is time of the step all the same.
-    " elementwise": "view _unsafe_view _reshape_alias reshape view_as transpose t numpy_T permute as_strided expand "
-    "expand_as select slice squeeze unsqueeze detach detach_ alias narrow unbind split split_with_sizes chunk flatten "
-    "unflatten movedim swapaxes diagonal empty_strided empty_like zeros_like ones_like full_like new_empty new_zeros "
-    "new_ones new_full resize_ resolve_conj resolve_neg result_type is_same_size set_ _local_scalar_dense item "
-    "is_nonzero scalar_tensor type_as requires_grad_ retain_grad _foreach_mul _foreach_add _foreach_copy "
-    "_foreach_zero _foreach_div _has_compatible_shallow_copy_type",
     "optimizer": "_fused_adam _fused_adamw _fused_sgd _fused_adagrad",
 }
-_CLASS_OF = {name: what.strip() for what, text in _ATEN.items() for name in text.split()}
+# Bookkeeping ops move no data and cost their call alone; on a CPU that is time of the step all the same.
+_BOOKKEEPING = (
+    "view _unsafe_view _reshape_alias reshape view_as transpose t numpy_T permute as_strided expand "
+    "expand_as select slice squeeze unsqueeze detach detach_ alias narrow unbind split split_with_sizes "
+    "chunk flatten unflatten movedim swapaxes diagonal empty_strided empty_like zeros_like ones_like "
+    "full_like new_empty new_zeros new_ones new_full resize_ resolve_conj resolve_neg result_type "
+    "is_same_size set_ _local_scalar_dense item is_nonzero scalar_tensor type_as requires_grad_ "
+    "retain_grad _foreach_mul _foreach_add _foreach_copy _foreach_zero _foreach_div "
+    "_has_compatible_shallow_copy_type"
+)
+_CLASS_OF = {name: what for what, text in _ATEN.items() for name in text.split()} | dict.fromkeys(
+    _BOOKKEEPING.split(), "elementwise"
+)
 
 # Other libraries' ops and autograd nodes, by a word in their name.
 _BY_WORD = (
@@ -87,7 +93,10 @@ _HOST = (
     ("data_wait", re.compile(r"^enumerate\(DataLoader\)|DataLoader.*__next__|wait_for_batch")),
     ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
     ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
-    ("launch_gap/compile", re.compile(r"torch/_dynamo/convert_frame|torch/_inductor/compile_fx|triton/compiler|entire_frame_compile")),
+    (
+        "launch_gap/compile",
+        re.compile(r"torch/_dynamo/convert_frame|torch/_inductor/compile_fx|triton/compiler|entire_frame_compile"),
+    ),
     ("launch_gap/gc", re.compile(r"^gc\.collect|garbage.?collect|<built-in function collect>", re.I)),
     (
         "launch_gap/sync",
@@ -96,7 +105,12 @@ _HOST = (
             r"|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$|^torch_xla.*sync",
         ),
     ),
-    ("launch_gap/alloc", re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|MemAddress|MemCreate|ExtMalloc)|^cuMem(Alloc|Create|Map|Free)")),
+    (
+        "launch_gap/alloc",
+        re.compile(
+            r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|MemAddress|MemCreate|ExtMalloc)|^cuMem(Alloc|Create|Map|Free)"
+        ),
+    ),
 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,5 +52,3 @@ def split(
 def _columns(rows: list[tuple[int, int, int, int]]) -> Waits:
     table = np.array(rows, np.int64).reshape(-1, 4)
     return Waits(table[:, 0], table[:, 1], table[:, 2].astype(np.int32), table[:, 3].astype(np.int32))
-
-

@@ -49,7 +49,7 @@ def _add(rank: RankTrace, what: str, totals: dict[tuple[str, str, str], list[int
     unique, inverse = np.unique(pair, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
     ns = np.bincount(inverse, weights=(one.stop - one.start)[rows]).astype(np.int64)
-    count = np.bincount(inverse)
+    count = np.bincount(inverse, weights=one.begins[rows]).astype(np.int64)
     for (name, key), total, times in zip(unique.T.tolist(), ns.tolist(), count.tolist()):
         account, phase = rank.keys.pairs[key]
         if account.kind == "launch_gap" and what == "kernels":

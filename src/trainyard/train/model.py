@@ -34,6 +34,17 @@ class Linear(nn.Module):
         return F.linear(x, self.weight.to(x.dtype))
 
 
+class Embedding(nn.Module):
+    """Rows of (V, D), in the dtype asked for."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, width))
+
+    def forward(self, tokens_BT: Tensor, dtype: torch.dtype) -> Tensor:
+        return F.embedding(tokens_BT, self.weight).to(dtype)
+
+
 class Norm(nn.Module):
     """Root-mean-square normalisation over D (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
@@ -123,14 +134,14 @@ class Decoder(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.head_dim = model.head_dim
-        self.embed = nn.Embedding(model.vocab, model.width)
+        self.embed = Embedding(model.vocab, model.width)
         self.layers = nn.ModuleList(Block(model, f"layers.{i}", remat, compiled) for i in range(model.layers))
         self.norm = Norm(model.width)
         self.head = Linear(model.width, model.vocab)
 
     def forward(self, tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:
         with span("embed"):
-            x_BTD = self.embed(tokens_BT).to(self.dtype)
+            x_BTD = self.embed(tokens_BT, self.dtype)
         cos_TC, sin_TC = rope_table(tokens_BT.shape[1], self.head_dim, tokens_BT.device)
         for layer in self.layers:
             x_BTD = layer(x_BTD, cos_TC, sin_TC)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import struct
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,13 +50,18 @@ def read(source: str) -> Text:
 
 
 def _sources(root: Path) -> Iterable[Path]:
-    return (path for path in root.rglob("*.py") if not _NOT_TEXT.intersection(path.relative_to(root).parts))
+    return (path for path in _walk(root, lambda folder: folder in _NOT_TEXT) if path.suffix == ".py")
 
 
 def _visible(root: Path) -> Iterable[Path]:
-    for path in root.rglob("*"):
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts):
-            yield path
+    return (path for path in _walk(root, lambda folder: folder.startswith(".")) if not path.name.startswith("."))
+
+
+def _walk(root: Path, passes_over: Callable[[str], bool]) -> Iterable[Path]:
+    """The regular files under `root`, but for folders with a name that is passed over."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not passes_over(name)]
+        yield from (path for name in files if (path := Path(folder, name)).is_file())
 
 
 def _join(source: str, root: Path, paths: Iterable[Path]) -> Text:

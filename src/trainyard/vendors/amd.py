@@ -14,7 +14,6 @@ from trainyard.vendors.driver import DriverBroken, ask, stated_peaks, visible, w
 
 _MIB = 2**20
 _UNITS = {"B": 1, "KB": 2**10, "MB": _MIB, "GB": 2**30}
-_HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 class Amd:
@@ -26,7 +25,8 @@ class Amd:
             found = _by_library(_seen) or _by_amd_smi() or _by_rocm_smi()
         except DriverBroken:
             return ()
-        return visible(found, *_HIDING)
+        # ROCr hides first; HIP counts what ROCr lets through.
+        return visible(visible(found, "ROCR_VISIBLE_DEVICES"), "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
     def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
         return stated_peaks(device)

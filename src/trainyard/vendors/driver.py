@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from trainyard.machine import Claim, find_device
 from trainyard.record import DeviceSeen
 
@@ -37,27 +39,27 @@ def ask(*command: str) -> str | None:
 def visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[DeviceSeen, ...]:
     """The devices a process may use, renumbered as it sees them: the first of `variables` that is set decides.
 
-    Each entry is an index or the beginning of a `uuid` fact; the first unknown one ends the list, as the
-    drivers do it.
+    Each entry is an index, the beginning of a `uuid` fact, or a MIG slice, of which nothing is known but its
+    parent's kind; the first unknown one ends the list, as the drivers do it.
     """
     wanted = next((os.environ[name] for name in variables if name in os.environ), None)
     if wanted is None:
         return tuple(devices)
     seen: list[DeviceSeen] = []
     for entry in filter(None, (part.strip() for part in wanted.split(","))):
-        found = [d for d in devices if entry == str(d.index) or (len(entry) > 4 and _uuid(d).startswith(entry))]
+        if entry.startswith("MIG-") and devices:
+            slice_of = replace(devices[0], name=f"{devices[0].name} MIG", memory_bytes=0, facts={"uuid": entry})
+            found = [slice_of]
+        else:
+            found = [d for d in devices if entry == str(d.index) or (len(entry) > 4 and _uuid(d).startswith(entry))]
         if not found:
             break
-        seen.append(DeviceSeen(**{**_fields(found[0]), "index": len(seen)}))
+        seen.append(replace(found[0], index=len(seen)))
     return tuple(seen)
 
 
 def _uuid(device: DeviceSeen) -> str:
     return device.facts.get("uuid", "")
-
-
-def _fields(device: DeviceSeen) -> dict[str, object]:
-    return {name: getattr(device, name) for name in device.__struct_fields__}
 
 
 def stated_peaks(device: DeviceSeen) -> Mapping[str, Claim]:

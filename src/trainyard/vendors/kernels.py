@@ -47,10 +47,15 @@ _CLASSES = (
     ("norm", re.compile(r"batch_?norm|layer_?norm|rms_?norm|group_?norm|bn_(fw|bw)|cudnn::bn|norm_kernel")),
     (
         "matmul",
-        re.compile(r"gemm|gemv|cutlass|cublas|^cijk_|ampere_.*(16816|1688)|sm\d0_xmma|nvjet|matmul|mma_|tensile|dot_kernel"),
+        re.compile(
+            r"gemm|gemv|cutlass|cublas|^cijk_|ampere_.*(16816|1688)|sm\d0_xmma|nvjet|matmul|mma_|tensile|dot_kernel"
+        ),
     ),
     ("softmax", re.compile(r"softmax|nll_loss|cross_entropy")),
-    ("embedding", re.compile(r"embedding|index_?select|indexing|index_put|gather_kernel|scatter_kernel|index_elementwise|tbe")),
+    (
+        "embedding",
+        re.compile(r"embedding|index_?select|indexing|index_put|gather_kernel|scatter_kernel|index_elementwise|tbe"),
+    ),
     ("reduction", re.compile(r"reduce|reduction|sort|scan|topk|argmax|cumsum|splitk")),
     (
         "elementwise",

@@ -23,7 +23,7 @@ class Nvidia:
     def devices(self) -> Sequence[DeviceSeen]:
         """The devices that CUDA_VISIBLE_DEVICES lets through; none where the driver is missing or broken."""
         try:
-            found = self._by_library(_seen) or _by_tool()
+            found = _by_library(_seen) or _by_tool()
         except DriverBroken:
             return ()
         return visible(found, "CUDA_VISIBLE_DEVICES")
@@ -37,7 +37,7 @@ class Nvidia:
     def telemetry(self) -> Mapping[str, str]:
         """`<device>.<fact>` -> value; `problem` holds what a broken driver said."""
         try:
-            found = self._by_library(_now)
+            found = _by_library(_now)
             if found:
                 return {f"{index}.{name}": value for index, facts in enumerate(found) for name, value in facts.items()}
             rows = _query(_NOW)
@@ -45,26 +45,27 @@ class Nvidia:
             return {"problem": str(error)}
         return {f"{index}.{name}": row[name] for index, row in enumerate(rows) for name in _NOW if _given(row[name])}
 
-    def _by_library(self, read: Callable[[Any, Any, int], Any]) -> list[Any]:
-        """`read(nvml, handle, index)` of each device; empty without the library."""
-        try:
-            import pynvml
-        except ImportError:
+
+def _by_library(read: Callable[[Any, Any, int], Any]) -> list[Any]:
+    """`read(nvml, handle, index)` of each device; empty without the library."""
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError) as error:
+        # Without a driver there is no such library: no device, and nothing is broken.
+        if type(error).__name__ == "NVMLError_LibraryNotFound":
             return []
-        try:
-            pynvml.nvmlInit()
-        except (pynvml.NVMLError, OSError) as error:
-            # Without a driver there is no such library: no device, and nothing is broken.
-            if type(error).__name__ == "NVMLError_LibraryNotFound":
-                return []
-            raise DriverBroken(f"NVML: {error}") from error
-        try:
-            count = pynvml.nvmlDeviceGetCount()
-            return [read(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i), i) for i in range(count)]
-        except pynvml.NVMLError as error:
-            raise DriverBroken(f"NVML: {error}") from error
-        finally:
-            pynvml.nvmlShutdown()
+        raise DriverBroken(f"NVML: {error}") from error
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        return [read(pynvml, pynvml.nvmlDeviceGetHandleByIndex(i), i) for i in range(count)]
+    except pynvml.NVMLError as error:
+        raise DriverBroken(f"NVML: {error}") from error
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def _seen(nvml: Any, handle: Any, index: int) -> DeviceSeen:

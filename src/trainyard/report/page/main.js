@@ -60,7 +60,7 @@ async function main() {
   ranks();
   const drawn = timeline();
   accounts();
-  longest("kernels", "Top kernels", "where device time goes; click a name to find it in the timeline", view.kernels, { nav: "Kernels", find: true });
+  longest("kernels", "Top kernels", `where device time goes${view.timeline ? "; click a name to find it in the timeline" : ""}`, view.kernels, { nav: "Kernels", find: Boolean(view.timeline) });
   longest("modules", "Top modules", "which parts of the model it belongs to", view.modules);
   foot();
   addEventListener("hashchange", () => {

@@ -84,7 +84,8 @@ function heatCell(heat, plan, row, column, limit) {
   explain(box, () => heatLines(heat, row, column));
   box.addEventListener("click", () => chooseCell(heat, row, column));
   if (plan.wide < 44) return [box];
-  const told = signed(deviation);
+  const size = fixed(Math.abs(deviation) / scale.size, scale.digits);
+  const told = /[1-9]/.test(size) ? (deviation < 0 ? "−" : "+") + size : "0";
   if (textWidth(told, SMALL) > plan.wide - 6) return [box];
   return [box, svg("text", { class: "told", x: plan.x(column + 0.5), y: y + 14, "text-anchor": "middle", fill: onto(fill) }, told)];
 }

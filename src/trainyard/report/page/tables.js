@@ -38,7 +38,7 @@ const saveLedger = () => saveCsv("ledger", [LEDGER_HEADS, ...ledgerRows()]);
 function accounts() {
   const card = section("accounts", "Every account", "the mean ledger of a step; hidden time ran under something else and does not count", { csv: saveLedger });
   if (!view.table.length) return card.append(el("p", { class: "empty" }, "The ledger has no entries."));
-  const colours = new Map(view.bars.map((bar) => [bar.account, bar.colour]));
+  const colours = barColours();
   const most = Math.max(...ledgerRows().map((row) => row[6]));
   const columns = [
     { head: "Account", of: (row) => row[1], show: (row) => accountCell(row, colours) },
@@ -50,13 +50,21 @@ function accounts() {
   ];
   const sum = (at) => whole(view.table.reduce((total, row) => total + row[at], 0));
   const foot = el("tr", {}, el("th", { scope: "row" }, "Measured step"), el("td", {}), el("td", { class: "number" }, sum(3)), el("td", { class: "number" }, share(view.table.reduce((total, row) => total + row[3], 0), view.wall_ns)), el("td", { class: "number" }, sum(4)), el("td", {}));
-  const table = sortable("Every account of the mean ledger", columns, ledgerRows(), { foot, limit: 40, mark: (row, line) => line.classList.toggle("chosen", Boolean(state.account) && row[0] === state.account) });
+  const table = sortable("Every account of the mean ledger", columns, ledgerRows(), { foot, limit: 24, mark: (row, line) => line.classList.toggle("chosen", Boolean(state.account) && row[0] === state.account) });
   return card.append(table);
+}
+
+/** Colours of accounts as the waterfall has them; an account folded into another bar takes its kind's. */
+function barColours() {
+  const kind = (account) => account.split("/")[0];
+  const exact = new Map(view.bars.map((bar) => [bar.account, bar.colour]));
+  const kinds = new Map(view.bars.map((bar) => [kind(bar.account), bar.colour]));
+  return (account) => exact.get(account) ?? kinds.get(kind(account));
 }
 
 function accountCell(row, colours) {
   const dot = el("i", { class: "dot", "aria-hidden": "true" });
-  const colour = colours.get(row[0]);
+  const colour = colours(row[0]);
   if (colour) dot.style.background = css(tuned(colour));
   return el("span", {}, dot, row[1], " ", el("code", {}, row[0]));
 }
@@ -79,7 +87,7 @@ function longest(id, title, note, rows, { nav = "", find = false } = {}) {
   }
   const most = Math.max(...rows.map((row) => row.share));
   const columns = [
-    { head: "Name", of: (row) => row.name, show: (row) => nameCell(row.name, find && view.timeline) },
+    { head: "Name", of: (row) => row.name, show: (row) => nameCell(row.name, find) },
     { head: "Account", of: (row) => row.account, show: (row) => el("code", {}, row.account) },
     { head: "Phase", of: (row) => row.phase },
     { head: "ns", of: (row) => row.ns, number: true },
@@ -103,7 +111,7 @@ function nameCell(name, find) {
  * A table whose columns sort on a click. A column: {head, of(row) the value, show(row) the cell, number}.
  * `mark(row, line)` dresses a line and runs again when the state changes; beyond `limit` rows a button shows the rest.
  */
-function sortable(title, columns, rows, { foot = null, limit = 40, mark = null } = {}) {
+function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
   let [sorted, down, all] = [columns.findIndex(({ head }) => head === "ns"), true, false];
   const body = el("tbody");
   const heads = columns.map((column, at) => el("th", { scope: "col", class: column.number ? "number" : null }, el("button", { type: "button", onclick: () => sort(at) }, column.head)));

@@ -160,7 +160,7 @@ class Line {
   tell(seen) {
     const { events, merged } = this.packed;
     const pace = this.frames.reduce((sum, ms) => sum + ms, 0) / this.frames.length;
-    this.facts.textContent = [plural(events, "event"), merged && `${whole(merged)} folded into neighbours`, `${whole(seen)} in view`, `${fixed(pace, 1)} ms/frame`].filter(Boolean).join(" · ");
+    this.facts.textContent = [plural(events, "event"), merged && `${whole(merged)} folded into neighbours`, `${plural(seen, "slice")} in view`, `${fixed(pace, 1)} ms/frame`].filter(Boolean).join(" · ");
   }
 
   /** The slice under a point of the canvas, or the nearest within two pixels. */

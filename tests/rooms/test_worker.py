@@ -1,0 +1,174 @@
+"""A rank's run: what it does in which order, and what it leaves behind, also when it is killed."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from io import BytesIO
+
+import msgspec
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from trainyard import job as jobs  # noqa: E402
+from trainyard.errors import BadFile, EnvironmentFailed  # noqa: E402
+from trainyard.job import Measure  # noqa: E402
+from trainyard.record import Sample  # noqa: E402
+from trainyard.run import worker  # noqa: E402
+from trainyard.run.clock import Clock  # noqa: E402
+from trainyard.run.facts import Facts, read_facts  # noqa: E402
+from trainyard.run.worker import Rank, Turn, turns  # noqa: E402
+from trainyard.store.folder import read_samples  # noqa: E402
+from trainyard.train.outcome import Outcome  # noqa: E402
+from trainyard.train.ranks import Ranks  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+JOB = """
+[model]
+layers = 1
+width = 16
+ffn = 16
+heads = 2
+kv_heads = 1
+head_dim = 8
+[recipe]
+seq_len = 16
+tokens_per_step = 32
+[measure]
+warmup = 1
+steps = {steps}
+repeats = 2
+profiled = 1
+"""
+PARAMETERS = 2 * 256 * 16 + (2 * 16 * 16 + 2 * 16 * 8) + 3 * 16 * 16 + 3 * 16
+ALONE = Ranks(0, 0, 1, 1, "cpu", torch.device("cpu"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "job.toml").write_text(JOB.format(steps=2))
+    return tmp_path
+
+
+class Pretend:
+    """A training that takes as long as it is told and loses ever less."""
+
+    def __init__(self, walls=()):
+        self.walls = iter(walls)
+        self.now = 0
+        self.steps = []
+
+    def __call__(self, step):
+        self.now += next(self.walls, 1)
+        self.steps.append(step)
+        return Outcome(loss=1 / (1 + step), grad_norm=0.5)
+
+    def about(self):
+        raise AssertionError("nobody asks here")
+
+
+def test_turns_are_warmup_repeats_window():
+    assert list(turns(Measure(warmup=1, steps=2, repeats=2, profiled=1))) == [
+        Turn(0, 0, warmup=True),
+        Turn(1, 0, first=True),
+        Turn(2, 0),
+        Turn(3, 1, first=True),
+        Turn(4, 1),
+        Turn(5, 2, warmup=True, profiled=True, first=True),
+        Turn(6, 2, profiled=True),
+    ]
+    assert not [turn for turn in turns(Measure(profiled=0)) if turn.profiled]
+
+
+def test_a_rank_writes_each_step_as_it_ends(folder):
+    training, log, said = Pretend(walls=[7, 10, 20, 30, 40]), BytesIO(), []
+    clock = Clock(look=lambda: training.now)
+    Rank(jobs.load(folder / "job.toml"), ALONE, training, clock, log, said.append).run(folder)
+    samples = [msgspec.json.decode(line, type=Sample) for line in log.getvalue().splitlines()]
+    assert [sample.wall_ns for sample in samples if not sample.profiled] == [7, 10, 20, 30, 40]
+    assert [sample.step for sample in samples] == training.steps == list(range(7))
+    assert [(s.warmup, s.profiled) for s in samples] == [
+        (True, False),
+        *[(False, False)] * 4,
+        (True, True),
+        (False, True),
+    ]
+    assert {sample.tokens for sample in samples} == {32}
+    assert samples[1].loss == 0.5
+    assert said[1].startswith("step 1 loss 0.5000 ")
+    traces = list((folder / "traces").iterdir())
+    assert [trace.name for trace in traces] == ["rank0.json.gz"], "and nothing half-written beside it"
+    names = {event.get("name") for event in json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]}
+    assert "ProfilerStep#1" in names
+
+
+def test_a_whole_run_alone(folder):
+    done = subprocess.run([sys.executable, "-m", "trainyard.run.worker", str(folder)], capture_output=True, check=True)
+    assert done.stdout.splitlines()[0].startswith(b"step 0 loss 5.")
+    (facts,) = read_facts(folder)
+    assert facts.digests.keys() == {"text", "weights_initial", "weights_final"}
+    assert facts.digests["weights_initial"] != facts.digests["weights_final"]
+    assert facts.text.startswith("Python ")
+    assert facts.matmul_rate.measured
+    assert (facts.world, facts.backend, facts.parameters) == (1, "", PARAMETERS)
+    trace = json.loads(gzip.decompress((folder / "traces" / "rank0.json.gz").read_bytes()))
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert {"embed", "layers.0", "layers.0.attention", "layers.0.mlp", "norm", "head", "loss"} <= names
+    assert len(read_samples(folder)) == 7
+
+
+@pytest.mark.parametrize("hard", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_rank_leaves_what_it_measured(tmp_path, hard):
+    (tmp_path / "job.toml").write_text(JOB.format(steps=1_000_000))
+    process = subprocess.Popen([sys.executable, "-m", "trainyard.run.worker", str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    for _ in range(5):
+        assert process.stdout.readline()
+    os.kill(process.pid, hard)
+    process.stdout.close()
+    assert process.wait(30) == -hard
+    samples = read_samples(tmp_path)
+    assert [sample.step for sample in samples] == list(range(len(samples)))
+    assert len(samples) >= 5
+    assert read_facts(tmp_path) == []
+
+
+def test_an_error_is_a_traceback_and_exit_code_1(folder):
+    path = folder / "job.toml"
+    path.write_text(path.read_text().replace("seq_len = 16", 'text = "nowhere"\nseq_len = 16'))
+    done = subprocess.run(
+        [sys.executable, "-m", "trainyard.run.worker", str(folder)], capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 1
+    assert "BadJob: text = 'nowhere' at $.recipe: No such file or directory." in done.stderr
+
+
+def test_other_than_the_layouts_ranks_is_refused(folder, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(EnvironmentFailed, match=r"3 ranks were started, but the layout \(one rank\) has 1"):
+        worker.main(folder)
+
+
+def test_more_ranks_than_devices_is_refused(monkeypatch):
+    from trainyard.train import ranks
+
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(EnvironmentFailed, match="4 ranks on this host need a device each, but torch sees 2"):
+        ranks.find("nvidia")
+
+
+def test_facts_that_are_none_name_the_file(tmp_path):
+    (tmp_path / "facts").mkdir()
+    (tmp_path / "facts" / "rank0.json").write_text("{")
+    with pytest.raises(BadFile, match=r"rank0\.json"):
+        read_facts(tmp_path)
+
+
+def test_facts_forbid_what_they_do_not_know():
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.json.decode(b'{"surprise": 1}', type=Facts)
