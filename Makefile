@@ -61,7 +61,7 @@ carry:  ## pack .carry: all that device-evidence needs, for machines that can in
 	@echo "$(CARRY) is packed: $$(du -sh $(CARRY) | cut -f1)."
 
 clean:  ## remove both environments and everything a tool left
-	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage out
+	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* out
 
 $(READY): pyproject.toml constraints.txt
 	@$(call venv,.venv)

@@ -252,6 +252,7 @@ def view(ranks: int = 64, events: int = 100_000, aligned: str = "host", hostile:
         modules=longest([*extra, *(f"layers.{at}.mlp" for at in range(16))], "compute/matmul", "backward", wall_ns),
         table=ledger_rows(),
         warnings=(HOSTILE[-1],) if hostile else (unlike,) if aligned == "no" else (),
+        notes=("Work from before the first mark is left out of the mean.",),
         limits=("Contention from hidden communication is booked as compute.", "The profiler costs 2.1 % of the step."),
         generated="trainyard 0.1.0 · trace read in 0.8 s · 2026-06-01 10:00 UTC",
     )

@@ -273,15 +273,15 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
         steps=tuple(dict.fromkeys(step for ledger in ledgers for step in ledger.scope.steps)),
         ranks=tuple(sorted({rank for ledger in ledgers for rank in ledger.scope.ranks})),
         reduce="mean",
-        aligned=ledgers[0].scope.aligned if len(alignments) == 1 else "no",
+        aligned=first.scope.aligned if alike else "no",
         partial=any(ledger.scope.partial for ledger in ledgers),
     )
     return Ledger(
         wall_ns=wall,
         entries=entries,
-        basis=ledgers[0].basis,
+        basis=first.basis,
         scope=scope,
-        source=source or ledgers[0].source,
+        source=source or first.source,
         unions={kind: ns // n for kind, ns in kinds.items()},
     )
 

@@ -1,6 +1,7 @@
 """What is loaded when: help loads nothing heavy, noun files nothing but msgspec and numpy, and torch only trains."""
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -24,7 +25,8 @@ print(code, *sorted({name.partition(".")[0] for name in sys.modules}), file=sys.
 def answer(*args: str, before: str = "", cwd: Path | None = None) -> tuple[str, set[str]]:
     """stdout of `trainyard <args>`, and the top-level names of the modules it left in memory."""
     code = [sys.executable, "-c", before + ANSWER, *args]
-    done = subprocess.run(code, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}  # it loads a lot
+    done = subprocess.run(code, cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False)
     exit_code, *names = done.stderr.splitlines()[-1].split()
     assert exit_code == "0", done.stderr
     return done.stdout, set(names)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from trainyard import plugins
-from trainyard.errors import BadFile, BadJob, PortInUse, RankDied
+from trainyard.errors import BadFile, BadJob, MissingLibrary, PortInUse, RankDied
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.record import DeviceSeen, Run, Sample
@@ -44,6 +44,7 @@ with open(folder / "samples" / f"rank{rank}.jsonl", "ab", buffering=0) as out:
             memory_bytes=1000, warmup=step in (0, 5), profiled=step >= 5,
         )
         out.write(msgspec.json.encode(sample) + b"\\n")
+        time.sleep(0.3 if step == 0 else 0)  # long enough to be seen at work
         if step == 3 and how == "die":
             if rank == 1:
                 print("something is odd here", file=sys.stderr, flush=True)
@@ -74,7 +75,7 @@ def job(**layout: int) -> Job:
         model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
         layout=Layout(**(layout or {"dp_replicate": 2})),
         recipe=Recipe(seq_len=8, tokens_per_step=16 * layout.get("tp", 1)),
-        measure=Measure(warmup=1, steps=2, repeats=2, profiled=2),
+        measure=Measure(warmup=2, steps=2, repeats=2, profiled=2),
     )
 
 
@@ -119,7 +120,7 @@ def test_a_run_that_ends_well(store: Store) -> None:
     assert done == store.load(done.id)
     assert (done.state, len(done.samples), done.ledgers) == ("complete", 16, (LEDGER, LEDGER))
     assert done.trace == ("traces/rank0.json", "traces/rank1.json")
-    assert [(at.step, at.of) for at in seen] == [(n, 8) for n in range(1, 9)]
+    assert [(at.step, at.of) for at in seen] == [(n, 9) for n in range(1, 9)]
     assert (seen[0].loss, seen[-1].loss) == (5.0, 4.3)
     assert seen[1].tokens_per_s == pytest.approx(16 / 100e-6)
     assert done.id in said[0]
@@ -133,6 +134,7 @@ def test_a_run_that_ends_well(store: Store) -> None:
     assert (made.text, made.seeds, made.torch_build) == ("stdlib", {"model": 3}, {"version": "x"})
     assert made.environment["OMP_NUM_THREADS"]
     assert made.packages["trainyard"]
+    assert float(made.clocks["at_work.cpu.load"]) >= 0
     assert (store.runs / done.id / "job.toml").read_text() == "# how: well\n"
 
 
@@ -222,6 +224,13 @@ def test_a_port_in_use_starts_nothing(store: Store) -> None:
         with pytest.raises(PortInUse):
             run(store, "well", port=other.getsockname()[1])
     assert not store.root.exists()
+
+
+def test_what_cannot_start_leaves_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.launch.local.find_spec", lambda _: None)
+    with pytest.raises(MissingLibrary):
+        run(store, "well")
+    assert store.rows() == []
 
 
 def test_accelerators_go_before_cores_and_pretended_ones_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,7 @@ def drawn(path: Path, state: str = "", width: int = 1400) -> tuple[str, list[str
             ["2,000 events · ", "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;</h1>", "lone \ufffd surrogate"],
         ),
         ("two", ["The clocks of the ranks are not aligned", "These two runs are not comparable", "spread "]),
-        ("bare", ["No events were recorded", "One rank was recorded", "418,004,000"]),
+        ("bare", ["No events were recorded", "One rank was recorded", "left out of the mean", "418,004,000"]),
     ],
 )
 def test_a_browser_draws_it_without_complaint(tmp_path, called, has):

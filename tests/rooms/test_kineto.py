@@ -80,6 +80,12 @@ def test_events_with_unreadable_times_are_left_out_and_counted(tmp_path):
     assert any("1 events with an unreadable or negative time" in note for note in measured.notes)
 
 
+def test_odd_args_cost_their_field_and_no_more(tmp_path):
+    document = trace(device=[GEMM])
+    document["traceEvents"][0]["args"] |= {"stream": 7.5, "device": 10**30, "Sequence number": "a", "External id": None}
+    assert measure(read([write(tmp_path, document)])).mean.wall_ns == 100
+
+
 def test_several_devices_in_one_file_are_several_ranks(tmp_path):
     one, two = trace(device=[GEMM]), trace(device=[("gemm", 7, 0, 80, 0)], device_index=1)
     one["traceEvents"] += two["traceEvents"]
@@ -87,6 +93,7 @@ def test_several_devices_in_one_file_are_several_ranks(tmp_path):
     assert [(ledger.scope.ranks, ledger.wall_ns) for ledger in measured.ledgers[:-1]] == [((0,), 100), ((1,), 80)]
 
 
+_KERNEL = '{"ph": "X", "cat": "kernel", "name": "x", "ts": %s, "dur": 1, "args": %s}'
 DAMAGE = {
     "missing": (None, "there is no such file"),
     "empty": (b"", "empty"),
@@ -98,6 +105,16 @@ DAMAGE = {
     "no events": (b'{"traceEvents": []}', "no trace events"),
     "another schema": (b'{"rows": [1, 2]}', "no trace events"),
     "wrong types": (b'{"traceEvents": {"a": 1}}', "not a Kineto trace"),
+    "endless nesting": (
+        b'{"traceEvents": [' + (_KERNEL % (1, "[" * 5000 + "]" * 5000)).encode() + b"]}",
+        "recursion|no reader|not a Kineto trace",
+    ),
+    "a stamp of a million digits": (b'{"traceEvents": [' + (_KERNEL % ("1e999999", "{}")).encode() + b"]}", "none of its"),
+    "a rank that is no number": (b'{"distributedInfo": {"rank": "a"}, "traceEvents": []}', "not a Kineto trace"),
+    "a base that is no number": (
+        b'{"baseTimeNanoseconds": "x", "traceEvents": [' + (_KERNEL % (1, "{}")).encode() + b"]}",
+        "baseTimeNanoseconds",
+    ),
     "no work": (b'{"traceEvents": [{"ph": "i", "name": "x", "ts": 1}]}', "none of its 1 events"),
 }
 

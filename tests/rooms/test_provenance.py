@@ -108,7 +108,8 @@ def test_ranks_add_what_only_they_know() -> None:
         return Facts(
             rank=number, local_rank=number, world=2, vendor="cpu", device="cpu", backend="gloo", threads=1,
             text="python", digests={"text": "t", "weights_final": weights}, seeds={"job": 1},
-            parameters=1, model_flops=1, matmul_rate=Claim(value=1, unit="FLOP/s", source="probe"), torch_build={"version": "2"},
+            parameters=1, model_flops=1, torch_build={"version": "2"},
+            matmul_rate=Claim(value=1, unit="FLOP/s", source="probe"),
         )  # fmt: skip
 
     known = Provenance(text="")

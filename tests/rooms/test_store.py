@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainyard.cli.runs import document
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, PlaceUnwritable, UnknownName
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
@@ -114,6 +116,17 @@ def test_samples_cut_anywhere_give_the_whole_lines_before_the_cut(
     assert read[:whole] == list(samples()[:whole])
     # A last line that lost nothing but its newline is whole too.
     assert len(read) == whole + (data[cut : cut + 1] == b"\n")
+
+
+def test_a_loss_that_is_no_number_is_kept_as_such(store: Store) -> None:
+    run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00Z")
+    store.begin(run, JOB_TEXT)
+    store.finish(msgspec.structs.replace(run, state="complete", samples=samples(float("nan"))))
+    losses = [sample.loss for sample in store.load(run.id).samples]
+    assert len(losses) == 12
+    assert all(math.isnan(loss) for loss in losses)
+    figures = document(store.load(run.id), store.runs / run.id)["summary"]
+    assert figures["loss_first"] is None
 
 
 @pytest.mark.parametrize("name", ["job.toml", "samples/rank1.jsonl", "ledgers.json"])

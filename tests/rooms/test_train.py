@@ -47,6 +47,7 @@ def train(job, steps=STEPS):
     from trainyard.train.ranks import Ranks
     from trainyard.train.trainer import Trainer
 
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
     trainer = Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), model_flops=0)
     return [trainer(step) for step in range(steps)], trainer
 
@@ -204,11 +205,15 @@ def test_bfloat16_keeps_float32_weights_and_stays_near(text):
 
 
 @pytest.mark.torch
-def test_gradients_are_clipped_to_one(text):
+def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
+    pytest.importorskip("torch")
+    from trainyard.train import trainer as trainers
+
+    monkeypatch.setattr(trainers, "CLIP", 0.25)
     outcomes, trainer = train(a_job(text=text), steps=1)
-    assert outcomes[0].grad_norm > 1
+    assert outcomes[0].grad_norm > 0.25
     squares = sum(float(p.grad.square().sum()) for p in trainer.spread.decoder.parameters())
-    assert squares**0.5 == pytest.approx(1, rel=1e-4)
+    assert squares**0.5 == pytest.approx(0.25, rel=1e-4)
 
 
 @pytest.mark.torch

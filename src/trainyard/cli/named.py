@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-
+from trainyard.cli.output import say
 from trainyard.compare.side import Side
 from trainyard.errors import UnknownName
 from trainyard.record import Run
@@ -43,16 +42,12 @@ class Named(NamedTuple):
         return view_of_traces(self.measured)
 
 
-def store() -> Store:
-    return Store(say=lambda text: click.echo(f"note: {text}", err=True))
-
-
 def find(name: str) -> Named:
     """Raises `UnknownName` for a name that is neither a path nor a run."""
     path = Path(name)
     if path.exists() and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure(read([path])))
-    kept = store()
+    kept = Store(say=say)
     folder = kept.find(name)
     run = kept.load(name)
     traces = [folder / relative for relative in run.trace if (folder / relative).is_file()]

@@ -17,12 +17,10 @@ from trainyard import units
 from trainyard.cli.output import console, print_json, say
 from trainyard.cli.runs import document
 from trainyard.ledger import Ledger
-from trainyard.record import Run
 from trainyard.report.build import view_of_run
 from trainyard.report.terminal import print_view
 from trainyard.run.harness import Progress, execute
 from trainyard.store.store import Store, check_tag
-from trainyard.store.summary import summarise
 from trainyard.trace.measure import Measured, measure, read
 
 
@@ -70,18 +68,8 @@ def command(job: Path, tag: str | None, port: int | None, as_json: bool, quiet: 
         print_json({**document(run, store.runs / run.id), "notes": notes})
         return
     click.echo(f"run {run.id}  {store.runs / run.id}")
-    if cost := _profiler_cost(run):
-        click.echo(cost)
     click.echo()
     print_view(view_of_run(run, book.measured), console())
-
-
-def _profiler_cost(run: Run) -> str:
-    figures = summarise(run)
-    if figures.profiler_ns is None:
-        return ""
-    share = units.show_share(figures.profiler_ns, figures.step_ns)
-    return f"the profiler itself cost {units.show_ns(figures.profiler_ns)} ns a step ({share} of an unprofiled one)"
 
 
 @contextmanager

@@ -21,9 +21,13 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 def document(run: Run, folder: Path) -> dict[str, Any]:
     """A run as plain data: all of its record, its folder, and the figures that follow from it."""
-    fields = msgspec.to_builtins(run, enc_hook=encode_hook)
-    figures = msgspec.to_builtins(summarise(run))
-    return {"schema": run.schema, "state": run.state, **fields, "folder": str(folder), "summary": figures}
+    said = {"schema": run.schema, "state": run.state, "folder": str(folder)}
+    return {**said, **_plain(run), "summary": _plain(summarise(run))}
+
+
+def _plain(value: msgspec.Struct) -> dict[str, Any]:
+    """Through JSON and back, so that a loss that is not a number becomes null, as JSON wants it."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=encode_hook))
 
 
 @click.group(invoke_without_command=True)
@@ -129,7 +133,7 @@ def delete(store: Store, run: str, yes: bool, as_json: bool) -> None:
     """Remove a run's folder and all that is in it."""
     folder = store.find(run)
     if not yes:
-        state = store.load(run).state
+        state = next((row.state for row in store.rows() if row.id == folder.name), "unreadable")
         click.confirm(f"Delete {folder} ({state}) and all that is in it?", abort=True, err=True)
     _told(store.delete(str(folder)).name, "is deleted", as_json, deleted=True)
 

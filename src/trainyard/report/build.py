@@ -56,7 +56,7 @@ def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
     """rank -> the mean of its full steps (of all its parts where none is full)."""
     by_rank: dict[int, list[Ledger]] = {}
     for ledger in ledgers:
-        if ledger.scope.reduce == "one":
+        if ledger.scope.reduce == "one" and ledger.scope.ranks:
             by_rank.setdefault(ledger.scope.ranks[0], []).append(ledger)
     return {
         rank: ledgers_of.mean([ledger for ledger in own if not ledger.scope.partial] or own)

@@ -48,8 +48,14 @@ def figures_of_run(run: Run) -> list[Figure]:
     if summary.memory_bytes:
         made.append(_figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
     if summary.profiler_ns is not None and summary.step_ns:
-        cost = f"{100 * summary.profiler_ns / summary.step_ns:.1f}"
-        made.append(Figure(label="profiler's cost", value=cost, unit="%", means="A profiled step against a bare one."))
+        made.append(
+            _figure(
+                "profiler's cost",
+                units.show_share(summary.profiler_ns, summary.step_ns),
+                "How much longer the median profiled step took than the median unprofiled one.",
+                f"{units.show_time(summary.profiler_ns)} a step",
+            )
+        )
     if summary.loss_first is not None and summary.loss_last is not None:
         change = f"from {summary.loss_first:.3f}"
         made.append(Figure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means="Nats a token."))

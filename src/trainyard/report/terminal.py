@@ -24,7 +24,7 @@ def print_view(view: View, console: Console, kernels: int = 8) -> None:
 
 def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = False) -> None:
     """Every rank's every step by kind of account, ms; the first dozen unless `everything`."""
-    parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one"]
+    parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one" and ledger.scope.ranks]
     kinds = [kind for kind in words.KINDS if any(kind in ledger.by_kind() for ledger in parts)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("rank", justify="right")

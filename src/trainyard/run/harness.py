@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from trainyard import plugins
 from trainyard.errors import RankDied, TrainyardError
@@ -22,7 +22,7 @@ from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Run, Sample
 from trainyard.run import claims, provenance
 from trainyard.run.facts import read_facts
-from trainyard.store.folder import read_samples
+from trainyard.store.folder import decode_sample, read_samples
 from trainyard.store.store import Store, new_id, now
 from trainyard.units import show_time
 
@@ -62,19 +62,23 @@ def execute(
     """
     vendors = plugins.load_all("vendors")
     seen = tuple(devices) if devices is not None else find_devices(vendors)
-    holds = capacity(seen)
-    job.check_fits(holds, f"this machine ({seen[0].name})")
+    job.check_fits(capacity(seen), f"this machine ({seen[0].name})")
     ranks_get = environment(job.layout.ranks, vendors)
     launcher = Local(port, ranks_get)
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, ranks_get))
     files = launcher.render(job, [worker, str(store.runs / run.id)])
     folder = store.begin(run, job_text)
-    for name, contents in files.items():
-        (folder / name).write_text(contents, "utf-8")
-    say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-    started = launcher.submit(folder)
     try:
-        _follow(launcher, started, folder, job, progress)
+        for name, contents in files.items():
+            (folder / name).write_text(contents, "utf-8")
+        started = launcher.submit(folder)
+    except TrainyardError:
+        store.delete(run.id)  # what never started is no run
+        raise
+    say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
+    try:
+        clocks = _follow(launcher, started, folder, job, progress, vendors)
+        run = replace(run, provenance=replace(run.provenance, clocks={**run.provenance.clocks, **clocks}))
     finally:
         launcher.cancel(started)  # nothing is left to end, unless we were interrupted
     if launcher.status(started) != "ended":
@@ -116,8 +120,19 @@ def steps_of(measure: Measure) -> int:
     return measure.warmup + measure.steps * measure.repeats + (measure.profiled + 1 if measure.profiled else 0)
 
 
-def _follow(launcher: Local, started: str, folder: Path, job: Job, progress: Callable[[Progress], None]) -> None:
-    """Until the launcher says that the job has ended or failed."""
+def _follow(
+    launcher: Local,
+    started: str,
+    folder: Path,
+    job: Job,
+    progress: Callable[[Progress], None],
+    vendors: Mapping[str, Vendor],
+) -> dict[str, str]:
+    """Until the launcher says that the job has ended or failed; clocks and power at work.
+
+    They are read after the first step, while warm-up goes on: asking a driver must not disturb a measured step.
+    """
+    clocks: dict[str, str] = {}
     of = steps_of(job.measure)
     told = _appended(folder / "samples" / "rank0.jsonl")
     step = 0
@@ -128,8 +143,11 @@ def _follow(launcher: Local, started: str, folder: Path, job: Job, progress: Cal
             step += 1
             rate = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
             progress(Progress(step, of, sample.loss, rate))
+        if step and step < job.measure.warmup and not clocks:
+            clocks = {f"at_work.{name}": value for name, value in provenance.telemetry(vendors).items()}
         if running:
             time.sleep(_POLL_S)
+    return clocks
 
 
 def _appended(path: Path) -> Iterator[list[Sample]]:
@@ -143,7 +161,7 @@ def _appended(path: Path) -> Iterator[list[Sample]]:
                 data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         at += len(whole)
-        yield [msgspec.json.decode(line, type=Sample) for line in whole.splitlines()]
+        yield [decode_sample(line) for line in whole.splitlines()]
 
 
 def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
@@ -151,8 +169,8 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     facts = read_facts(folder)
     samples = tuple(read_samples(folder))
     traces = sorted(path.relative_to(folder).as_posix() for path in (folder / "traces").glob("rank*.json*"))
-    known = msgspec.structs.replace(run, samples=samples, trace=tuple(traces))
-    return msgspec.structs.replace(
+    known = replace(run, samples=samples, trace=tuple(traces))
+    return replace(
         known,
         provenance=provenance.with_facts(run.provenance, facts),
         claims=claims.of_run(known, facts, vendors),
@@ -166,11 +184,11 @@ def _booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str
         start = time.perf_counter_ns()
         try:
             ledgers = book([folder / name for name in run.trace])
-        except TrainyardError as error:
-            store.finish(_failed(run, f"its traces could not be booked: {error.says}"))
+        except Exception as error:  # even a fault of ours must not lose what was measured
+            store.finish(_failed(run, f"its traces could not be booked: {error}"))
             raise
         say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")
-    return store.finish(msgspec.structs.replace(run, state="complete", ledgers=tuple(ledgers)))
+    return store.finish(replace(run, state="complete", ledgers=tuple(ledgers)))
 
 
 def _last_step(run: Run, rank: int) -> str:
@@ -179,4 +197,4 @@ def _last_step(run: Run, rank: int) -> str:
 
 
 def _failed(run: Run, why: str) -> Run:
-    return msgspec.structs.replace(run, state="failed", failure=why)
+    return replace(run, state="failed", failure=why)

@@ -33,18 +33,20 @@ _ASSIGNED = re.compile(r"([\w\-]*(?:token|key|secret|passw|signature)[\w\-]*=)[^
 def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_get: Mapping[str, str]) -> Provenance:
     """What is known before a rank starts. `ranks_get`: variables the launcher adds for the ranks."""
     drivers = {f"{d.vendor}.{d.index}": d.facts["driver"] for d in devices if "driver" in d.facts}
-    telemetry = {
-        f"{name}.{fact}": value for name, vendor in vendors.items() for fact, value in vendor.telemetry().items()
-    }
     return Provenance(
         code=code(Path.cwd()),
         packages=packages(),
         driver=drivers,
         devices=tuple(devices),
         environment=environment({**ranks_get, **os.environ}),
-        clocks=telemetry,
+        clocks=telemetry(vendors),
         host=host(vendors),
     )
+
+
+def telemetry(vendors: Mapping[str, Vendor]) -> dict[str, str]:
+    """`<vendor>.<device>.<fact>` -> clocks, power and load now."""
+    return {f"{name}.{fact}": value for name, vendor in vendors.items() for fact, value in vendor.telemetry().items()}
 
 
 def with_facts(known: Provenance, facts: Sequence[Facts]) -> Provenance:

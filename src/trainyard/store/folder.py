@@ -100,11 +100,19 @@ def _lines(path: Path) -> Iterable[Sample]:
         if not line:
             continue
         try:
-            yield msgspec.json.decode(line, type=Sample)
+            yield decode_sample(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             if number == len(lines):  # the last line has no newline after it: torn
                 return
             raise BadFile(f"{path}:{number}: not a sample: {error}.") from error
+
+
+def decode_sample(line: bytes) -> Sample:
+    """One line of a sample file. JSON has no word for a loss that is not a number: it is written as null."""
+    fields = msgspec.json.decode(line)
+    if isinstance(fields, dict) and fields.get("loss", 0.0) is None:
+        fields["loss"] = float("nan")
+    return msgspec.convert(fields, Sample)
 
 
 def _sample_files(folder: Path) -> list[Path]:

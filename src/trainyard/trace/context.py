@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard import words
-from trainyard.events import CALL, I8, I32, NOTE, OP, PYTHON, Events
+from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events
 from trainyard.trace.ops import class_of, host_cause
 
 PHASES = list(words.PHASES)

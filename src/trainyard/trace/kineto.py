@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -39,8 +39,8 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _Distributed(msgspec.Struct):
-    rank: int = -1
-    world_size: int = 1
+    rank: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
+    world_size: Annotated[int, msgspec.Meta(ge=1, lt=2**31)] = 1
     backend: str = ""
     pg_config: list[dict[str, Any]] | None = None
 
@@ -53,14 +53,18 @@ class _File(msgspec.Struct):
     host_name: str = ""
 
 
+_LARGEST = 2**63 - 1
+_Int = Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+
+
 class _Args(msgspec.Struct, gc=False):
-    correlation: int = -1
-    external_id: int = msgspec.field(name="External id", default=-1)
-    old_external_id: int = msgspec.field(name="external id", default=-1)
-    device: int = -1
-    stream: int | str = -1
-    seq: int = msgspec.field(name="Sequence number", default=-1)
-    forward_thread: int = msgspec.field(name="Fwd thread id", default=0)
+    correlation: _Int = -1
+    external_id: _Int = msgspec.field(name="External id", default=-1)
+    old_external_id: _Int = msgspec.field(name="external id", default=-1)
+    device: _Int = -1
+    stream: _Int | str = -1
+    seq: _Int = msgspec.field(name="Sequence number", default=-1)
+    forward_thread: _Int = msgspec.field(name="Fwd thread id", default=0)
 
 
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET}
@@ -140,7 +144,7 @@ def _decode(path: Path, data: bytes) -> _File:
     bare = data.lstrip()[:1] == b"["
     try:
         return _File(traceEvents=_decode_list(data)) if bare else _decode_file(data)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, RecursionError) as error:
         raise BadFile(f"{path}: not a Kineto trace: {error}.", "Was another tool's file named?") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return _decode_slowly(path, data, str(error))
@@ -164,7 +168,10 @@ class _Builder:
 
     def __init__(self, path: Path, document: _File) -> None:
         self.path, self.document = path, document
-        self.base = int(document.baseTimeNanoseconds or 0)
+        try:
+            self.base = int(document.baseTimeNanoseconds)
+        except ValueError as error:
+            raise BadFile(f"{path}: baseTimeNanoseconds is {document.baseTimeNanoseconds!r}, no number.") from error
         self.names: dict[str, int] = {}
         self.threads: dict[tuple[bytes, bytes], int] = {}
         self.thread_names: dict[int, str] = {}
@@ -269,7 +276,7 @@ class _Builder:
                 **{
                     name: plain[field]
                     for name, field in zip(_Args.__struct_fields__, _Args.__struct_encode_fields__)
-                    if isinstance(plain.get(field), int) and not isinstance(plain.get(field), bool)
+                    if type(plain.get(field)) is int and abs(plain[field]) <= _LARGEST
                 }
             )
 

@@ -70,7 +70,7 @@ def _by_library(read: Callable[[Any, Any, int], Any]) -> list[Any]:
 
 def _seen(nvml: Any, handle: Any, index: int) -> DeviceSeen:
     facts = {
-        "uuid": _try(nvml, lambda h: nvml.nvmlDeviceGetUUID(h), handle),
+        "uuid": _try(nvml, lambda h: _text(nvml.nvmlDeviceGetUUID(h)), handle),
         "driver": _try(nvml, lambda _: nvml.nvmlSystemGetDriverVersion(), handle),
         "cuda_driver": _try(nvml, lambda _: nvml.nvmlSystemGetCudaDriverVersion(), handle),
         "pci": _try(nvml, lambda h: _text(nvml.nvmlDeviceGetPciInfo(h).busId), handle),

@@ -61,16 +61,17 @@ function section(id, title, note, { nav = "", csv = null, png = null } = {}) {
   return card;
 }
 
-/** Runs `draw` now, and again when the element's width or the theme changes. */
+/** Runs `draw` now, and again when the element's width or the theme changes. A page without a width, in a tab not yet shown, waits. */
 function redrawn(element, draw) {
   let width = 0;
-  new ResizeObserver(() => {
+  const again = () => width > 0 && draw();
+  const measure = () => {
     if (Math.round(element.clientWidth) === width) return;
     width = Math.round(element.clientWidth);
-    draw();
-  }).observe(element);
-  watch((changed) => changed.includes("theme") && draw());
-  darkWanted.addEventListener("change", draw);
-  width = Math.round(element.clientWidth);
-  draw();
+    again();
+  };
+  new ResizeObserver(measure).observe(element);
+  watch((changed) => changed.includes("theme") && again());
+  darkWanted.addEventListener("change", again);
+  measure();
 }

@@ -94,7 +94,8 @@ function paintRow(lane, from, to, row, sums, paint) {
     row[slot] = sums[slot] / weight;
     row[slot + 1] = sums[slot + 1] / weight;
     row[slot + 2] = sums[slot + 2] / weight;
-    row[slot + 3] = Math.min(1, weight) * 255;
+    // The root lifts what is seldom busy: a lone short slice is pale, but seen.
+    row[slot + 3] = Math.min(1, weight ** 0.45) * 255;
   }
   for (let i = first; i < at; i += 1) {
     const colour = paint[lane.kinds[i]];

@@ -18,9 +18,11 @@ function figure({ label, value, unit, change, better, means }) {
 }
 
 function foot() {
-  if (view.limits.length) {
-    const card = section("limits", "Limits", "what these numbers cannot say");
-    card.append(el("ul", { class: "limits" }, ...view.limits.map((limit) => el("li", {}, limit))));
+  for (const [id, title, note, lines] of [
+    ["notes", "Notes", "how the ledger came about", view.notes],
+    ["limits", "Limits", "what these numbers cannot say", view.limits],
+  ]) {
+    if (lines.length) section(id, title, note).append(el("ul", { class: "limits" }, ...lines.map((line) => el("li", {}, line))));
   }
   content.append(el("footer", {}, view.generated));
 }

@@ -39,18 +39,17 @@ function drawRuler(line, pen) {
 /** Rank names, hosts' borders, steps' borders, and the slices that are pointed at or chosen. */
 function drawMarks(line, pen) {
   const first = line.rows.filter(({ lane }, at) => !at || lane.rank !== line.rows[at - 1].lane.rank);
-  const few = line.lanes.length <= 24;
   const pitch = first.length > 1 ? first[1].y - first[0].y : 99;
   const every = [1, 2, 4, 8, 16, 32, 64, 128].find((count) => count * pitch >= 14) ?? 256;
   const blamed = view.heat?.blamed ?? -1;
   const loud = first.filter(({ lane }) => lane.rank === state.rank || lane.rank === blamed);
-  for (const row of few ? line.rows : first) {
+  for (const row of line.named ? line.rows : first) {
     const { rank } = row.lane;
     const special = rank === blamed || rank === state.rank;
     const y = RULER + row.y - line.scroll;
     const crowded = loud.some((other) => other !== row && Math.abs(other.y - row.y) < 13);
-    if (!few && !special && (first.indexOf(row) % every || crowded)) continue;
-    const text = few ? line.laneName(row.lane) : rank === blamed || rank === state.rank ? `rank ${rank} ▸` : `rank ${rank}`;
+    if (!line.named && !special && (first.indexOf(row) % every || crowded)) continue;
+    const text = line.named ? line.laneName(row.lane) : rank === blamed || rank === state.rank ? `rank ${rank} ▸` : `rank ${rank}`;
     write(pen, fitted(text, line.gutter - 10, SMALL), line.gutter - 8, y + Math.max(row.height / 2 + 3, 10), { align: "right", fill: ink(rank === blamed ? "--bad" : rank === state.rank ? "--accent" : "--dim") });
   }
   for (const row of first.slice(1)) {

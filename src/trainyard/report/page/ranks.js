@@ -87,7 +87,9 @@ function heatCell(heat, plan, row, column, limit) {
   const size = fixed(Math.abs(deviation) / scale.size, scale.digits);
   const told = /[1-9]/.test(size) ? (deviation < 0 ? "−" : "+") + size : "0";
   if (textWidth(told, SMALL) > plan.wide - 6) return [box];
-  return [box, svg("text", { class: "told", x: plan.x(column + 0.5), y: y + 14, "text-anchor": "middle", fill: onto(fill) }, told)];
+  const number = svg("text", { class: "told", x: plan.x(column + 0.5), y: y + 14, "text-anchor": "middle" }, told);
+  number.style.fill = onto(fill);
+  return [box, number];
 }
 
 function heatLines(heat, row, column) {

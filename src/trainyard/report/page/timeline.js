@@ -52,8 +52,8 @@ class Line {
   /** Lays out lanes: thin ones where there are many, those of the selected rank tall enough for names. */
   layout() {
     const thin = Math.max(5, Math.min(28, Math.floor(460 / this.lanes.length)));
-    const few = this.lanes.length <= 24;
-    this.gutter = few ? Math.min(170, 22 + Math.max(...this.lanes.map((lane) => textWidth(this.laneName(lane), SMALL)))) : 66;
+    this.named = thin >= 11;
+    this.gutter = this.named ? Math.min(170, 22 + Math.max(...this.lanes.map((lane) => textWidth(this.laneName(lane), SMALL)))) : 66;
     let y = 0;
     this.rows = this.lanes.map((lane, at) => {
       if (at && lane.rank !== this.lanes[at - 1].rank && thin > 8) y += 3;
@@ -104,7 +104,7 @@ class Line {
   paint() {
     const colours = this.packed.legend.map(({ colour }) => tuned(colour, 1.9));
     const filtered = Boolean(state.q || state.kind);
-    return this.packed.looks.map((look, kind) => [...colours[look], filtered && !this.matches(kind) ? 0.13 : 1, filtered && this.matches(kind)]);
+    return this.packed.looks.map((look, kind) => [...colours[look], filtered && !this.matches(kind) ? 0.015 : 1, filtered && this.matches(kind)]);
   }
 
   x(ns) { return this.gutter + ((ns - this.from) / (this.to - this.from)) * this.inner; }

@@ -10,8 +10,13 @@ function waterfall() {
   });
   const host = el("div", { class: "chart" });
   card.append(host, details("The waterfall as a table", waterfallRows));
-  redrawn(host, () => host.replaceChildren(drawWaterfall(host.clientWidth)));
-  watch((changed) => changed.includes("account") && host.replaceChildren(drawWaterfall(host.clientWidth)));
+  const draw = () => {
+    const focused = [...host.querySelectorAll(".bar")].indexOf(document.activeElement);
+    host.replaceChildren(drawWaterfall(host.clientWidth));
+    if (focused >= 0) host.querySelectorAll(".bar")[focused].focus();
+  };
+  redrawn(host, draw);
+  watch((changed) => changed.includes("account") && draw());
 }
 
 function waterfallRows() {
