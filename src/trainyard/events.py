@@ -79,10 +79,10 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's profile. `names[i]` is the text of name i, `streams[i]` of stream i. `span` is what the profiler recorded, (start, stop).
-
-    `main` is the training thread (an index into `threads`), `devices` how many the host has by the file's word,
-    `notes` what the reader must tell the user.
+    """One rank's profile. `names[i]` is the text of name i, `streams[i]` of stream i. `span` is what the profiler
+    recorded, (start, stop). `main` is the training thread (an index into `threads`), `devices` how many the host
+    has by the file's word, `group_sizes` the sizes of the process groups it names, `axis` the mesh axis that all
+    ranks form where the job's layout has one only, `notes` what the reader must tell the user.
     """
 
     source: str
@@ -101,6 +101,8 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 0
     host_name: str = ""
     backend: str = ""
+    group_sizes: tuple[int, ...] = ()
+    axis: str = ""
     notes: tuple[str, ...] = ()
 
     @property

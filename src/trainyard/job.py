@@ -70,6 +70,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def ranks(self) -> int:
         return self.dp_replicate * self.dp_shard * self.tp * self.cp * self.pp
 
+    @property
+    def only_axis(self) -> str:
+        """The one axis that all ranks form, or empty when there are several or one rank."""
+        wide = [axis for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp") if getattr(self, axis) > 1]
+        return wide[0] if len(wide) == 1 else ""
+
     def __str__(self) -> str:
         parts = [f"{field} {getattr(self, field)}" for field in self.__struct_fields__ if getattr(self, field) > 1]
         return " x ".join(parts) or "one rank"

@@ -51,7 +51,7 @@ def find(name: str) -> Named:
     folder = kept.find(name)
     run = kept.load(name)
     traces = [folder / relative for relative in run.trace if (folder / relative).is_file()]
-    return Named(run.id, measure(read(traces), source=run.id) if traces else None, run)
+    return Named(run.id, measure(read(traces), source=run.id, axis=run.job.layout.only_axis) if traces else None, run)
 
 
 def find_traces(paths: Sequence[str], window: str) -> Measured:

@@ -27,11 +27,12 @@ from trainyard.trace.measure import Measured, measure, read
 class Booking:
     """Books a run's profiler files, and keeps what was concluded from them for the view."""
 
-    def __init__(self) -> None:
+    def __init__(self, axis: str) -> None:
+        self.axis = axis
         self.measured: Measured | None = None
 
     def __call__(self, paths: list[Path]) -> Sequence[Ledger]:
-        self.measured = measure(read(paths))
+        self.measured = measure(read(paths), axis=self.axis)
         return self.measured.ledgers
 
 
@@ -48,7 +49,7 @@ def command(job: Path, tag: str | None, port: int | None, as_json: bool, quiet: 
     store, under $TRAINYARD_STORE or ~/.local/share/trainyard.
     """
     wanted = jobs.load(job)
-    store, book = Store(say=say), Booking()
+    store, book = Store(say=say), Booking(wanted.layout.only_axis)
     if tag:
         check_tag(tag)
     with _shown(quiet) as progress:

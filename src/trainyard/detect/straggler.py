@@ -27,7 +27,7 @@ class Straggler:
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Events] | None) -> Sequence[Finding]:
         waits = {account: ns for account, ns in ledger.by_account().items() if account.kind == "straggler"}
         cost = sum(waits.values())
-        if not ledger.wall_ns or cost < _LEAST * ledger.wall_ns:
+        if not _matters(ledger):
             return ()
         late, total = late_rank(ledger), sum(ledger.late.values())
         step = f"{units.show_time(cost)} of every {units.show_time(ledger.wall_ns)} step"
@@ -56,8 +56,12 @@ class Straggler:
 
 
 def late_rank(ledger: Ledger) -> int | None:
-    """The one rank that at least half of all waiting is for, or None."""
-    if not ledger.late:
+    """The one rank that at least half of all waiting is for, or None, also where waiting hardly matters."""
+    if not ledger.late or not _matters(ledger):
         return None
     rank, ns = max(ledger.late.items(), key=lambda item: item[1])
     return rank if ns >= _ONE_RANK * sum(ledger.late.values()) else None
+
+
+def _matters(ledger: Ledger) -> bool:
+    return bool(ledger.wall_ns) and ledger.by_kind().get("straggler", 0) >= _LEAST * ledger.wall_ns

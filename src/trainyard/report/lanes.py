@@ -7,6 +7,7 @@ import numpy as np
 from trainyard.events import I64
 from trainyard.report.view import Lane, Legend, Timeline
 from trainyard.trace.measure import Measured, RankTrace
+from trainyard.trace.steps import BEFORE, WINDOW
 
 _MOST = 100_000
 
@@ -50,7 +51,7 @@ def timeline(measured: Measured, most: int = _MOST) -> Timeline:
         names=list(names.numbers),
         legend=tuple(Legend(label=label, colour=colour) for label, colour in zip(looks.numbers, colours)),
         lanes=tuple(lanes),
-        steps=tuple((p.label, p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
+        steps=tuple((_step(p.label), p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
         events=events,
         merged=max(0, events - drawn),
         aligned=aligned,
@@ -115,6 +116,10 @@ def _collective_rows(rank: RankTrace) -> I64:
     order = np.argsort(starts, kind="stable")
     place = np.searchsorted(starts[order], rank.waits.stop, "left")
     return rows[order][np.minimum(place, len(rows) - 1)]
+
+
+def _step(label: str) -> str:
+    return label if label in (BEFORE, WINDOW) else f"step {label}"
 
 
 def _name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:

@@ -24,6 +24,8 @@ class _Step(NamedTuple):
     colour: str
     evidence: str = ""
     account: Account | None = None
+    before_ns: int = 0
+    """What of the account stands in the bar before this one."""
     role: Literal["ideal", "step"] = "step"
 
 
@@ -38,7 +40,7 @@ def waterfall(
     bars: list[Bar] = []
     at = 0
     for step in _steps(mean, kernels, ideal):
-        whiskers = _spread(step.account, at, ranks) if step.account else None
+        whiskers = _spread(step.account, at - step.before_ns, ranks) if step.account else None
         bars.append(
             Bar(
                 label=step.label,
@@ -69,7 +71,7 @@ def _steps(mean: Ledger, kernels: list[Busy], ideal: tuple[int, str] | None) -> 
             step = _Step(account.label, ns, account.colour, _evidence(mean, account, kernels), account)
             if str(account) == "compute/matmul" and ideal and ideal[0] < ns:
                 made.append(_Step("Ideal matmul", ideal[0], _IDEAL_COLOUR, ideal[1], role="ideal"))
-                step = step._replace(label="Matmul below that", ns=ns - ideal[0])
+                step = step._replace(label="Matmul below that", ns=ns - ideal[0], before_ns=ideal[0])
             made.append(step)
         if len(small) > 1:
             listed = ", ".join(f"{account.what} {units.show_time(own[account])}" for account in small[:4])

@@ -75,7 +75,7 @@ def classify(events: Events, context: Context, keys: Keys) -> Classified:
             found = work.collectives.get(row) or _launching_collective(events, int(launcher[row]))
             found = found or Collective(name=kernels.collective_of(events.names[name]))
             collectives[row] = found
-            group = group_of(found.group, found.members, events.world)
+            group = group_of(found, events)
             key[row] = keys.number(Account("comm", found.name, group), when)
             continue
         if ident not in column_of:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trainyard.events import Collective
+from trainyard.events import Collective, Events
 from trainyard.vendors.kernels import collective_of
 
 _BYTES = {
@@ -19,13 +19,17 @@ _ODD = re.compile(r"[^A-Za-z0-9_.\-]+")
 _SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(?P<name>\w+)")
 
 
-def group_of(description: str, members: int, world: int) -> str:
-    """The mesh axis: from the description (`mesh_<axis>`), else `world` or `sub<size>`; empty where unsaid."""
-    if description.startswith("mesh_"):
-        return _ODD.sub("_", description.removeprefix("mesh_"))[:64] or "world"
+def group_of(collective: Collective, events: Events) -> str:
+    """The mesh axis: from the group's description (`mesh_<axis>`), else for all ranks the layout's only axis or
+    `world`, else `sub<size>`; empty where the file does not tell the group."""
+    if collective.group.startswith("mesh_"):
+        return _ODD.sub("_", collective.group.removeprefix("mesh_"))[:64] or "world"
+    world = events.world
+    only_world = bool(events.group_sizes) and all(size in (1, world) for size in events.group_sizes)
+    members = collective.members or (world if only_world else 0)
     if not members:
         return ""
-    return "world" if world <= 1 or members >= world else f"sub{members}"
+    return (events.axis or "world") if members >= world else f"sub{members}"
 
 
 def collective_from_args(

@@ -45,9 +45,7 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
         found = host.collectives[row]
         collectives[len(begin) + place] = found
         phase = int(context.phase[around]) if around >= 0 else _OTHER
-        span_keys.append(
-            keys.number(Account("comm", found.name, group_of(found.group, found.members, events.world)), phase)
-        )
+        span_keys.append(keys.number(Account("comm", found.name, group_of(found, events)), phase))
     return Classified(
         start=np.concatenate([begin, host.start[spans]]),
         stop=np.concatenate([end, host.stop[spans]]),

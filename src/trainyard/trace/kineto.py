@@ -248,6 +248,9 @@ class _Builder:
             devices=len(known),
             host_name=self.document.host_name,
             backend=info.backend,
+            group_sizes=tuple(
+                size for group in info.pg_config or () if isinstance(size := group.get("pg_size"), int) and size > 0
+            ),
             notes=tuple(notes),
         )
 

@@ -57,9 +57,12 @@ class Measured(NamedTuple):
         return (*(ledger for rank in self.ranks for ledger in rank.ledgers), self.mean)
 
 
-def measure(traces: Sequence[Events], window: Literal["steps", "all"] = "steps", source: str = "") -> Measured:
-    """Ledgers of each rank and part, and the mean of the full steps. Raises `BadInput` for ranks of different jobs."""
-    traces = _numbered(traces)
+def measure(
+    traces: Sequence[Events], window: Literal["steps", "all"] = "steps", source: str = "", axis: str = ""
+) -> Measured:
+    """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form,
+    where the job's layout has only one. Raises `BadInput` for ranks of different jobs."""
+    traces = [msgspec.structs.replace(events, axis=axis) if axis else events for events in _numbered(traces)]
     keys = [Keys() for _ in traces]
     contexts = [context(events) for events in traces]
     classified = [
