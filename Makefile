@@ -14,7 +14,7 @@ CARRIED := click rich markdown-it-py mdurl pygments msgspec pytest pytest-timeou
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-light lint docs bench device-evidence carry clean
+.PHONY: help env demo demo-trace test test-light lint docs bench device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,11 @@ demo: $(READY)  ## train with two ranks, print the ledger, write out/demo.html
 	$(BIN)/trainyard run examples/tiny.toml --tag demo
 	$(BIN)/trainyard report demo --out out/demo.html
 	@echo "The page is out/demo.html."
+
+demo-trace: $(READY)  ## record anew the trace that `trainyard demo` shows
+	$(BIN)/trainyard run examples/tiny-fsdp.toml --tag demo-trace
+	rm -f src/trainyard/data/demo/*
+	cp "$$($(BIN)/trainyard runs show demo-trace --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["folder"])')"/traces/* src/trainyard/data/demo/
 
 test: lint test-light $(READY)  ## lint, the tests without torch, then all tests with coverage
 	$(PYTEST) --cov --cov-report=term:skip-covered

@@ -169,7 +169,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
 
 
-_UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`(?: - at `\$(?P<path>[^`]*)`)?")
+_PLACED = re.compile(r"(?P<says>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
+_UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`")
+
+
+def _placed(error: str) -> tuple[str, str]:
+    """msgspec's "says - at `$.path`" as (says, path)."""
+    match = _PLACED.match(error)
+    return (match["says"], match["path"] or "") if match else (error, "")
 
 
 def _fields_at(path: str) -> tuple[str, ...]:
@@ -188,12 +195,12 @@ def parse(text: str, where: str) -> Job:
     except tomllib.TOMLDecodeError as error:
         raise BadJob(f"{where}: not TOML: {error}.") from error
     except msgspec.ValidationError as error:
-        says, hint = str(error), ""
-        if match := _UNKNOWN_KEY.search(says):
-            path = match["path"] or ""
-            says = f"unknown key {match['key']!r} at ${path}"
-            hint = nearest(match["key"], _fields_at(path))
-        raise BadJob(f"{where}: {says.rstrip('.')}.", hint) from error
+        says, path = _placed(str(error))
+        hint = ""
+        if unknown := _UNKNOWN_KEY.search(says):
+            says = f"unknown key {unknown[1]!r}"
+            hint = nearest(unknown[1], _fields_at(path))
+        raise BadJob(f"{where} at ${path}: {says.rstrip('.')}.", hint) from error
 
 
 def load(path: str | Path) -> Job:

@@ -13,7 +13,8 @@ import click
 def command(out: str, as_json: bool) -> None:
     """A small real trace that comes along with trainyard: the printed ledger and its page.
 
-    Two CPU ranks trained a small transformer under the profiler (docs/reference.md says how). Needs no torch.
+    Two CPU ranks trained a small transformer, sharded by FSDP, under the profiler (`make demo-trace` records it
+    anew). Needs no torch.
     """
     from importlib import resources
     from pathlib import Path

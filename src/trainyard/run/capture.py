@@ -30,7 +30,8 @@ def capture(folder: Path, rank: int, steps: int, device: torch.device) -> Iterat
         activities=activities,
         schedule=schedule(wait=0, warmup=WARMUP, active=steps, repeat=1),
         on_trace_ready=lambda profiler: _export(profiler, path),
-        record_shapes=True,
+        # On a CPU recorded shapes fragment the heap: fresh pages, and steps several times as long (docs/log.md).
+        record_shapes=device.type != "cpu",
         with_stack=False,
     ) as profiler:
         yield profiler

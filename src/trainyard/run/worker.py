@@ -25,7 +25,7 @@ from trainyard.run.capture import WARMUP, capture
 from trainyard.run.clock import Clock
 from trainyard.run.facts import Facts, write_facts
 from trainyard.run.probe import matmul_rate
-from trainyard.train.outcome import About, Training
+from trainyard.train.outcome import Training
 from trainyard.train.parallel import DTYPE
 from trainyard.train.ranks import Ranks, barrier, find, joined, synchronize, vendor_here
 
@@ -141,41 +141,43 @@ def device_name(ranks: Ranks) -> str:
 
 def main(folder: Path) -> None:
     job = jobs.load(folder / "job.toml")
-    vendor = vendor_here()
-    ranks = find(vendor)
+    ranks = find(vendor_here())
     if ranks.world != job.layout.ranks:
         raise EnvironmentFailed(
             f"{ranks.world} ranks were started, but the layout ({job.layout}) has {job.layout.ranks}.",
             f"Start {job.layout.ranks} processes.",
         )
-    clock = Clock(synchronize=lambda: synchronize(ranks))
     samples = folder / "samples" / f"rank{ranks.rank}.jsonl"
     samples.parent.mkdir(parents=True, exist_ok=True)
     with joined(ranks), samples.open("wb") as log:
-        training = plugins.load("workloads", job.workload).build(job, vendor)
-        rate = matmul_rate(
-            ranks.device, DTYPE[job.recipe.dtype], clock, ranks.local_world, together=lambda: barrier(ranks)
-        )
-        Rank(job, ranks, training, clock, log, _say if ranks.rank == 0 else lambda _: None).run(folder)
-        about: About = training.about()
-        facts = Facts(
-            rank=ranks.rank,
-            local_rank=ranks.local_rank,
-            world=ranks.world,
-            vendor=vendor,
-            device=device_name(ranks),
-            backend=ranks.backend,
-            threads=torch.get_num_threads(),
-            text=about.text,
-            digests=dict(about.digests),
-            seeds=dict(about.seeds),
-            parameters=about.parameters,
-            model_flops=about.model_flops,
-            matmul_rate=rate,
-            torch_build=torch_build(),
-            notes=about.notes,
-        )
-        write_facts(folder, facts)
+        write_facts(folder, train(job, ranks, folder, log))
+
+
+def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes]) -> Facts:
+    """The whole of a rank's work; nothing that holds a process group outlives it."""
+    clock = Clock(synchronize=lambda: synchronize(ranks))
+    training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
+    dtype = DTYPE[job.recipe.dtype]
+    rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
+    Rank(job, ranks, training, clock, log, _say if ranks.rank == 0 else lambda _: None).run(folder)
+    about = training.about()
+    return Facts(
+        rank=ranks.rank,
+        local_rank=ranks.local_rank,
+        world=ranks.world,
+        vendor=ranks.vendor,
+        device=device_name(ranks),
+        backend=ranks.backend,
+        threads=torch.get_num_threads(),
+        text=about.text,
+        digests=dict(about.digests),
+        seeds=dict(about.seeds),
+        parameters=about.parameters,
+        model_flops=about.model_flops,
+        matmul_rate=rate,
+        torch_build=torch_build(),
+        notes=about.notes,
+    )
 
 
 def _say(line: str) -> None:

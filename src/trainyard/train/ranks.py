@@ -72,10 +72,10 @@ def joined(ranks: Ranks) -> Iterator[None]:
         return
     bound = ranks.device if ranks.device.type == "cuda" else None
     dist.init_process_group(ranks.backend, timeout=TIMEOUT, device_id=bound)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    yield
+    # Not after an error: the peers may wait in another collective, and the process ends anyway.
+    dist.barrier()  # nobody closes its sockets while a peer still reads from them
+    dist.destroy_process_group()
 
 
 def _cores() -> int:

@@ -17,7 +17,7 @@ _UNITS = {"B": 1, "KB": 2**10, "MB": _MIB, "GB": 2**30}
 
 
 class Amd:
-    """A `Vendor`."""
+    """The `Vendor` of ROCm devices."""
 
     def devices(self) -> Sequence[DeviceSeen]:
         """The devices that HIP's and ROCr's variables let through; none where the driver is missing or broken."""

@@ -17,7 +17,7 @@ _CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 
 class Cpu:
-    """A `Vendor`. All cores together are one device."""
+    """The `Vendor` of the host: all its cores together are one device."""
 
     def devices(self) -> Sequence[DeviceSeen]:
         facts = {"cores": str(cores()), "threads": str(os.cpu_count() or 1), "isa": platform.machine(), **_widths()}

@@ -18,7 +18,7 @@ _NOW = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.g
 
 
 class Nvidia:
-    """A `Vendor`."""
+    """The `Vendor` of CUDA devices."""
 
     def devices(self) -> Sequence[DeviceSeen]:
         """The devices that CUDA_VISIBLE_DEVICES lets through; none where the driver is missing or broken."""

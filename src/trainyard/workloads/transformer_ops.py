@@ -11,6 +11,8 @@ K key/value heads, C head width, V vocabulary.
 
 from __future__ import annotations
 
+import msgspec
+
 from trainyard import words
 from trainyard.cost import Operation
 from trainyard.job import Job, Model
@@ -88,16 +90,7 @@ def _recomputed(job: Job, operation: Operation) -> list[Operation]:
     """A forward operation of the blocks, done again in the backward pass where the recipe says so."""
     if job.recipe.remat == "none" or not operation.count:
         return []
-    return [
-        Operation(
-            op=operation.op,
-            phase="recompute",
-            count=operation.count,
-            flops=operation.flops,
-            bytes=operation.bytes,
-            dtype=operation.dtype,
-        )
-    ]
+    return [msgspec.structs.replace(operation, phase="recompute")]
 
 
 def _matmul(job: Job) -> list[Operation]:
