@@ -9,8 +9,11 @@ LIGHT_READY := .venv-light/.ready
 PYTEST := $(BIN)/python -m pytest
 CARRY := .carry
 THERE = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
-CARRIED := click rich markdown-it-py mdurl pygments msgspec pytest pytest-timeout pluggy iniconfig packaging \
-  hypothesis sortedcontainers
+# Pure wheels are the same for every Python; numpy comes with torch.
+CARRIED := click rich markdown-it-py mdurl pygments pytest pytest-timeout pluggy iniconfig packaging sortedcontainers \
+  nvidia-ml-py
+COMPILED := msgspec hypothesis
+PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
@@ -53,16 +56,17 @@ bench: $(READY)  ## measure trainyard itself
 
 # In .venv where there is one, else in PYTHON's own environment with what 'make carry' packed beside its torch.
 device-evidence:  ## on an accelerator: device tests, a dense job, small records under evidence/
-	@PYTHONPATH="src:$(CARRY)/$$($(THERE) -c 'import sys; print("%d.%d" % sys.version_info[:2])')" \
+	@PYTHONPATH="$(CURDIR)/src:$(CURDIR)/$(CARRY)/$$($(THERE) -c 'import sys; print("%d.%d" % sys.version_info[:2])'):$(CURDIR)/$(CARRY)/any" \
 	  $(THERE) -m benchmarks.evidence
 
 carry:  ## pack .carry: all that device-evidence needs, for machines that can install nothing
 	@rm -rf $(CARRY)
 	@$(PYTHON) -m pip wheel -q --no-deps -w $(CARRY) .
+	@$(PYTHON) -m pip install $(PACK) --python-version 3.11 --target $(CARRY)/any $(CARRY)/*.whl $(CARRIED)
 	@for version in 3.11 3.12 3.13; do \
-	  $(PYTHON) -m pip install -q --no-deps --no-compile --only-binary :all: --python-version $$version \
-	    --target $(CARRY)/$$version -c constraints.txt $(CARRY)/*.whl $(CARRIED) || exit 1; \
+	  $(PYTHON) -m pip install $(PACK) --python-version $$version --target $(CARRY)/$$version $(COMPILED) || exit 1; \
 	done
+	@rm -rf $(CARRY)/*.whl $(CARRY)/*/bin
 	@echo "$(CARRY) is packed: $$(du -sh $(CARRY) | cut -f1)."
 
 clean:  ## remove both environments and everything a tool left

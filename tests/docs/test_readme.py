@@ -1,7 +1,8 @@
 """Every command of the README runs.
 
 In a ```console block a line that starts with `$ ` is a command. All blocks run in order, in one folder that
-has examples/. A comment on the line before a block says more:
+has examples/ and the demo's trace. A ```text block after one shows lines that its last command prints. A comment
+on the line before a block says more:
 
     <!-- test: torch -->          trains: needs torch, and takes a while
     <!-- test: skip, because -->  not run here; the reason is a must
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-BLOCK = re.compile(r"(?:<!-- test: (?P<say>[^>]*?) -->\n)?```console\n(?P<text>.*?)```", re.DOTALL)
+BLOCK = re.compile(
+    r"(?:<!-- test: (?P<say>[^>]*?) -->\n)?```console\n(?P<text>.*?)```(?:\n\n```text\n(?P<shown>.*?)```)?", re.DOTALL
+)
 README = Path(__file__).parents[2] / "README.md"
 
 
@@ -27,14 +30,16 @@ def blocks() -> list:
         name = f"{number}: {commands[0] if commands else 'none'}"
         word, _, reason = (match["say"] or "").partition(", ")
         marks = [pytest.mark.torch, pytest.mark.slow] if word == "torch" else []
-        found.append(pytest.param(commands, word, reason, marks=marks, id=name))
+        shown = (match["shown"] or "").splitlines()
+        found.append(pytest.param(commands, shown, word, reason, marks=marks, id=name))
     return found
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, root):
     folder = tmp_path_factory.mktemp("readme")
-    shutil.copytree(root / "examples", folder / "examples")
+    for name in ("examples", "src/trainyard/data/demo"):
+        shutil.copytree(root / name, folder / name)
     return folder
 
 
@@ -42,8 +47,8 @@ def test_the_readme_has_commands():
     assert sum(len(block.values[0]) for block in blocks()) >= 3
 
 
-@pytest.mark.parametrize(("commands", "word", "reason"), blocks())
-def test_readme_commands_run(commands, word, reason, place):
+@pytest.mark.parametrize(("commands", "shown", "word", "reason"), blocks())
+def test_readme_commands_run(commands, shown, word, reason, place):
     assert commands, "a console block without a command"
     assert word in {"", "torch", "skip"}, f"unknown note: {word}"
     if word == "skip":
@@ -58,3 +63,6 @@ def test_readme_commands_run(commands, word, reason, place):
             ["bash", "-c", command], cwd=place, env=env, capture_output=True, text=True, timeout=280, check=False
         )
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
+        printed = [line.rstrip() for line in done.stdout.splitlines()]
+    missing = [line for line in shown if line.rstrip() not in printed]
+    assert not missing, "the README shows what the command does not print"

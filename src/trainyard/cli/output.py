@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PIPED_WIDTH = 140
+_PIPED_WIDTH = 110
 
 
 def console() -> Console:

@@ -98,7 +98,7 @@ def _ledger(view: View) -> Table:
             units.show_share(bar.ns, view.wall_ns),
             _drawn(bar, view.wall_ns),
             Text(
-                f"{units.show_ns(bar.ns)} ns, to the nanosecond" if total else plain(bar.evidence),
+                f"{units.show_ns(bar.ns)} ns exactly" if total else plain(bar.evidence),
                 no_wrap=True,
                 overflow="ellipsis",
             ),

@@ -1,0 +1,128 @@
+"""The dense jobs that `make device-evidence` chooses from: what each needs of memory and time, and its job file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from trainyard import job as jobs
+from trainyard.job import Job
+from trainyard.machine import find_device
+from trainyard.units import show_size
+from trainyard.workloads import transformer_ops
+
+STATE_BYTES = 16
+"""A parameter's float32 weight, gradient and two moments."""
+BLOCK_BYTES = 16
+"""For each parameter of one block: what FSDP gathers ahead, or the cast copies, and gradients on their way."""
+TOKEN_BYTES = 160
+"""For each token of a micro-batch and channel of the width: one block's activations and their gradients, counted
+from the model: attention 2 to 30, rotary in float32 25, the gated part 28, and as much again backward."""
+USABLE = 0.9
+"""Of a device's memory; the rest is the driver's, the libraries' and lost between blocks."""
+DRAW_S = 12e-9
+"""A parameter's random number, drawn on one core of the host."""
+START_S = 45.0
+"""Importing torch in two processes, the matmul probe, profiling and booking."""
+SUSTAINED = 0.35
+"""Of the stated peak, a cautious guess."""
+UNKNOWN_PEAK = 100e12
+"""bfloat16 FLOP/s taken for a device that no machine file knows."""
+
+
+class Size(NamedTuple):
+    """A decoder with gated feed-forward, four query heads to a key/value head of 128."""
+
+    layers: int
+    width: int
+
+
+SIZES = (
+    Size(40, 5120),
+    Size(36, 4608),
+    Size(32, 4096),
+    Size(28, 3072),
+    Size(24, 2048),
+    Size(12, 1024),
+    Size(6, 512),
+)
+
+
+class Need(NamedTuple):
+    """Bytes of memory on each rank, by what they are for."""
+
+    state: int
+    block: int
+    activations: int
+
+    def __str__(self) -> str:
+        parts = f"state {show_size(self.state)} + a block {show_size(self.block)}"
+        return f"{parts} + activations {show_size(self.activations)} = {show_size(sum(self))}"
+
+
+def fitting(ranks: int, memory: int, peak: float, seconds: float) -> Iterator[tuple[Job, str]]:
+    """The jobs that should fit in `memory` (bytes a device) and `seconds`, largest first, each with its arithmetic."""
+    for size in SIZES:
+        job = jobs.parse(job_text(size, ranks), f"dense {size.layers} x {size.width}")
+        need, lasts = memory_of(job), seconds_of(job, peak)
+        if sum(need) <= USABLE * memory and lasts <= seconds:
+            yield job, f"{need} of {USABLE:.0%} of {show_size(memory)}, about {lasts:.0f} s"
+
+
+def memory_of(job: Job) -> Need:
+    parameters, ranks = transformer_ops.parameters(job.model), job.layout.ranks
+    tokens = job.recipe.microbatch * job.recipe.seq_len
+    return Need(
+        state=STATE_BYTES * parameters // ranks,
+        block=BLOCK_BYTES * parameters // job.model.layers,
+        # Blocks keep their input (two bytes a channel) and compute the rest again, one block at a time.
+        activations=tokens * job.model.width * (2 * job.model.layers + TOKEN_BYTES),
+    )
+
+
+def seconds_of(job: Job, peak: float) -> float:
+    """About how long the whole run lasts at `peak` (FLOP/s a rank)."""
+    measure = job.measure
+    steps = measure.warmup + measure.steps * measure.repeats + measure.profiled + 1
+    again = 4 / 3  # the forward pass once more
+    step_s = again * transformer_ops.model_flops(job) / job.layout.ranks / (SUSTAINED * peak)
+    return START_S + DRAW_S * transformer_ops.parameters(job.model) + steps * step_s
+
+
+def peak_of(name: str) -> float:
+    """bfloat16 FLOP/s of the device that a driver calls `name`."""
+    device = find_device(name)
+    claim = device.peak.get("bfloat16") if device else None
+    return claim.value if claim else UNKNOWN_PEAK
+
+
+def job_text(size: Size, ranks: int) -> str:
+    """A job file of 8,192 tokens a rank and step, sharded over all ranks."""
+    heads = size.width // 128
+    return f"""name = "evidence"
+
+[model]
+name = "dense-{size.layers}x{size.width}"
+layers = {size.layers}
+width = {size.width}
+ffn = {7 * size.width // 2}
+heads = {heads}
+kv_heads = {heads // 4}
+head_dim = 128
+
+[layout]
+dp_shard = {ranks}
+
+[recipe]
+seq_len = 2048
+tokens_per_step = {8192 * ranks}
+microbatch = 2
+dtype = "bfloat16"
+remat = "full"
+
+[measure]
+warmup = 4
+steps = 5
+repeats = 3
+profiled = 3
+"""

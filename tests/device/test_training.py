@@ -1,0 +1,224 @@
+"""A small real training on the accelerators of this machine, through the command line as a user would."""
+
+# ruff: noqa: T201  what is printed here is kept as evidence
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from trainyard import ledger as ledgers
+from trainyard import plugins
+from trainyard.events import KERNEL
+from trainyard.machine import find_device
+from trainyard.record import DeviceSeen, Run
+from trainyard.run.harness import find_devices
+from trainyard.store.store import Store
+from trainyard.store.summary import summarise
+from trainyard.trace.measure import Measured, measure, read
+from trainyard.workloads import transformer_ops
+
+pytestmark = [pytest.mark.device, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(150)]
+
+JOB = """name = "device"
+[model]
+layers = 4
+width = 1024
+ffn = 3584
+heads = 8
+kv_heads = 2
+head_dim = 128
+[layout]
+{layout}
+[recipe]
+seq_len = 512
+tokens_per_step = 4096
+microbatch = 2
+dtype = "bfloat16"
+learning_rate = 1e-3
+[measure]
+warmup = 10
+steps = 5
+repeats = 2
+profiled = 3
+"""
+
+
+class Done(NamedTuple):
+    """A run, what it printed, and its traces booked again from its files."""
+
+    run: Run
+    said: str
+    measured: Measured
+
+
+def trained(folder: Path, layout: str, devices: int) -> Done:
+    job = folder / "job.toml"
+    job.write_text(JOB.format(layout=layout), "utf-8")
+    command = [sys.executable, "-m", "trainyard.cli.main", "run", str(job), "--quiet"]
+    given = {**os.environ, "TRAINYARD_STORE": str(folder / "store")}
+    assert len(find_devices(plugins.load_all("vendors"))) >= devices
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    store = Store(folder / "store")
+    row = store.rows()[0]
+    run = store.load(row.id)
+    traces = [store.runs / row.id / name for name in run.trace]
+    return Done(run, done.stdout, measure(read(traces), axis=run.job.layout.only_axis))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Done:
+    """One rank on one device."""
+    done = trained(tmp_path_factory.mktemp("alone"), "dp_shard = 1", 1)
+    print(done.said)
+    return done
+
+
+@pytest.fixture(scope="module")
+def device() -> DeviceSeen:
+    return find_devices(plugins.load_all("vendors"))[0]
+
+
+def test_the_run_is_whole_and_its_ledgers_balance(alone):
+    assert alone.run.state == "complete"
+    assert len(alone.run.samples) == 10 + 5 * 2 + 1 + 3
+    assert len(alone.run.ledgers) >= 3
+    for ledger in alone.run.ledgers:  # each was refused on reading unless it balanced; the mean is of full steps
+        assert sum(entry.ns for entry in ledger.entries) == ledger.wall_ns > 0
+    assert not alone.run.ledgers[-1].scope.partial
+
+
+def test_the_booking_from_its_files_is_the_same(alone):
+    again = ledgers.from_json(ledgers.to_json(alone.measured.ledgers))
+    assert [(one.wall_ns, one.entries) for one in again] == [(one.wall_ns, one.entries) for one in alone.run.ledgers]
+
+
+def test_kernels_of_the_device_are_booked_not_the_host(alone):
+    (rank,) = alone.measured.ranks
+    assert int((rank.events.work.what == KERNEL).sum()) > 100 * 3
+    assert rank.events.device, "the trace names no device"
+    assert (rank.classified.launcher >= 0).mean() > 0.95
+    assert len(rank.classified.start) == len(rank.events.work)
+
+
+def test_matmul_attention_and_the_update_are_named(alone):
+    booked = {str(account): ns for account, ns in alone.run.ledgers[-1].by_account().items()}
+    for account in ("compute/matmul", "compute/attention", "compute/norm", "compute/optimizer"):
+        assert booked.get(account, 0) > 0, booked
+    assert {"forward", "backward", "optimizer"} <= alone.run.ledgers[-1].by_phase().keys()
+
+
+def test_more_than_97_percent_is_recognised(alone):
+    mean = alone.run.ledgers[-1]
+    print(f"coverage {1 - mean.unrecognised_ns / mean.wall_ns:.3%}")
+    assert mean.unrecognised_ns < 0.03 * mean.wall_ns
+
+
+def test_the_loss_falls(alone):
+    losses = [sample.loss for sample in alone.run.samples]
+    assert losses[0] == pytest.approx(math.log(256), rel=0.1)
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_peak_memory_is_the_allocators(alone, device):
+    state = 16 * transformer_ops.parameters(alone.run.job.model)
+    peaks = [sample.memory_bytes for sample in alone.run.samples]
+    print(f"peak {peaks[-1] / 1e9:.2f} GB, of it {state / 1e9:.2f} GB weights, gradients and moments")
+    assert peaks == sorted(peaks)
+    # Activations of 1,024 tokens through four blocks: a tenth of a gigabyte or two. The process itself is no part.
+    assert state <= peaks[-1] < state + 1.5e9
+    assert peaks[-1] < device.memory_bytes
+
+
+def test_the_matmul_rate_is_near_and_below_the_peak(alone, device):
+    if find_device(device.name) is None:
+        pytest.skip(f"no machine file knows {device.name!r}")
+    rate, peak = alone.run.claims["matmul_rate"].value, alone.run.claims["peak"].value
+    print(f"matmul {rate / 1e12:.0f} of {peak / 1e12:.0f} TFLOP/s")
+    assert peak / 10 < rate < peak
+
+
+def test_mfu_is_printed(alone, device):
+    mfu = summarise(alone.run).mfu
+    if find_device(device.name) is None:
+        pytest.skip(f"no machine file knows {device.name!r}")
+    assert mfu is not None
+    print(f"MFU {mfu:.2%}")
+    assert 0 < mfu < alone.run.claims["matmul_rate"].value / alone.run.claims["peak"].value
+    assert "MFU" in alone.said
+    assert f"{100 * mfu:.1f}" in alone.said
+
+
+def test_the_profilers_cost_is_reported(alone):
+    cost = alone.run.claims["profiler_cost"]
+    print(f"profiler {cost.value / 1e6:.2f} ms a step: {cost.source}")
+    assert cost.measured
+    assert cost.unit == "ns"
+    assert "profiler's cost" in alone.said
+
+
+def test_the_run_says_which_device_and_driver(alone, device):
+    seen = alone.run.provenance
+    assert [one.name for one in seen.devices][:1] == [device.name]
+    assert device.vendor != "cpu"
+    assert seen.driver
+    assert seen.torch_build.get("cuda") or seen.torch_build.get("hip")
+
+
+def test_telemetry_gives_clocks(device):
+    said = plugins.load("vendors", device.vendor).telemetry()
+    clocks = {name: value for name, value in said.items() if "clock" in name}
+    print(said)
+    assert "problem" not in said
+    assert any(int("".join(filter(str.isdigit, value)) or 0) > 0 for value in clocks.values()), said
+
+
+def test_the_device_is_known(device):
+    known = find_device(device.name)
+    if known is None:
+        pytest.skip(f"no machine file knows {device.name!r}")
+    assert known.vendor == device.vendor
+    assert device.memory_bytes == pytest.approx(known.memory.value, rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory) -> dict[str, Done]:
+    """Two ranks, replicated and sharded."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one device on this machine; two are needed")
+    axes = ("dp_replicate", "dp_shard")
+    return {axis: trained(tmp_path_factory.mktemp(axis), f"{axis} = 2", 2) for axis in axes}
+
+
+def test_replicated_and_sharded_losses_agree(pairs):
+    ddp, fsdp = ([sample.loss for sample in done.run.samples if sample.rank == 0] for done in pairs.values())
+    assert ddp[0] == pytest.approx(fsdp[0], rel=1e-3)
+    assert ddp == pytest.approx(fsdp, rel=2e-2)  # bfloat16, and attention's backward sums in any order
+    assert ddp[-1] < 0.8 * ddp[0]
+
+
+@pytest.mark.parametrize(
+    ("axis", "collectives"),
+    [("dp_replicate", {"all_reduce"}), ("dp_shard", {"all_gather", "reduce_scatter"})],
+)
+def test_collectives_are_named_with_their_axis(pairs, axis, collectives):
+    done = pairs[axis]
+    mean = done.run.ledgers[-1]
+    found = {
+        (entry.account.what, entry.account.group)
+        for entry in mean.entries
+        if entry.account.kind == "comm" and entry.ns + entry.hidden_ns > 0
+    }
+    assert {(what, axis) for what in collectives} <= found
+    assert {group for _, group in found} == {axis}
+    assert mean.scope.aligned == "host"
+    assert mean.scope.ranks == (0, 1)
+    assert mean.unrecognised_ns < 0.03 * mean.wall_ns
