@@ -32,8 +32,12 @@ demo: $(READY)  ## train with two ranks, print the ledger, write out/demo.html
 
 demo-trace: $(READY)  ## record anew the trace that `trainyard demo` shows
 	$(BIN)/trainyard run examples/tiny-fsdp.toml --tag demo-trace
-	rm -f src/trainyard/data/demo/*
-	cp "$$($(BIN)/trainyard runs show demo-trace --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["folder"])')"/traces/* src/trainyard/data/demo/
+	@rm -f src/trainyard/data/demo/*
+	@folder=$$($(BIN)/trainyard runs show demo-trace --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["folder"])'); \
+	for rank in 0 1; do \
+	  gunzip -c "$$folder/traces/rank$$rank.json.gz" | sed 's|"traceName": *"[^"]*"|"traceName": "rank'$$rank'.json"|' \
+	    | gzip -9 -n > src/trainyard/data/demo/rank$$rank.json.gz; \
+	done
 
 test: lint test-light $(READY)  ## lint, the tests without torch, then all tests with coverage
 	$(PYTEST) --cov --cov-report=term:skip-covered
@@ -56,7 +60,7 @@ bench: $(READY)  ## measure trainyard itself
 
 # In .venv where there is one, else in PYTHON's own environment with what 'make carry' packed beside its torch.
 device-evidence:  ## on an accelerator: device tests, a dense job, small records under evidence/
-	@PYTHONPATH="$(CURDIR)/src:$(CURDIR)/$(CARRY)/$$($(THERE) -c 'import sys; print("%d.%d" % sys.version_info[:2])'):$(CURDIR)/$(CARRY)/any" \
+	@PYTHONPATH="$(CURDIR)/src:$(CURDIR)/$(CARRY)/$$($(THERE) -c 'import sys; print("%d.%d" % sys.version_info[:2])'):$(CURDIR)/$(CARRY)/any$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(THERE) -m benchmarks.evidence
 
 carry:  ## pack .carry: all that device-evidence needs, for machines that can install nothing

@@ -49,6 +49,9 @@ def trace(folder: Path) -> list[Row]:
             Row(f"{name}, to a printed ledger: CPU", spent.cpu_s, "s", "< 1"),
             Row(f"{name}: peak memory", spent.peak_bytes / 1e6, "MB", ""),
         ]
+    page = str(folder / "demo.html")
+    spent = cost(["demo", "--out", page], repeats=5)
+    rows.append(Row("trainyard demo, ledger and page: CPU", spent.cpu_s, "s", "< 2"))
     return rows
 
 

@@ -16,8 +16,8 @@ STATE_BYTES = 16
 BLOCK_BYTES = 16
 """For each parameter of one block: what FSDP gathers ahead, or the cast copies, and gradients on their way."""
 TOKEN_BYTES = 160
-"""For each token of a micro-batch and channel of the width: one block's activations and their gradients, counted
-from the model: attention 2 to 30, rotary in float32 25, the gated part 28, and as much again backward."""
+"""For each token of a micro-batch and channel of the width: one block's activations, counted from the model
+(attention 27, rotary positions in float32 25, the gated part 28), and as much again for their gradients."""
 USABLE = 0.9
 """Of a device's memory; the rest is the driver's, the libraries' and lost between blocks."""
 DRAW_S = 12e-9

@@ -15,7 +15,7 @@ from trainyard.record import Run
 
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE", re.IGNORECASE)
 _PERSONAL = re.compile(r"HOST|NODE|USER|ACCOUNT|ADDR|SUBMIT|JOB_NAME|STORE|CLUSTER", re.IGNORECASE)
-_FOLDERS = re.compile(r"(?<![\w/.:<])/(?:[\w.+@=~-]+/)+")
+_FOLDERS = re.compile(r"(?:\bHOME|(?<![\w/.:<]))/(?:[\w.+@=~-]+/)+")
 _SHORTEST = 8
 """A shorter value of a variable that smells of secrets (`1`, `none`) is found in any text by chance."""
 

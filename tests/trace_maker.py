@@ -38,12 +38,8 @@ def trace(
         name, stream, start, stop, launch, *args = row
         cat = "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
         known = args[0] if args else {}
-        events.append(
-            {
-                "ph": "X", "cat": cat, "name": name, "pid": device_index, "tid": stream, "ts": stamp(start),
-                "dur": stamp(stop - start), "args": {"device": device_index, "stream": stream, "correlation": number, **known},
-            }
-        )  # fmt: skip
+        args = {"device": device_index, "stream": stream, "correlation": number, **known}
+        events.append(_span(cat, name, stream, start, stop, **args) | {"pid": device_index})
         if launch is not None:
             events.append(
                 _span(

@@ -80,14 +80,13 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's profile. `names[i]` is the text of name i, `streams[i]` of stream i. `span` is what the profiler
-    recorded, (start, stop). `main` is the training thread (an index into `threads`), `devices` how many the host
-    has by the file's word, `group_sizes` the sizes of the process groups it names, `axis` the mesh axis that all
-    ranks form where the job's layout has one only, `notes` what the reader must tell the user.
+    recorded, (start, stop). `main` is the training thread's number in `host.thread`. `world`: ranks of the job, 0
+    where unsaid; `devices`: how many the host has by the file's word; `group_sizes`: of the process groups it names;
+    `axis`: the mesh axis that all ranks form, where the job's layout has one only; `notes`: what to tell the user.
     """
 
     source: str
     names: tuple[str, ...]
-    threads: tuple[str, ...]
     streams: tuple[str, ...] = ()
     work: Work
     host: Host
@@ -95,7 +94,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     span: tuple[int, int]
     main: int = 0
     rank: int = 0
-    world: int = 1
+    world: int = 0
     device: str = ""
     device_index: int = -1
     devices: int = 0

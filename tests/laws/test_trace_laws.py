@@ -1,5 +1,7 @@
 """Laws of every measured ledger, over traces made at random."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ NAMES = [
     "Memset (Device)",
     "who_knows_what",
 ]
+HOST = ["aten::mm", "aten::add", "Optimizer.step#A.step", "cudaStreamSynchronize", "x.py(1): f"]
 
 
 @st.composite
@@ -32,7 +35,7 @@ def rank_traces(draw, rank=0, world=1):
     host = draw(
         st.lists(
             st.tuples(
-                st.sampled_from(["aten::mm", "aten::add", "Optimizer.step#A.step", "cudaStreamSynchronize", "x.py(1): f"]),
+                st.sampled_from(HOST),
                 st.integers(100, 101), st.integers(0, 400), st.integers(1, 90),
                 st.sampled_from(["cpu_op", "user_annotation", "cuda_runtime", "python_function"]),
             ),
@@ -43,7 +46,7 @@ def rank_traces(draw, rank=0, world=1):
     return trace(
         device=[(n, s, t, t + d, None if late is None else max(0, t - late)) for n, s, t, d, late in device],
         host=[(n, thread, t, t + d, cat) for n, thread, t, d, cat in host],
-        marks=[(str(i), a, b) for i, (a, b) in enumerate(zip(cuts, cuts[1:]))],
+        marks=[(str(i), a, b) for i, (a, b) in enumerate(pairwise(cuts))],
         rank=rank,
         world=world,
         host_name="one",

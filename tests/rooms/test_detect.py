@@ -30,7 +30,7 @@ def test_a_clean_step_finds_nothing():
             "launch_bound",
             {"compute__matmul": 700, "launch_gap__sync": 200, "launch_gap__python": 100},
             300,
-            "nothing computing",
+            "Launch gaps, most of them host sync",
         ),
         ("data_wait", {"compute__matmul": 900, "data_wait": 100}, 100, "Waiting for data"),
         ("coverage", {"compute__matmul": 900, "compute__other": 60, "unexplained": 40}, 100, "No rule claims"),

@@ -94,6 +94,42 @@ def test_several_devices_in_one_file_are_several_ranks(tmp_path):
 
 
 _KERNEL = '{"ph": "X", "cat": "kernel", "name": "x", "ts": %s, "dur": 1, "args": %s}'
+
+
+def test_a_rank_that_touches_a_second_device_is_one_rank(tmp_path):
+    one, stray = (
+        trace(device=[GEMM], rank=1, world=4),
+        trace(device=[("Memset (Device)", 7, 50, 60, 0)], device_index=0),
+    )
+    one["traceEvents"][0]["args"]["device"] = 1
+    one["traceEvents"] += stray["traceEvents"]
+    (events,) = read([write(tmp_path, one)])
+    assert (events.rank, len(events.work), len(events.streams)) == (1, 2, 2)
+
+
+def test_marks_are_of_one_thread_and_each_stands_once(tmp_path):
+    marks = [("1", 0, 400), ("2", 410, 800)]
+    document = trace(host=[("aten::mm", 100, 10, 300, "cpu_op")], marks=marks)
+    for label, start, stop in marks:
+        document["traceEvents"].append(
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{label}", "pid": 1, "tid": 200,
+             "ts": (start + 1) / 1000, "dur": (stop - start) / 1000, "args": {}}
+        )  # fmt: skip
+    measured = measure(read([write(tmp_path, document)]))
+    assert [ledger.wall_ns for ledger in measured.ledgers[:-1]] == [410, 390]
+
+
+def test_an_op_without_length_is_no_trouble(tmp_path):
+    document = trace(host=[("aten::mm", 100, 10, 10, "cpu_op")], marks=[("1", 0, 100)])
+    assert measure(read([write(tmp_path, document)])).mean.wall_ns == 100
+
+
+def test_overlapping_annotations_of_asynchronous_work_keep_their_length(tmp_path):
+    host = [("gloo:all_reduce", 101, 60, 100, "user_annotation"), ("gloo:all_gather", 101, 80, 5200, "user_annotation")]
+    measured = measure(read([write(tmp_path, trace(host=host, marks=[("1", 0, 6000)]))]))
+    assert measured.mean.by_kind()["comm"] == 5200 - 60
+
+
 DAMAGE = {
     "missing": (None, "there is no such file"),
     "empty": (b"", "empty"),
@@ -109,7 +145,10 @@ DAMAGE = {
         b'{"traceEvents": [' + (_KERNEL % (1, "[" * 200_000 + "]" * 200_000)).encode() + b"]}",
         "recursion|no reader|not a Kineto trace",
     ),
-    "a stamp of a million digits": (b'{"traceEvents": [' + (_KERNEL % ("1e999999", "{}")).encode() + b"]}", "none of its"),
+    "a stamp of a million digits": (
+        b'{"traceEvents": [' + (_KERNEL % ("1e999999", "{}")).encode() + b"]}",
+        "none of its",
+    ),
     "a rank that is no number": (b'{"distributedInfo": {"rank": "a"}, "traceEvents": []}', "not a Kineto trace"),
     "a base that is no number": (
         b'{"baseTimeNanoseconds": "x", "traceEvents": [' + (_KERNEL % (1, "{}")).encode() + b"]}",

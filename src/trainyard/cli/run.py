@@ -70,7 +70,7 @@ def command(job: Path, tag: str | None, port: int | None, as_json: bool, quiet: 
         return
     click.echo(f"run {run.id}  {store.runs / run.id}")
     click.echo()
-    print_view(view_of_run(run, book.measured), console())
+    print_view(view_of_run(run, book.measured, draw=False), console())
 
 
 @contextmanager

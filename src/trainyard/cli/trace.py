@@ -37,7 +37,7 @@ def command(paths: tuple[str, ...], window: str, as_json: bool, page: str | None
     else:
         from trainyard.report.terminal import print_parts, print_view
 
-        view = view_of_traces(measured)
+        view = view_of_traces(measured, draw=False)
         out = console()
         print_view(view, out, top)
         print_parts(measured.ledgers, out, everything=all_parts)

@@ -55,8 +55,14 @@ def _compare_work(a: Side, b: Side, reasons: list[str]) -> None:
                 reasons.append(f"Different {what}: {before} against {after}.")
     elif a.events and b.events:
         alike = likeness(operations(a.events), operations(b.events))
-        if alike < _SAME_WORK:
+        marked = all(events.marks for side in (a, b) for events in side.events)
+        if alike < _SAME_WORK and marked:
             reasons.append(f"The steps do different work: {100 * alike:.0f} % of their framework ops agree.")
+        elif alike < _SAME_WORK:
+            reasons.append(
+                f"Not both have step marks, and the recordings hold different work: {100 * alike:.0f} % of their "
+                "framework ops agree. They may be of different length."
+            )
 
 
 def _ranks(side: Side) -> str:

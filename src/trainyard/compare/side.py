@@ -41,11 +41,12 @@ class Side(NamedTuple):
     def world(self) -> int:
         if self.run:
             return self.run.job.layout.ranks
-        return self.events[0].world if self.events else len(self.mean.scope.ranks)
+        return max(1, self.events[0].world) if self.events else len(self.mean.scope.ranks)
 
 
 def operations(events: Sequence[Events]) -> Counter[str]:
-    """How often a step runs each framework op: what a job is, whatever device it runs on. Rates are in thousandths."""
+    """How often a step runs each framework op, in thousandths: what a job is, whatever device it runs on. Without
+    marks a step is not known, and the whole trace counts as one."""
     total: Counter[str] = Counter()
     steps = 0
     for one in events:
@@ -62,6 +63,6 @@ def operations(events: Sequence[Events]) -> Counter[str]:
 
 
 def likeness(a: Counter[str], b: Counter[str]) -> float:
-    """Weighted Jaccard similarity of two steps' ops: 1 the same work, 0 nothing in common."""
+    """Weighted Jaccard similarity of two counts of ops: 1 the same work, 0 nothing in common."""
     either = sum((a | b).values())
     return sum((a & b).values()) / either if either else 1.0

@@ -49,8 +49,8 @@ class LaunchBound:
                 severity=severity(cost, ledger.wall_ns),
                 account=dearest,
                 cost_ns=cost,
-                says=f"Host work with nothing computing costs {units.show_time(cost)} of every "
-                f"{units.show_time(ledger.wall_ns)} step",
+                says=f"Launch gaps, most of them {words.GAPS[dearest.what].label.removeprefix('Gap: ')}, cost "
+                f"{units.show_time(cost)} of every {units.show_time(ledger.wall_ns)} step",
                 evidence=causes,
                 remedy=Remedy(says=_REMEDIES[dearest.what], wins_ns=cost),
                 sure=0.9,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+import msgspec
+
 from trainyard import ledger as ledgers_of
 from trainyard import units, words
 from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
@@ -26,16 +28,17 @@ _LIMITS = (
 )
 
 
-def view_of_traces(measured: Measured) -> View:
-    """Of profiler files alone."""
+def view_of_traces(measured: Measured, draw: bool = True) -> View:
+    """Of profiler files alone. `draw`: with the timeline, which a page shows and a terminal does not."""
     mean = measured.mean
     first = measured.ranks[0].events
     device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
-    named = [part for part in (device, f"{len(measured.ranks)} of {first.world} ranks", first.backend) if part]
-    return _view(mean, per_rank(measured.ledgers), None, measured, " · ".join(named), (mean.source,))
+    named = [part for part in (device, _ranks(len(measured.ranks), first.world), first.backend) if part]
+    view = _view(mean, per_rank(measured.ledgers), None, measured, " · ".join(named), (mean.source,))
+    return msgspec.structs.replace(view, timeline=timeline(measured)) if draw else view
 
 
-def view_of_run(run: Run, measured: Measured | None = None) -> View:
+def view_of_run(run: Run, measured: Measured | None = None, draw: bool = True) -> View:
     """Of a stored run; with its traces read again (`measured`), the timeline and tables too. A run that died
     before its profile was booked has an empty ledger.
     """
@@ -49,7 +52,12 @@ def view_of_run(run: Run, measured: Measured | None = None) -> View:
     ranks = per_rank(measured.ledgers if measured else run.ledgers)
     if mean is None:
         mean = Ledger(wall_ns=0, entries=(), source=run.id)
-    return _view(mean, ranks, run, measured, subtitle, (f"run {run.id}", run.state))
+    view = _view(mean, ranks, run, measured, subtitle, (f"run {run.id}", run.state))
+    return msgspec.structs.replace(view, timeline=timeline(measured)) if draw and measured else view
+
+
+def _ranks(here: int, world: int) -> str:
+    return f"{here} of {world} ranks" if world else f"{here} rank{'s' if here != 1 else ''}"
 
 
 def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
@@ -84,7 +92,6 @@ def _view(
         bars=waterfall(mean, ranks, kernels, ideal),
         bars_note=_bars_note(mean),
         heat=_heat(mean, ranks),
-        timeline=timeline(measured) if measured else None,
         findings=tuple(found),
         kernels=_rows(kernels, mean.wall_ns),
         modules=_rows(top(measured, "modules", most=30), mean.wall_ns) if measured else (),

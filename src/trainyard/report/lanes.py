@@ -23,8 +23,8 @@ class _Table:
 
 
 def timeline(measured: Measured, most: int = _MOST) -> Timeline:
-    """All ranks' intervals from the earliest window's start. Above `most`, neighbours of one account too close to
-    tell apart are folded into one slice, as coarsely as it takes.
+    """All ranks' intervals from the earliest window's start. Above `most`, short neighbours are folded into one
+    slice that looks like the longest of them, as coarsely as it takes.
 
     Unaligned ranks each start at zero: their clocks say nothing about each other.
     """
@@ -43,9 +43,9 @@ def timeline(measured: Measured, most: int = _MOST) -> Timeline:
             for lane in _lanes(rank, origin, fold, names, looks, colours)
         ]
         drawn = sum(len(lane.starts) for lane in lanes)
-        if drawn <= most:
+        if drawn <= most or fold > length:
             break
-        fold = max(2 * fold, length // most)
+        fold = 2 * fold or max(1, length // most)
     return Timeline(
         length_ns=length,
         names=list(names.numbers),
@@ -80,9 +80,10 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
         begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
         kept = end > begin
         rows, begin, end = rows[kept], begin[kept], end[kept]
-        first = _folds(begin, end, look[key[rows]], fold)
+        first = _folds(begin, end, fold)
         last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
-        named = zip(name[rows[first]].tolist(), key[rows[first]].tolist())
+        longest = rows[_longest(end - begin, first)]
+        named = zip(name[longest].tolist(), key[longest].tolist())
         made.append(
             Lane(
                 rank=rank.events.rank,
@@ -90,7 +91,7 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
                 starts=begin[first].tolist(),
                 lengths=(end[last] - begin[first]).tolist(),
                 name=[names.number(_name(rank, texts, row_name, row_key)) for row_name, row_key in named],
-                look=look[key[rows[first]]].tolist(),
+                look=look[key[longest]].tolist(),
             )
         )
     return made
@@ -136,9 +137,18 @@ def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
     return number
 
 
-def _folds(begin: I64, end: I64, look: I64, fold: int) -> I64:
-    """The first of each run of slices that are drawn as one: like looks less than `fold` apart and long."""
+def _folds(begin: I64, end: I64, fold: int) -> I64:
+    """The first of each run of slices that are drawn as one: those shorter than `fold` that begin in the same
+    stretch of that length."""
     if not fold:
         return np.arange(len(begin))
-    apart = (begin[1:] - end[:-1] >= fold) | (look[1:] != look[:-1]) | (end[1:] - begin[1:] >= fold)
+    bucket, long = begin // fold, end - begin >= fold
+    apart = (bucket[1:] != bucket[:-1]) | long[1:] | long[:-1]
     return np.flatnonzero(np.concatenate([[True], apart]))
+
+
+def _longest(length: I64, first: I64) -> I64:
+    """The place of the longest slice of each run: it gives the run its name and look."""
+    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length))))
+    order = np.lexsort((-length, run))
+    return order[first]

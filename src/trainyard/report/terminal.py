@@ -27,10 +27,10 @@ def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = 
     parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one" and ledger.scope.ranks]
     kinds = [kind for kind in words.KINDS if any(kind in ledger.by_kind() for ledger in parts)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("rank", justify="right")
-    table.add_column("step", no_wrap=True)
+    table.add_column("rank", justify="right", min_width=4)
+    table.add_column("step", min_width=4)
     for head in ("wall ns", *(words.KINDS[kind].label.lower() for kind in kinds)):
-        table.add_column(head, justify="right", no_wrap=True)
+        table.add_column(head, justify="right", min_width=9)
     shown = parts if everything else parts[:_PARTS]
     for ledger in shown:
         by_kind = ledger.by_kind()
@@ -48,7 +48,7 @@ def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = 
 
 def _parts(view: View, kernels: int) -> list[RenderableType]:
     parts: list[RenderableType] = [
-        Text(view.title, style="bold"),
+        Text(plain(view.title), style="bold"),
         Text(plain(" · ".join([view.subtitle, *view.chips])), style="dim"),
     ]
     if view.figures:
@@ -64,9 +64,9 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
     for finding in view.findings:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
-        line.append(f"{finding.says}. ")
+        line.append(plain(f"{finding.says}. "))
         if finding.evidence:
-            line.append(f"{finding.evidence}. ", style="dim")
+            line.append(plain(f"{finding.evidence}. "), style="dim")
         if finding.remedy:
             line.append(finding.remedy.says)
         parts.append(line)

@@ -13,28 +13,33 @@ from typing import Literal, NamedTuple
 from trainyard.events import Collective, Events
 from trainyard.trace.classify import Classified
 
+_SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+
+
+Aligned = Literal["no", "host"]
+
 
 class Alignment(NamedTuple):
     """`aligned` as in words.ALIGNMENTS, and the reason in a sentence."""
 
-    aligned: Literal["no", "host"]
+    aligned: Aligned
     why: str
 
 
-def alignment(ranks: Sequence[Events]) -> Alignment:
+def alignment(ranks: Sequence[Events], classified: Sequence[Classified]) -> Alignment:
     first = ranks[0]
     if len(ranks) == 1:
-        if first.world <= 1:
+        # A file that does not state the number of ranks, and yet communicates, is of more than one.
+        several = not first.world and bool(classified[0].collectives)
+        of = str(first.world) if first.world > 1 else "several" if several else ""
+        if not of:
             return Alignment("host", "One rank alone.")
         return Alignment(
-            "no",
-            f"One rank of {first.world}: when its peers arrived is not in the file, so waiting for them stays in comm.",
+            "no", f"One rank of {of}: when its peers arrived is not in the file, so waiting for them stays in comm."
         )
     windows = [events.window for events in ranks]
     if max(start for start, _ in windows) > min(stop for _, stop in windows):
-        return Alignment(
-            "no", "The ranks' windows do not overlap in time, so waiting stays in comm and no rank is blamed."
-        )
+        return Alignment("no", "The ranks' windows do not overlap: waiting stays in comm and no rank is blamed.")
     hosts = {events.host_name for events in ranks}
     if len(hosts) == 1 and "" not in hosts:
         return Alignment("host", f"All {len(ranks)} ranks ran on one host and share its clock.")
@@ -57,16 +62,20 @@ class Meeting(NamedTuple):
 
 
 def meetings(ranks: Sequence[Events], classified: Sequence[Classified]) -> list[Meeting]:
-    """Collectives matched across ranks: by group and sequence number, else by order among like ones where every
-    member shows the same number of them. What cannot be matched for certain is left out."""
+    """Symmetric collectives matched across ranks that share a clock: by group and sequence number, else by order
+    among like ones where every member shows the same number of them. None can leave before the last has come, so
+    members that do not overlap are no meeting. What cannot be matched for certain is left out."""
     seen: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     wanted: dict[tuple[object, ...], frozenset[int]] = {}
     all_ranks = frozenset(events.rank for events in ranks)
     for place, one in enumerate(classified):
         for row, collective in sorted(one.collectives.items(), key=lambda item: int(one.start[item[0]])):
-            ident = _identity(collective)
-            seen[ident][place].append(row)
-            wanted[ident] = frozenset(collective.ranks) or all_ranks
+            if collective.name not in _SYMMETRIC:
+                continue
+            if collective.ranks or collective.members in (0, len(all_ranks)):
+                ident = _identity(collective)
+                seen[ident][place].append(row)
+                wanted[ident] = frozenset(collective.ranks) or all_ranks
     places = {events.rank: place for place, events in enumerate(ranks)}
     found: list[Meeting] = []
     for ident, rows_of in seen.items():
@@ -75,16 +84,19 @@ def meetings(ranks: Sequence[Events], classified: Sequence[Classified]) -> list[
             continue
         if len({len(rows) for rows in rows_of.values()}) == 1:
             columns = zip(*[[(place, row) for row in rows] for place, rows in sorted(rows_of.items())])
-            found.extend(Meeting(tuple(column)) for column in columns)
+            found.extend(Meeting(column) for column in columns if _overlap(column, classified))
     return found
+
+
+def _overlap(members: Sequence[tuple[int, int]], classified: Sequence[Classified]) -> bool:
+    starts = [int(classified[place].start[row]) for place, row in members]
+    stops = [int(classified[place].stop[row]) for place, row in members]
+    return max(starts) < min(stops)
 
 
 def _identity(collective: Collective) -> tuple[object, ...]:
     if collective.seq >= 0:
         return (collective.group_name, collective.ranks, collective.seq, collective.name)
-    return (collective.group_name, collective.ranks, collective.name, _symmetric_size(collective))
-
-
-def _symmetric_size(collective: Collective) -> int:
-    """Sizes tell like collectives apart only where every member moves the same amount."""
-    return collective.size if collective.name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast") else 0
+    # Members of an all-to-all may send unlike amounts; of the others, none does.
+    size = collective.size if collective.name != "all_to_all" else 0
+    return (collective.group_name, collective.ranks, collective.name, size)

@@ -37,6 +37,13 @@ class Keys:
             self.pairs.append((account, phase))
         return self._numbers[key]
 
+    def places(self) -> I32:
+        """Where each number stands when accounts go by precedence, then phases."""
+        order = sorted(range(len(self.pairs)), key=lambda number: (self.pairs[number][0].rank, self.pairs[number][1]))
+        places = np.empty(len(order), np.int32)
+        places[order] = np.arange(len(order))
+        return places
+
     def kinds(self) -> I8:
         return np.array([_KINDS.index(account.kind) for account, _ in self.pairs], np.int8)
 

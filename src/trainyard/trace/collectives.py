@@ -32,26 +32,26 @@ def group_of(collective: Collective, events: Events) -> str:
     return (events.axis or "world") if members >= world else f"sub{members}"
 
 
-def collective_from_args(
-    name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
-) -> Collective | None:
-    """From a kernel's or annotation's name and args; None where it is no collective. `groups`: the file's
-    process groups by name. The group is set later, when the world size is known."""
+def speaks_of_collective(name: str) -> bool:
+    """Whether an annotation is of a collective: `gloo:all_reduce`, `nccl:broadcast`."""
+    return _SPAN.match(name) is not None
+
+
+def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> Collective:
+    """From the name and args of a collective's kernel or annotation. `groups`: the file's process groups by name."""
     span = _SPAN.match(name)
     said = args.get("Collective name")
-    if span is None and not isinstance(said, str):
-        return None
     group_name = str(args.get("Process Group Name", ""))
     known = groups.get(group_name, {}) if group_name else {}
     ranks = _ranks(args.get("Process Group Ranks")) or _ranks(known.get("ranks"))
     members = args.get("Group size", known.get("pg_size", 0))
-    seq = args.get("Seq", args.get("Sequence", -1))
+    seq = args.get("Seq", -1)
     return Collective(
-        name=collective_of(said if isinstance(said, str) else span["name"] if span else ""),
+        name=collective_of(said if isinstance(said, str) else span["name"] if span else name),
         group=str(args.get("Process Group Description", known.get("pg_desc", ""))),
         group_name=group_name,
         ranks=ranks,
-        members=len(ranks) or (members if isinstance(members, int) else 0),
+        members=len(ranks) or (members if isinstance(members, int) and 0 < members < 2**31 else 0),
         seq=seq if isinstance(seq, int) else -1,
         size=_size(args),
     )

@@ -8,7 +8,8 @@ import numpy as np
 
 from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events
-from trainyard.trace.ops import class_of, host_cause
+from trainyard.trace.causes import host_cause
+from trainyard.trace.ops import class_of
 
 PHASES = list(words.PHASES)
 _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (

@@ -27,7 +27,7 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     host = events.host
     start, stop = events.window
     edges, owner = innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == events.main))
-    begin, end = np.concatenate([[start], edges]), np.concatenate([edges, [max(stop, *edges[-1:])]])
+    begin, end = np.concatenate([[start], edges]), np.concatenate([edges, [max([stop, *edges[-1:].tolist()])]])
     owner = np.concatenate([[-1], owner]).astype(np.int32)
     some = end > begin
     begin, end, owner = begin[some], end[some], owner[some]

@@ -7,65 +7,22 @@ integers: a float64 cannot hold them.
 
 from __future__ import annotations
 
-import gzip
-import json
+import gc
 import zlib
-from collections.abc import Callable, Iterable
-from decimal import Decimal
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from trainyard import units
 from trainyard.errors import BadFile
 from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, PYTHON, Collective, Events, Host, Mark, Work
-from trainyard.trace.collectives import collective_from_args
+from trainyard.trace.chrome import Args, Distributed, Document, Event, args_of, load, plain
+from trainyard.trace.collectives import collective_from_args, speaks_of_collective
 from trainyard.trace.nest import nest
-
-_RAW = msgspec.Raw(b"")
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    cat: str | None = None
-    name: str | int | None = None
-    ts: msgspec.Raw = _RAW
-    dur: msgspec.Raw = _RAW
-    pid: msgspec.Raw = _RAW
-    tid: msgspec.Raw = _RAW
-    args: msgspec.Raw = _RAW
-
-
-class _Distributed(msgspec.Struct):
-    rank: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
-    world_size: Annotated[int, msgspec.Meta(ge=1, lt=2**31)] = 1
-    backend: str = ""
-    pg_config: list[dict[str, Any]] | None = None
-
-
-class _File(msgspec.Struct):
-    traceEvents: list[_Event] | None = None
-    deviceProperties: list[dict[str, Any]] | None = None
-    distributedInfo: _Distributed | None = None
-    baseTimeNanoseconds: int | str = 0
-    host_name: str = ""
-
-
-_LARGEST = 2**63 - 1
-_Int = Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
-
-
-class _Args(msgspec.Struct, gc=False):
-    correlation: _Int = -1
-    external_id: _Int = msgspec.field(name="External id", default=-1)
-    old_external_id: _Int = msgspec.field(name="external id", default=-1)
-    device: _Int = -1
-    stream: _Int | str = -1
-    seq: _Int = msgspec.field(name="Sequence number", default=-1)
-    forward_thread: _Int = msgspec.field(name="Fwd thread id", default=0)
-
 
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET}
 _HOST = {
@@ -79,10 +36,6 @@ _HOST = {
 }
 _MARK = "ProfilerStep#"
 _ANNOTATIONS = (_MARK, "Optimizer.", "enumerate(DataLoader)")
-_decode_args = msgspec.json.Decoder(_Args).decode
-_decode_any = msgspec.json.Decoder().decode
-_decode_file = msgspec.json.Decoder(_File).decode
-_decode_list = msgspec.json.Decoder(list[_Event]).decode
 
 
 class Kineto:
@@ -104,157 +57,150 @@ class Kineto:
         return head[:1] in (b"{", b"[", b"")
 
     def read(self, path: Path) -> tuple[Events, ...]:
-        """One `Events` for each device with work in the file (one of the host's where there is none).
+        """One `Events` for each device with work in the file (one of the host's where there is none); where the file
+        states its rank, one for all devices.
 
         Raises `BadFile`: missing, empty, truncated, not JSON, no events, or stamps that are no times.
         """
-        document = _decode(path, _unpacked(path))
-        if not document.traceEvents:
-            raise BadFile(f"{path}: the file holds no trace events.", "Was the profiler's window ever active?")
-        return _Builder(path, document).build()
+        with _no_collection():
+            document = load(path)
+            if not document.traceEvents:
+                raise BadFile(f"{path}: the file holds no trace events.", "Was the profiler's window ever active?")
+            try:
+                return _Builder(path, document).build()
+            except RecursionError as error:
+                raise BadFile(f"{path}: an event's args nest too deeply to be a profiler's: {error}.") from error
 
 
-def _unpacked(path: Path) -> bytes:
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Millions of live objects and no garbage: looking for cycles among them takes a third of the time."""
+    was = gc.isenabled()
+    gc.disable()
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror}.") from error
-    if data[:2] == b"\x1f\x8b":
-        try:
-            return _gunzip()(data)
-        except (EOFError, OSError, zlib.error) as error:
-            raise BadFile(
-                f"{path}: the gzip stream is damaged after {len(data):,} bytes: {error}.",
-                "Was the copy or the run cut short?",
-            ) from error
-    if not data.strip():
-        raise BadFile(f"{path}: the file is empty.", "Was the run cut short before the trace was written?")
-    return data
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
-def _gunzip() -> Callable[[bytes], bytes]:
-    try:
-        from isal import igzip  # the extra `fast`
-    except ImportError:
-        return gzip.decompress
-    return igzip.decompress
+class _Span(NamedTuple):
+    start: int
+    stop: int
+    what: int
+    event: Event
 
 
-def _decode(path: Path, data: bytes) -> _File:
-    bare = data.lstrip()[:1] == b"["
-    try:
-        return _File(traceEvents=_decode_list(data)) if bare else _decode_file(data)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise BadFile(f"{path}: not a Kineto trace: {error}.", "Was another tool's file named?") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _decode_slowly(path, data, str(error))
-
-
-def _decode_slowly(path: Path, data: bytes, why: str) -> _File:
-    """The tolerant way: NaN and Infinity, which Python's json writes, and bytes that are not UTF-8."""
-    try:
-        document = json.loads(data.decode("utf-8", "replace"), parse_float=Decimal, parse_constant=lambda _: None)
-        if isinstance(document, list):
-            document = {"traceEvents": document}
-        return _decode_file(msgspec.json.Encoder(decimal_format="number").encode(document))
-    except (ValueError, RecursionError) as error:
-        raise BadFile(
-            f"{path}: not JSON, or cut short: {why} ({len(data):,} bytes).", "Was the file still being written?"
-        ) from error
+class _Interval(NamedTuple):
+    start: int
+    stop: int
+    what: int
+    args: Args
+    event: Event
 
 
 class _Builder:
     """Turns decoded events into columns. `base` is added to every stamp, so that ranks can be laid side by side."""
 
-    def __init__(self, path: Path, document: _File) -> None:
+    def __init__(self, path: Path, document: Document) -> None:
         self.path, self.document = path, document
         try:
             self.base = int(document.baseTimeNanoseconds)
         except ValueError as error:
             raise BadFile(f"{path}: baseTimeNanoseconds is {document.baseTimeNanoseconds!r}, no number.") from error
+        self.info = document.distributedInfo or Distributed()
+        self.groups = {str(group.get("pg_name")): group for group in self.info.pg_config or ()}
         self.names: dict[str, int] = {}
         self.threads: dict[tuple[bytes, bytes], int] = {}
-        self.thread_names: dict[int, str] = {}
         self.streams: dict[str, int] = {}
         self.dropped = 0
 
     def build(self) -> tuple[Events, ...]:
-        device_events: list[tuple[int, int, int, _Args, _Event]] = []
-        host_events: list[tuple[int, int, int, _Event]] = []
-        for event in self.document.traceEvents or ():
-            if event.ph == "X" and event.cat:
-                cat = event.cat.lower()
-                if (what := _HOST.get(cat)) is not None:
-                    # In 2021 annotations were operators too.
-                    if what == OP and str(event.name).startswith(_ANNOTATIONS):
-                        what = NOTE
-                    if (times := self.times(event)) is not None:
-                        host_events.append((*times, what, event))
-                elif (what := _DEVICE.get(cat)) is not None and (times := self.times(event)) is not None:
-                    device_events.append((*times, what, self.args(event), event))
-            elif event.ph == "M" and event.name == "thread_name":
-                thread = self.threads.setdefault((bytes(event.pid), bytes(event.tid)), len(self.threads))
-                label = _plain(event.args).get("name")
-                if isinstance(label, str):
-                    self.thread_names[thread] = label
-        if not device_events and not host_events:
-            count = len(self.document.traceEvents or ())
-            raise BadFile(
-                f"{self.path}: none of its {count:,} events is a kernel, copy or host span.",
-                "trainyard reads torch.profiler's chrome traces.",
-            )
-        host, calls, ops = self.host(host_events)
-        marks = self.marks(host_events)
-        main = self.main_thread(host, marks)
-        spans = [time for start, stop, *_ in (*host_events, *device_events) for time in (start, stop)]
-        devices = sorted({args.device for *_, args, _ in device_events}) or [-1]
+        intervals, spans = self.sort()
+        host, calls, ops = self.host(spans)
+        marks, main = self.marks(spans, host)
+        whole = [time for row in (*spans, *intervals) for time in row[:2]]
+        span = (min(whole), max(whole))
+        devices = sorted({row.args.device for row in intervals if row.args.device >= 0})
+        # One rank may touch a second device in passing, and an event may not say its device.
+        together = self.info.rank >= 0 or len(devices) < 2
+        if together:
+            work = self.work(intervals, calls, ops, len(devices) > 1)
+            return (self.events(devices[0] if devices else -1, host, marks, main, span, work, False),)
         return tuple(
             self.events(
-                index, host, marks, main, (min(spans), max(spans)),
-                self.work([row for row in device_events if row[3].device == index], calls, ops), len(devices) > 1,
+                device,
+                host,
+                marks,
+                main,
+                span,
+                self.work([row for row in intervals if row.args.device == device], calls, ops, False),
+                True,
             )
-            for index in devices
-        )  # fmt: skip
+            for device in devices
+        )
+
+    def sort(self) -> tuple[list[_Interval], list[_Span]]:
+        """The file's device intervals and host spans, each by start, the longest first."""
+        intervals: list[_Interval] = []
+        spans: list[_Span] = []
+        events = self.document.traceEvents or []
+        for event in events:
+            if event.ph != "X" or not event.cat:
+                continue
+            cat = event.cat.lower()
+            if (what := _HOST.get(cat)) is not None:
+                # In 2021 annotations were operators too.
+                if what == OP and str(event.name).startswith(_ANNOTATIONS):
+                    what = NOTE
+                if (times := self.times(event)) is not None:
+                    spans.append(_Span(*times, what, event))
+            elif (what := _DEVICE.get(cat)) is not None and (times := self.times(event)) is not None:
+                intervals.append(_Interval(*times, what, args_of(event), event))
+        if not intervals and not spans:
+            raise BadFile(
+                f"{self.path}: none of its {len(events):,} events is a kernel, copy or host span.",
+                "trainyard reads torch.profiler's chrome traces.",
+            )
+        intervals.sort(key=lambda row: (row.start, -row.stop))
+        spans.sort(key=lambda row: (row.start, -row.stop))
+        return intervals, spans
 
     def events(
         self, index: int, host: Host, marks: tuple[Mark, ...], main: int, span: tuple[int, int], work: Work, many: bool
     ) -> Events:
-        info = self.document.distributedInfo or _Distributed()
         known = {item.get("id"): item for item in self.document.deviceProperties or ()}
         # A container may renumber devices: where all are of one make, the number does not matter.
         makes = {str(item.get("name", "")) for item in known.values()}
         make = str(known[index].get("name", "")) if index in known else makes.pop() if len(makes) == 1 else ""
-        label = f"{self.path.name}:{index}" if many else self.path.name
         notes = [f"{self.dropped:,} events with an unreadable or negative time were left out."] if self.dropped else []
         if many:
             notes.append("The file holds several devices; each is taken as a rank of its own.")
-        threads = [""] * len(self.threads)
-        for thread, name in self.thread_names.items():
-            threads[thread] = name
+        said = self.info.world_size if self.document.distributedInfo else 0
+        met = [*host.collectives.values(), *work.collectives.values()]
         return Events(
-            source=label,
+            source=f"{self.path.name}:{index}" if many else self.path.name,
             names=tuple(self.names),
-            threads=tuple(threads),
             streams=tuple(self.streams),
             work=work,
             host=host,
             marks=marks,
             span=span,
             main=main,
-            rank=index if many and info.rank < 0 else info.rank,
-            world=info.world_size,
+            rank=index if many else self.info.rank,
+            world=max([said, *(collective.members for collective in met)]),
             device=make,
             device_index=index,
             devices=len(known),
             host_name=self.document.host_name,
-            backend=info.backend,
+            backend=self.info.backend,
             group_sizes=tuple(
-                size for group in info.pg_config or () if isinstance(size := group.get("pg_size"), int) and size > 0
+                size for group in self.groups.values() if isinstance(size := group.get("pg_size"), int) and size > 0
             ),
             notes=tuple(notes),
         )
 
-    def times(self, event: _Event) -> tuple[int, int] | None:
+    def times(self, event: Event) -> tuple[int, int] | None:
         """(start, stop) in absolute ns, or None (and counted) where the stamps are no times."""
         try:
             start = self.base + units.ns_from_us(bytes(event.ts).strip(b'"'))
@@ -267,61 +213,43 @@ class _Builder:
             return None
         return start, start + length
 
-    def args(self, event: _Event) -> _Args:
-        if not event.args:
-            return _Args()
-        try:
-            return _decode_args(event.args)
-        except msgspec.ValidationError:
-            # A field of an odd type: keep those that are as expected.
-            plain = _plain(event.args)
-            return _Args(
-                **{
-                    name: plain[field]
-                    for name, field in zip(_Args.__struct_fields__, _Args.__struct_encode_fields__)
-                    if type(plain.get(field)) is int and abs(plain[field]) <= _LARGEST
-                }
-            )
-
-    def name(self, event: _Event) -> int:
+    def name(self, event: Event) -> int:
         return self.names.setdefault(str(event.name), len(self.names))
 
-    def host(self, events: list[tuple[int, int, int, _Event]]) -> tuple[Host, dict[int, int], dict[int, int]]:
+    def host(self, spans: list[_Span]) -> tuple[Host, dict[int, int], dict[int, int]]:
         """The host table, correlation -> row of its call, External id -> row of its op."""
-        events.sort(key=lambda row: (row[0], -row[1]))
-        starts = np.fromiter((row[0] for row in events), np.int64, len(events))
-        stops = np.fromiter((row[1] for row in events), np.int64, len(events))
+        starts = _column((row.start for row in spans), np.int64)
+        stops = _column((row.stop for row in spans), np.int64)
         threads: list[int] = []
         calls: dict[int, int] = {}
         ops: dict[int, int] = {}
-        seq = np.full(len(events), -1, np.int64)
-        backward = np.zeros(len(events), np.int8)
+        seq = np.full(len(spans), -1, np.int64)
+        backward = np.zeros(len(spans), np.int8)
         collectives: dict[int, Collective] = {}
-        for row, (_, _, what, event) in enumerate(events):
+        for row, (_, _, what, event) in enumerate(spans):
             threads.append(self.threads.setdefault((bytes(event.pid), bytes(event.tid)), len(self.threads)))
-            if what == PYTHON:
-                continue
-            args = self.args(event)
             if what == CALL:
+                correlation = args_of(event).correlation
                 # Several driver calls may share one correlation; the one that launches is the one meant.
-                if args.correlation not in calls or "aunch" in str(event.name):
-                    calls[args.correlation] = row
+                if correlation not in calls or "aunch" in str(event.name):
+                    calls[correlation] = row
             elif what == OP:
+                args = args_of(event)
                 ops.setdefault(args.external_id, row)
                 seq[row] = args.seq
                 backward[row] = args.forward_thread > 0
-            elif found := collective_from_args(str(event.name), _plain(event.args), self.groups):
-                collectives[row] = found
-        thread = np.array(threads, np.int32)
-        parent, stops = nest(starts, stops, thread)
+            elif what == NOTE and speaks_of_collective(str(event.name)):
+                collectives[row] = collective_from_args(str(event.name), plain(event.args), self.groups)
         calls.pop(-1, None)
         ops.pop(-1, None)
+        thread = np.array(threads, np.int32)
+        parent, stops = nest(starts, stops, thread)
         host = Host(
             start=starts,
             stop=stops,
-            name=np.array([self.name(row[3]) for row in events], np.int32),
+            name=_column((self.name(row.event) for row in spans), np.int32),
             thread=thread,
-            what=np.array([row[2] for row in events], np.int8),
+            what=_column((row.what for row in spans), np.int8),
             parent=parent,
             seq=seq,
             backward=backward,
@@ -329,71 +257,57 @@ class _Builder:
         )
         return host, calls, ops
 
-    def work(
-        self, events: list[tuple[int, int, int, _Args, _Event]], calls: dict[int, int], ops: dict[int, int]
-    ) -> Work:
-        events.sort(key=lambda row: (row[0], -row[1]))
+    def work(self, intervals: list[_Interval], calls: dict[int, int], ops: dict[int, int], several: bool) -> Work:
+        """The device table; with `several` devices, streams are told apart by device."""
         call: list[int] = []
         op: list[int] = []
         collectives: dict[int, Collective] = {}
-        for row, (_, _, what, args, event) in enumerate(events):
+        for row, (_, _, what, args, event) in enumerate(intervals):
             call.append(calls.get(args.correlation, -1))
             external = args.external_id if args.external_id >= 0 else args.old_external_id
             # Before 2023 a kernel's External id repeats its correlation and names no op.
             op.append(ops.get(external, -1) if external != args.correlation else -1)
             if what == KERNEL and b"Collective name" in bytes(event.args):
-                found = collective_from_args(str(event.name), _plain(event.args), self.groups)
-                if found:
-                    collectives[row] = found
-        stream = [self.streams.setdefault(_stream(args, event), len(self.streams)) for *_, args, event in events]
+                collectives[row] = collective_from_args(str(event.name), plain(event.args), self.groups)
+        labels = (_stream(row.args, row.event, several) for row in intervals)
         return Work(
-            start=_column((row[0] for row in events), np.int64),
-            stop=_column((row[1] for row in events), np.int64),
-            name=_column((self.name(row[4]) for row in events), np.int32),
-            stream=_column(stream, np.int32),
-            what=_column((row[2] for row in events), np.int8),
+            start=_column((row.start for row in intervals), np.int64),
+            stop=_column((row.stop for row in intervals), np.int64),
+            name=_column((self.name(row.event) for row in intervals), np.int32),
+            stream=_column((self.streams.setdefault(label, len(self.streams)) for label in labels), np.int32),
+            what=_column((row.what for row in intervals), np.int8),
             call=_column(call, np.int32),
             op=_column(op, np.int32),
             collectives=collectives,
         )
 
-    @property
-    def groups(self) -> dict[str, dict[str, Any]]:
-        info = self.document.distributedInfo
-        return {str(group.get("pg_name")): group for group in (info.pg_config if info else None) or ()}
+    def marks(self, spans: list[_Span], host: Host) -> tuple[tuple[Mark, ...], int]:
+        """The steps' marks, and the thread they are on; without marks, the thread with the most time in ops.
 
-    def marks(self, events: list[tuple[int, int, int, _Event]]) -> tuple[Mark, ...]:
-        found = {
-            (start, stop, str(event.name)[len(_MARK) :])
-            for start, stop, what, event in events
-            if what == NOTE and str(event.name).startswith(_MARK)
-        }
-        return tuple(Mark(label=label[:32], start=start, stop=stop) for start, stop, label in sorted(found))
-
-    def main_thread(self, host: Host, marks: tuple[Mark, ...]) -> int:
-        """The thread of the first mark; else the one with the most time in framework ops."""
-        if not len(host):
-            return 0
-        if marks:
-            rows = np.flatnonzero((host.start == marks[0].start) & (host.stop == marks[0].stop))
-            if len(rows):
-                return int(host.thread[rows[0]])
-        busy = np.bincount(host.thread, weights=(host.stop - host.start) * ((host.what == OP) & (host.parent < 0)))
-        return int(busy.argmax())
+        Marks are of one thread, the one with most of them; a label stands once, and no mark inside another.
+        """
+        rows = [row for row, span in enumerate(spans) if span.what == NOTE and str(span.event.name).startswith(_MARK)]
+        if not rows:
+            top = (host.what == OP) & (host.parent < 0)
+            busy = np.bincount(host.thread, weights=(host.stop - host.start) * top) if len(host) else np.zeros(1)
+            return (), int(busy.argmax())
+        main = Counter(int(host.thread[row]) for row in rows).most_common(1)[0][0]
+        marks: dict[str, Mark] = {}
+        for row in rows:
+            start, stop, _, event = spans[row]
+            label = str(event.name)[len(_MARK) :][:32]
+            inside = marks and start < next(reversed(marks.values())).stop
+            if host.thread[row] == main and label not in marks and not inside:
+                marks[label] = Mark(label=label, start=start, stop=stop)
+        return tuple(marks.values()), main
 
 
-def _stream(args: _Args, event: _Event) -> str:
+def _stream(args: Args, event: Event, several: bool) -> str:
     """`stream 7`, from the event's args or, where they lack it, its thread id (2021: `"stream 7"`)."""
-    if args.stream != -1:
-        return f"stream {args.stream}"
-    lane = bytes(event.tid).decode("utf-8", "replace").strip('"')[:64]
-    return lane if lane.startswith("stream") else f"stream {lane}"
+    lane = str(args.stream) if args.stream != -1 else bytes(event.tid).decode("utf-8", "replace").strip('"')[:64]
+    lane = lane if lane.startswith("stream") else f"stream {lane}"
+    return f"device {args.device} {lane}" if several else lane
 
 
 def _column(values: Iterable[int], kind: type[np.integer[Any]]) -> Any:
     return np.fromiter(values, kind)
-
-
-def _plain(raw: msgspec.Raw) -> dict[str, Any]:
-    value = _decode_any(raw) if raw else None
-    return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ from trainyard.errors import BadFile, BadInput
 from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.trace import steps
-from trainyard.trace.align import Alignment, alignment, meetings
+from trainyard.trace.align import Aligned, Alignment, alignment, meetings
 from trainyard.trace.book import Booking, Intervals, book
 from trainyard.trace.classify import Classified, Keys, classify
 from trainyard.trace.context import PHASES, Context, context
@@ -69,7 +69,7 @@ def measure(
         (classify if len(events.work) else classify_cpu)(events, around, key)
         for events, around, key in zip(traces, contexts, keys)
     ]
-    agreed = alignment(traces)
+    agreed = alignment(traces, classified)
     whole_window = window == "all" or not all(events.marks for events in traces)
     parts = (
         [steps.whole(events) for events in traces]
@@ -151,7 +151,13 @@ def _steps(
 
 
 def _book_rank(
-    events: Events, around: Context, keys: Keys, one: Classified, waits: Waits, parts: list[steps.Part], aligned: str
+    events: Events,
+    around: Context,
+    keys: Keys,
+    one: Classified,
+    waits: Waits,
+    parts: list[steps.Part],
+    aligned: Aligned,
 ) -> RankTrace:
     columns = [(one.start, one.stop, one.key), (waits.start, waits.stop, waits.key)]
     if len(events.work):
@@ -159,7 +165,10 @@ def _book_rank(
     start, stop, key = (np.concatenate(column) for column in zip(*columns))
     kinds: I8 = keys.kinds()
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
-    booking = book(Intervals(start, stop, kinds[key], key), bounds, len(keys.pairs), len(_KINDS))
+    # Ties within a kind go by the order in words.py, so the keys are booked under their places in it.
+    place_of = keys.places()
+    booking = book(Intervals(start, stop, kinds[key], place_of[key]), bounds, len(keys.pairs), len(_KINDS))
+    booking = booking._replace(owned=booking.owned[:, [*place_of, -1]], live=booking.live[:, place_of])
     n = len(one.start)
     begins = np.ones(len(start), bool)
     begins[:n] = one.begins
@@ -183,7 +192,13 @@ def _counts(start: I64, key: I32, bounds: I64, keys: int) -> I64:
 
 
 def _ledger(
-    events: Events, keys: Keys, booking: Booking, count: I64, place: int, part: steps.Part, aligned: str
+    events: Events,
+    keys: Keys,
+    booking: Booking,
+    count: I64,
+    place: int,
+    part: steps.Part,
+    aligned: Aligned,
 ) -> Ledger:
     owned, live = booking.owned[place], booking.live[place]
     entries = [
@@ -202,14 +217,10 @@ def _ledger(
         entries.append(Entry(account=_UNEXPLAINED, ns=int(owned[-1]), how="inferred"))
     entries.sort(key=lambda entry: (entry.account.rank, PHASES.index(entry.phase)))
     unions = {kind: int(ns) for kind, ns in zip(_KINDS, booking.unions[place]) if ns}
-    scope = Scope(steps=(part.label,), ranks=(events.rank,), aligned=_alignment(aligned), partial=part.partial)
+    scope = Scope(steps=(part.label,), ranks=(events.rank,), aligned=aligned, partial=part.partial)
     return Ledger(
         wall_ns=part.stop - part.start, entries=tuple(entries), scope=scope, source=events.source, unions=unions
     )
-
-
-def _alignment(word: str) -> Literal["no", "host"]:
-    return "host" if word == "host" else "no"
 
 
 def _late(ranks: Sequence[RankTrace]) -> dict[int, int]:
@@ -217,10 +228,7 @@ def _late(ranks: Sequence[RankTrace]) -> dict[int, int]:
     total: dict[int, int] = {}
     full_steps = max(1, *(sum(not part.partial for part in rank.parts) for rank in ranks))
     for rank in ranks:
-        inside = np.zeros(len(rank.waits.start), bool)
-        for part in rank.parts:
-            if not part.partial:
-                inside |= (rank.waits.start >= part.start) & (rank.waits.start < part.stop)
+        inside = steps.in_full(rank.parts, rank.waits.start)
         for late, ns in zip(rank.waits.late[inside].tolist(), rank.waited[inside].tolist()):
             who = ranks[late].events.rank
             total[who] = total.get(who, 0) + ns
@@ -245,13 +253,19 @@ def _notes(traces: Sequence[Events], ranks: Sequence[RankTrace], agreed: Alignme
         return notes
     cut_off: dict[str, list[int]] = {}
     for rank in ranks:
+        marked, shown = [mark.label for mark in rank.events.marks], {part.label for part in rank.parts}
+        gone = [label for label in marked if label not in shown]
+        if gone and window == "steps" and shown != {steps.WINDOW}:
+            listed = ", ".join(gone[:4]) + (", …" if len(gone) > 4 else "")
+            notes.append(
+                f"Rank {rank.events.rank}: steps {listed} launched no compute of their own; their time stands in the "
+                "next step."
+            )
         for part in rank.parts:
             if part.partial:
                 cut_off.setdefault(part.label, []).append(part.stop - part.start)
     for label, lengths in cut_off.items():
-        what = (
-            "Work from before the first mark" if label == steps.BEFORE else f"Step {label}, whose beginning is cut off,"
-        )
+        what = "Work from before the first mark" if label == steps.BEFORE else f"Step {label}, which is cut off,"
         long = units.show_time(max(lengths))
         on = f" on {len(lengths)} of {len(ranks)} ranks" if len(ranks) > 1 else ""
         notes.append(f"{what} ({'up to ' if len(lengths) > 1 else ''}{long}{on}) is left out of the mean.")

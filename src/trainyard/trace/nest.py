@@ -6,11 +6,15 @@ import numpy as np
 
 from trainyard.events import I32, I64
 
+_TICK = 2_000
+"""ns: a stamp of whole microseconds is off by up to one at either end."""
+
 
 def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
     """Parents of m spans sorted by (start, longest first), -1 at the top, and stops clamped to the parent's.
 
-    Stamps are rounded, so a child may seem to outlive its parent by a tick; it does not.
+    Stamps are rounded, so a child may seem to outlive its parent by a tick; it does not. One that outlives it by
+    more is no child (annotations of asynchronous work overlap as they like) and keeps its stop.
     """
     parents = np.full(len(start), -1, np.int32)
     stops = stop.tolist()
@@ -19,9 +23,10 @@ def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
         stack = open_on.setdefault(lane, [])
         while stack and stops[stack[-1]] <= begin:
             stack.pop()
-        if stack:
-            parents[row] = stack[-1]
-            stops[row] = min(stops[row], stops[stack[-1]])
+        around = next((span for span in reversed(stack) if stops[row] <= stops[span] + _TICK), -1)
+        if around >= 0:
+            parents[row] = around
+            stops[row] = min(stops[row], stops[around])
         stack.append(row)
     return parents, np.array(stops, np.int64)
 

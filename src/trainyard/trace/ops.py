@@ -1,4 +1,4 @@
-"""What a framework op says its kernels are, and what a host span says the host was doing."""
+"""What a framework op says its kernels are."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ _ATEN = {
     "_index_put_impl take index_copy _embedding_bag_backward scatter_reduce",
     "reduction": "sum mean max min amax amin prod var std var_mean std_mean argmax argmin norm linalg_vector_norm "
     "_foreach_norm any all cumsum cumprod logsumexp sort topk unique nonzero count_nonzero histc bincount median "
-    "kthvalue searchsorted isnan equal nansum aminmax max_pool2d_with_indices",
+    "kthvalue searchsorted isnan equal nansum aminmax max_pool2d "
+    "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d adaptive_avg_pool2d _adaptive_avg_pool2d "
+    "_adaptive_avg_pool2d_backward",
     "elementwise": "add sub mul div neg abs exp log log1p sqrt rsqrt pow tanh sigmoid relu silu gelu threshold "
     "threshold_backward silu_backward gelu_backward tanh_backward sigmoid_backward leaky_relu hardtanh softplus clamp "
     "clamp_min clamp_max where copy to _to_copy contiguous clone fill zero zeros ones full empty arange cat stack "
     "masked_fill dropout native_dropout native_dropout_backward eq ne lt le gt ge logical_not logical_and bitwise_and "
     "bitwise_or sin cos reciprocal addcmul addcdiv lerp sign floor ceil round remainder fmod maximum minimum square "
     "rsub uniform normal normal_ randn rand randint bernoulli random triu tril flip roll repeat expand_copy "
-    "view_as_complex view_as_real polar erf tan atan atan2 lift_fresh constant_pad_nd pad max_pool2d avg_pool2d "
-    "adaptive_avg_pool2d _adaptive_avg_pool2d _adaptive_avg_pool2d_backward max_pool2d_with_indices_backward "
+    "view_as_complex view_as_real polar erf tan atan atan2 lift_fresh constant_pad_nd pad "
     "upsample_nearest2d upsample_bilinear2d _cat split_with_sizes_copy isfinite bitwise_not sgn nan_to_num mse_loss "
     "mse_loss_backward binary_cross_entropy binary_cross_entropy_backward _amp_foreach_non_finite_check_and_unscale",
     "optimizer": "_fused_adam _fused_adamw _fused_sgd _fused_adagrad",
@@ -53,8 +54,7 @@ _BOOKKEEPING = (
     "chunk flatten unflatten movedim swapaxes diagonal empty_strided empty_like zeros_like ones_like "
     "full_like new_empty new_zeros new_ones new_full resize_ resolve_conj resolve_neg result_type "
     "is_same_size set_ _local_scalar_dense item is_nonzero scalar_tensor type_as requires_grad_ "
-    "retain_grad _foreach_mul _foreach_add _foreach_copy _foreach_zero _foreach_div "
-    "_has_compatible_shallow_copy_type"
+    "retain_grad _has_compatible_shallow_copy_type"
 )
 _CLASS_OF = {name: what for what, text in _ATEN.items() for name in text.split()} | dict.fromkeys(
     _BOOKKEEPING.split(), "elementwise"
@@ -64,12 +64,14 @@ _CLASS_OF = {name: what for what, text in _ATEN.items() for name in text.split()
 _BY_WORD = (
     ("attention", re.compile(r"flash_?attn|attention|fmha", re.I)),
     ("moe_route", re.compile(r"moe|topk_router|token_dispatch", re.I)),
-    ("embedding", re.compile(r"fbgemm.*(embedding|lookup)|split_embedding|permute_.*sparse|embedding", re.I)),
+    # FBGEMM is a library of embedding tables, whatever its name says.
+    ("embedding", re.compile(r"^fbgemm::|embedding|split_?lookup|pooled_?embs", re.I)),
     ("norm", re.compile(r"(batch|layer|group|rms)_?norm", re.I)),
     ("conv", re.compile(r"convolution", re.I)),
-    ("matmul", re.compile(r"(^|::)(mm|addmm|bmm)\b|gemm|linear", re.I)),
+    ("matmul", re.compile(r"(^|::)(mm|addmm|bmm)\b|(?<!fb)gemm|linear", re.I)),
     ("softmax", re.compile(r"softmax|cross_?entropy", re.I)),
 )
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$")
 
 
@@ -79,42 +81,13 @@ def class_of(op: str) -> str | None:
     space, _, name = op.rpartition("::")
     if space == "aten":
         bare = name.rstrip("_") if name not in _CLASS_OF else name
-        return _CLASS_OF.get(bare) or _CLASS_OF.get(bare.removesuffix("_backward"))
+        found = _CLASS_OF.get(bare) or _CLASS_OF.get(bare.removesuffix("_backward"))
+        return found or ("elementwise" if bare.startswith("_foreach_") else None)
     if node := _NODE.match(op):
-        return _CLASS_OF.get(node[1].lower()) or _by_word(node[1])
+        snake = _HUMP.sub("_", node[1]).lower()
+        return _CLASS_OF.get(snake) or _by_word(snake)
     return _by_word(op)
 
 
 def _by_word(text: str) -> str | None:
     return next((what for what, pattern in _BY_WORD if pattern.search(text)), None)
-
-
-_HOST = (
-    ("data_wait", re.compile(r"^enumerate\(DataLoader\)|DataLoader.*__next__|wait_for_batch")),
-    ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
-    ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
-    (
-        "launch_gap/compile",
-        re.compile(r"torch/_dynamo/convert_frame|torch/_inductor/compile_fx|triton/compiler|entire_frame_compile"),
-    ),
-    ("launch_gap/gc", re.compile(r"^gc\.collect|garbage.?collect|<built-in function collect>", re.I)),
-    (
-        "launch_gap/sync",
-        re.compile(
-            r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$|^cuMemcpy(DtoH|HtoD)(_v2)?$"
-            r"|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$|^torch_xla.*sync",
-        ),
-    ),
-    (
-        "launch_gap/alloc",
-        re.compile(
-            r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|MemAddress|MemCreate|ExtMalloc)|^cuMem(Alloc|Create|Map|Free)"
-        ),
-    ),
-)
-
-
-@lru_cache(maxsize=65536)
-def host_cause(name: str) -> str | None:
-    """The account (text form) a host span's name explains idle device time with, or None."""
-    return next((account for account, pattern in _HOST if pattern.search(name)), None)

@@ -25,10 +25,7 @@ class Waits(NamedTuple):
 def split(
     classified: Sequence[Classified], keys: Sequence[Keys], found: Sequence[Meeting]
 ) -> tuple[list[Classified], list[Waits]]:
-    """Of each rank, its intervals with collectives starting at the last arrival, and the waits before it.
-
-    A member whose interval ends before the last peer arrives (gloo's sends are buffered) waited all along.
-    """
+    """Of each rank, its intervals with collectives starting at the last arrival, and the waits before it."""
     starts = [one.start.copy() for one in classified]
     waits: list[list[tuple[int, int, int, int]]] = [[] for _ in classified]
     for meeting in found:
@@ -36,13 +33,12 @@ def split(
         last, late = max(arrivals)
         for place, row in meeting.members:
             one = classified[place]
-            begin, end = int(one.start[row]), int(one.stop[row])
-            until = min(last, end)
-            if until > begin:
+            begin = int(one.start[row])
+            if last > begin:
                 account, phase = keys[place].pairs[one.key[row]]
                 key = keys[place].number(Account("straggler", account.what, account.group), phase)
-                waits[place].append((begin, until, key, late))
-                starts[place][row] = until
+                waits[place].append((begin, last, key, late))
+                starts[place][row] = last
     return (
         [one._replace(start=start) for one, start in zip(classified, starts)],
         [_columns(rows) for rows in waits],

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.events import I64, Events
 from trainyard.trace.classify import Classified
@@ -54,9 +55,11 @@ def parts(events: Events, ends: Sequence[int]) -> list[Part]:
     bounds = [start, *(min(max(end, start), stop) for end in ends[:-1]), stop]
     labels = [BEFORE, *(mark.label for mark in events.marks)]
     stretches = [stretch for stretch in zip(labels, bounds, bounds[1:]) if stretch[2] > stretch[1]]
-    # A device's first stretch follows nothing: the idle time it began with lies before the window.
-    cut_off = 1 if len(events.work) else 0
-    return [Part(*stretch, partial=place < cut_off or stretch[0] == BEFORE) for place, stretch in enumerate(stretches)]
+    # A device's first stretch follows nothing: the idle time it began with lies before the window. And where ranks
+    # share bounds, one whose window ends before a step does has not all of that step.
+    cut_off = {BEFORE} | ({stretches[0][0]} if len(events.work) else set())
+    cut_off |= {label for label, end in zip(labels, ends[:-1]) if end > stop}
+    return [Part(*stretch, partial=stretch[0] in cut_off) for stretch in stretches]
 
 
 def share(ends_of: Sequence[Sequence[int]], labels_of: Sequence[Sequence[str]]) -> list[list[int]]:
@@ -83,3 +86,14 @@ def _belongs(events: Events, classified: Classified) -> I64:
         known = np.maximum.accumulate(np.where(belongs[rows] >= 0, np.arange(len(rows)), -1))
         belongs[rows] = np.where(known >= 0, belongs[rows][np.maximum(known, 0)], 0)
     return belongs
+
+
+def in_full(parts: Sequence[Part], time: I64) -> NDArray[np.bool_]:
+    """Whether each time lies in a full step; in any part where none is full."""
+    bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
+    counts = np.array([not part.partial for part in parts])
+    if not counts.any():
+        counts[:] = True
+    place = np.searchsorted(bounds, time, "right") - 1
+    inside = (place >= 0) & (place < len(parts))
+    return inside & counts[np.clip(place, 0, len(parts) - 1)]

@@ -8,6 +8,7 @@ import numpy as np
 
 from trainyard.trace.context import PHASES
 from trainyard.trace.measure import Measured, RankTrace
+from trainyard.trace.steps import in_full
 
 
 class Busy(NamedTuple):
@@ -36,12 +37,7 @@ def top(measured: Measured, what: Literal["kernels", "modules"], most: int = 20)
 def _add(rank: RankTrace, what: str, totals: dict[tuple[str, str, str], list[int]]) -> None:
     one = rank.classified
     names = one.name if what == "kernels" else one.module
-    full = [part for part in rank.parts if not part.partial] or list(rank.parts)
-    inside = names >= 0
-    counted = np.zeros(len(names), bool)
-    for part in full:
-        counted |= (one.start >= part.start) & (one.start < part.stop)
-    rows = np.flatnonzero(inside & counted)
+    rows = np.flatnonzero((names >= 0) & in_full(rank.parts, one.start))
     if not len(rows):
         return
     # A module's rows differ by phase; a kernel's by account and phase, which its key holds.

@@ -34,21 +34,36 @@ _BLITS = (
 )
 
 _CLASSES = (
+    # Inductor says what its Triton kernels are: templates of a product, reductions (looped, persistent), pointwise.
+    ("attention", re.compile(r"^triton_tem_.*(attention|sdpa)")),
+    ("matmul", re.compile(r"^triton_tem_")),
+    ("reduction", re.compile(r"^triton_(red|per)_")),
+    ("elementwise", re.compile(r"^triton_poi_")),
     ("attention", re.compile(r"flash|fmha|attn|attention|mha_|_mha|cudnn_generated_fort_native_sdpa|sdpa")),
+    (
+        "embedding",
+        re.compile(r"embedding|pooled_embs|bounds_check_indices|linearize_index|_offsets_range|split_lookup|\btbe_"),
+    ),
     ("moe_route", re.compile(r"moe_|topk_gating|token_permut|permute_token|sort_tokens")),
     ("optimizer", re.compile(r"multi_tensor_apply|fused_?adam|adam_|adagrad|lamb_|_sgd|sgd_")),
     (
         "conv",
         re.compile(
-            r"conv|implicit_gemm|winograd|wgrad|dgrad|igemm_(fwd|bwd|wrw)|miopen.*gtcx|im2col|col2im|scudnn"
+            r"conv(?!ert)|implicit_gemm|winograd|wgrad|dgrad|igemm_(fwd|bwd|wrw)|miopen.*gtcx|im2col|col2im|scudnn"
             r"|xdlops_bwd_weight|nchwtonhwc|nhwctonchw|batched_transpose_\d|subtensorop|transpose_(nchw|cnhw)|cudnn::ops::"
         ),
     ),
-    ("norm", re.compile(r"batch_?norm|layer_?norm|rms_?norm|group_?norm|bn_(fw|bw)|cudnn::bn|norm_kernel")),
+    (
+        "norm",
+        re.compile(
+            r"batch_?norm|layer_?norm|rms_?norm|group_?norm|bn_(fw|bw)|cudnn::bn|norm_kernel|gammabeta|rowwisemoments"
+        ),
+    ),
     (
         "matmul",
         re.compile(
-            r"gemm|gemv|cutlass|cublas|^cijk_|ampere_.*(16816|1688)|sm\d0_xmma|nvjet|matmul|mma_|tensile|dot_kernel"
+            r"(?<!fb)gemm|gemv|cutlass|cublas|^cijk_|ampere_.*(16816|1688)|sm\d0_xmma|nvjet|matmul|(?<!ga)mma_|tensile"
+            r"|dot_kernel"
         ),
     ),
     ("softmax", re.compile(r"softmax|nll_loss|cross_entropy")),
@@ -56,12 +71,12 @@ _CLASSES = (
         "embedding",
         re.compile(r"embedding|index_?select|indexing|index_put|gather_kernel|scatter_kernel|index_elementwise|tbe"),
     ),
-    ("reduction", re.compile(r"reduce|reduction|sort|scan|topk|argmax|cumsum|splitk")),
+    ("reduction", re.compile(r"reduce|reduction|sort|scan|topk|argmax|cumsum|splitk|max_pool|avg_pool|pooling")),
     (
         "elementwise",
         re.compile(
-            r"elementwise|pointwise|catarray|fill|copy|triton_poi|unrolled|dropout|activation|relu|gelu|silu|"
-            r"max_pool|avg_pool|pooling|upsample|distribution|transpose|permute|arange|triu|tril|tensor_apply"
+            r"elementwise|pointwise|catarray|fill|copy|unrolled|dropout|activation|relu|gelu|silu|"
+            r"upsample|distribution|transpose|permute|arange|triu|tril|tensor_apply"
         ),
     ),
 )
