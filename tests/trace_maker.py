@@ -37,7 +37,8 @@ def trace(
     for number, row in enumerate(device, start=1):
         name, stream, start, stop, launch, *args = row
         cat = "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
-        known = args[0] if args else {}
+        known = dict(args[0]) if args else {}
+        thread = known.pop("thread", MAIN)
         args = {"device": device_index, "stream": stream, "correlation": number, **known}
         events.append(_span(cat, name, stream, start, stop, **args) | {"pid": device_index})
         if launch is not None:
@@ -45,7 +46,7 @@ def trace(
                 _span(
                     "cuda_runtime",
                     "cudaLaunchKernel",
-                    known.get("thread", MAIN),
+                    thread,
                     launch,
                     launch + launch_ns,
                     correlation=number,

@@ -251,7 +251,7 @@ def test_a_dead_rank_is_one_clear_error(acting: Path, store: Store, capsys: pyte
     [
         (
             JOB.format(ranks=2).replace("heads = 1", "haeds = 1", 1),
-            "unknown key 'haeds' at $.model. Did you mean 'heads'?",
+            "at $.model: unknown key 'haeds'. Did you mean 'heads'?",
         ),
         ("name = ", "not TOML"),
         ("", "missing required field"),
