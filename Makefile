@@ -24,11 +24,13 @@ help:  ## show this
 
 env: $(READY)  ## make .venv: base, torch, tools
 
+demo demo-trace: export TRAINYARD_STORE := $(CURDIR)/out/store
+
 demo: $(READY)  ## train with two ranks, print the ledger, write out/demo.html
 	@mkdir -p out
 	$(BIN)/trainyard run examples/tiny.toml --tag demo
 	$(BIN)/trainyard report demo --out out/demo.html
-	@echo "The page is out/demo.html."
+	@echo "The page is out/demo.html; the run is kept in out/store (TRAINYARD_STORE)."
 
 demo-trace: $(READY)  ## record anew the trace that `trainyard demo` shows
 	$(BIN)/trainyard run examples/tiny-fsdp.toml --tag demo-trace

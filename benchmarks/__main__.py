@@ -15,7 +15,8 @@ from typing import NamedTuple
 from benchmarks import synthetic
 from benchmarks.process import cost
 
-PUBLIC = Path(__file__).parents[2] / "shared" / "data" / "traces" / "a100_ddp_resnet.json.gz"
+_DATA = os.environ.get("TRAINYARD_PUBLIC_DATA", Path(__file__).parents[2] / "shared" / "data")
+PUBLIC = Path(_DATA) / "traces" / "a100_ddp_resnet.json.gz"
 
 
 class Row(NamedTuple):

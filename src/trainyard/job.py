@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -50,6 +51,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise BadJob(f"active = {self.active} of experts = {self.experts}.")
 
 
+FACTORS = tuple(axis for axis in words.AXES if axis != "ep")
+"""The axes whose product is the world size; experts borrow ranks from them."""
+
+
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How ranks divide the work; their product is the world size (`ep` borrows ranks from the others)."""
 
@@ -68,12 +73,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def ranks(self) -> int:
-        return self.dp_replicate * self.dp_shard * self.tp * self.cp * self.pp
+        return prod(getattr(self, axis) for axis in FACTORS)
 
     @property
     def only_axis(self) -> str:
         """The one axis that all ranks form, or empty when there are several or one rank."""
-        wide = [axis for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp") if getattr(self, axis) > 1]
+        wide = [axis for axis in FACTORS if getattr(self, axis) > 1]
         return wide[0] if len(wide) == 1 else ""
 
     def __str__(self) -> str:
@@ -157,12 +162,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Raises `BadJob` with the arithmetic when the layout needs more ranks than `devices`."""
         layout = self.layout
         if layout.ranks > devices:
-            factors = " * ".join(
-                f"{axis} {getattr(layout, axis)}"
-                for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp")
-                if getattr(layout, axis) > 1
-            )
-            widest = max(words.AXES, key=lambda axis: getattr(layout, axis))
+            factors = " * ".join(f"{axis} {getattr(layout, axis)}" for axis in FACTORS if getattr(layout, axis) > 1)
+            widest = max(FACTORS, key=lambda axis: getattr(layout, axis))
             raise BadJob(
                 f"bad layout at $.layout: {factors} = {layout.ranks} ranks, but {where} holds {devices}.",
                 f"Lower {widest} to {max(1, getattr(layout, widest) * devices // layout.ranks)}.",

@@ -9,14 +9,13 @@ from trainyard.store.summary import summarise
 
 
 def ideal_ns(run: Run) -> tuple[int, str] | None:
-    """(ns the model's FLOPs take a rank at the best known rate, which rate that is), if there is one."""
-    flops = run.claims.get("model_flops")
+    """(ns a rank's matrix products take at the best known rate, which rate that is), if there is one."""
+    flops = run.claims.get("matmul_flops")
     for claim, says in (("peak", "at peak"), ("matmul_rate", "at the matmul rate measured here")):
-        if flops and claim in run.claims and run.claims[claim].value:
-            rate = run.claims[claim].value
-            each = flops.value / run.job.layout.ranks
-            counted = units.show_rate(each, "FLOP")
-            return int(each / rate * 1e9), f"{counted} a rank {says}, {units.show_rate(rate, 'FLOP/s')}"
+        rate = run.claims[claim].value if claim in run.claims else 0.0
+        if flops and rate:
+            counted = units.show_rate(flops.value, "FLOP")
+            return int(flops.value / rate * 1e9), f"{counted} a rank {says}, {units.show_rate(rate, 'FLOP/s')}"
     return None
 
 
@@ -36,7 +35,11 @@ def figures_of_run(run: Run) -> list[Figure]:
         )
         made.append(_figure("throughput", units.show_rate(summary.tokens_per_s, " tok/s"), "Tokens of all ranks."))
     for share, label, means in (
-        (summary.mfu, "MFU", "Model FLOPs over the device's peak."),
+        (
+            summary.mfu,
+            "MFU",
+            "Model FLOPs (3 x forward, causal pairs only, nothing recomputed) over the device's peak.",
+        ),
         (
             summary.matmul_share,
             "of matmul rate",

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard import words
+from trainyard import plugins, words
 from trainyard.events import COPY, I8, I32, I64, KERNEL, MEMSET, NOTE, OP, Collective, Events
 from trainyard.ledger import Account
+from trainyard.plugins import Vendor
 from trainyard.trace.collectives import group_of
 from trainyard.trace.context import PHASES, Context
 from trainyard.vendors import kernels
@@ -78,12 +79,12 @@ def classify(events: Events, context: Context, keys: Keys) -> Classified:
     key = np.empty(len(work), np.int32)
     for row, ident in enumerate(zip(work.what.tolist(), work.name.tolist(), op_class.tolist(), phase.tolist())):
         what, name, decided, when = ident
-        if what == KERNEL and kernels.is_communication(events.names[name]):
+        by_name = by_kernel_name(events.names[name]) if what == KERNEL else None
+        if by_name is not None and by_name.kind == "comm":
             found = work.collectives.get(row) or _launching_collective(events, int(launcher[row]))
-            found = found or Collective(name=kernels.collective_of(events.names[name]))
+            found = found or Collective(name=by_name.what)
             collectives[row] = found
-            group = group_of(found, events)
-            key[row] = keys.number(Account("comm", found.name, group), when)
+            key[row] = keys.number(Account("comm", found.name, group_of(found, events)), when)
             continue
         if ident not in column_of:
             account = _account(what, events.names[name], decided, when)
@@ -93,12 +94,24 @@ def classify(events: Events, context: Context, keys: Keys) -> Classified:
     return Classified(work.start, work.stop, key, work.name, module, launcher, every, collectives)
 
 
+@lru_cache(maxsize=65536)
+def by_kernel_name(name: str) -> Account | None:
+    """What the first vendor that knows the kernel's name says it is."""
+    accounts = (vendor.kernel_account(name) for vendor in _vendors())
+    return next((account for account in accounts if account is not None), None)
+
+
+@lru_cache(maxsize=1)
+def _vendors() -> tuple[Vendor, ...]:
+    return tuple(plugins.load_all("vendors").values())
+
+
 def _account(what: int, name: str, decided: int, phase: int) -> Account:
     if what == MEMSET:
         return Account("copy", "memset")
     if what == COPY:
         return Account("copy", kernels.copy_of(name))
-    by_name = kernels.account_of(name)
+    by_name = by_kernel_name(name)
     if by_name is not None and by_name.kind == "copy":
         return by_name
     op_class = _CLASSES[decided] if decided >= 0 else by_name.what if by_name else "other"
