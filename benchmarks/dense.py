@@ -82,11 +82,9 @@ def memory_of(job: Job) -> Need:
 
 def seconds_of(job: Job, peak: float) -> float:
     """About how long the whole run lasts at `peak` (FLOP/s a rank)."""
-    measure = job.measure
-    steps = measure.warmup + measure.steps * measure.repeats + measure.profiled + 1
     again = 4 / 3  # the forward pass once more
     step_s = again * transformer_ops.model_flops(job) / job.layout.ranks / (SUSTAINED * peak)
-    return START_S + DRAW_S * transformer_ops.parameters(job.model) + steps * step_s
+    return START_S + DRAW_S * transformer_ops.parameters(job.model) + job.measure.in_all * step_s
 
 
 def peak_of(name: str) -> float:

@@ -115,6 +115,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         words.check(self.dtype, words.DTYPES, "dtype")
 
 
+PROFILER_WARMUP = 1
+"""Profiled steps before the window that are thrown away: the profiler starts up in them."""
+
+
 class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is timed: `warmup` steps thrown away, then `repeats` x `steps` without the profiler, then
     `profiled` steps with it."""
@@ -128,6 +132,16 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         for field, least in (("warmup", 0), ("steps", 1), ("repeats", 1), ("profiled", 0)):
             if getattr(self, field) < least:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
+
+    @property
+    def in_window(self) -> int:
+        """Steps under the profiler, the discarded ones too."""
+        return PROFILER_WARMUP + self.profiled if self.profiled else 0
+
+    @property
+    def in_all(self) -> int:
+        """Steps a rank takes."""
+        return self.warmup + self.steps * self.repeats + self.in_window
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,10 +220,14 @@ def parse(text: str, where: str) -> Job:
 
 def load(path: str | Path) -> Job:
     """A job file. Raises `BadFile` when it cannot be read and `BadJob` when it makes no sense."""
+    return parse(read(path), str(path))
+
+
+def read(path: str | Path) -> str:
+    """A job file's text. Raises `BadFile`."""
     try:
-        text = Path(path).read_text("utf-8")
+        return Path(path).read_text("utf-8")
     except FileNotFoundError as error:
         raise BadFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error
-    return parse(text, str(path))

@@ -20,6 +20,8 @@ from trainyard.errors import BadLedger, UnknownName
 
 SCHEMA = "trainyard/ledger/1"
 """Version of one ledger's fields."""
+BEFORE, WINDOW = "before", "window"
+"""Labels in `Scope.steps` of parts that are no marked step."""
 LEDGERS_SCHEMA = "trainyard/ledgers/1"
 """Version of a document that holds several ledgers."""
 

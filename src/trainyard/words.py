@@ -166,7 +166,7 @@ VENDORS: Mapping[str, Word] = {
 
 STATES: Mapping[str, Word] = {
     "complete": Word("complete", "The run ended and everything was written."),
-    "failed": Word("failed", "A rank died; what was measured until then is kept."),
+    "failed": Word("failed", "It ended early; what was measured until then is kept."),
     "incomplete": Word("incomplete", "The run is still going, or was killed before it could say so."),
 }
 

@@ -18,6 +18,7 @@ from trainyard import plugins
 from trainyard.events import KERNEL
 from trainyard.machine import find_device
 from trainyard.record import DeviceSeen, Run
+from trainyard.run.clock import Clock
 from trainyard.run.harness import find_devices
 from trainyard.store.store import Store
 from trainyard.store.summary import summarise
@@ -42,6 +43,7 @@ tokens_per_step = 4096
 microbatch = 2
 dtype = "bfloat16"
 learning_rate = 1e-3
+compile = {compile}
 [measure]
 warmup = 10
 steps = 5
@@ -58,9 +60,9 @@ class Done(NamedTuple):
     measured: Measured
 
 
-def trained(folder: Path, layout: str, devices: int) -> Done:
+def trained(folder: Path, layout: str, devices: int, compile: bool = False) -> Done:
     job = folder / "job.toml"
-    job.write_text(JOB.format(layout=layout), "utf-8")
+    job.write_text(JOB.format(layout=layout, compile=str(compile).lower()), "utf-8")
     command = [sys.executable, "-m", "trainyard.cli.main", "run", str(job), "--quiet"]
     given = {**os.environ, "TRAINYARD_STORE": str(folder / "store")}
     assert len(find_devices(plugins.load_all("vendors"))) >= devices
@@ -135,6 +137,26 @@ def test_peak_memory_is_the_allocators(alone, device):
     # Activations of 1,024 tokens through four blocks are some tenths of a gigabyte; the host's memory is no part of it.
     assert state <= peaks[-1] < state + 1.5e9
     assert peaks[-1] < device.memory_bytes
+
+
+def test_the_probes_matrices_are_no_part_of_the_peak():
+    torch = pytest.importorskip("torch")
+    from trainyard.run.worker import forget_peak, peak_memory
+
+    place = torch.device("cuda", 0)
+    held = torch.ones(2**20, device=place)
+    matmul_rate(place, torch.bfloat16, Clock(synchronize=torch.cuda.synchronize))
+    assert peak_memory(place) >= held.nbytes + 3 * 2 * 256**2
+    forget_peak(place)
+    assert held.nbytes <= peak_memory(place) == torch.cuda.memory_allocated(place)
+
+
+def test_compiled_and_accumulated_it_is_the_same_training(alone, tmp_path):
+    compiled = trained(tmp_path, "dp_shard = 1", 1, compile=True).run
+    assert compiled.job.accumulate == 4
+    plain, other = ([sample.loss for sample in run.samples] for run in (alone.run, compiled))
+    assert other[0] == pytest.approx(plain[0], rel=1e-3)
+    assert other == pytest.approx(plain, rel=2e-2)
 
 
 def test_the_matmul_rate_is_near_and_below_the_peak(alone, device):

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from tests.rooms.test_harness import CORES, WORKER
@@ -266,6 +267,38 @@ def test_a_bad_job_file_exits_2_before_anything_starts(
     assert says in " ".join(capsys.readouterr().err.split())
     assert answer(["run", str(tmp_path / "none.toml")]) == 2
     assert not store.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("dp_replicate = 1", "tp = 1\ninterleave = 2"), "interleave = 2, but there is no pipeline to interleave"),
+        (('name = "tiny"', 'workload = "transfomer"'), "Did you mean 'transformer'?"),
+        (("seq_len = 8", 'seq_len = 8\ntext = "nosuch"'), "text = 'nosuch' at $.recipe: No such file or directory."),
+    ],
+)
+def test_a_job_that_cannot_be_trained_exits_2_and_leaves_no_run(
+    change: tuple[str, str], says: str, tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(JOB.format(ranks=1).replace(*change))
+    assert answer(["run", str(path)]) == 2
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert not store.root.exists()
+
+
+def test_a_run_with_broken_traces_is_shown_without_them(
+    tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = stored(store)
+    kept = store.load(run.id)
+    store.finish(msgspec.structs.replace(kept, trace=("traces/rank0.json",)))
+    (store.runs / run.id / "traces" / "rank0.json").write_bytes(b"")
+    assert answer(["report", run.id, "--out", str(tmp_path / "page.html")]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "rank0.json" in said
+    assert f"Run {run.id} is taken without its traces." in said
+    assert (tmp_path / "page.html").stat().st_size
 
 
 def test_more_ranks_than_the_machine_holds(tmp_path: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,13 +14,16 @@ import msgspec
 import pytest
 
 from trainyard import plugins
-from trainyard.errors import BadFile, BadJob, MissingLibrary, PortInUse, RankDied
+from trainyard.errors import BadFile, BadJob, EnvironmentFailed, MissingLibrary, PortInUse, RankDied, UnknownName
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger
-from trainyard.record import DeviceSeen, Run, Sample
+from trainyard.machine import Claim
+from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.run import claims, harness
+from trainyard.run.facts import Facts, write_facts
 from trainyard.run.harness import Progress, execute, find_devices
 from trainyard.store.store import Store, new_id
+from trainyard.vendors import cpu
 
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
 LEDGER = Ledger(wall_ns=5, entries=(Entry(account=Account("compute", "matmul"), ns=5),))
@@ -44,7 +47,6 @@ with open(folder / "samples" / f"rank{rank}.jsonl", "ab", buffering=0) as out:
             memory_bytes=1000, warmup=step in (0, 5), profiled=step >= 5,
         )
         out.write(msgspec.json.encode(sample) + b"\\n")
-        time.sleep(0.3 if step == 0 else 0)  # long enough to be seen at work
         if step == 3 and how == "die":
             if rank == 1:
                 print("something is odd here", file=sys.stderr, flush=True)
@@ -58,14 +60,29 @@ spans = [span("user_annotation", f"ProfilerStep#{n}", 400.0 * n, 400.0) for n in
 spans += [span("cpu_op", "aten::mm", 400.0 * n + 50, 300.0) for n in (1, 2)]
 info = {"rank": rank, "world_size": world, "backend": "gloo"}
 document = {"traceEvents": spans, "distributedInfo": info}
+(folder / "traces" / f"rank{rank}.json.partial").write_bytes(b"half")
 (folder / "traces" / f"rank{rank}.json").write_bytes(msgspec.json.encode(document))
 write_facts(folder, Facts(
-    rank=rank, local_rank=rank, world=world, vendor="cpu", device="cores", backend="gloo", threads=1, text="stdlib",
+    rank=rank, local_rank=rank, world=world, vendor="cpu", device="some cores", backend="gloo", threads=1, text="stdlib",
     digests={"text": "t", "weights_final": "same" if how != "differ" else f"w{rank}"}, seeds={"model": 3},
-    parameters=10, model_flops=5000,
+    parameters=10, model_flops=5000, clocks={"load": "0.5"} if rank == 0 else {},
     matmul_rate=Claim(value=1e9 + rank * 1e9, unit="FLOP/s", source="probe", measured=True),
     torch_build={"version": "x"},
 ))
+"""
+
+
+JOB_TEXT = """
+[model]
+layers = 1
+width = 8
+ffn = 8
+heads = 1
+kv_heads = 1
+head_dim = 8
+[recipe]
+seq_len = 8
+tokens_per_step = 16
 """
 
 
@@ -127,6 +144,8 @@ def test_a_run_that_ends_well(store: Store) -> None:
     assert done.claims["matmul_rate"].value == 1.5e9
     assert done.claims["matmul_rate"].source == "probe; mean of 2 ranks"
     assert done.claims["model_flops"].value == 5000
+    products = 2 * 8 * (4 * 8 * 8 + 3 * 8 * 8 + 8 * 256)  # 8 tokens a rank; attention's, the gated part's, the head's
+    assert done.claims["matmul_flops"].value == 3 * products
     assert done.claims["profiler_cost"].value == 410_000 - 115_000
     assert done.claims["profiler_cost"].measured
     made = done.provenance
@@ -134,7 +153,8 @@ def test_a_run_that_ends_well(store: Store) -> None:
     assert (made.text, made.seeds, made.torch_build) == ("stdlib", {"model": 3}, {"version": "x"})
     assert made.environment["OMP_NUM_THREADS"]
     assert made.packages["trainyard"]
-    assert float(made.clocks["at_work.cpu.load"]) >= 0
+    assert made.clocks["at_work.cpu.load"] == "0.5"
+    assert made.devices == CORES
     assert (store.runs / done.id / "job.toml").read_text() == "# how: well\n"
 
 
@@ -181,6 +201,38 @@ def test_traces_that_cannot_be_booked_lose_nothing_that_was_measured(store: Stor
     assert kept.failure == "its traces could not be booked: rank0.json: it is empty."
 
 
+@pytest.mark.torch
+def test_interrupted_while_booking_it_keeps_what_was_measured(store: Store) -> None:
+    pytest.importorskip("torch")
+
+    def interrupt(_: list[Path]) -> list[Ledger]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(store, "well", book=interrupt)
+    kept = store.load(store.rows()[0].id)
+    assert (kept.state, len(kept.samples), len(kept.trace)) == ("incomplete", 16, 2)
+    assert kept.claims["matmul_rate"].value == 1.5e9
+    assert kept.digest
+
+
+def test_traces_are_the_whole_files_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+    for part in ("traces", "facts", "samples"):
+        (tmp_path / part).mkdir()
+    for name in (
+        "rank10.json.gz",
+        "rank9.json.gz",
+        "rank2.json",
+        "rank3.json.packed",
+        "rank4.json.partial",
+        "rank.json",
+    ):
+        (tmp_path / "traces" / name).touch()
+    bare = Run(id=new_id(), job=job(), started="2025-01-01")
+    found = harness.measured(bare, tmp_path, {}).trace
+    assert found == ("traces/rank2.json", "traces/rank9.json.gz", "traces/rank10.json.gz")
+
+
 STARTER = """
 import sys
 from pathlib import Path
@@ -215,6 +267,27 @@ def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
     assert not store.root.exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        ({"layout": Layout(tp=2)}, BadJob, r"tp = 2, but no matrix is split over ranks\. .* dp_shard 2 works"),
+        ({"workload": "transfomer"}, UnknownName, "workloads has no 'transfomer'. Did you mean 'transformer'?"),
+        (
+            {"recipe": Recipe(seq_len=8, tokens_per_step=16, text="nosuch")},
+            BadJob,
+            r"text = 'nosuch' at \$\.recipe: No such file",
+        ),
+        ({"machine": "h100"}, BadJob, "machine = 'h100'"),
+    ],
+)
+def test_what_cannot_be_trained_starts_nothing(
+    store: Store, change: dict[str, object], kind: type[Exception], says: str
+) -> None:
+    with pytest.raises(kind, match=says):
+        execute(msgspec.structs.replace(job(), **change), "", store, book, devices=CORES)
+    assert not store.root.exists()
+
+
 def test_a_port_in_use_starts_nothing(store: Store) -> None:
     import socket
 
@@ -241,7 +314,26 @@ def test_accelerators_go_before_cores_and_pretended_ones_first(monkeypatch: pyte
     monkeypatch.delenv("TRAINYARD_PRETEND")
     only = {"cpu": vendors["cpu"], "pretend": vendors["pretend"]}
     assert [device.vendor for device in find_devices(only)] == ["cpu"]
-    assert harness.capacity(find_devices(only)) == len(os.sched_getaffinity(0))
+    assert harness.capacity(find_devices(only)) == cpu.cores()
+
+
+def facts(vendor: str, device: str) -> Facts:
+    return Facts(
+        rank=0, local_rank=0, world=1, vendor=vendor, device=device, backend="", threads=1, text="python",
+        digests={}, seeds={}, parameters=1, model_flops=1, torch_build={},
+        matmul_rate=Claim(value=1, unit="FLOP/s", source="probe"),
+    )  # fmt: skip
+
+
+@pytest.mark.torch
+def test_devices_that_torch_cannot_use_end_the_run_with_the_next_step(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
+    with pytest.raises(EnvironmentFailed, match=r"this machine has devices of nvidia, but torch .* Install the torch"):
+        execute(job(dp_replicate=1), JOB_TEXT, store, book, devices=found)
 
 
 def test_half_a_line_waits_for_its_rest(tmp_path: Path) -> None:
@@ -266,15 +358,28 @@ def test_as_many_steps_are_announced_as_a_rank_takes(profiled: int) -> None:
     from trainyard.run.worker import turns
 
     measure = Measure(warmup=2, steps=3, repeats=2, profiled=profiled)
-    assert harness.steps_of(measure) == len(list(turns(measure)))
+    assert measure.in_all == len(list(turns(measure)))
 
 
 def test_claims_are_left_out_where_nothing_supports_them(monkeypatch: pytest.MonkeyPatch) -> None:
     vendors = plugins.load_all("vendors")
-    bare = Run(id=new_id(), job=job(), started="2025-01-01")
-    bare = msgspec.structs.replace(bare, provenance=msgspec.structs.replace(bare.provenance, devices=CORES))
-    assert claims.of_run(bare, [], vendors) == {}
     monkeypatch.setenv("TRAINYARD_PRETEND", "1")
-    found = tuple(vendors["pretend"].devices())
-    fast = msgspec.structs.replace(bare, provenance=msgspec.structs.replace(bare.provenance, devices=found))
-    assert claims.of_run(fast, [], vendors)["peak"].value == 1e12
+    found = Provenance(devices=tuple(vendors["pretend"].devices()))
+    bare = Run(id=new_id(), job=job(), started="2025-01-01", provenance=found)
+    assert claims.of_run(bare, [], vendors) == {}, "nobody knows yet what will train"
+    assert claims.of_run(bare, [facts("pretend", "Pretend 1")], vendors)["peak"].value == 1e12
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "peak"),
+    [("nvidia", "NVIDIA H200", True), ("nvidia", "NVIDIA H200 MIG 1g.18gb", False), ("cpu", "some cores", False)],
+)
+def test_the_peak_is_that_of_what_trained(tmp_path: Path, vendor: str, device: str, peak: bool) -> None:
+    driver = DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia")
+    half = msgspec.structs.replace(job(), recipe=Recipe(seq_len=8, tokens_per_step=16, dtype="bfloat16"))
+    found = Run(id=new_id(), job=half, started="2025-01-01", provenance=Provenance(devices=(driver,)))
+    write_facts(tmp_path, facts(vendor, device))
+    (tmp_path / "samples").mkdir()
+    kept = harness.measured(found, tmp_path, plugins.load_all("vendors"))
+    assert [(one.vendor, one.name) for one in kept.provenance.devices] == [(vendor, device)]
+    assert ("peak" in kept.claims) == peak

@@ -195,7 +195,7 @@ def test_text_can_be_read_in_both_themes(ground, ink):
 
 
 def test_writing_is_whole_or_not_at_all(tmp_path):
-    path = tmp_path / "deep" / "report.html"
+    path = tmp_path / "report.html"
     html.write(view(1, 0), path)
     html.write(view(2, 100), path)
     assert path.read_text(encoding="utf-8") == html.page(view(2, 100))

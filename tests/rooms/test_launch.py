@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import signal
 import socket
 import subprocess
@@ -74,6 +74,20 @@ def start(place: Path, how: str, launcher: Local) -> str:
     return launcher.submit(place)
 
 
+ASKING = """
+import os, sys
+from pathlib import Path
+folder, said = Path(sys.argv[1]), [os.environ[name] for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT")]
+(folder / ("rank" + os.environ["RANK"])).write_text(" ".join(said))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def until(condition, seconds: float = 30.0) -> bool:  # type: ignore[no-untyped-def]
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
@@ -96,8 +110,7 @@ def pids(place: Path) -> list[int]:
 def test_a_rendered_job_says_what_will_start() -> None:
     files = Local().render(JOB, ["some.module", "a", "b"])
     spec = msgspec.json.decode(files["launch.json"], type=Spec)
-    assert (spec.ranks, spec.module, spec.args) == (2, "some.module", ("a", "b"))
-    assert 1024 <= spec.port < 65536
+    assert spec == Spec(ranks=2, port=0, module="some.module", args=("a", "b"))
 
 
 def test_a_port_in_use_is_refused_before_anything_starts() -> None:
@@ -136,6 +149,41 @@ def test_ranks_that_end_well(place: Path) -> None:
     assert until(lambda: launcher.status(id) != "running")
     assert launcher.status(id) == "ended"
     assert (place / "logs" / "rank1.err").read_text() == "rank 1 of 2 is here\n"
+
+
+@pytest.mark.torch
+def test_a_port_taken_at_the_last_moment_is_a_clear_failure(place: Path) -> None:
+    pytest.importorskip("torch")
+    launcher = Local(free_port())
+    files = launcher.render(JOB, ["told_worker", str(place), "well"])
+    (place / "launch.json").write_text(files["launch.json"])
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", launcher.port))
+        other.listen()
+        id = launcher.submit(place)
+        assert until(lambda: launcher.status(id) != "running")
+    says = rf"the ranks cannot meet at 127\.0\.0\.1:{launcher.port}: .*address already in use"
+    assert launcher.failure(id).rank == -1
+    assert re.search(says, launcher.status(id))
+    assert not (place / "pid0").exists()
+
+
+@pytest.mark.torch
+def test_jobs_at_once_each_meet_at_a_port_of_their_own(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "asking_worker.py").write_text(ASKING)
+    launcher, folders = Local(), [tmp_path / name for name in ("aaaa0001", "aaaa0002")]
+    ids = []
+    for folder in folders:
+        folder.mkdir()
+        (folder / "launch.json").write_text(launcher.render(JOB, ["asking_worker", str(folder)])["launch.json"])
+        ids.append(launcher.submit(folder))
+    assert until(lambda: all(launcher.status(id) != "running" for id in ids))
+    assert [launcher.status(id) for id in ids] == ["ended", "ended"]
+    places = [(folder / f"rank{rank}").read_text() for folder in folders for rank in range(2)]
+    assert [text.split()[0] for text in places] == ["aaaa0001"] * 2 + ["aaaa0002"] * 2
+    ports = [text.split()[1] for text in places]
+    assert ports[0] == ports[1] != ports[2] == ports[3]
 
 
 @pytest.mark.torch
@@ -225,4 +273,3 @@ def test_the_tail_of_a_log_is_its_last_lines_however_long(tmp_path: Path) -> Non
     assert failures.tail(log).endswith("\n  last")
     log.write_text("\n".join(map(str, range(100))))
     assert failures.tail(log).split("\n") == [str(n) for n in range(92, 100)]
-    assert os.stat(log).st_size

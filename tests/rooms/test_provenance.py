@@ -6,6 +6,7 @@ import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from trainyard import plugins
 from trainyard.machine import Claim
-from trainyard.record import Provenance
+from trainyard.record import DeviceSeen, Provenance
 from trainyard.run import provenance
 from trainyard.run.facts import Facts
 
@@ -60,6 +61,14 @@ def test_packages_are_ours_and_what_comes_with_torch() -> None:
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "expandable_segments:True"),
         ("TORCH_HOME", "https://me:p@ss@host/x", "https://***@host/x"),
         ("TRAINYARD_STORE", "s3://b/p?api_token=abc&x=1", "s3://b/p?api_token=***&x=1"),
+        ("NVIDIA_TF32_OVERRIDE", "0", "0"),
+        ("CUBLASLT_LOG_LEVEL", "1", "1"),
+        ("HIPBLASLT_TENSILE_LIBPATH", "lib", "lib"),
+        ("TENSILE_DB", "0x8", "0x8"),
+        ("NVTE_FUSED_ATTN", "1", "1"),
+        ("NVIDIA_VISIBLE_DEVICES", "all", None),
+        ("NCCL_DB_PWD", "abc", None),
+        ("TORCH_HOME", "https://b/p?sig=abc&x=1&pwd=abc", "https://b/p?sig=***&x=1&pwd=***"),
         ("TORCH_API_KEY", "abc", None),
         ("NCCL_SECRET", "abc", None),
         ("SLURM_JWT", "abc", None),
@@ -75,7 +84,7 @@ def test_the_environment_keeps_what_matters_and_no_secret(name: str, value: str,
 
 @given(
     secret=st.from_regex(r"[A-Za-z0-9]{12,20}", fullmatch=True),
-    word=st.sampled_from(["token", "Secret", "PASSWORD", "api_key"]),
+    word=st.sampled_from(["token", "Secret", "PASSWORD", "api_key", "db_pwd", "X_Auth", "credential"]),
 )
 def test_no_login_or_assigned_secret_survives(secret: str, word: str) -> None:
     values = [f"http://user:{secret}@host/path", f"https://{secret}@host", f"x=1;{word}={secret}", f"u?{word}={secret}"]
@@ -103,15 +112,39 @@ def test_what_is_gathered_says_devices_drivers_clocks_and_host(monkeypatch: pyte
     assert msgspec.json.decode(msgspec.json.encode(made), type=Provenance) == made
 
 
-def test_ranks_add_what_only_they_know() -> None:
-    def rank(number: int, weights: str) -> Facts:
-        return Facts(
-            rank=number, local_rank=number, world=2, vendor="cpu", device="cpu", backend="gloo", threads=1,
-            text="python", digests={"text": "t", "weights_final": weights}, seeds={"job": 1},
-            parameters=1, model_flops=1, torch_build={"version": "2"},
-            matmul_rate=Claim(value=1, unit="FLOP/s", source="probe"),
-        )  # fmt: skip
+def rank(number: int, weights: str = "", **changes: Any) -> Facts:
+    given = Facts(
+        rank=number, local_rank=number, world=2, vendor="cpu", device="cpu", backend="gloo", threads=1,
+        text="python", digests={"text": "t", "weights_final": weights}, seeds={"job": 1},
+        parameters=1, model_flops=1, torch_build={"version": "2"},
+        matmul_rate=Claim(value=1, unit="FLOP/s", source="probe"),
+    )  # fmt: skip
+    return msgspec.structs.replace(given, **changes)
 
+
+def test_the_devices_are_those_that_trained() -> None:
+    seen = tuple(
+        DeviceSeen(index=i, name="NVIDIA H200", vendor="nvidia", memory_bytes=9, facts={"uuid": str(i)})
+        for i in range(4)
+    )
+    known = Provenance(devices=seen)
+
+    def devices(**changes: str) -> tuple[DeviceSeen, ...]:
+        return provenance.with_facts(known, [rank(0, **changes), rank(1, **changes)]).devices
+
+    assert devices(vendor="nvidia", device="NVIDIA H200") == seen[:2]
+    slices = devices(vendor="nvidia", device="NVIDIA H200 MIG 1g.18gb")
+    assert slices == tuple(DeviceSeen(index=i, name="NVIDIA H200 MIG 1g.18gb", vendor="nvidia") for i in range(2))
+    assert devices(vendor="cpu", device="some cores") == (DeviceSeen(index=0, name="some cores", vendor="cpu"),)
+
+
+def test_clocks_at_work_are_the_first_ranks_word() -> None:
+    known = Provenance(clocks={"cpu.load": "1"})
+    said = provenance.with_facts(known, [rank(0, clocks={"load": "2"}), rank(1)]).clocks
+    assert said == {"cpu.load": "1", "at_work.cpu.load": "2"}
+
+
+def test_ranks_add_what_only_they_know() -> None:
     known = Provenance(text="")
     assert provenance.with_facts(known, []) is known
     same = provenance.with_facts(known, [rank(0, "a"), rank(1, "a")])

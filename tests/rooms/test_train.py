@@ -23,9 +23,10 @@ STEPS = 6
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def a_job(model=MODEL, spread=None, **recipe):
+def a_job(model=MODEL, spread=None, machine="", **recipe):
     recipe = {"seq_len": 32, "tokens_per_step": 512, "microbatch": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
     return Job(
+        machine=machine,
         model=model,
         layout=spread or Layout(),
         recipe=Recipe(**recipe),
@@ -115,6 +116,21 @@ def test_missing_or_short_text_is_refused(tmp_path):
         texts.sample(text, 4, seed=0, step=0, index=0)
 
 
+def test_text_is_checked_without_reading_it(tmp_path):
+    def check(source, seq_len):
+        texts.check(Recipe(seq_len=seq_len, tokens_per_step=seq_len, text=str(source)))
+
+    check("python", 4096)
+    with pytest.raises(BadJob, match=r"text = '.*nowhere' at \$\.recipe: No such file"):
+        check(tmp_path / "nowhere", 4)
+    (tmp_path / "short").write_bytes(b"abcd")
+    (tmp_path / ".hidden").write_bytes(b"abcd")
+    for source in (tmp_path, tmp_path / "short"):
+        check(source, 3)
+        with pytest.raises(BadJob, match=r"has 4 bytes, but a sample takes seq_len 4 \+ 1 = 5"):
+            check(source, 4)
+
+
 PLACES = texts.Text(np.arange(251, dtype=np.uint8), "numbers", "")
 
 
@@ -151,6 +167,7 @@ def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
         ({"dtype": "float16"}, "dtype = 'float16' at $.recipe is not trained here. Use 'bfloat16'."),
         ({"dtype": "tf32"}, "Use 'float32'."),
         ({"offload": True}, "Use offload = false."),
+        ({"machine": "h100"}, "machine = 'h100' at $, but a job trains on the machine it is run on. Leave it out."),
     ],
 )
 def test_refused_with_the_arithmetic_and_the_next_step(change, says):
@@ -233,8 +250,8 @@ def test_weights_too_large_to_digest_are_named(text, monkeypatch):
     monkeypatch.setattr(weights, "DIGEST_CAP", 1000)
     _, trainer = train(a_job(text=text), steps=1)
     about = trainer.about()
-    assert about.digests.keys() == {"text"}
-    assert "no digest of the weights" in about.notes[0]
+    assert about.digests.keys() == {"text", "weights"}
+    assert about.digests["weights"].startswith("none: they are larger than")
 
 
 @pytest.mark.torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from trainyard import plugins
 from trainyard.errors import BadInput
 from trainyard.record import DeviceSeen
-from trainyard.vendors import kernels
+from trainyard.vendors import cpu, kernels
 from trainyard.vendors.amd import Amd
 from trainyard.vendors.cpu import Cpu
 from trainyard.vendors.driver import visible
@@ -223,6 +224,29 @@ def test_the_cpu_is_always_there() -> None:
     assert device.memory_bytes > 2**20
     assert float(Cpu().telemetry()["load"]) >= 0
     assert Cpu().peaks(device) == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"cpu.max": "250000 100000"}, 3),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "9900000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "200000", "cpu/cpu.cfs_period_us": "100000"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_containers_quota_of_cores_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], left: int
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setattr(cpu, "_CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert cpu.cores() == left
 
 
 def test_pretended_devices_are_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

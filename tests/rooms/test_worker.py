@@ -23,7 +23,8 @@ from trainyard.run.facts import Facts, read_facts  # noqa: E402
 from trainyard.run.worker import Rank, Turn, turns  # noqa: E402
 from trainyard.store.folder import read_samples  # noqa: E402
 from trainyard.train.outcome import Outcome  # noqa: E402
-from trainyard.train.ranks import Ranks  # noqa: E402
+from trainyard.train.ranks import Ranks, vendor_here  # noqa: E402
+from trainyard.vendors.cpu import Cpu  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -71,6 +72,23 @@ class Pretend:
         raise AssertionError("nobody asks here")
 
 
+def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
+    class Vendor:
+        def telemetry(self):
+            return {"steps": str(len(training.steps))}
+
+    monkeypatch.setattr(worker.plugins, "load", lambda door, name: {("vendors", "cpu"): Vendor()}[door, name])
+    job = jobs.parse(JOB.format(steps=2).replace("profiled = 1", "profiled = 0"), "job")
+    cold = msgspec.structs.replace(job, measure=msgspec.structs.replace(job.measure, warmup=0))
+    said = []
+    for one, ranks in ((job, ALONE), (job, ALONE._replace(rank=1)), (cold, ALONE)):
+        training = Pretend()
+        rank = Rank(one, ranks, training, Clock(), BytesIO(), said.append)
+        rank.run(folder)
+        said.append(rank.clocks)
+    assert [clocks for clocks in said if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
+
+
 def test_turns_are_warmup_repeats_window():
     assert list(turns(Measure(warmup=1, steps=2, repeats=2, profiled=1))) == [
         Turn(0, 0, warmup=True),
@@ -107,13 +125,18 @@ def test_a_rank_writes_each_step_as_it_ends(folder):
 
 
 def test_a_whole_run_alone(folder):
-    done = subprocess.run([sys.executable, "-m", "trainyard.run.worker", str(folder)], capture_output=True, check=True)
+    command = [sys.executable, "-m", "trainyard.run.worker", str(folder)]
+    env = {**os.environ, "OMP_NUM_THREADS": "3"}
+    done = subprocess.run(command, env=env, capture_output=True, check=True)
     assert done.stdout.splitlines()[0].startswith(b"step 0 loss 5.")
     (facts,) = read_facts(folder)
     assert facts.digests.keys() == {"text", "weights_initial", "weights_final"}
     assert facts.digests["weights_initial"] != facts.digests["weights_final"]
     assert facts.text.startswith("Python ")
     assert facts.matmul_rate.measured
+    assert facts.threads == 3
+    assert (facts.vendor, facts.device) == ("cpu", Cpu().devices()[0].name)
+    assert float(facts.clocks["load"]) >= 0
     assert (facts.world, facts.backend, facts.parameters) == (1, "", PARAMETERS)
     trace = json.loads(gzip.decompress((folder / "traces" / "rank0.json.gz").read_bytes()))
     names = {event.get("name") for event in trace["traceEvents"]}
@@ -160,6 +183,39 @@ def test_more_ranks_than_devices_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(EnvironmentFailed, match="4 ranks on this host need a device each, but torch sees 2"):
         ranks.find("nvidia")
+
+
+def test_devices_that_torch_cannot_use_are_an_error_and_never_the_cpu(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert {vendor_here(), vendor_here("cpu"), vendor_here("pretend")} == {"cpu"}
+    with pytest.raises(EnvironmentFailed, match=r"has devices of nvidia, but torch .* cannot use them\. Install"):
+        worker.main(folder, "nvidia")
+    assert not (folder / "samples").exists()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert vendor_here("cpu") == vendor_here("nvidia") == "nvidia"
+    with pytest.raises(EnvironmentFailed, match="devices of amd"):
+        vendor_here("amd")
+
+
+LATE = """
+import time
+from datetime import timedelta
+from trainyard.train import ranks
+ranks.TIMEOUT = timedelta(seconds=2)
+here = ranks.find("cpu")
+with ranks.joined(here):
+    time.sleep(4 * here.rank)
+    ranks.patient_barrier(here)
+    ranks.barrier(here)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_packs_longer_than_a_collective_waits_is_waited_for(tmp_path):
+    (tmp_path / "late.py").write_text(LATE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run([*command, str(tmp_path / "late.py")], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_facts_that_are_none_name_the_file(tmp_path):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainyard.cli.output import say
 from trainyard.compare.side import Side
-from trainyard.errors import UnknownName
+from trainyard.errors import BadFile, UnknownName
 from trainyard.record import Run
 from trainyard.report.build import view_of_run, view_of_traces
 from trainyard.report.view import View
@@ -28,7 +28,9 @@ class Named(NamedTuple):
             events = tuple(rank.events for rank in self.measured.ranks)
             return Side(self.name, self.measured.mean, self.measured.ledgers, events, self.run)
         if self.run is None or not self.run.ledgers:
-            raise UnknownName(f"run {self.name} holds no ledger.", "It ended before its profile was booked.")
+            complete = self.run is not None and self.run.state == "complete"
+            why = "It was asked for no profile." if complete else "It ended before its profile was booked."
+            raise UnknownName(f"run {self.name} holds no ledger.", why)
         return Side(self.name, self.run.ledgers[-1], self.run.ledgers, (), self.run)
 
     def stored(self) -> Run:
@@ -43,7 +45,7 @@ class Named(NamedTuple):
 
 
 def find(name: str) -> Named:
-    """Raises `UnknownName` for a name that is neither a path nor a run."""
+    """Raises `UnknownName` for a name that is neither a path nor a run. A run is found without its broken traces."""
     path = Path(name)
     if path.exists() and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure(read([path])))
@@ -51,7 +53,12 @@ def find(name: str) -> Named:
     folder = kept.find(name)
     run = kept.load(name)
     traces = [folder / relative for relative in run.trace if (folder / relative).is_file()]
-    return Named(run.id, measure(read(traces), source=run.id, axis=run.job.layout.only_axis) if traces else None, run)
+    try:
+        measured = measure(read(traces), source=run.id, axis=run.job.layout.only_axis) if traces else None
+    except BadFile as error:
+        say(f"{error} Run {run.id} is taken without its traces.")
+        measured = None
+    return Named(run.id if path.exists() or run.id.startswith(name) else name, measured, run)
 
 
 def find_traces(paths: Sequence[str], window: str) -> Measured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,9 @@ def console() -> Console:
     from rich.console import Console
 
     out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=_PIPED_WIDTH)
+    if out.is_terminal:
+        return out
+    return Console(highlight=False, width=int(os.environ.get("COLUMNS") or _PIPED_WIDTH))
 
 
 def say(text: str) -> None:

@@ -48,14 +48,15 @@ def command(job: Path, tag: str | None, port: int | None, as_json: bool, quiet: 
     Measured steps run without the profiler; then a few with it become the ledger. Everything is kept in the
     store, under $TRAINYARD_STORE or ~/.local/share/trainyard.
     """
-    wanted = jobs.load(job)
+    text = jobs.read(job)
+    wanted = jobs.parse(text, str(job))
     store, book = Store(say=say), Booking(wanted.layout.only_axis)
     if tag:
         check_tag(tag)
     with _shown(quiet) as progress:
         run = execute(
             wanted,
-            job.read_text("utf-8"),
+            text,
             store,
             book,
             progress,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from trainyard import units
 from trainyard.cli.output import console, print_json, say
+from trainyard.errors import BadInput
 from trainyard.ledger import encode_hook
 from trainyard.record import Run
 from trainyard.store.index import Row
@@ -91,11 +93,19 @@ def show(store: Store, run: str, as_json: bool) -> None:
         click.echo(f"  {what}: {plain(said)}")
 
 
+def _short(build: dict[str, str]) -> dict[str, str]:
+    """Without the build's own long listings, which --json has."""
+    return {key: value for key, value in build.items() if "\n" not in value}
+
+
 def _provenance(run: Run) -> list[tuple[str, str]]:
     made = run.provenance
     devices = ", ".join(sorted({device.name for device in made.devices}))
-    tables = (("code", made.code), ("packages", made.packages), ("torch", made.torch_build), ("driver", made.driver))
-    tables += (
+    tables = (
+        ("code", made.code),
+        ("packages", made.packages),
+        ("torch", _short(made.torch_build)),
+        ("driver", made.driver),
         ("host", made.host),
         ("environment", made.environment),
         ("clocks", made.clocks),
@@ -132,6 +142,8 @@ def untag(store: Store, name: str, as_json: bool) -> None:
 def delete(store: Store, run: str, yes: bool, as_json: bool) -> None:
     """Remove a run's folder and all that is in it."""
     folder = store.find(run)
+    if not yes and not sys.stdin.isatty():
+        raise BadInput(f"Deleting {folder} wants a yes, and there is no terminal to ask at.", "Add --yes.")
     if not yes:
         state = next((row.state for row in store.rows() if row.id == folder.name), "unreadable")
         click.confirm(f"Delete {folder} ({state}) and all that is in it?", abort=True, err=True)

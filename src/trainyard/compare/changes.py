@@ -34,4 +34,4 @@ def _verdict(ns: int, low: int, high: int) -> Literal["better", "worse", "same",
         return "worse"
     if high < 0:
         return "better"
-    return "same" if ns == low == high == 0 else "unknown"
+    return "same" if ns == 0 else "unknown"

@@ -12,6 +12,7 @@ from trainyard import ledger as ledgers_of
 from trainyard.events import OP, Events
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
+from trainyard.store.summary import summarise
 
 
 class Side(NamedTuple):
@@ -36,6 +37,11 @@ class Side(NamedTuple):
         if self.events:
             return self.events[0].device or ("CPU" if self.events[0].device_index < 0 else "")
         return self.run.provenance.devices[0].name if self.run and self.run.provenance.devices else ""
+
+    @property
+    def timed_ns(self) -> int:
+        """The median step without the profiler, where a run timed some; else 0."""
+        return summarise(self.run).step_ns if self.run else 0
 
     @property
     def world(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import units
+from trainyard.detect.wording import whole
 from trainyard.events import Events
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Account, Ledger
@@ -34,7 +35,7 @@ class Coverage:
                 severity=severity(cost, ledger.wall_ns),
                 account=Account("unexplained"),
                 cost_ns=cost,
-                says=f"No rule claims {units.show_time(cost)} of every {units.show_time(ledger.wall_ns)} step",
+                says=f"No rule claims {units.show_time(cost)} of {whole(ledger)}",
                 evidence=f"unexplained {units.show_time(unexplained)}, unrecognised kernels "
                 f"{units.show_time(cost - unexplained)}",
                 remedy=Remedy(says="Record CPU activity too, starting before the step."),

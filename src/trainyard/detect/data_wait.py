@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import units
+from trainyard.detect.wording import whole
 from trainyard.events import Events
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Account, Ledger
@@ -34,7 +35,7 @@ class DataWait:
                 severity=severity(cost, ledger.wall_ns),
                 account=account,
                 cost_ns=cost,
-                says=f"Waiting for data costs {units.show_time(cost)} of every {units.show_time(ledger.wall_ns)} step",
+                says=f"Waiting for data costs {units.show_time(cost)} of {whole(ledger)}",
                 evidence="the host was fetching the next batch while the device idled",
                 remedy=Remedy(says="Add loader workers, prefetch, pin memory, or make decoding cheaper.", wins_ns=cost),
                 sure=0.95,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import units, words
+from trainyard.detect.wording import whole
 from trainyard.events import Events
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Account, Ledger
@@ -41,7 +42,7 @@ class ExposedComm:
                 account=dearest,
                 cost_ns=exposed,
                 says=f"Exposed communication, most of it {_label(dearest)}, "
-                f"costs {units.show_time(exposed)} of every {units.show_time(ledger.wall_ns)} step",
+                f"costs {units.show_time(exposed)} of {whole(ledger)}",
                 evidence=f"{share} of communication is hidden under compute; "
                 + (
                     "waiting for late ranks is told apart"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import units, words
+from trainyard.detect.wording import whole
 from trainyard.events import Events
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Ledger
@@ -20,7 +21,7 @@ _LEAST = 0.03
 _REMEDIES = {
     "sync": "Remove synchronising calls (.item(), print of a tensor, blocking copies) from the step.",
     "alloc": "Keep memory cached: avoid empty_cache and shape changes that make the allocator go to the driver.",
-    "python": "Move Python out of the step: compile it, or prepare the next step while the device works.",
+    "python": "Move Python out of the step: compile it, or do its work before it is waited for.",
     "compile": "Warm up before measuring, and look for recompilation.",
     "gc": "Freeze or disable Python's garbage collection during the step.",
     "launch": "Launch fewer, larger kernels: torch.compile, CUDA graphs, fused or foreach optimizers.",
@@ -50,7 +51,7 @@ class LaunchBound:
                 account=dearest,
                 cost_ns=cost,
                 says=f"Launch gaps, most of them {words.GAPS[dearest.what].label.removeprefix('Gap: ')}, cost "
-                f"{units.show_time(cost)} of every {units.show_time(ledger.wall_ns)} step",
+                f"{units.show_time(cost)} of {whole(ledger)}",
                 evidence=causes,
                 remedy=Remedy(says=_REMEDIES[dearest.what], wins_ns=cost),
                 sure=0.9,

@@ -1,7 +1,7 @@
 """`python -m trainyard.launch.elastic SPEC.json PARENT`: starts the ranks through torch's elastic launcher.
 
 A process of its own, so that the one a user talks to never imports torch and can kill all of it.
-Exit codes: 0 all ranks ended well; 4 a rank died, and failure.json beside the SPEC names it.
+Exit codes: 0 all ranks ended well; 4 a rank died or none could start, and failure.json beside the SPEC says which.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainyard.launch.failure import Failure, tail, write
@@ -34,9 +35,10 @@ def main(path: Path, parent: int) -> int:
             min_nodes=1,
             max_nodes=1,
             nproc_per_node=spec.ranks,
-            run_id="trainyard",
+            run_id=path.parent.name,
             rdzv_backend="c10d",
             rdzv_endpoint=f"127.0.0.1:{spec.port}",
+            rdzv_configs={"is_host": True},
             local_addr="127.0.0.1",
             max_restarts=0,
             monitor_interval=0.1,
@@ -47,6 +49,11 @@ def main(path: Path, parent: int) -> int:
             elastic_launch(config, sys.executable)(*rank)
         except ChildFailedError as error:
             write(path.parent, _failure(error.failures, logs))
+            return 4
+        except RendezvousConnectionError as error:
+            why = str(error.__cause__ or error).splitlines()[0]
+            words = f"the ranks cannot meet at {config.rdzv_endpoint}: {why}"
+            write(path.parent, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=words))
             return 4
         except SignalException as error:
             return 128 + error.sigval

@@ -25,7 +25,7 @@ _GRACE_S = 5.0
 
 
 class Local:
-    """A `Launcher`. `port` is where the ranks meet; without one a free port is chosen.
+    """A `Launcher`. `port` is where the ranks meet; without one the launcher takes a free one.
 
     `environment` is what the ranks get beside this process's own, which goes first.
     """
@@ -37,7 +37,7 @@ class Local:
 
     def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
         """`launch.json`. `command` is a Python module and its arguments. Raises `PortInUse`."""
-        port = _checked(self.port) if self.port is not None else _free_port()
+        port = _checked(self.port) if self.port is not None else 0
         module, *args = command
         spec = Spec(ranks=job.layout.ranks, port=port, module=module, args=tuple(args))
         return {FILE: msgspec.json.encode(spec).decode()}
@@ -112,9 +112,3 @@ def _checked(port: int) -> int:
                 ) from error
             raise EnvironmentFailed(f"port {port} on 127.0.0.1 cannot be used: {error.strerror}.") from error
     return port
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -12,8 +12,9 @@ from trainyard import units, words
 from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
 from trainyard.detect.rules import findings
 from trainyard.detect.straggler import late_rank
+from trainyard.detect.wording import whole
 from trainyard.finding import Finding
-from trainyard.ledger import Ledger
+from trainyard.ledger import WINDOW, Ledger
 from trainyard.record import Run
 from trainyard.report.figures import figures_of_run, ideal_ns
 from trainyard.report.lanes import timeline
@@ -22,6 +23,7 @@ from trainyard.report.waterfall import SMALL, waterfall
 from trainyard.trace.measure import Measured
 from trainyard.trace.tables import Busy, top
 
+_COMPUTE_BOUND = 0.85
 _LIMITS = (
     "Contention from hidden communication slows the compute above it: it is booked as compute.",
     "The profiler itself costs time. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
@@ -87,9 +89,9 @@ def _view(
         title=_title(mean, found, run),
         subtitle=subtitle,
         chips=chips,
-        figures=(*(figures_of_run(run) if run else ()), *_figures(mean, run)),
+        figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         wall_ns=mean.wall_ns,
-        bars=waterfall(mean, ranks, kernels, ideal),
+        bars=waterfall(mean, ranks, kernels, ideal, profiled=run is not None),
         bars_note=_bars_note(mean),
         heat=_heat(mean, ranks),
         findings=tuple(found),
@@ -107,10 +109,15 @@ def _view(
 def _title(mean: Ledger, found: list[Finding], run: Run | None) -> str:
     if run and run.state != "complete":
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
+    if run and not run.ledgers:
+        return f"Run {run.id} asked for no profile: its samples alone are here"
     avoidable = [finding for finding in found if finding.rule != "coverage"]
-    if avoidable:
+    if avoidable and avoidable[0].severity == "high":
         return avoidable[0].says
-    return f"No rule finds an avoidable cost in the {units.show_time(mean.wall_ns)} step"
+    if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns > 0:
+        account, ns = max(mean.by_account().items(), key=lambda item: item[1])
+        return f"Compute-bound: {account.label} takes {units.show_time(ns)} of {whole(mean)}"
+    return avoidable[0].says if avoidable else f"No rule finds an avoidable cost in {whole(mean)}"
 
 
 def _figures(mean: Ledger, run: Run | None) -> list[Figure]:
@@ -119,7 +126,8 @@ def _figures(mean: Ledger, run: Run | None) -> list[Figure]:
     made: list[Figure] = []
     if run is None:
         value, unit = units.show_time(mean.wall_ns).rsplit(" ", 1)
-        made.append(Figure(label="step time", value=value, unit=unit, means="Mean over ranks and full steps."))
+        what = "window" if mean.scope.steps == (WINDOW,) else "step time"
+        made.append(Figure(label=what, value=value, unit=unit, means="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
     made.append(Figure(label="computing", value=share, unit="%", means="Share of the step in which compute runs."))
     if comm:
@@ -170,7 +178,7 @@ def _rows(rows: list[Busy], wall: int) -> tuple[Row, ...]:
 def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
     said: list[str] = []
     if run and run.state != "complete":
-        said.append(f"The run is {run.state}: {words.STATES[run.state].means} {run.failure}".strip())
+        said.append(f"The run is {run.state}: {words.STATES[run.state].means}")
     if mean.unrecognised_ns > UNEXPLAINED_LEAST * mean.wall_ns:
         share = units.show_share(mean.unrecognised_ns, mean.wall_ns)
         said.append(f"{share} of the step is unexplained or unrecognised ({units.show_time(mean.unrecognised_ns)}).")

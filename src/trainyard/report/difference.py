@@ -22,22 +22,45 @@ _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 def print_difference(
     before: Side, after: Side, changes: Sequence[Change], judged: Comparability, console: Console
 ) -> None:
-    wall = after.mean.wall_ns - before.mean.wall_ns
-    title = f"{before.name} → {after.name}: {_signed(wall)} a step ({_percent(wall, before.mean.wall_ns)})"
-    if judged.reasons:
-        title = f"{before.name} and {after.name} are not comparable"
-    console.print(Text(plain(title), style="bold red" if judged.reasons else "bold"))
+    console.print(Text(plain(_title(before, after, judged)), style="bold red" if judged.reasons else "bold"))
     for reason in judged.reasons:
         console.print(Text(f"because: {plain(reason)}", style="red"))
+    if before.timed_ns and after.timed_ns:
+        change = after.mean.wall_ns - before.mean.wall_ns
+        says = f"profiled step {_ms(change)} ms ({_percent(change, before.mean.wall_ns)}), account by account:"
+        console.print(Text(says, style="dim"))
+    console.print(_table(before, after, changes, judged))
+    for side in (before, after):
+        share = units.show_share(side.mean.wall_ns - side.mean.unrecognised_ns, side.mean.wall_ns)
+        console.print(Text(f"coverage of {plain(side.name)}: {share}", style="dim"))
+    for caveat in judged.caveats:
+        console.print(Text(f"note: {plain(caveat)}", style="dim"))
+
+
+def _title(before: Side, after: Side, judged: Comparability) -> str:
+    """The timed step where both sides have one: the profiler's own cost is no part of it."""
+    if judged.reasons:
+        return f"{before.name} and {after.name} are not comparable"
+    timed = before.timed_ns and after.timed_ns
+    was, now = (before.timed_ns, after.timed_ns) if timed else (before.mean.wall_ns, after.mean.wall_ns)
+    step = "timed step" if timed else "step"
+    return (
+        f"{before.name} → {after.name}: {step} {units.show_time(was)} → {units.show_time(now)}, "
+        f"{_ms(now - was)} ms ({_percent(now - was, was)})"
+    )
+
+
+def _table(before: Side, after: Side, changes: Sequence[Change], judged: Comparability) -> Table:
+    wall = after.mean.wall_ns - before.mean.wall_ns
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("account", no_wrap=True)
-    for head in ("before ms", "after ms", "change ms", "of any two steps"):
+    table.add_column("account")
+    for head in ("before ms", "after ms", "change ms", "range over steps"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for change in sorted(changes, key=lambda change: -abs(change.ns)):
         spread = "" if change.low_ns is None else f"{_ms(change.low_ns)} … {_ms(change.high_ns or 0)}"
         table.add_row(
-            Text(plain(change.account.label)),
+            Text(plain(change.account.label), no_wrap=True, overflow="ellipsis"),
             f"{change.before_ns / 1e6:,.3f}",
             f"{change.after_ns / 1e6:,.3f}",
             Text(_ms(change.ns), style=_STYLES[change.verdict]),
@@ -50,23 +73,18 @@ def print_difference(
         f"{before.mean.wall_ns / 1e6:,.3f}",
         f"{after.mean.wall_ns / 1e6:,.3f}",
         Text(_ms(wall), style="bold"),
-        Text(f"{wall:+,} ns: the sum of the rows", style="dim"),
+        Text(f"{wall:+,} ns, their sum", style="dim"),
         "",
     )
-    console.print(table)
-    for side in (before, after):
-        share = units.show_share(side.mean.wall_ns - side.mean.unrecognised_ns, side.mean.wall_ns)
-        console.print(Text(f"coverage of {plain(side.name)}: {share}", style="dim"))
-    for caveat in judged.caveats:
-        console.print(Text(f"note: {plain(caveat)}", style="dim"))
+    return table
 
 
 def as_plain(before: Side, after: Side, changes: Sequence[Change], judged: Comparability) -> dict[str, Any]:
     """The comparison as plain data, for `--json`."""
     return {
         "schema": SCHEMA,
-        "before": {"name": before.name, "wall_ns": before.mean.wall_ns},
-        "after": {"name": after.name, "wall_ns": after.mean.wall_ns},
+        "before": {"name": before.name, "wall_ns": before.mean.wall_ns, "timed_ns": before.timed_ns},
+        "after": {"name": after.name, "wall_ns": after.mean.wall_ns, "timed_ns": after.timed_ns},
         "wall_change_ns": after.mean.wall_ns - before.mean.wall_ns,
         "comparable": not judged.reasons,
         "reasons": list(judged.reasons),
@@ -88,10 +106,6 @@ def as_plain(before: Side, after: Side, changes: Sequence[Change], judged: Compa
 
 def _ms(ns: int) -> str:
     return f"{ns / 1e6:+,.3f}"
-
-
-def _signed(ns: int) -> str:
-    return ("+" if ns >= 0 else "−") + units.show_time(abs(ns))
 
 
 def _percent(change: int, base: int) -> str:

@@ -30,7 +30,7 @@ def figures_of_run(run: Run) -> list[Figure]:
                 "step time",
                 units.show_time(summary.step_ns),
                 "Median over unprofiled steps of the slowest rank; half the range of the repeats' medians.",
-                f"± {100 * spread:.1f} % over {len(summary.repeats_ns)} repeats",
+                f"± {100 * spread:.1f} % over {len(summary.repeats_ns)} repeats" if len(summary.repeats_ns) > 1 else "",
             )
         )
         made.append(_figure("throughput", units.show_rate(summary.tokens_per_s, " tok/s"), "Tokens of all ranks."))

@@ -47,7 +47,6 @@ def write(view: View, path: Path) -> None:
     """Writes the page atomically: `path` is never half a page. Raises `PlaceUnwritable`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(page(view), encoding="utf-8", newline="\n")
         partial.replace(path)
     except OSError as error:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from trainyard.events import I64
+from trainyard.ledger import BEFORE, WINDOW
 from trainyard.report.view import Lane, Legend, Timeline
 from trainyard.trace.measure import Measured, RankTrace
-from trainyard.trace.steps import BEFORE, WINDOW
 
 _MOST = 100_000
 

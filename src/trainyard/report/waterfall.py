@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from trainyard import units, words
-from trainyard.ledger import Account, Ledger
+from trainyard.ledger import WINDOW, Account, Ledger
 from trainyard.report.view import Bar
 from trainyard.trace.tables import Busy
 
@@ -30,12 +30,13 @@ class _Step(NamedTuple):
 
 
 def waterfall(
-    mean: Ledger, ranks: dict[int, Ledger], kernels: list[Busy], ideal: tuple[int, str] | None
+    mean: Ledger, ranks: dict[int, Ledger], kernels: list[Busy], ideal: tuple[int, str] | None, profiled: bool = False
 ) -> tuple[Bar, ...]:
     """The bars of a mean ledger; their `ns` add up to the last one's, the wall time.
 
     `ranks` give the whiskers, `kernels` (top rows) the evidence. `ideal`: (ns of the model's arithmetic at the
-    best known rate, which rate): it splits matmul into that and the loss below it.
+    best known rate, which rate): it splits matmul into that and the loss below it. `profiled`: the step's time
+    without the profiler is known too, so this one is named for what it is.
     """
     bars: list[Bar] = []
     at = 0
@@ -54,7 +55,8 @@ def waterfall(
             )
         )
         at += step.ns
-    label = f"{words.BASES[mean.basis].label} step".capitalize()
+    what = "window" if mean.scope.steps == (WINDOW,) else "step"
+    label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {what}".capitalize()
     return (*bars, Bar(label=label, ns=mean.wall_ns, start_ns=0, colour=_TOTAL_COLOUR, role="total"))
 
 
@@ -71,7 +73,7 @@ def _steps(mean: Ledger, kernels: list[Busy], ideal: tuple[int, str] | None) -> 
             step = _Step(account.label, ns, account.colour, _evidence(mean, account, kernels), account)
             if str(account) == "compute/matmul" and ideal and ideal[0] < ns:
                 made.append(_Step("Ideal matmul", ideal[0], _IDEAL_COLOUR, ideal[1], role="ideal"))
-                step = step._replace(label="Matmul below that", ns=ns - ideal[0], before_ns=ideal[0])
+                step = step._replace(label="Matmul over ideal", ns=ns - ideal[0], before_ns=ideal[0])
             made.append(step)
         if len(small) > 1:
             listed = ", ".join(f"{account.what} {units.show_time(own[account])}" for account in small[:4])
@@ -102,7 +104,7 @@ def _evidence(mean: Ledger, account: Account, kernels: list[Busy]) -> str:
     if count:
         said.append(f"{count:,} interval{'s' if count != 1 else ''}")
     if hidden and account.kind in ("comm", "copy", "straggler"):
-        said.append(f"{units.show_time(hidden)} more is hidden")
+        said.append(f"{units.show_time(hidden)} more under compute")
     return " · ".join(said)
 
 

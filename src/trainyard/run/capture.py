@@ -11,13 +11,12 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-WARMUP = 1
-"""Profiled steps before the window that are thrown away: the profiler starts up in them."""
+from trainyard.job import PROFILER_WARMUP
 
 
 @contextmanager
 def capture(folder: Path, rank: int, steps: int, device: torch.device) -> Iterator[profile]:
-    """Call `step()` on what this gives after each of `WARMUP + steps` steps.
+    """Call `step()` on what this gives after each of `PROFILER_WARMUP + steps` steps.
 
     Leaves `traces/rank<N>.json.gz`, under that name only when whole.
     """
@@ -28,7 +27,7 @@ def capture(folder: Path, rank: int, steps: int, device: torch.device) -> Iterat
         activities.append(ProfilerActivity.CUDA)
     with profile(
         activities=activities,
-        schedule=schedule(wait=0, warmup=WARMUP, active=steps, repeat=1),
+        schedule=schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1),
         on_trace_ready=lambda profiler: _export(profiler, path),
         # On a CPU recorded shapes fragment the heap: fresh pages, and steps several times as long (docs/log.md).
         record_shapes=device.type != "cpu",

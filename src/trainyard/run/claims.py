@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 from msgspec.structs import replace
 
+from trainyard import plugins
 from trainyard.machine import Claim
 from trainyard.plugins import Vendor
 from trainyard.record import Run
@@ -15,7 +16,8 @@ from trainyard.store.summary import step_walls
 
 
 def of_run(run: Run, facts: Sequence[Facts], vendors: Mapping[str, Vendor]) -> dict[str, Claim]:
-    """`matmul_rate` and `peak` in FLOP/s a rank, `model_flops` of a step over all ranks, `profiler_cost` in ns a step.
+    """`matmul_rate` and `peak` in FLOP/s a rank, `model_flops` of a step over all ranks, `matmul_flops` of a step on
+    one rank, `profiler_cost` in ns a step. `run.provenance.devices` are those that trained.
 
     A claim that nothing supports is left out.
     """
@@ -25,14 +27,22 @@ def of_run(run: Run, facts: Sequence[Facts], vendors: Mapping[str, Vendor]) -> d
         source = f"{rates[0].source}; mean of {len(rates)} ranks"
         made["matmul_rate"] = replace(rates[0], value=fmean(rate.value for rate in rates), source=source)
     if facts and facts[0].model_flops:
-        made["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source="counted from the model")
+        source = "3 x forward, causal pairs only, nothing recomputed"
+        made["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source=source)
+        operations = plugins.load("workloads", run.job.workload).expect(run.job)
+        flops = sum(operation.flops for operation in operations if operation.op == "matmul")
+        source = "matrix products of one rank's step in all phases, counted from the job"
+        made["matmul_flops"] = Claim(value=flops, unit="FLOP", source=source)
     if cost := _profiler_cost(run):
         made["profiler_cost"] = cost
-    device = run.provenance.devices[0]
-    peak = vendors[device.vendor].peaks(device).get(run.job.recipe.dtype) if device.vendor in vendors else None
-    if peak:
+    if facts and (peak := _peak(run, vendors)):
         made["peak"] = peak
     return made
+
+
+def _peak(run: Run, vendors: Mapping[str, Vendor]) -> Claim | None:
+    device = run.provenance.devices[0]
+    return vendors[device.vendor].peaks(device).get(run.job.recipe.dtype) if device.vendor in vendors else None
 
 
 def _profiler_cost(run: Run) -> Claim | None:

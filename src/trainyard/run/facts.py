@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import msgspec
 
 from trainyard.errors import BadFile
 from trainyard.machine import Claim
-
-_NAME = re.compile(r"rank(\d{1,6})\.json\Z")
+from trainyard.store.disk import write_whole
+from trainyard.store.folder import rank_files
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One rank: its device, its text and weights by digest, its matmul rate, its build of torch.
 
     `parameters` and `model_flops` (a step, over all ranks, nothing recomputed) are of the whole model.
-    `digests`: sha256 of `text`, `weights_initial` and `weights_final`; `notes` says why one is missing.
+    `digests`: sha256 of `text`, `weights_initial` and `weights_final`, or why there is none of `weights`.
+    `clocks`: what rank 0's vendor said right after the warm-up steps.
     """
 
     rank: int
@@ -35,22 +35,19 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     model_flops: int
     matmul_rate: Claim
     torch_build: dict[str, str]
-    notes: tuple[str, ...] = ()
+    clocks: dict[str, str] = {}
 
 
 def write_facts(folder: Path, facts: Facts) -> None:
     """Under its name only when whole."""
     path = folder / "facts" / f"rank{facts.rank}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
-    partial.replace(path)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
 
 
 def read_facts(folder: Path) -> list[Facts]:
     """Of the ranks that came to their end, in rank order. Raises `BadFile`."""
-    found = {int(match[1]): path for path in (folder / "facts").glob("rank*.json") if (match := _NAME.match(path.name))}
-    return [_read(path) for _, path in sorted(found.items())]
+    return [_read(path) for path in rank_files(folder / "facts", ".json")]
 
 
 def _read(path: Path) -> Facts:

@@ -15,15 +15,17 @@ from msgspec.structs import replace
 
 from trainyard import plugins
 from trainyard.errors import RankDied, TrainyardError
-from trainyard.job import Job, Measure
+from trainyard.job import Job
 from trainyard.launch.local import Local
 from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Run, Sample
 from trainyard.run import claims, provenance
 from trainyard.run.facts import read_facts
-from trainyard.store.folder import decode_sample, read_samples
+from trainyard.store.disk import write_whole
+from trainyard.store.folder import decode_sample, rank_files, read_samples
 from trainyard.store.store import Store, new_id, now
+from trainyard.train import text
 from trainyard.units import show_time
 
 WORKER = "trainyard.run.worker"
@@ -56,29 +58,30 @@ def execute(
     """Runs `job` on this machine and returns the stored run.
 
     `devices`: take these instead of asking the vendors. `worker`: the module that each rank runs.
-    Raises `BadJob` when the layout does not fit, `PortInUse` and `MissingLibrary` before anything starts, and
-    `RankDied` after storing what was measured until then. Interrupted, it ends every process and leaves the run
-    marked incomplete.
+    Raises `BadJob` for what does not fit or cannot be trained, `UnknownName` for its workload, `PortInUse` and
+    `MissingLibrary`, all before anything starts, and `RankDied` after storing what was measured until then.
+    Interrupted, it ends every process and leaves the run marked incomplete.
     """
     vendors = plugins.load_all("vendors")
     seen = tuple(devices) if devices is not None else find_devices(vendors)
     job.check_fits(capacity(seen), f"this machine ({seen[0].name})")
+    plugins.load("workloads", job.workload).expect(job)  # refuses what it cannot train
+    text.check(job.recipe)
     ranks_get = environment(job.layout.ranks, vendors)
     launcher = Local(port, ranks_get)
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, ranks_get))
-    files = launcher.render(job, [worker, str(store.runs / run.id)])
+    files = launcher.render(job, [worker, str(store.runs / run.id), seen[0].vendor])
     folder = store.begin(run, job_text)
     try:
         for name, contents in files.items():
-            (folder / name).write_text(contents, "utf-8")
+            write_whole(folder / name, contents.encode())
         started = launcher.submit(folder)
     except TrainyardError:
         store.delete(run.id)  # what never started is no run
         raise
     say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
     try:
-        clocks = _follow(launcher, started, folder, job, progress, vendors)
-        run = replace(run, provenance=replace(run.provenance, clocks={**run.provenance.clocks, **clocks}))
+        _follow(launcher, started, folder, job, progress)
     finally:
         launcher.cancel(started)  # nothing is left to end, unless we were interrupted
     if launcher.status(started) != "ended":
@@ -115,25 +118,8 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
     return given
 
 
-def steps_of(measure: Measure) -> int:
-    """Steps a rank takes in all; the first one under the profiler is thrown away, so it is one more."""
-    return measure.warmup + measure.steps * measure.repeats + (measure.profiled + 1 if measure.profiled else 0)
-
-
-def _follow(
-    launcher: Local,
-    started: str,
-    folder: Path,
-    job: Job,
-    progress: Callable[[Progress], None],
-    vendors: Mapping[str, Vendor],
-) -> dict[str, str]:
-    """Until the launcher says that the job has ended or failed; clocks and power at work.
-
-    They are read after the first step, while warm-up goes on: asking a driver must not disturb a measured step.
-    """
-    clocks: dict[str, str] = {}
-    of = steps_of(job.measure)
+def _follow(launcher: Local, started: str, folder: Path, job: Job, progress: Callable[[Progress], None]) -> None:
+    """Until the launcher says that the job has ended or failed."""
     told = _appended(folder / "samples" / "rank0.jsonl")
     step = 0
     running = True
@@ -142,12 +128,9 @@ def _follow(
         for sample in next(told):
             step += 1
             rate = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
-            progress(Progress(step, of, sample.loss, rate))
-        if step and step < job.measure.warmup and not clocks:
-            clocks = {f"at_work.{name}": value for name, value in provenance.telemetry(vendors).items()}
+            progress(Progress(step, job.measure.in_all, sample.loss, rate))
         if running:
             time.sleep(_POLL_S)
-    return clocks
 
 
 def _appended(path: Path) -> Iterator[list[Sample]]:
@@ -168,19 +151,17 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     """`run` with what the ranks left in its folder: samples, facts, and the claims that follow from them."""
     facts = read_facts(folder)
     samples = tuple(read_samples(folder))
-    traces = sorted(path.relative_to(folder).as_posix() for path in (folder / "traces").glob("rank*.json*"))
-    known = replace(run, samples=samples, trace=tuple(traces))
-    return replace(
-        known,
-        provenance=provenance.with_facts(run.provenance, facts),
-        claims=claims.of_run(known, facts, vendors),
-    )
+    traces = (f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz"))
+    about = provenance.with_facts(run.provenance, facts)
+    known = replace(run, samples=samples, trace=tuple(traces), provenance=about)
+    return replace(known, claims=claims.of_run(known, facts, vendors))
 
 
 def _booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str], None]) -> Run:
     """Stores the run with its ledgers; as failed, and the error goes on, when its traces cannot be booked."""
     ledgers: Sequence[Ledger] = ()
     if run.trace:
+        store.finish(run)  # incomplete, should booking be interrupted
         start = time.perf_counter_ns()
         try:
             ledgers = book([folder / name for name in run.trace])

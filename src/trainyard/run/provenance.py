@@ -22,12 +22,15 @@ from trainyard.units import show_size
 _PACKAGES = ("trainyard", "numpy", "msgspec", "click", "rich")
 _TORCHLIKE = re.compile(r"torch|triton|nvidia[-_]|^nccl|rocm|amdsmi|neuron|transformer[-_]engine|flash[-_]attn|apex")
 _KEPT = re.compile(
-    r"(CUDA|CUBLAS|CUDNN|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|KMP|GOMP|OPENBLAS|HIP|HSA|ROCR|ROCBLAS|MIOPEN"
-    r"|RCCL|GLOO|UCX|FI|NEURON|XLA|TRAINYARD|SLURM)_|(LD_PRELOAD|MALLOC_CONF|PYTHONHASHSEED|PYTHONOPTIMIZE)\Z"
+    r"(CUDA|CUBLAS|CUBLASLT|CUDNN|NVTE|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|KMP|GOMP|OPENBLAS|HIP|HIPBLASLT"
+    r"|TENSILE|HSA|ROCR|ROCBLAS|MIOPEN|RCCL|GLOO|UCX|FI|NEURON|XLA|TRAINYARD|SLURM)_"
+    r"|(NVIDIA_TF32_OVERRIDE|LD_PRELOAD|MALLOC_CONF|PYTHONHASHSEED|PYTHONOPTIMIZE)\Z"
 )
-_SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|CERT|PRIVATE|JWT", re.IGNORECASE)
+_WORDS = "TOKEN|KEY|SECRET|PASSW|_PWD|CREDENTIAL|AUTH|COOKIE|CERT|PRIVATE|JWT"
+SECRET = re.compile(_WORDS, re.IGNORECASE)
+"""Finds the names of variables that smell of secrets. (`PWD` is a folder.)"""
 _LOGIN = re.compile(r"([a-z][\w+.\-]*://)[^/\s]+@", re.IGNORECASE)
-_ASSIGNED = re.compile(r"([\w\-]*(?:token|key|secret|passw|signature)[\w\-]*=)[^&;,\s]+", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"([\w\-]*(?:{_WORDS}|PWD|SIG)[\w\-]*=)[^&;,\s]+", re.IGNORECASE)
 
 
 def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_get: Mapping[str, str]) -> Provenance:
@@ -52,7 +55,8 @@ def telemetry(vendors: Mapping[str, Vendor]) -> dict[str, str]:
 def with_facts(known: Provenance, facts: Sequence[Facts]) -> Provenance:
     """`known` and what the ranks say of the build, the seeds, the text and the weights: the first rank's word.
 
-    A digest on which another rank differs is kept under that rank's name too: no two may differ.
+    The devices become those that trained. A digest on which another rank differs is kept under that rank's name too:
+    no two may differ.
     """
     if not facts:
         return known
@@ -63,8 +67,23 @@ def with_facts(known: Provenance, facts: Sequence[Facts]) -> Provenance:
             f"{name}.rank{fact.rank}": value for name, value in fact.digests.items() if value != digests.get(name)
         }
     return replace(
-        known, torch_build=first.torch_build, seeds=first.seeds, digests=digests, text=first.text,
-    )  # fmt: skip
+        known,
+        devices=_trained_on(known.devices, facts),
+        clocks=known.clocks | {f"at_work.{first.vendor}.{name}": value for name, value in first.clocks.items()},
+        torch_build=first.torch_build,
+        seeds=first.seeds,
+        digests=digests,
+        text=first.text,
+    )
+
+
+def _trained_on(seen: Sequence[DeviceSeen], facts: Sequence[Facts]) -> tuple[DeviceSeen, ...]:
+    """The ranks' devices: as the driver told them where it named the same, else as torch did (a slice of a device)."""
+    told = {(device.vendor, device.index, device.name): device for device in seen}
+    used = {(fact.vendor, 0 if fact.vendor == "cpu" else fact.local_rank, fact.device) for fact in facts}
+    return tuple(
+        told.get(device) or DeviceSeen(vendor=device[0], index=device[1], name=device[2]) for device in sorted(used)
+    )
 
 
 def code(folder: Path) -> dict[str, str]:
@@ -102,7 +121,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: _ASSIGNED.sub(r"\1***", _LOGIN.sub(r"\1***@", value))
         for name, value in sorted(variables.items())
-        if _KEPT.match(name) and not _SECRET.search(name)
+        if _KEPT.match(name) and not SECRET.search(name)
     }
 
 

@@ -1,7 +1,7 @@
-"""`python -m trainyard.run.worker FOLDER`: one rank of a run, started by torch's elastic launcher.
+"""`python -m trainyard.run.worker FOLDER [VENDOR]`: one rank of a run, started by torch's elastic launcher.
 
-Reads FOLDER/job.toml and leaves `samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at
-its end, `facts/rank<N>.json`. Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1.
+VENDOR is whose devices the machine has: it is an error when torch cannot use those. Reads FOLDER/job.toml and leaves
+`samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at its end, `facts/rank<N>.json`. Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import torch.cuda.nccl
 from trainyard import job as jobs
 from trainyard import plugins
 from trainyard.errors import EnvironmentFailed
-from trainyard.job import Job, Measure
+from trainyard.job import PROFILER_WARMUP, Job, Measure
 from trainyard.record import Sample
-from trainyard.run.capture import WARMUP, capture
+from trainyard.run.capture import capture
 from trainyard.run.clock import Clock
 from trainyard.run.facts import Facts, write_facts
 from trainyard.run.probe import matmul_rate
 from trainyard.train.outcome import Training
 from trainyard.train.parallel import DTYPE
-from trainyard.train.ranks import Ranks, barrier, find, joined, synchronize, vendor_here
+from trainyard.train.ranks import Ranks, barrier, find, joined, patient_barrier, synchronize, vendor_here
 
 
 class Turn(NamedTuple):
@@ -53,13 +53,16 @@ def turns(measure: Measure) -> Iterator[Turn]:
         for number in range(measure.steps):
             yield Turn(step, repeat, first=number == 0)
             step += 1
-    for number in range(WARMUP + measure.profiled if measure.profiled else 0):
-        yield Turn(step, measure.repeats, warmup=number < WARMUP, profiled=True, first=number == 0)
+    for number in range(measure.in_window):
+        yield Turn(step, measure.repeats, warmup=number < PROFILER_WARMUP, profiled=True, first=number == 0)
         step += 1
 
 
 class Rank:
-    """What one rank does: its steps, timed by `clock`, each written to `log` as it ends."""
+    """What one rank does: its steps, timed by `clock`, each written to `log` as it ends.
+
+    `clocks`: what rank 0's vendor says right after the warm-up steps, before all ranks meet for the measured ones.
+    """
 
     def __init__(
         self, job: Job, ranks: Ranks, training: Training, clock: Clock, log: IO[bytes], say: Callable[[str], object]
@@ -70,11 +73,14 @@ class Rank:
         self.clock = clock
         self.log = log
         self.say = say
+        self.clocks: dict[str, str] = {}
 
     def run(self, folder: Path) -> None:
         """All turns, the profiled ones under the profiler."""
         every = list(turns(self.job.measure))
         for turn in every:
+            if turn.step == self.job.measure.warmup:
+                self.clocks = self._at_work()
             if not turn.profiled:
                 self._take(turn)
         window = [turn for turn in every if turn.profiled]
@@ -84,6 +90,12 @@ class Rank:
             for turn in window:
                 self._take(turn)
                 profiler.step()
+        patient_barrier(self.ranks)  # one may pack its trace minutes longer than another
+
+    def _at_work(self) -> dict[str, str]:
+        if self.ranks.rank or not self.job.measure.warmup:
+            return {}
+        return dict(plugins.load("vendors", self.ranks.vendor).telemetry())
 
     def _take(self, turn: Turn) -> None:
         if turn.first:
@@ -119,6 +131,13 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def forget_peak(device: torch.device) -> None:
+    """What came and went on an accelerator before is no part of the peak from here on."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def torch_build() -> dict[str, str]:
     """What this torch was built of, as it says itself."""
     said = {
@@ -135,13 +154,15 @@ def torch_build() -> dict[str, str]:
 
 
 def device_name(ranks: Ranks) -> str:
-    """As the driver words it; `cpu` for the host's cores, whose name the run's provenance has."""
-    return torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else "cpu"
+    """As torch words it, or the host's processor."""
+    if ranks.device.type == "cuda":
+        return torch.cuda.get_device_name(ranks.device)
+    return plugins.load("vendors", "cpu").devices()[0].name
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, vendor: str = "cpu") -> None:
     job = jobs.load(folder / "job.toml")
-    ranks = find(vendor_here())
+    ranks = find(vendor_here(vendor))
     if ranks.world != job.layout.ranks:
         raise EnvironmentFailed(
             f"{ranks.world} ranks were started, but the layout ({job.layout}) has {job.layout.ranks}.",
@@ -159,7 +180,9 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes]) -> Facts:
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = DTYPE[job.recipe.dtype]
     rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
-    Rank(job, ranks, training, clock, log, _say if ranks.rank == 0 else lambda _: None).run(folder)
+    forget_peak(ranks.device)
+    rank = Rank(job, ranks, training, clock, log, _say if ranks.rank == 0 else lambda _: None)
+    rank.run(folder)
     about = training.about()
     return Facts(
         rank=ranks.rank,
@@ -176,7 +199,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes]) -> Facts:
         model_flops=about.model_flops,
         matmul_rate=rate,
         torch_build=torch_build(),
-        notes=about.notes,
+        clocks=rank.clocks,
     )
 
 
@@ -186,4 +209,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -23,7 +23,7 @@ from trainyard.record import SCHEMA, Run, Sample
 from trainyard.store.disk import write_whole, writing
 
 PARTS = ("samples", "traces", "facts", "logs")
-_RANK = re.compile(r"rank(\d{1,6})\.jsonl\Z")
+_RANK = re.compile(r"rank(\d{1,6})(\.[a-z.]+)\Z")
 
 
 class _Version(msgspec.Struct):
@@ -116,7 +116,12 @@ def decode_sample(line: bytes) -> Sample:
 
 
 def _sample_files(folder: Path) -> list[Path]:
-    found = [(match, path) for path in (folder / "samples").glob("rank*.jsonl") if (match := _RANK.match(path.name))]
+    return rank_files(folder / "samples", ".jsonl")
+
+
+def rank_files(part: Path, *endings: str) -> list[Path]:
+    """`rank<N>` with one of the `endings`, by number; what an unfinished write left is not among them."""
+    found = [(match, path) for path in part.glob("rank*") if (match := _RANK.match(path.name)) and match[2] in endings]
     return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1]))]
 
 

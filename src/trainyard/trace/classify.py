@@ -127,7 +127,7 @@ def _launching_collective(events: Events, row: int) -> Collective | None:
         if host.what[row] == NOTE and row in host.collectives:
             return host.collectives[row]
         if host.what[row] == OP:
-            name = _of_op(events.names[host.name[row]])
+            name = launched_by(events.names[host.name[row]])
             if name:
                 return Collective(name=name)
         row = int(host.parent[row])
@@ -135,7 +135,8 @@ def _launching_collective(events: Events, row: int) -> Collective | None:
 
 
 @lru_cache(maxsize=4096)
-def _of_op(name: str) -> str | None:
+def launched_by(name: str) -> str | None:
+    """The collective that a framework op launches, or None."""
     if not name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
         return None
     found = kernels.collective_of(name.rstrip("_").replace("alltoall", "all_to_all"))

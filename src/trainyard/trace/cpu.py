@@ -6,13 +6,14 @@ other framework code's self time is launch; the thread's bare time is python, un
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I32, NOTE, OP, PYTHON, Collective, Events
 from trainyard.ledger import Account
-from trainyard.trace.classify import Classified, Keys
+from trainyard.trace.classify import Classified, Keys, launched_by
 from trainyard.trace.collectives import group_of
 from trainyard.trace.context import PHASES, Context
 from trainyard.trace.nest import innermost
@@ -37,25 +38,47 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
-    spans = [row for row in host.collectives if host.what[row] == NOTE]
-    when = owner[np.clip(np.searchsorted(begin, host.start[spans], "right") - 1, 0, None)] if len(owner) else owner
     collectives: dict[int, Collective] = {}
     span_keys: list[int] = []
-    for place, (row, around) in enumerate(zip(spans, when.tolist())):
-        found = host.collectives[row]
+    spans = _collectives(events)
+    within = owner[np.clip(np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1, 0, None)]
+    around = [op if op >= 0 else int(here) for (_, _, op), here in zip(spans, within)]
+    for place, ((_, found, _), at) in enumerate(zip(spans, around)):
         collectives[len(begin) + place] = found
-        phase = int(context.phase[around]) if around >= 0 else _OTHER
+        phase = int(context.phase[at]) if at >= 0 else _OTHER
         span_keys.append(keys.number(Account("comm", found.name, group_of(found, events)), phase))
+    rows = np.array([row for row, _, _ in spans], np.int64)
     return Classified(
-        start=np.concatenate([begin, host.start[spans]]),
-        stop=np.concatenate([end, host.stop[spans]]),
+        start=np.concatenate([begin, host.start[rows]]),
+        stop=np.concatenate([end, host.stop[rows]]),
         key=np.concatenate([key, np.array(span_keys, np.int32)]),
-        name=np.concatenate([name, host.name[spans]]).astype(np.int32),
-        module=np.concatenate([module, context.module[when]]).astype(np.int32),
-        launcher=np.concatenate([owner, spans]).astype(np.int32),
-        begins=np.concatenate([_begins(owner), np.ones(len(spans), bool)]),
+        name=np.concatenate([name, host.name[rows]]).astype(np.int32),
+        module=np.concatenate([module, context.module[around]]).astype(np.int32),
+        launcher=np.concatenate([owner, rows]).astype(np.int32),
+        begins=np.concatenate([_begins(owner), np.ones(len(rows), bool)]),
         collectives=collectives,
     )
+
+
+def _collectives(events: Events) -> list[tuple[int, Collective, int]]:
+    """(row, what it is, row of the op that launched it or -1) of each gloo span, by start.
+
+    Nothing in the file links a span to its op, but they come in one order. Where their numbers agree and no two
+    contradict each other the op decides: gloo does a reduce-scatter by an all-reduce, and the span says only that.
+    """
+    host = events.host
+    spans = sorted((row for row in host.collectives if host.what[row] == NOTE), key=lambda row: int(host.start[row]))
+    names = ((int(row), events.names[host.name[row]]) for row in np.flatnonzero(host.what == OP))
+    # Functional collectives wrap these and would count twice.
+    ops = [(row, launched) for row, name in names if name.startswith("c10d::") and (launched := launched_by(name))]
+    said = [host.collectives[row] for row in spans]
+    if len(ops) == len(spans) and all(_agree(op, span.name) for (_, op), span in zip(ops, said)):
+        return [(row, msgspec.structs.replace(span, name=name), op) for row, span, (op, name) in zip(spans, said, ops)]
+    return [(row, span, -1) for row, span in zip(spans, said)]
+
+
+def _agree(op: str, span: str) -> bool:
+    return op == span or (op, span) == ("reduce_scatter", "all_reduce")
 
 
 def _begins(owner: I32) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -13,7 +14,7 @@ from trainyard import ledger as ledgers_of
 from trainyard import plugins, units, words
 from trainyard.errors import BadFile, BadInput
 from trainyard.events import I8, I32, I64, Events
-from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.ledger import BEFORE, WINDOW, Account, Entry, Ledger, Scope
 from trainyard.trace import steps
 from trainyard.trace.align import Aligned, Alignment, alignment, meetings
 from trainyard.trace.book import Booking, Intervals, book
@@ -62,7 +63,9 @@ def measure(
 ) -> Measured:
     """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form,
     where the job's layout has only one. Raises `BadInput` for ranks of different jobs."""
-    traces = [msgspec.structs.replace(events, axis=axis) if axis else events for events in _numbered(traces)]
+    # A rank knows the groups it is in; whether all ranks are the only group, all of them together know.
+    sizes = tuple(size for events in traces for size in events.group_sizes)
+    traces = [msgspec.structs.replace(events, axis=axis, group_sizes=sizes) for events in _numbered(traces)]
     keys = [Keys() for _ in traces]
     contexts = [context(events) for events in traces]
     classified = [
@@ -84,7 +87,7 @@ def measure(
     full = [ledger for rank in ranks for ledger in rank.ledgers if not ledger.scope.partial]
     if not full:
         every = [ledger for rank in ranks for ledger in rank.ledgers]
-        full = [ledger for ledger in every if ledger.scope.steps != (steps.BEFORE,)] or every
+        full = [ledger for ledger in every if ledger.scope.steps != (BEFORE,)] or every
     mean = ledgers_of.mean(full, source=source or _sources(traces))
     mean = msgspec.structs.replace(mean, late=_late(ranks))
     return Measured(ranks, mean, agreed, tuple(_notes(traces, ranks, agreed, window)))
@@ -101,6 +104,9 @@ def read(paths: Sequence[Path]) -> list[Events]:
             files.extend(inside)
         else:
             files.append(path)
+    twice = [path for path, times in Counter(file.resolve() for file in files).items() if times > 1]
+    if twice:
+        raise BadInput(f"{twice[0]} is named twice.", "Name each rank's file once.")
     readers = plugins.load_all("readers")
     return [events for file in files for events in _read(file, readers)]
 
@@ -237,10 +243,15 @@ def _late(ranks: Sequence[RankTrace]) -> dict[int, int]:
 
 def _notes(traces: Sequence[Events], ranks: Sequence[RankTrace], agreed: Alignment, window: str) -> list[str]:
     notes = [note for events in traces for note in events.notes]
+    if len(traces) > 1 and not any(events.world for events in traces):
+        notes.append("The files name no ranks: they are taken for ranks of one job, in the order given.")
     if agreed.aligned == "no":
         notes.append(agreed.why)
     if window == "steps" and not all(events.marks for events in traces):
-        notes.append("The trace has no ProfilerStep marks, so the whole window is booked as one step.")
+        notes.append(
+            "The trace has no ProfilerStep marks, so the whole window is booked as one. torch.profiler writes marks "
+            "when it is given a schedule and step() is called."
+        )
     without = sum(int((rank.classified.launcher < 0).sum()) for rank in ranks if len(rank.events.work))
     if without:
         of = sum(len(rank.events.work) for rank in ranks)
@@ -255,7 +266,7 @@ def _notes(traces: Sequence[Events], ranks: Sequence[RankTrace], agreed: Alignme
     for rank in ranks:
         marked, shown = [mark.label for mark in rank.events.marks], {part.label for part in rank.parts}
         gone = [label for label in marked if label not in shown]
-        if gone and window == "steps" and shown != {steps.WINDOW}:
+        if gone and window == "steps" and shown != {WINDOW}:
             listed = ", ".join(gone[:4]) + (", …" if len(gone) > 4 else "")
             notes.append(
                 f"Rank {rank.events.rank}: steps {listed} launched no compute of their own; their time stands in the "
@@ -265,7 +276,7 @@ def _notes(traces: Sequence[Events], ranks: Sequence[RankTrace], agreed: Alignme
             if part.partial:
                 cut_off.setdefault(part.label, []).append(part.stop - part.start)
     for label, lengths in cut_off.items():
-        what = "Work from before the first mark" if label == steps.BEFORE else f"Step {label}, which is cut off,"
+        what = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
         long = units.show_time(max(lengths))
         on = f" on {len(lengths)} of {len(ranks)} ranks" if len(ranks) > 1 else ""
         notes.append(f"{what} ({'up to ' if len(lengths) > 1 else ''}{long}{on}) is left out of the mean.")

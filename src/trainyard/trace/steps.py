@@ -17,10 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64, Events
+from trainyard.ledger import BEFORE, WINDOW
 from trainyard.trace.classify import Classified
-
-BEFORE = "before"
-WINDOW = "window"
 
 
 class Part(NamedTuple):

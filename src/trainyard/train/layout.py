@@ -20,6 +20,8 @@ _SPLITS = {
 
 def check(job: Job) -> None:
     """Raises `BadJob` with the reason and the nearest job that works."""
+    if job.machine:
+        raise BadJob(f"machine = {job.machine!r} at $, but a job trains on the machine it is run on.", "Leave it out.")
     _check_layout(job.layout)
     model, recipe = job.model, job.recipe
     if model.experts:

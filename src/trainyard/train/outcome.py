@@ -22,7 +22,6 @@ class About(NamedTuple):
     seeds: Mapping[str, int]
     parameters: int
     model_flops: int
-    notes: tuple[str, ...]
 
 
 class Training(Protocol):

@@ -15,6 +15,8 @@ from trainyard.errors import EnvironmentFailed
 
 TIMEOUT = timedelta(seconds=120)
 """How long a collective waits for a peer that is alive but does not come; one that died is noticed at once."""
+PATIENCE = timedelta(minutes=30)
+"""The same where a peer may be busy with a large file."""
 
 
 class Ranks(NamedTuple):
@@ -35,11 +37,19 @@ class Ranks(NamedTuple):
         return "nccl" if self.device.type == "cuda" else "gloo"
 
 
-def vendor_here() -> str:
-    """The vendor of this build's devices, `cpu` where it sees none."""
-    if not torch.cuda.is_available():
-        return "cpu"
-    return "amd" if torch.version.hip else "nvidia"
+def vendor_here(found: str = "cpu") -> str:
+    """The vendor of the devices that this torch can use, `cpu` where there is none.
+
+    `found`: the vendor whose devices the machine has. Raises `EnvironmentFailed` when torch cannot use those.
+    """
+    here = "cpu" if not torch.cuda.is_available() else "amd" if torch.version.hip else "nvidia"
+    if found not in ("cpu", "pretend", here):
+        raise EnvironmentFailed(
+            f"this machine has devices of {found}, but torch {torch.__version__} cannot use them.",
+            "Install the torch that is built for them and fits their driver, or set CUDA_VISIBLE_DEVICES to an empty "
+            "text to train on the CPU.",
+        )
+    return here
 
 
 def find(vendor: str) -> Ranks:
@@ -63,8 +73,7 @@ def _count(variable: str, default: int) -> int:
 
 @contextmanager
 def joined(ranks: Ranks) -> Iterator[None]:
-    """Inside, the process group exists, the device is current, and the host's cores are shared out fairly."""
-    torch.set_num_threads(max(1, _cores() // ranks.local_world))
+    """Inside, the process group exists and the device is current."""
     if ranks.device.type == "cuda":
         torch.cuda.set_device(ranks.device)
     if ranks.world == 1:
@@ -78,13 +87,18 @@ def joined(ranks: Ranks) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def barrier(ranks: Ranks) -> None:
     if ranks.world > 1:
         dist.barrier()
+
+
+def patient_barrier(ranks: Ranks) -> None:
+    """For ranks that come minutes apart. Over the host's network, in a group of its own: only a group has patience."""
+    if ranks.world > 1:
+        group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        assert isinstance(group, dist.ProcessGroup)  # a number would say that this rank is no member
+        dist.barrier(group)
+        dist.destroy_process_group(group)
 
 
 def synchronize(ranks: Ranks) -> None:

@@ -7,7 +7,8 @@ import os
 import platform
 import struct
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadJob
+from trainyard.job import Recipe
 
 CAP = 32 * 10**6
 """Bytes of text used at most: later files are left out, and the last is cut."""
@@ -39,14 +41,40 @@ def read(source: str) -> Text:
         root = Path(sysconfig.get_path("stdlib"))
         return _join(f"Python {platform.python_version()} standard library", root, _sources(root))
     path = Path(source)
-    try:
+    with _found(source):
         if path.is_dir():
             return _join(f"folder {path.resolve().name}", path, _visible(path))
         return _join(f"file {path.name}", path.parent, [path])
+
+
+def check(recipe: Recipe) -> None:
+    """Raises `BadJob` when the text is not there or shorter than a sample, from its files' sizes alone."""
+    if recipe.text == "python":
+        return
+    path = Path(recipe.text)
+    with _found(recipe.text):
+        size = sum(file.stat().st_size for file in (_visible(path) if path.is_dir() else [path]))
+    _places(size, recipe.seq_len, repr(recipe.text))
+
+
+@contextmanager
+def _found(source: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise BadJob(
             f"text = {source!r} at $.recipe: {error.strerror or error}.", 'Name a file or a folder, or use "python".'
         ) from error
+
+
+def _places(size: int, seq_len: int, source: str) -> int:
+    """At how many bytes of a text a sample can begin. Raises `BadJob` when at none."""
+    if size <= seq_len:
+        raise BadJob(
+            f"the text ({source}) has {size} bytes, but a sample takes seq_len {seq_len} + 1 = {seq_len + 1}.",
+            "Name a longer text, or lower seq_len.",
+        )
+    return size - seq_len
 
 
 def _sources(root: Path) -> Iterable[Path]:
@@ -85,13 +113,7 @@ def sample(text: Text, seq_len: int, seed: int, step: int, index: int) -> NDArra
     A function of (seed, step, index) alone, so that any split of the batch over ranks trains on the same text.
     Raises `BadJob` when the text is shorter than one sequence.
     """
-    places = len(text.data) - seq_len
-    if places < 1:
-        raise BadJob(
-            f"the text ({text.source}) has {len(text.data)} bytes, but a sample takes "
-            f"seq_len {seq_len} + 1 = {seq_len + 1}.",
-            "Name a longer text, or lower seq_len.",
-        )
+    places = _places(len(text.data), seq_len, text.source)
     mixed = hashlib.blake2b(struct.pack("<QQQ", seed, step, index), digest_size=8).digest()
     start = int.from_bytes(mixed, "little") % places
     return text.data[start : start + seq_len + 1]

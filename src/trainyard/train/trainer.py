@@ -78,12 +78,11 @@ class Trainer:
 
     def about(self) -> About:
         digests = {"text": self.text.sha256}
-        notes: tuple[str, ...] = ()
         final = weights.digest(self.spread.decoder)
         if self.initial and final:
             digests |= {"weights_initial": self.initial, "weights_final": final}
         else:
-            notes = (f"no digest of the weights: they are larger than {weights.DIGEST_CAP / 1e9:.0f} GB",)
+            digests["weights"] = f"none: they are larger than {weights.DIGEST_CAP / 1e9:.0f} GB"
         seed = self.job.recipe.seed
         parameters = weights.count(self.spread.decoder)
-        return About(self.text.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, notes)
+        return About(self.text.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops)

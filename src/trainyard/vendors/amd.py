@@ -6,17 +6,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard.ledger import Account
-from trainyard.machine import Claim
 from trainyard.record import DeviceSeen
-from trainyard.vendors import kernels
-from trainyard.vendors.driver import DriverBroken, ask, stated_peaks, visible, whole
+from trainyard.vendors.driver import Catalogue, DriverBroken, ask, visible, whole
 
 _MIB = 2**20
 _UNITS = {"B": 1, "KB": 2**10, "MB": _MIB, "GB": 2**30}
 
 
-class Amd:
+class Amd(Catalogue):
     """The `Vendor` of ROCm devices."""
 
     def devices(self) -> Sequence[DeviceSeen]:
@@ -27,12 +24,6 @@ class Amd:
             return ()
         # ROCr hides first; HIP counts what ROCr lets through.
         return visible(visible(found, "ROCR_VISIBLE_DEVICES"), "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-
-    def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
-        return stated_peaks(device)
-
-    def kernel_account(self, name: str) -> Account | None:
-        return kernels.account_of(name)
 
     def telemetry(self) -> Mapping[str, str]:
         """`<device>.<fact>` -> value; `problem` holds what a broken driver said."""

@@ -5,29 +5,22 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 
-from trainyard.ledger import Account
-from trainyard.machine import Claim
 from trainyard.record import DeviceSeen
-from trainyard.vendors import kernels
-from trainyard.vendors.driver import stated_peaks, whole
+from trainyard.vendors.driver import Catalogue, whole
 
+_CGROUP = Path("/sys/fs/cgroup")
 _CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 
-class Cpu:
+class Cpu(Catalogue):
     """The `Vendor` of the host: all its cores together are one device."""
 
     def devices(self) -> Sequence[DeviceSeen]:
         facts = {"cores": str(cores()), "threads": str(os.cpu_count() or 1), "isa": platform.machine(), **_widths()}
         return (DeviceSeen(index=0, name=_model(), vendor="cpu", memory_bytes=_memory(), facts=facts),)
-
-    def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
-        return stated_peaks(device)
-
-    def kernel_account(self, name: str) -> Account | None:
-        return kernels.account_of(name)
 
     def telemetry(self) -> Mapping[str, str]:
         """`governor` and `frequency` where the kernel shows them, and the `load` of the last minute."""
@@ -39,8 +32,11 @@ class Cpu:
 
 
 def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use, a container's quota of their time rounded up."""
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    first_version = (_line(_CGROUP / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    quota, period = (_line(_CGROUP / "cpu.max") or " ".join(first_version)).split() or ("max", "")
+    return min(there, max(1, ceil(int(quota) / int(period)))) if quota.isdecimal() else there
 
 
 def _model() -> str:

@@ -1,4 +1,4 @@
-"""What the vendors share: asking a driver's tool, hiding hidden devices, and a device's stated peaks."""
+"""What the vendors share: stated peaks, names of kernels, asking a driver's tool, hiding hidden devices."""
 
 from __future__ import annotations
 
@@ -9,14 +9,28 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from trainyard.ledger import Account
 from trainyard.machine import Claim, find_device
 from trainyard.record import DeviceSeen
+from trainyard.vendors import kernels
 
 _PATIENCE_S = 20
 
 
 class DriverBroken(Exception):
     """A driver library or tool is there and does not answer; what it said."""
+
+
+class Catalogue:
+    """The half of a `Vendor` that needs no driver, from what the package knows."""
+
+    def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
+        """As a machine file states them; empty where none knows the device's name."""
+        known = find_device(device.name)
+        return known.peak if known and known.vendor == device.vendor else {}
+
+    def kernel_account(self, name: str) -> Account | None:
+        return kernels.account_of(name)
 
 
 def ask(*command: str) -> str | None:
@@ -60,12 +74,6 @@ def visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[DeviceSeen,
 
 def _uuid(device: DeviceSeen) -> str:
     return device.facts.get("uuid", "")
-
-
-def stated_peaks(device: DeviceSeen) -> Mapping[str, Claim]:
-    """dtype -> dense FLOP/s as a machine file in the package states it; empty where none knows the name."""
-    known = find_device(device.name)
-    return known.peak if known and known.vendor == device.vendor else {}
 
 
 def whole(value: object, default: int = 0) -> int:

@@ -6,18 +6,15 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trainyard.ledger import Account
-from trainyard.machine import Claim
 from trainyard.record import DeviceSeen
-from trainyard.vendors import kernels
-from trainyard.vendors.driver import DriverBroken, ask, stated_peaks, visible, whole
+from trainyard.vendors.driver import Catalogue, DriverBroken, ask, visible, whole
 
 _MIB = 2**20
 _STATIC = ("index", "name", "memory.total", "uuid", "driver_version", "pci.bus_id", "compute_cap", "power.limit")
 _NOW = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu", "pstate")
 
 
-class Nvidia:
+class Nvidia(Catalogue):
     """The `Vendor` of CUDA devices."""
 
     def devices(self) -> Sequence[DeviceSeen]:
@@ -27,12 +24,6 @@ class Nvidia:
         except DriverBroken:
             return ()
         return visible(found, "CUDA_VISIBLE_DEVICES")
-
-    def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
-        return stated_peaks(device)
-
-    def kernel_account(self, name: str) -> Account | None:
-        return kernels.account_of(name)
 
     def telemetry(self) -> Mapping[str, str]:
         """`<device>.<fact>` -> value; `problem` holds what a broken driver said."""

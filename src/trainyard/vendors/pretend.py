@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import BadInput
-from trainyard.ledger import Account
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen
-from trainyard.vendors import kernels
+from trainyard.vendors.driver import Catalogue
 
 _PEAKS = {"float32": 1e12, "bfloat16": 4e12}
 
 
-class Pretend:
+class Pretend(Catalogue):
     """A `Vendor` of TRAINYARD_PRETEND=<count> like devices that always say the same."""
 
     def devices(self) -> Sequence[DeviceSeen]:
@@ -28,9 +27,6 @@ class Pretend:
 
     def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
         return {dtype: Claim(value=rate, unit="FLOP/s", source="pretended") for dtype, rate in _PEAKS.items()}
-
-    def kernel_account(self, name: str) -> Account | None:
-        return kernels.account_of(name)
 
     def telemetry(self) -> Mapping[str, str]:
         return {f"{device.index}.clocks.sm": "1000 MHz" for device in self.devices()}
