@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from io import StringIO
 from pathlib import Path
 
 import click
@@ -165,9 +166,12 @@ def test_runs_are_listed_shown_tagged_and_deleted(store: Store, capsys: pytest.C
     assert [row.id for row in store.rows()] == [second.id]
 
 
-def test_delete_asks_first(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_asks_first(store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run = stored(store)
-    monkeypatch.setattr("sys.stdin", open(os.devnull))  # noqa: SIM115  the fixture closes it with the process
+    monkeypatch.setattr("sys.stdin", StringIO("n\n"))
+    assert answer(["runs", "delete", run.id]) == 2
+    assert "there is no terminal to ask at" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     assert answer(["runs", "delete", run.id]) == 130
     assert len(store.rows()) == 1
 
@@ -214,7 +218,7 @@ def test_a_run_prints_its_figures_and_ledger(acting: Path, store: Store, capsys:
     assert said.out.startswith(f"run {row.id}  {store.runs / row.id}\n")
     assert "256.5 % profiler's cost (295.0 µs a step)" in said.out
     assert "115.0 µs step time" in said.out
-    assert "Measured step" in said.out
+    assert "Profiled step" in said.out
     assert "400,000 ns" in said.out
     assert "step 8/8  loss 4.3000" in said.err
     assert "loss 5.0000" in said.err

@@ -139,6 +139,10 @@ def test_stamps_that_no_float_holds_stay_and_the_host_goes(whole, tmp_path):
 def test_hosts_secrets_and_folders_are_taken_out():
     given = {"HOME": "/home/ada", "HF_TOKEN": "hf_abcdefgh123", "A_KEY": "1", "HOSTNAME": "node17.lab.example"}
     hidden = scrub.private(given, host="node17.lab.example")
+    assert scrub.private({"PWD": "/home/ada/x", "DB_PWD": "12345678", "JWT": "abcdefgh"}, host="localhost") == {
+        "12345678": "SECRET",
+        "abcdefgh": "SECRET",
+    }
     said = scrub.clean(
         "node17 and node17.lab.example, hf_abcdefgh123; /home/ada/x/y.py:3 node170 https://a.b/c/d", hidden
     )

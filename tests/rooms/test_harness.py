@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -63,7 +62,8 @@ document = {"traceEvents": spans, "distributedInfo": info}
 (folder / "traces" / f"rank{rank}.json.partial").write_bytes(b"half")
 (folder / "traces" / f"rank{rank}.json").write_bytes(msgspec.json.encode(document))
 write_facts(folder, Facts(
-    rank=rank, local_rank=rank, world=world, vendor="cpu", device="some cores", backend="gloo", threads=1, text="stdlib",
+    rank=rank, local_rank=rank, world=world, vendor="cpu", device="some cores", backend="gloo", threads=1,
+    text="stdlib",
     digests={"text": "t", "weights_final": "same" if how != "differ" else f"w{rank}"}, seeds={"model": 3},
     parameters=10, model_flops=5000, clocks={"load": "0.5"} if rank == 0 else {},
     matmul_rate=Claim(value=1e9 + rank * 1e9, unit="FLOP/s", source="probe", measured=True),
@@ -117,7 +117,7 @@ def run(store: Store, how: str, book: harness.Book = book, **options) -> Run:  #
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 

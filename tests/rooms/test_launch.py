@@ -99,7 +99,7 @@ def alive(pid: int) -> bool:
     """Running, and no zombie that only waits to be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

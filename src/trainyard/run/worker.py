@@ -1,7 +1,8 @@
 """`python -m trainyard.run.worker FOLDER [VENDOR]`: one rank of a run, started by torch's elastic launcher.
 
 VENDOR is whose devices the machine has: it is an error when torch cannot use those. Reads FOLDER/job.toml and leaves
-`samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at its end, `facts/rank<N>.json`. Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1.
+`samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at its end, `facts/rank<N>.json`.
+Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -95,8 +95,7 @@ def barrier(ranks: Ranks) -> None:
 def patient_barrier(ranks: Ranks) -> None:
     """For ranks that come minutes apart. Over the host's network, in a group of its own: only a group has patience."""
     if ranks.world > 1:
-        group = dist.new_group(backend="gloo", timeout=PATIENCE)
-        assert isinstance(group, dist.ProcessGroup)  # a number would say that this rank is no member
+        group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))  # all ranks are members
         dist.barrier(group)
         dist.destroy_process_group(group)
 
