@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PIPED_WIDTH = 110
+_PIPED_WIDTH = 120
 
 
 def console() -> Console:

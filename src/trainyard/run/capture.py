@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from trainyard.job import PROFILER_WARMUP
 
 
 @contextmanager
-def capture(folder: Path, rank: int, steps: int, device: torch.device) -> Iterator[profile]:
-    """Call `step()` on what this gives after each of `PROFILER_WARMUP + steps` steps.
+def capture(
+    folder: Path, rank: int, steps: int, device: torch.device, together: Callable[[], object]
+) -> Iterator[profile]:
+    """Call `step()` on what this gives after each of `PROFILER_WARMUP + steps` steps. `together`: waits for all ranks.
 
     Leaves `traces/rank<N>.json.gz`, under that name only when whole.
     """
@@ -25,9 +27,18 @@ def capture(folder: Path, rank: int, steps: int, device: torch.device) -> Iterat
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
+    actions = schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1)
+
+    def plan(step: int) -> ProfilerAction:
+        # Asked after the last mark has closed and before the profiler stops. A CPU rank that stopped while another
+        # was still in its last step would take the cores that step needs, and stand in its ledger.
+        if step == PROFILER_WARMUP + steps and device.type == "cpu":
+            together()
+        return actions(step)
+
     with profile(
         activities=activities,
-        schedule=schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1),
+        schedule=plan,
         on_trace_ready=lambda profiler: _export(profiler, path),
         # On a CPU recorded shapes fragment the heap: fresh pages, and steps several times as long (docs/log.md).
         record_shapes=device.type != "cpu",

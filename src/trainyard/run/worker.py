@@ -87,7 +87,8 @@ class Rank:
         window = [turn for turn in every if turn.profiled]
         if not window:
             return
-        with capture(folder, self.ranks.rank, self.job.measure.profiled, self.ranks.device) as profiler:
+        ranks, steps = self.ranks, self.job.measure.profiled
+        with capture(folder, ranks.rank, steps, ranks.device, together=lambda: barrier(ranks)) as profiler:
             for turn in window:
                 self._take(turn)
                 profiler.step()
