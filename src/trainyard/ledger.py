@@ -95,7 +95,7 @@ class Account:
         if self.kind == "comm":
             text = f"Exposed {text}"
         elif self.kind == "straggler":
-            text = f"Straggler wait, {text}"
+            text = f"Straggler, {text}"
         return f"{text} ({self.group})" if self.group else text
 
     @property

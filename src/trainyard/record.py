@@ -63,8 +63,8 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One execution of a job. `ledgers`: per rank and step, the mean over full steps last.
 
-    `trace`: profiler files relative to the run's folder. `claims`: what was measured beside the ledgers
-    (`matmul_rate` in FLOP/s a rank, `profiler_cost` in ns a step, `model_flops` a step).
+    `trace`: profiler files relative to the run's folder. `claims`, where something supports them: `matmul_rate` and
+    `peak` in FLOP/s a rank, `model_flops` a step of all ranks, `matmul_flops` a step of one, `profiler_cost` in ns.
     `failure`: the dead rank and its last words, when the state is `failed`.
     """
 

@@ -61,8 +61,9 @@ def timeline(measured: Measured, most: int = _MOST) -> Timeline:
 def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
     one, waits = rank.classified, rank.waits
     lane_of, labels = _lane_numbers(rank)
-    start = np.concatenate([one.start, waits.start]) - origin
-    stop = np.concatenate([one.stop, waits.stop]) - origin
+    window = (rank.parts[0].start, rank.parts[-1].stop)
+    start = np.clip(np.concatenate([one.start, waits.start]), *window) - origin
+    stop = np.clip(np.concatenate([one.stop, waits.stop]), *window) - origin
     key = np.concatenate([one.key, waits.key])
     name = np.concatenate([one.name, np.full(len(waits.start), -1)])
     wait_lane = lane_of[_collective_rows(rank)] if len(waits.start) else np.empty(0, np.int64)
