@@ -93,3 +93,33 @@ def test_alignment_moves_time_between_comm_and_straggler_only(tmp_path_factory, 
         for kind in ("compute", "copy", "launch_gap", "unexplained"):
             assert one.get(kind, 0) == other.get(kind, 0)
         assert one.get("comm", 0) + one.get("straggler", 0) == other.get("comm", 0)
+
+
+@st.composite
+def cpu_traces(draw):
+    names = [*HOST, "c10d::allreduce_", "c10d::_reduce_scatter_base_", "gloo:all_reduce", "autograd::engine::x"]
+    host = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(names), st.integers(100, 102), st.integers(0, 400), st.integers(0, 90),
+                st.sampled_from(["cpu_op", "user_annotation", "python_function"]),
+            ),
+            min_size=1, max_size=12,
+        )
+    )  # fmt: skip
+    cuts = sorted(draw(st.sets(st.integers(0, 400), max_size=4)))
+    return trace(
+        host=[(n, thread, t, t + d, cat) for n, thread, t, d, cat in host],
+        marks=[(str(i), a, b) for i, (a, b) in enumerate(pairwise(cuts))],
+    )
+
+
+@given(cpu_traces())
+def test_a_cpu_window_is_tiled_and_never_unexplained(tmp_path_factory, document):
+    path = write(tmp_path_factory.mktemp("t"), document)
+    events = read([path])
+    (whole, _) = measure(events, "all").ledgers
+    parts = measure(events).ledgers[:-1]
+    begin, end = events[0].window
+    assert sum(part.wall_ns for part in parts) == whole.wall_ns == end - begin
+    assert whole.by_kind().get("unexplained", 0) == 0

@@ -41,8 +41,9 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     collectives: dict[int, Collective] = {}
     span_keys: list[int] = []
     spans = _collectives(events)
-    within = owner[np.clip(np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1, 0, None)]
-    around = [op if op >= 0 else int(here) for (_, _, op), here in zip(spans, within)]
+    places = np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1
+    within = [int(owner[place]) if 0 <= place < len(owner) else -1 for place in places.tolist()]
+    around = [op if op >= 0 else here for (_, _, op), here in zip(spans, within)]
     for place, ((_, found, _), at) in enumerate(zip(spans, around)):
         collectives[len(begin) + place] = found
         phase = int(context.phase[at]) if at >= 0 else _OTHER
@@ -53,7 +54,7 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
         stop=np.concatenate([end, host.stop[rows]]),
         key=np.concatenate([key, np.array(span_keys, np.int32)]),
         name=np.concatenate([name, host.name[rows]]).astype(np.int32),
-        module=np.concatenate([module, context.module[around]]).astype(np.int32),
+        module=np.concatenate([module, [int(context.module[at]) if at >= 0 else -1 for at in around]]).astype(np.int32),
         launcher=np.concatenate([owner, rows]).astype(np.int32),
         begins=np.concatenate([_begins(owner), np.ones(len(rows), bool)]),
         collectives=collectives,
