@@ -1,5 +1,6 @@
 """The laws of the ledger: what balances, stays balanced; what does not, cannot exist."""
 
+import re
 from collections import Counter
 from copy import copy, deepcopy
 from fractions import Fraction
@@ -179,6 +180,9 @@ def test_an_account_does_not_change(account):
         account.kind = "copy"
 
 
+REAL = {f"{kind}/{what}" if what else kind for kind, row in words.KINDS.items() for what in row.whats or [""]}
+
+
 @given(st.text())
 @example("compute/matmul\n")
 @example("comm/all_reduce@dp<script>")
@@ -186,7 +190,9 @@ def test_an_account_does_not_change(account):
 @example("data_wait/h2d")
 @example("compute")
 def test_hostile_text_is_no_account(text):
-    assume(text.partition("@")[0] not in {"data_wait", "unexplained"})
+    head, _, group = text.partition("@")
+    # Random text is sometimes a real account: the examples are drawn from the code's own constants too.
+    assume(head not in REAL or not re.fullmatch(r"[A-Za-z0-9_.\-]{0,64}", group))
     with pytest.raises(UnknownName):
         Account.parse(text)
 
