@@ -7,8 +7,8 @@ from statistics import median
 
 import msgspec
 
+from trainyard import __version__, units, words
 from trainyard import ledger as ledgers_of
-from trainyard import units, words
 from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
 from trainyard.detect.rules import findings
 from trainyard.detect.straggler import late_rank
@@ -102,6 +102,7 @@ def _view(
         ),
         warnings=_warnings(mean, run),
         notes=measured.notes if measured else (),
+        generated=f"trainyard {__version__}",
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )
 

@@ -34,7 +34,6 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     begin, end, owner = begin[some], end[some], owner[some]
     number_of: dict[int, int] = {}
     key = np.array([_key(events, context, keys, row, number_of) for row in owner.tolist()], np.int32)
-    # Where nothing is open a row of the host table cannot name the stretch; the thread's first name does.
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
