@@ -24,7 +24,8 @@ OP, CALL, NOTE, PYTHON = range(4)
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """What a file says of one collective: `ranks` are its members, `seq` its number in the group (-1: unsaid).
 
-    `size`: bytes of the larger of its input and output on this rank, 0 where unsaid.
+    `size`: bytes of the larger of its input and output on this rank, 0 where unsaid. `peer`: the rank at the other
+    end of a point-to-point transfer, -1 where unsaid or there is none.
     """
 
     name: str
@@ -34,10 +35,22 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     members: int = 0
     seq: int = -1
     size: int = 0
+    peer: int = -1
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """What an op was given, argument by argument: `dims` of a tensor (empty for a scalar or a non-tensor), its `types`
+    as the file words them, and `values` of the scalars as text, empty where unsaid."""
+
+    dims: tuple[tuple[int, ...], ...] = ()
+    types: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """Device intervals (n rows)."""
+    """Device intervals (n rows). `bytes`: what a copy or memset moved; `occupancy`: estimated achieved occupancy of a
+    kernel in percent; `awaits`: the stream that this row's stream was told to wait for right before; each -1 where
+    unsaid."""
 
     start: I64
     stop: I64
@@ -46,6 +59,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     what: I8
     call: I32
     op: I32
+    bytes: I64
+    occupancy: I8
+    awaits: I32
     collectives: dict[int, Collective] = {}
 
     def __len__(self) -> int:
@@ -54,7 +70,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """Host spans (m rows). `seq`: autograd sequence number, -1 where none; `backward`: under the autograd engine
-    on behalf of a forward thread."""
+    on behalf of a forward thread; `shape`: row of `Events.shapes`, -1 where the file has none."""
 
     start: I64
     stop: I64
@@ -64,6 +80,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     parent: I32
     seq: I64
     backward: I8
+    shape: I32
     collectives: dict[int, Collective] = {}
 
     def __len__(self) -> int:
@@ -88,6 +105,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     names: tuple[str, ...]
     streams: tuple[str, ...] = ()
+    shapes: tuple[Shape, ...] = ()
     work: Work
     host: Host
     marks: tuple[Mark, ...]

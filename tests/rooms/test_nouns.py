@@ -261,8 +261,8 @@ def test_an_all_reduce_by_hand():
 
 def test_the_window_of_events_is_the_devices_then_the_marks_then_the_span():
     none = np.empty(0, np.int64)
-    no_work = events.Work(start=none, stop=none, name=none, stream=none, what=none, call=none, op=none)
-    host = events.Host(start=none, stop=none, name=none, thread=none, what=none, parent=none, seq=none, backward=none)
+    no_work = events.Work(**dict.fromkeys(set(events.Work.__struct_fields__) - {"collectives"}, none))
+    host = events.Host(**dict.fromkeys(set(events.Host.__struct_fields__) - {"collectives"}, none))
     bare = events.Events(source="x", names=(), work=no_work, host=host, marks=(), span=(0, 9))
     assert (len(bare.work), len(bare.host), bare.window) == (0, 0, (0, 9))
     marks = (events.Mark(label="0", start=1, stop=3), events.Mark(label="1", start=3, stop=7))

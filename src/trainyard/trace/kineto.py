@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import gc
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from trainyard import units
 from trainyard.errors import BadFile
-from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, PYTHON, Collective, Events, Host, Mark, Work
+from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, PYTHON, Collective, Events
+from trainyard.trace.assemble import DeviceTable, Facts, HostTable, assemble, no_stream_waits
 from trainyard.trace.chrome import Args, Distributed, Document, Event, args_of, load, plain
 from trainyard.trace.collectives import collective_from_args, speaks_of_collective
-from trainyard.trace.nest import nest
 
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET}
 _HOST = {
@@ -34,8 +33,7 @@ _HOST = {
     "runtime": CALL,
     "python_function": PYTHON,
 }
-_MARK = "ProfilerStep#"
-_ANNOTATIONS = (_MARK, "Optimizer.", "enumerate(DataLoader)")
+_ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 
 
 class Kineto:
@@ -84,21 +82,6 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _Span(NamedTuple):
-    start: int
-    stop: int
-    what: int
-    event: Event
-
-
-class _Interval(NamedTuple):
-    start: int
-    stop: int
-    what: int
-    args: Args
-    event: Event
-
-
 class _Builder:
     """Turns decoded events into columns. `base` is added to every stamp, so that ranks can be laid side by side."""
 
@@ -112,92 +95,68 @@ class _Builder:
         self.groups = {str(group.get("pg_name")): group for group in self.info.pg_config or ()}
         self.names: dict[str, int] = {}
         self.threads: dict[tuple[bytes, bytes], int] = {}
-        self.streams: dict[str, int] = {}
+        self.lanes: dict[str, int] = {}
         self.dropped = 0
 
     def build(self) -> tuple[Events, ...]:
-        intervals, spans = self.sort()
-        host, calls, ops = self.host(spans)
-        marks, main = self.marks(spans, host)
-        whole = [time for row in (*spans, *intervals) for time in row[:2]]
-        span = (min(whole), max(whole))
-        devices = sorted({row.args.device for row in intervals if row.args.device >= 0})
-        # One rank may touch a second device in passing, and an event may not say its device.
-        together = self.info.rank >= 0 or len(devices) < 2
-        if together:
-            work = self.work(intervals, calls, ops, len(devices) > 1)
-            return (self.events(devices[0] if devices else -1, host, marks, main, span, work, False),)
-        return tuple(
-            self.events(
-                device,
-                host,
-                marks,
-                main,
-                span,
-                self.work([row for row in intervals if row.args.device == device], calls, ops, False),
-                True,
-            )
-            for device in devices
-        )
-
-    def sort(self) -> tuple[list[_Interval], list[_Span]]:
-        """The file's device intervals and host spans, each by start, the longest first."""
-        intervals: list[_Interval] = []
-        spans: list[_Span] = []
-        events = self.document.traceEvents or []
-        for event in events:
+        host: list[tuple[int, ...]] = []
+        device: list[tuple[int, ...]] = []
+        of_host: dict[int, Collective] = {}
+        of_device: dict[int, Collective] = {}
+        for event in self.document.traceEvents or []:
             if event.ph != "X" or not event.cat:
                 continue
-            cat = event.cat.lower()
-            if (what := _HOST.get(cat)) is not None:
+            cat, name = event.cat.lower(), str(event.name)
+            if (what := _HOST.get(cat)) is not None and (times := self.times(event)) is not None:
                 # In 2021 annotations were operators too.
-                if what == OP and str(event.name).startswith(_ANNOTATIONS):
-                    what = NOTE
-                if (times := self.times(event)) is not None:
-                    spans.append(_Span(*times, what, event))
+                what = NOTE if what == OP and name.startswith(_ANNOTATIONS) else what
+                args = args_of(event) if what in (OP, CALL) else Args()
+                thread = self.threads.setdefault((bytes(event.pid), bytes(event.tid)), len(self.threads))
+                if what == NOTE and speaks_of_collective(name):
+                    of_host[len(host)] = collective_from_args(name, plain(event.args), self.groups)
+                host.append((*times, self.name(name), thread, what, args.correlation, args.external_id, args.seq,
+                             args.forward_thread > 0, -1))  # fmt: skip
             elif (what := _DEVICE.get(cat)) is not None and (times := self.times(event)) is not None:
-                intervals.append(_Interval(*times, what, args_of(event), event))
-        if not intervals and not spans:
+                args = args_of(event)
+                if what == KERNEL and b"Collective name" in bytes(event.args):
+                    of_device[len(device)] = collective_from_args(name, plain(event.args), self.groups)
+                external = args.external_id if args.external_id >= 0 else args.old_external_id
+                lane = self.lanes.setdefault(_stream(args, event), len(self.lanes))
+                device.append((*times, self.name(name), lane, args.device, what, args.correlation, external, -1, -1))
+        if not host and not device:
             raise BadFile(
-                f"{self.path}: none of its {len(events):,} events is a kernel, copy or host span.",
+                f"{self.path}: none of its {len(self.document.traceEvents or ()):,} events is a kernel, copy or host "
+                "span.",
                 "trainyard reads torch.profiler's chrome traces.",
             )
-        intervals.sort(key=lambda row: (row.start, -row.stop))
-        spans.sort(key=lambda row: (row.start, -row.stop))
-        return intervals, spans
+        i8, i32, i64 = np.int8, np.int32, np.int64
+        return assemble(
+            self.facts(),
+            HostTable(*_columns(host, (i64, i64, i32, i32, i8, i64, i64, i64, i8, i32)), of_host),
+            DeviceTable(*_columns(device, (i64, i64, i32, i32, i32, i8, i64, i64, i64, i8)), of_device),
+            no_stream_waits(),
+        )
 
-    def events(
-        self, index: int, host: Host, marks: tuple[Mark, ...], main: int, span: tuple[int, int], work: Work, many: bool
-    ) -> Events:
-        known = {item.get("id"): item for item in self.document.deviceProperties or ()}
-        # A container may renumber devices: where all are of one make, the number does not matter.
-        makes = {str(item.get("name", "")) for item in known.values()}
-        make = str(known[index].get("name", "")) if index in known else makes.pop() if len(makes) == 1 else ""
-        notes = [f"{self.dropped:,} events with an unreadable or negative time were left out."] if self.dropped else []
-        if many:
-            notes.append("The file holds several devices; each is taken as a rank of its own.")
-        said = self.info.world_size if self.document.distributedInfo else 0
-        met = [*host.collectives.values(), *work.collectives.values()]
-        return Events(
-            source=f"{self.path.name}:{index}" if many else self.path.name,
+    def facts(self) -> Facts:
+        return Facts(
+            source=self.path.name,
             names=tuple(self.names),
-            streams=tuple(self.streams),
-            work=work,
-            host=host,
-            marks=marks,
-            span=span,
-            main=main,
-            rank=index if many else self.info.rank,
-            world=max([said, *(collective.members for collective in met)]),
-            device=make,
-            device_index=index,
-            devices=len(known),
+            lanes=tuple(self.lanes),
+            rank=self.info.rank,
+            world=self.info.world_size if self.document.distributedInfo else 0,
+            makes={
+                number: str(item.get("name", ""))
+                for item in self.document.deviceProperties or ()
+                if isinstance(number := item.get("id"), int)
+            },
             host_name=self.document.host_name,
             backend=self.info.backend,
             group_sizes=tuple(
                 size for group in self.groups.values() if isinstance(size := group.get("pg_size"), int) and size > 0
             ),
-            notes=tuple(notes),
+            notes=(f"{self.dropped:,} events with an unreadable or negative time were left out.",)
+            if self.dropped
+            else (),
         )
 
     def times(self, event: Event) -> tuple[int, int] | None:
@@ -213,101 +172,16 @@ class _Builder:
             return None
         return start, start + length
 
-    def name(self, event: Event) -> int:
-        return self.names.setdefault(str(event.name), len(self.names))
-
-    def host(self, spans: list[_Span]) -> tuple[Host, dict[int, int], dict[int, int]]:
-        """The host table, correlation -> row of its call, External id -> row of its op."""
-        starts = _column((row.start for row in spans), np.int64)
-        stops = _column((row.stop for row in spans), np.int64)
-        threads: list[int] = []
-        calls: dict[int, int] = {}
-        ops: dict[int, int] = {}
-        seq = np.full(len(spans), -1, np.int64)
-        backward = np.zeros(len(spans), np.int8)
-        collectives: dict[int, Collective] = {}
-        for row, (_, _, what, event) in enumerate(spans):
-            threads.append(self.threads.setdefault((bytes(event.pid), bytes(event.tid)), len(self.threads)))
-            if what == CALL:
-                correlation = args_of(event).correlation
-                # Several driver calls may share one correlation; the one that launches is the one meant.
-                if correlation not in calls or "aunch" in str(event.name):
-                    calls[correlation] = row
-            elif what == OP:
-                args = args_of(event)
-                ops.setdefault(args.external_id, row)
-                seq[row] = args.seq
-                backward[row] = args.forward_thread > 0
-            elif what == NOTE and speaks_of_collective(str(event.name)):
-                collectives[row] = collective_from_args(str(event.name), plain(event.args), self.groups)
-        calls.pop(-1, None)
-        ops.pop(-1, None)
-        thread = np.array(threads, np.int32)
-        parent, stops = nest(starts, stops, thread)
-        host = Host(
-            start=starts,
-            stop=stops,
-            name=_column((self.name(row.event) for row in spans), np.int32),
-            thread=thread,
-            what=_column((row.what for row in spans), np.int8),
-            parent=parent,
-            seq=seq,
-            backward=backward,
-            collectives=collectives,
-        )
-        return host, calls, ops
-
-    def work(self, intervals: list[_Interval], calls: dict[int, int], ops: dict[int, int], several: bool) -> Work:
-        """The device table; with `several` devices, streams are told apart by device."""
-        call: list[int] = []
-        op: list[int] = []
-        collectives: dict[int, Collective] = {}
-        for row, (_, _, what, args, event) in enumerate(intervals):
-            call.append(calls.get(args.correlation, -1))
-            external = args.external_id if args.external_id >= 0 else args.old_external_id
-            # Before 2023 a kernel's External id repeats its correlation and names no op.
-            op.append(ops.get(external, -1) if external != args.correlation else -1)
-            if what == KERNEL and b"Collective name" in bytes(event.args):
-                collectives[row] = collective_from_args(str(event.name), plain(event.args), self.groups)
-        labels = (_stream(row.args, row.event, several) for row in intervals)
-        return Work(
-            start=_column((row.start for row in intervals), np.int64),
-            stop=_column((row.stop for row in intervals), np.int64),
-            name=_column((self.name(row.event) for row in intervals), np.int32),
-            stream=_column((self.streams.setdefault(label, len(self.streams)) for label in labels), np.int32),
-            what=_column((row.what for row in intervals), np.int8),
-            call=_column(call, np.int32),
-            op=_column(op, np.int32),
-            collectives=collectives,
-        )
-
-    def marks(self, spans: list[_Span], host: Host) -> tuple[tuple[Mark, ...], int]:
-        """The steps' marks, and the thread they are on; without marks, the thread with the most time in ops.
-
-        Marks are of one thread, the one with most of them; a label stands once, and no mark inside another.
-        """
-        rows = [row for row, span in enumerate(spans) if span.what == NOTE and str(span.event.name).startswith(_MARK)]
-        if not rows:
-            top = (host.what == OP) & (host.parent < 0)
-            busy = np.bincount(host.thread, weights=(host.stop - host.start) * top) if len(host) else np.zeros(1)
-            return (), int(busy.argmax())
-        main = Counter(int(host.thread[row]) for row in rows).most_common(1)[0][0]
-        marks: dict[str, Mark] = {}
-        for row in rows:
-            start, stop, _, event = spans[row]
-            label = str(event.name)[len(_MARK) :][:32]
-            inside = marks and start < next(reversed(marks.values())).stop
-            if host.thread[row] == main and label not in marks and not inside:
-                marks[label] = Mark(label=label, start=start, stop=stop)
-        return tuple(marks.values()), main
+    def name(self, name: str) -> int:
+        return self.names.setdefault(name, len(self.names))
 
 
-def _stream(args: Args, event: Event, several: bool) -> str:
+def _stream(args: Args, event: Event) -> str:
     """`stream 7`, from the event's args or, where they lack it, its thread id (2021: `"stream 7"`)."""
     lane = str(args.stream) if args.stream != -1 else bytes(event.tid).decode("utf-8", "replace").strip('"')[:64]
-    lane = lane if lane.startswith("stream") else f"stream {lane}"
-    return f"device {args.device} {lane}" if several else lane
+    return lane if lane.startswith("stream") else f"stream {lane}"
 
 
-def _column(values: Iterable[int], kind: type[np.integer[Any]]) -> Any:
-    return np.fromiter(values, kind)
+def _columns(rows: list[tuple[int, ...]], kinds: tuple[type, ...]) -> list[Any]:
+    table = np.array(rows, np.int64).reshape(len(rows), len(kinds))
+    return [column.astype(kind) for column, kind in zip(table.T, kinds)]

@@ -1,0 +1,295 @@
+"""Rows as a profiler's file has them -> `Events`: sorted, nested, launches linked to what they launched.
+
+Every reader fills the same two tables, in the file's order, and leaves the rest to this file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.events import CALL, I8, I32, I64, NOTE, OP, Collective, Events, Host, Mark, Shape, Work
+from trainyard.trace.nest import nest
+
+_NO_COLLECTIVES: Mapping[int, Collective] = {}
+_Table = TypeVar("_Table", "HostTable", "DeviceTable")
+
+
+class HostTable(NamedTuple):
+    """m host spans. `name`, `thread` and `shape` are numbers, `correlation` and `external` -1 where there is none;
+    `seq`, `backward` and `shape` as in `events.Host`."""
+
+    start: I64
+    stop: I64
+    name: I32
+    thread: I32
+    what: I8
+    correlation: I64
+    external: I64
+    seq: I64
+    backward: I8
+    shape: I32
+    collectives: Mapping[int, Collective] = _NO_COLLECTIVES
+
+
+class DeviceTable(NamedTuple):
+    """n device intervals. `lane`: number of the stream's label within its device; `device`: its number, -1 unsaid."""
+
+    start: I64
+    stop: I64
+    name: I32
+    lane: I32
+    device: I32
+    what: I8
+    correlation: I64
+    external: I64
+    bytes: I64
+    occupancy: I8
+    collectives: Mapping[int, Collective] = _NO_COLLECTIVES
+
+
+class StreamWaits(NamedTuple):
+    """k calls that made the stream `lane` of `device` wait for the stream `on`. `correlation`: of the call."""
+
+    correlation: I64
+    device: I32
+    lane: I32
+    on: I32
+
+
+class Facts(NamedTuple):
+    """What a file says beside its rows. `rank` and `world` are -1 and 0 where unsaid, `lanes` the streams' labels,
+    `makes` the name of each device by number."""
+
+    source: str
+    names: Sequence[str]
+    lanes: Sequence[str]
+    shapes: Sequence[Shape] = ()
+    rank: int = -1
+    world: int = 0
+    makes: Mapping[int, str] = {}
+    host_name: str = ""
+    backend: str = ""
+    group_sizes: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def no_host() -> HostTable:
+    """The table of a file without host spans."""
+    return HostTable(*(np.empty(0, np.int64) for _ in range(2)), *_empty(np.int32, 2), *_empty(np.int8, 1),
+                     *_empty(np.int64, 3), *_empty(np.int8, 1), *_empty(np.int32, 1))  # fmt: skip
+
+
+def no_stream_waits() -> StreamWaits:
+    return StreamWaits(*_empty(np.int64, 1), *_empty(np.int32, 3))
+
+
+def assemble(
+    facts: Facts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark_prefix: str = "ProfilerStep#"
+) -> tuple[Events, ...]:
+    """One `Events` for each device with work (one of the host's where there is none); where the file states its
+    rank, one for all devices. Annotations whose name begins with `mark_prefix` are the steps' marks, and what follows
+    it their label (else they are numbered).
+    """
+    host, device = _sorted(host), _sorted(device)
+    span = _span(host, device)
+    spans, calls, ops = _host(host, facts.names)
+    marks, main = _marks(spans, facts.names, mark_prefix)
+    seen = [int(number) for number in np.unique(device.device) if number >= 0]
+    # One rank may touch a second device in passing, and an event may not say its device.
+    together = facts.rank >= 0 or len(seen) < 2
+    made: list[Events] = []
+    for number in seen[:1] or [-1] if together else seen:
+        rows = np.arange(len(device.start)) if together else np.flatnonzero(device.device == number)
+        work, streams = _work(device, rows, calls, ops, facts.lanes, waits, spans, together and len(seen) > 1)
+        made.append(_events(facts, spans, marks, main, span, work, streams, number, not together))
+    return tuple(made)
+
+
+class _Numbered(NamedTuple):
+    """Row of each number: `row[i]` for `number[i]`, numbers ascending."""
+
+    number: I64
+    row: I32
+
+    def of(self, wanted: I64) -> I32:
+        if not len(self.number):
+            return np.full(len(wanted), -1, np.int32)
+        place = np.minimum(np.searchsorted(self.number, wanted), len(self.number) - 1)
+        return np.where(self.number[place] == wanted, self.row[place], -1).astype(np.int32)
+
+
+def _empty(kind: type, times: int) -> list[NDArray]:
+    return [np.empty(0, kind) for _ in range(times)]
+
+
+def _sorted(table: _Table) -> _Table:
+    """By start, the longest first."""
+    order = np.lexsort((-table.stop, table.start))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    moved = {int(place[row]): found for row, found in table.collectives.items()}
+    return table._make([*(column[order] for column in table[:-1]), moved])
+
+
+def _span(host: HostTable, device: DeviceTable) -> tuple[int, int]:
+    tables = [table for table in (host, device) if len(table.start)]
+    return min(int(table.start[0]) for table in tables), max(int(table.stop.max()) for table in tables)
+
+
+def _host(table: HostTable, names: Sequence[str]) -> tuple[Host, _Numbered, _Numbered]:
+    """The host table, correlation -> row of its call, External id -> row of its op."""
+    parent, stops = nest(table.start, table.stop, table.thread)
+    host = Host(
+        start=table.start,
+        stop=stops,
+        name=table.name,
+        thread=table.thread,
+        what=table.what,
+        parent=parent,
+        seq=table.seq,
+        backward=table.backward,
+        shape=table.shape,
+        collectives=dict(table.collectives),
+    )
+    launches = np.array(["aunch" in name for name in names], bool)
+    calls = np.flatnonzero((table.what == CALL) & (table.correlation >= 0))
+    # Several driver calls may share one correlation; the last one that launches is the one meant, else the first.
+    launching = launches[table.name[calls]] if len(calls) else np.empty(0, bool)
+    order = np.lexsort((np.where(launching, calls, -1 - calls), table.correlation[calls]))
+    ops = np.flatnonzero((table.what == OP) & (table.external >= 0))
+    first = np.lexsort((-ops, table.external[ops]))
+    return host, _last(table.correlation[calls], calls, order), _last(table.external[ops], ops, first)
+
+
+def _last(numbers: I64, rows: NDArray[np.intp], order: NDArray[np.intp]) -> _Numbered:
+    """Of rows ordered by number, the last one of each number."""
+    numbers, rows = numbers[order], rows[order]
+    keep = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
+    return _Numbered(numbers[keep], rows[keep].astype(np.int32))
+
+
+def _work(
+    device: DeviceTable,
+    rows: NDArray[np.intp],
+    calls: _Numbered,
+    ops: _Numbered,
+    lanes: Sequence[str],
+    waits: StreamWaits,
+    host: Host,
+    several: bool,
+) -> tuple[Work, tuple[str, ...]]:
+    """The device table and its streams; with `several` devices, streams are told apart by device."""
+    width = len(lanes) + 1
+    own = device.device[rows].astype(np.int64) * width * several + device.lane[rows]
+    known, first, stream = np.unique(own, return_index=True, return_inverse=True)
+    labels = [
+        f"device {device.device[rows[at]]} {lanes[device.lane[rows[at]]]}" if several else lanes[device.lane[rows[at]]]
+        for at in first
+    ]
+    correlation, external = device.correlation[rows], device.external[rows]
+    call = calls.of(correlation)
+    # Before 2023 a kernel's External id repeats its correlation and names no op.
+    op = np.where(external != correlation, ops.of(external), -1).astype(np.int32)
+    back = {int(row): place for place, row in enumerate(rows)} if device.collectives else {}
+    work = Work(
+        start=device.start[rows],
+        stop=device.stop[rows],
+        name=device.name[rows],
+        stream=stream.astype(np.int32).reshape(-1),
+        what=device.what[rows],
+        call=call,
+        op=op,
+        bytes=device.bytes[rows],
+        occupancy=device.occupancy[rows],
+        awaits=_awaits(own, call, known, waits, calls, host, width * several),
+        collectives={back[row]: found for row, found in device.collectives.items() if row in back},
+    )
+    return work, tuple(labels)
+
+
+def _awaits(own: I64, call: I32, known: I64, waits: StreamWaits, calls: _Numbered, host: Host, step: int) -> I32:
+    """For each row, the stream its stream was told to wait for after the launch before and before its own."""
+    awaits = np.full(len(own), -1, np.int32)
+    asked_by = calls.of(waits.correlation)
+    streams = waits.device.astype(np.int64) * step + waits.lane
+    on = waits.device.astype(np.int64) * step + waits.on
+    place_of = {int(value): place for place, value in enumerate(known)}
+    for stream in np.unique(streams[asked_by >= 0]).tolist() if len(call) else ():
+        asked = np.flatnonzero((streams == stream) & (asked_by >= 0))
+        asked = asked[np.argsort(host.start[asked_by[asked]], kind="stable")]
+        rows = np.flatnonzero((own == stream) & (call >= 0))
+        rows = rows[np.argsort(host.start[call[rows]], kind="stable")]
+        launched = host.start[call[rows]]
+        latest = np.searchsorted(host.start[asked_by[asked]], launched, "right") - 1
+        before = np.concatenate([[-1], np.searchsorted(host.start[asked_by[asked]], launched[:-1], "right") - 1])
+        fresh = latest > before[: len(rows)]
+        told = on[asked[latest[fresh]]]
+        awaits[rows[fresh]] = [place_of.get(int(stream), -1) for stream in told]
+    return awaits
+
+
+def _marks(host: Host, names: Sequence[str], prefix: str) -> tuple[tuple[Mark, ...], int]:
+    """The steps' marks, and the thread they are on; without marks, the thread with the most time in ops.
+
+    Marks are of one thread, the one with most of them; a label stands once, and no mark inside another.
+    """
+    named = np.array([name.startswith(prefix) for name in names], bool)
+    rows = np.flatnonzero(named[host.name] & (host.what == NOTE)).tolist() if len(host) else []
+    if not rows:
+        top = (host.what == OP) & (host.parent < 0)
+        busy = np.bincount(host.thread, weights=(host.stop - host.start) * top) if len(host) else np.zeros(1)
+        return (), int(busy.argmax())
+    main = Counter(int(host.thread[row]) for row in rows).most_common(1)[0][0]
+    marks: dict[str, Mark] = {}
+    for row in rows:
+        start, stop = int(host.start[row]), int(host.stop[row])
+        label = names[host.name[row]][len(prefix) :][:32] or str(len(marks))
+        inside = marks and start < next(reversed(marks.values())).stop
+        if host.thread[row] == main and label not in marks and not inside:
+            marks[label] = Mark(label=label, start=start, stop=stop)
+    return tuple(marks.values()), main
+
+
+def _events(
+    facts: Facts,
+    host: Host,
+    marks: tuple[Mark, ...],
+    main: int,
+    span: tuple[int, int],
+    work: Work,
+    streams: tuple[str, ...],
+    index: int,
+    many: bool,
+) -> Events:
+    # A container may renumber devices: where all are of one make, the number does not matter.
+    makes = set(facts.makes.values())
+    make = facts.makes[index] if index in facts.makes else makes.pop() if len(makes) == 1 else ""
+    notes = facts.notes
+    if many:
+        notes = (*notes, "The file holds several devices; each is taken as a rank of its own.")
+    met = [*host.collectives.values(), *work.collectives.values()]
+    return Events(
+        source=f"{facts.source}:{index}" if many else facts.source,
+        names=tuple(facts.names),
+        streams=streams,
+        shapes=tuple(facts.shapes),
+        work=work,
+        host=host,
+        marks=marks,
+        span=span,
+        main=main,
+        rank=index if many else facts.rank,
+        world=max([facts.world, *(collective.members for collective in met)]),
+        device=make,
+        device_index=index,
+        devices=len(facts.makes),
+        host_name=facts.host_name,
+        backend=facts.backend,
+        group_sizes=facts.group_sizes,
+        notes=notes,
+    )
