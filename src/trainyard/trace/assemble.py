@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from trainyard.events import CALL, I8, I32, I64, NOTE, OP, Collective, Events, Host, Mark, Shape, Work
 from trainyard.trace.nest import nest
 
+MARK = "ProfilerStep#"
+"""What torch.profiler names the annotations around steps."""
 _NO_COLLECTIVES: Mapping[int, Collective] = {}
 _Table = TypeVar("_Table", "HostTable", "DeviceTable")
 
@@ -89,16 +91,16 @@ def no_stream_waits() -> StreamWaits:
 
 
 def assemble(
-    facts: Facts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark_prefix: str = "ProfilerStep#"
+    facts: Facts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = MARK
 ) -> tuple[Events, ...]:
     """One `Events` for each device with work (one of the host's where there is none); where the file states its
-    rank, one for all devices. Annotations whose name begins with `mark_prefix` are the steps' marks, and what follows
+    rank, one for all devices. Annotations whose name begins with `mark` are the steps' marks, and what follows
     it their label (else they are numbered).
     """
     host, device = _sorted(host), _sorted(device)
     span = _span(host, device)
     spans, calls, ops = _host(host, facts.names)
-    marks, main = _marks(spans, facts.names, mark_prefix)
+    marks, main = _marks(spans, facts.names, mark)
     seen = [int(number) for number in np.unique(device.device) if number >= 0]
     # One rank may touch a second device in passing, and an event may not say its device.
     together = facts.rank >= 0 or len(seen) < 2

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from ctypes import CDLL, byref
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from trainyard import words
-from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events
+from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, Host
 from trainyard.trace.causes import host_cause
+from trainyard.trace.native import Facts, library
 from trainyard.trace.ops import class_of
 
 PHASES = list(words.PHASES)
@@ -39,6 +41,16 @@ def context(events: Events) -> Context:
     causes = sorted({cause for name in names if (cause := host_cause(name))})
     by_name = [_facts(name, causes) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
+    phase, module, op_class, cause = (_inherit if library() is None else _inherit_fast)(host, by_name, knows_autograd)
+    phase[phase < 0] = _OTHER
+    return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=tuple(causes))
+
+
+_Facts = tuple[int, bool, bool, int, int]
+_Inherited = tuple[I8, I32, I8, I8]
+
+
+def _inherit(host: Host, by_name: list[_Facts], knows_autograd: bool) -> _Inherited:
     n = len(host)
     phase, module, op_class, cause = [-1] * n, [-1] * n, [-1] * n, [-1] * n
     module_of_seq: dict[int, int] = {}
@@ -66,18 +78,27 @@ def context(events: Events) -> Context:
                 module[row] = module_of_seq[seq]
         op_class[row] = own_class if own_class >= 0 and what == OP else op_class[parent] if parent >= 0 else -1
         cause[row] = own_cause if own_cause >= 0 else cause[parent] if parent >= 0 else -1
-    phases = np.array(phase, np.int8)
-    phases[phases < 0] = _OTHER
-    return Context(
-        phase=phases,
-        module=np.array(module, np.int32),
-        op_class=np.array(op_class, np.int8),
-        cause=np.array(cause, np.int8),
-        causes=tuple(causes),
-    )
+    return np.array(phase, np.int8), np.array(module, np.int32), np.array(op_class, np.int8), np.array(cause, np.int8)
 
 
-def _facts(name: str, causes: list[str]) -> tuple[int, bool, bool, int, int]:
+def _inherit_fast(host: Host, by_name: list[_Facts], knows_autograd: bool) -> _Inherited:
+    """As `_inherit`, in `native/nest.c`."""
+    n = len(host)
+    phase, module = np.empty(n, np.int8), np.empty(n, np.int32)
+    op_class, cause = np.empty(n, np.int8), np.empty(n, np.int8)
+    columns = [np.ascontiguousarray(column) for column in (host.name, host.what, host.parent, host.seq, host.backward)]
+    facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()
+    done = cast(CDLL, library()).inherit(
+        n, *(column.ctypes.data for column in columns), byref(Facts(*(row.ctypes.data for row in facts))),
+        bytes([_FORWARD, _BACKWARD, _RECOMPUTE, _OTHER]), knows_autograd,
+        *(column.ctypes.data for column in (phase, module, op_class, cause)),
+    )  # fmt: skip
+    if not done:
+        raise MemoryError
+    return phase, module, op_class, cause
+
+
+def _facts(name: str, causes: list[str]) -> _Facts:
     """(phase an annotation fixes, autograd engine, module, op class, cause) of a name; -1 for none."""
     fixed = -1
     if name.startswith("Optimizer.step#"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainyard.events import I32, I64
+from trainyard.trace.native import library
 
 _TICK = 2_000
 """ns: a stamp of whole microseconds is off by up to one at either end."""
@@ -16,19 +17,35 @@ def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
     Stamps are rounded, so a child may seem to outlive its parent by a tick; it does not. One that outlives it by
     more is no child (annotations of asynchronous work overlap as they like) and keeps its stop.
     """
-    parents = np.full(len(start), -1, np.int32)
+    found = library()
+    if found is None or not len(start):
+        return _nest(start, stop, thread)
+    start, stops, thread = np.ascontiguousarray(start), stop.copy(), np.ascontiguousarray(thread)
+    parents = np.empty(len(start), np.int32)
+    columns = (start.ctypes.data, stops.ctypes.data, thread.ctypes.data)
+    if not found.nest(len(start), *columns, int(thread.max()), _TICK, parents.ctypes.data):
+        raise MemoryError
+    return parents, stops
+
+
+def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
+    parents = [-1] * len(start)
     stops = stop.tolist()
     open_on: dict[int, list[int]] = {}
-    for row, (begin, lane) in enumerate(zip(start.tolist(), thread.tolist())):
-        stack = open_on.setdefault(lane, [])
+    for row, (begin, end, lane) in enumerate(zip(start.tolist(), stop.tolist(), thread.tolist())):
+        stack = open_on.get(lane)
+        if stack is None:
+            stack = open_on[lane] = []
         while stack and stops[stack[-1]] <= begin:
             stack.pop()
-        around = next((span for span in reversed(stack) if stops[row] <= stops[span] + _TICK), -1)
-        if around >= 0:
-            parents[row] = around
-            stops[row] = min(stops[row], stops[around])
+        for around in reversed(stack):
+            if end <= stops[around] + _TICK:
+                parents[row] = around
+                if end > stops[around]:
+                    stops[row] = stops[around]
+                break
         stack.append(row)
-    return parents, np.array(stops, np.int64)
+    return np.array(parents, np.int32), np.array(stops, np.int64)
 
 
 def innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:
