@@ -7,6 +7,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 enum { NEED_MORE, CLOSED, ODD, NO_MEMORY };                       /* why scan_feed stopped */
 enum { NAMES, THREADS, LANES, SHAPES, TABLES };                   /* interned texts */
@@ -24,7 +27,7 @@ static const uint8_t widths[ROWS][WIDEST] = {
     {8, 8, 4, 4, 1, 8, 8, 8, 1, 4}, {8, 8, 4, 4, 4, 1, 8, 8, 8, 1}, {8, 4, 4, 4}};
 static const uint8_t columns_of[ROWS] = {H_COLUMNS, D_COLUMNS, W_COLUMNS};
 
-typedef struct { const char *at; size_t length; } slice;
+typedef struct { const char *at; size_t length; int escaped; } slice;
 
 typedef struct {
     char *text; size_t used, room;                                /* all texts, one after the other */
@@ -114,8 +117,20 @@ static int64_t number_of(intern *table, const char *at, size_t length) {
 static const char need_more[1], odd[1];
 #define FAILED(p) ((p) == need_more || (p) == odd)
 
-static const char *skip_space(const char *p, const char *end) {
-    while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t')) p++;
+static inline int is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+static inline const char *skip_space(const char *p, const char *end) {
+    if (end - p > 1 && *p == ' ') p++;                            /* after a colon or comma there is one, mostly */
+    if (p < end && *p > ' ') return p;
+#ifdef __SSE2__
+    /* Pretty-printed files indent by many spaces after a newline. */
+    if (end - p > 16 && *p == '\n') {
+        __m128i text = _mm_loadu_si128((const __m128i *)(p + 1));
+        unsigned other = ~(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(text, _mm_set1_epi8(' '))) & 0xffff;
+        p += 1 + (other ? __builtin_ctz(other) : 16);
+    }
+#endif
+    while (p < end && *p <= ' ' && is_space(*p)) p++;
     return p;
 }
 
@@ -146,7 +161,20 @@ static const uint8_t stops[256] = {
 /* The string that begins at p (a quote); `found` is what stands between the quotes, escapes and all. */
 static const char *read_string(const char *p, const char *end, slice *found) {
     const char *begin = ++p;
+    found->escaped = 0;
     for (;;) {
+#ifdef __SSE2__
+        /* As signed bytes, control characters and all that is not ASCII are less than a space. */
+        while (end - p >= 16) {
+            __m128i text = _mm_loadu_si128((const __m128i *)p);
+            __m128i stop = _mm_or_si128(_mm_cmplt_epi8(text, _mm_set1_epi8(' ')),
+                                        _mm_or_si128(_mm_cmpeq_epi8(text, _mm_set1_epi8('"')),
+                                                     _mm_cmpeq_epi8(text, _mm_set1_epi8('\\'))));
+            unsigned found = (unsigned)_mm_movemask_epi8(stop);
+            if (found) { p += __builtin_ctz(found); break; }
+            p += 16;
+        }
+#endif
         while (p < end && !stops[(uint8_t)*p]) p++;
         if (p >= end) return need_more;
         if (*p == '"') { found->at = begin; found->length = (size_t)(p - begin); return p + 1; }
@@ -157,6 +185,7 @@ static const char *read_string(const char *p, const char *end, slice *found) {
             continue;
         }
         if (*p != '\\') return odd;                               /* a bare control character */
+        found->escaped = 1;
         if (end - p < 6) return need_more;
         if (p[1] == 'u') {
             if (!is_hex(p[2]) || !is_hex(p[3]) || !is_hex(p[4]) || !is_hex(p[5])) return odd;
@@ -198,7 +227,7 @@ static const char *read_key(const char *p, const char *end, slice *key) {
     if (*p != '"') return odd;
     p = read_string(p, end, key);
     if (FAILED(p)) return p;
-    if (memchr(key->at, '\\', key->length)) return odd;           /* an escaped key is not worth comparing */
+    if (key->escaped) return odd;                                 /* not worth comparing */
     p = skip_space(p, end);
     if (p >= end) return need_more;
     if (*p != ':') return odd;
@@ -329,7 +358,7 @@ static const char *read_argument(const char *p, const char *end, slice key, even
     }
     p = read_value(p, end, 2);
     if (FAILED(p)) return p;
-    slice text = {begin, (size_t)(p - begin)};
+    slice text = {begin, (size_t)(p - begin), 0};
     if (number && !plain_int(text, number)) return odd;
     if (raw) {
         if (raw == &e->stream ? *begin != '"' && *begin != '-' && (*begin < '0' || *begin > '9') : *begin != '[')
@@ -363,7 +392,12 @@ static int plain_thread(slice text) {
 
 static const char *read_field(const char *p, const char *end, slice key, event *e) {
     const char *begin = p;
-    slice *text = IS(key, "ph") ? &e->ph : IS(key, "cat") ? &e->cat : IS(key, "name") ? &e->name : NULL;
+    slice *text = NULL;
+    switch (key.length) {
+    case 2: if (IS(key, "ph")) text = &e->ph; break;
+    case 3: if (IS(key, "cat")) text = &e->cat; break;
+    case 4: if (IS(key, "name")) text = &e->name; break;
+    }
     if (text) {
         if (text == &e->cat) e->has_cat = *p == '"';
         if (text == &e->cat && *p == 'n') return read_word(p, end);
@@ -378,7 +412,7 @@ static const char *read_field(const char *p, const char *end, slice key, event *
     int thread = IS(key, "pid") || IS(key, "tid");
     p = read_value(p, end, 1);
     if (FAILED(p)) return p;
-    slice found = {begin, (size_t)(p - begin)};
+    slice found = {begin, (size_t)(p - begin), 0};
     if (thread && !plain_thread(found)) return odd;
     if (IS(key, "ts")) e->ts = found;
     else if (IS(key, "dur")) e->dur = found;
@@ -481,6 +515,7 @@ static int starts(slice text, const char *word) {
 
 /* Whether letters may stand in it as \\u escapes, so that it cannot be compared as it is. */
 static int spelled(slice text) {
+    if (!text.escaped) return 0;
     const char *p = text.at, *end = p + text.length;
     while ((p = memchr(p, '\\', (size_t)(end - p))) && p + 1 < end) {
         if (p[1] == 'u') return 1;
@@ -522,7 +557,7 @@ static int keep(scan *s, const event *e) {
     if (!e->name.at || spelled(e->name)) return 0;
     if (e->device > INT32_MAX || e->device < -1) return 0;
 
-    slice zero = {"0", 1}, lane_of = e->stream.at ? e->stream : e->tid;
+    slice zero = {"0", 1, 0}, lane_of = e->stream.at ? e->stream : e->tid;
     int64_t lane = -1;
     if (!lane_of.at) lane_of = zero;
     if (on_device) lane = number_of(&s->interned[LANES], lane_of.at, lane_of.length);
@@ -535,7 +570,7 @@ static int keep(scan *s, const event *e) {
         int64_t rest = e->wait_on;
         size_t used = sizeof on;
         do on[--used] = (char)('0' + rest % 10); while (rest /= 10);
-        slice other = {on + used, sizeof on - used};
+        slice other = {on + used, sizeof on - used, 0};
         int64_t awaited = number_of(&s->interned[LANES], other.at, other.length);
         int64_t row[W_COLUMNS] = {e->correlation, e->device, lane, awaited};
         return awaited >= 0 && push(s, WAITS, row) ? 1 : -1;
@@ -584,7 +619,7 @@ size_t scan_feed(scan *s, const char *text, size_t length, int *why, int64_t *en
     const char *p = text, *end = text + length, *done = text;
     for (;;) {
         event e;
-        while (p < end && (*p == ' ' || *p == '\n' || *p == '\r' || *p == '\t' || *p == ',')) p++;
+        while (p < end && (is_space(*p) || *p == ',')) p = skip_space(p + 1, end);
         done = p;
         *why = NEED_MORE;
         if (p >= end) break;
