@@ -25,7 +25,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     """What a file says of one collective: `ranks` are its members, `seq` its number in the group (-1: unsaid).
 
     `size`: bytes of the larger of its input and output on this rank, 0 where unsaid. `peer`: the rank at the other
-    end of a point-to-point transfer, -1 where unsaid or there is none.
+    end of a point-to-point transfer, -1 where unsaid or there is none; `receives`: this rank is the receiving end.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = -1
     size: int = 0
     peer: int = -1
+    receives: bool = False
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +98,10 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's profile. `names[i]` is the text of name i, `streams[i]` of stream i. `span` is what the profiler
-    recorded, (start, stop). `main` is the training thread's number in `host.thread`. `world`: ranks of the job, 0
-    where unsaid; `devices`: how many the host has by the file's word; `group_sizes`: of the process groups it names;
-    `axis`: the mesh axis that all ranks form, where the job's layout has one only; `notes`: what to tell the user.
+    recorded, (start, stop). `device_marks`: steps as the file draws them over device work. `main` is the training
+    thread's number in `host.thread`. `world`: ranks of the job, 0 where unsaid; `devices`: how many the host has by
+    the file's word; `group_sizes`: of the process groups it names; `axis`: the mesh axis that all ranks form, where
+    the job's layout has one only; `notes`: what to tell the user.
     """
 
     source: str
@@ -109,6 +111,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     work: Work
     host: Host
     marks: tuple[Mark, ...]
+    device_marks: tuple[Mark, ...] = ()
     span: tuple[int, int]
     main: int = 0
     rank: int = 0

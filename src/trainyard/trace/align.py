@@ -1,102 +1,134 @@
-"""Whether ranks' clocks agree, and which collectives of different ranks are one.
+"""Whether ranks' clocks agree, or can be made to.
 
-Clocks of ranks on one host are one clock. Across hosts they would be solved from the common ends of
-collectives; this version does not, and says `no`.
+Clocks of ranks on one host are one clock. Across hosts they are solved from the common ends of NCCL's and RCCL's
+symmetric collectives; gloo's members do not end together, and nothing is solved from them.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from trainyard.events import Collective, Events
-from trainyard.trace.classify import Classified
+import numpy as np
 
-_SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
+from trainyard import units
+from trainyard.events import I64
+from trainyard.trace.clocks import Clock, Residual, solve
+from trainyard.trace.meetings import Meetings, meetings
+from trainyard.trace.survey import Survey
 
+Aligned = Literal["no", "host", "collectives"]
 
-Aligned = Literal["no", "host"]
+_LEAST_MET = 3
+_STAYS = "waiting for a late peer stays in comm and no rank is blamed."
 
 
 class Alignment(NamedTuple):
-    """`aligned` as in words.ALIGNMENTS, and the reason in a sentence."""
+    """`aligned` as in words.ALIGNMENTS, the reason in a sentence, and what to correct each rank's stamps by.
+    `residual` where clocks were solved."""
 
     aligned: Aligned
     why: str
+    clocks: tuple[Clock, ...]
+    residual: Residual | None = None
 
 
-def alignment(ranks: Sequence[Events], classified: Sequence[Classified]) -> Alignment:
-    first = ranks[0]
-    if len(ranks) == 1:
-        # A file that does not state the number of ranks, and yet communicates, is of more than one.
-        several = not first.world and bool(classified[0].collectives)
-        of = str(first.world) if first.world > 1 else "several" if several else ""
-        if not of:
-            return Alignment("host", "One rank alone.")
+def alignment(surveys: Sequence[Survey]) -> Alignment:
+    """By host where the files show that all ranks ran on one, else by collectives where that can be trusted."""
+    as_they_are = tuple(Clock() for _ in surveys)
+    if len(surveys) == 1:
+        return _alone(surveys[0])
+    if why := _one_host(surveys):
+        if not _overlap(surveys, as_they_are):
+            return Alignment("no", f"The ranks' windows do not overlap: {_STAYS}", as_they_are)
+        return Alignment("host", why, as_they_are)
+    solved = _from_collectives(surveys)
+    if isinstance(solved, str):
         return Alignment(
-            "no", f"One rank of {of}: when its peers arrived is not in the file, so waiting for them stays in comm."
+            "no", f"The files do not show that the ranks share a clock, and {solved}: {_STAYS}", as_they_are
         )
-    windows = [events.window for events in ranks]
-    if max(start for start, _ in windows) > min(stop for _, stop in windows):
-        return Alignment("no", "The ranks' windows do not overlap: waiting stays in comm and no rank is blamed.")
-    hosts = {events.host_name for events in ranks}
+    return solved
+
+
+def _alone(only: Survey) -> Alignment:
+    world = only.facts.world
+    # A file that does not state the number of ranks, and yet communicates, is of more than one.
+    several = not world and len(only.row) > 0
+    of = str(world) if world > 1 else "several" if several else ""
+    if not of:
+        return Alignment("host", "One rank alone.", (Clock(),))
+    why = f"One rank of {of}: when its peers arrived is not in the file, so waiting for them stays in comm."
+    return Alignment("no", why, (Clock(),))
+
+
+def _one_host(surveys: Sequence[Survey]) -> str:
+    """How the files show that all ranks ran on one host; empty where they do not."""
+    first, n = surveys[0].facts, len(surveys)
+    hosts = {one.facts.host_name for one in surveys}
     if len(hosts) == 1 and "" not in hosts:
-        return Alignment("host", f"All {len(ranks)} ranks ran on one host and share its clock.")
-    devices = {events.device_index for events in ranks}
-    if hosts == {""} and first.device_index >= 0 and len(devices) == first.world == first.devices == len(ranks):
-        return Alignment(
-            "host", f"{len(ranks)} ranks on {len(devices)} different devices of a host with {first.devices}: one clock."
+        return f"All {n} ranks ran on one host and share its clock."
+    devices = {one.facts.device_index for one in surveys}
+    if hosts == {""} and first.device_index >= 0 and len(devices) == first.world == first.devices == n:
+        return f"{n} ranks on {len(devices)} different devices of a host with {first.devices}: one clock."
+    return ""
+
+
+def _from_collectives(surveys: Sequence[Survey]) -> Alignment | str:
+    """Clocks solved, or why they are not."""
+    if not all(one.on_device for one in surveys):
+        return "members of a CPU's collectives do not end together"
+    hosts = [one.facts.host_name or f"rank {one.facts.rank}" for one in surveys]
+    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    unit_of = np.array([numbers[host] for host in hosts], np.int64)
+    met = _across(meetings(surveys), unit_of)
+    if not met.size:
+        return "no collective could be matched across them"
+    ends = np.bincount(unit_of[met.place], minlength=len(numbers))
+    few = next((host for host, number in numbers.items() if ends[number] < _LEAST_MET), None)
+    if few is not None:
+        return f"{few} shows {ends[numbers[few]]} collectives that the others show too, fewer than {_LEAST_MET}"
+    solved = solve(met, unit_of)
+    apart = next((host for host, number in numbers.items() if solved.clocks[number] is None), None)
+    if apart is not None:
+        return f"{apart} meets {next(iter(numbers))} in no chain of collectives"
+    clocks = tuple(clock for number in unit_of if (clock := solved.clocks[number]) is not None)
+    doubt = _doubt(surveys, met, clocks, solved.residual)
+    return doubt or Alignment("collectives", _told(solved.residual, len(numbers), clocks), clocks, solved.residual)
+
+
+def _across(met: Meetings, unit_of: I64) -> Meetings:
+    """Those with members on more than one clock."""
+    unit = unit_of[met.place]
+    return met.only(np.minimum.reduceat(unit, met.first[:-1]) < np.maximum.reduceat(unit, met.first[:-1]))
+
+
+def _doubt(surveys: Sequence[Survey], met: Meetings, clocks: Sequence[Clock], residual: Residual) -> str:
+    """Why the solution is not to be believed; empty where it is."""
+    if not all(clock.covers(*one.facts.span) for one, clock in zip(surveys, clocks)):
+        return "their stamps lie too far apart for any clock"
+    lengths = np.minimum.reduceat(met.stop - met.start, met.first[:-1])
+    typical = int(np.sort(lengths)[(len(lengths) - 1) // 2])
+    if 2 * residual.median > typical:
+        return (
+            f"the ends of {residual.collectives} matched collectives lie {units.show_time(residual.median)} (median) "
+            f"apart however the clocks are set, while a collective lasts {units.show_time(typical)}"
         )
-    return Alignment(
-        "no",
-        "The files do not show that the ranks share a clock, so waiting for a late peer stays in comm and no rank is "
-        "blamed. Clocks across hosts are not solved in this version.",
+    if not _overlap(surveys, clocks):
+        return "their windows do not overlap when the ends of collectives do"
+    return ""
+
+
+def _overlap(surveys: Sequence[Survey], clocks: Sequence[Clock]) -> bool:
+    """Whether all ranks' windows have an instant in common."""
+    starts = [clock.when(one.window[0]) for one, clock in zip(surveys, clocks)]
+    stops = [clock.when(one.window[1]) for one, clock in zip(surveys, clocks)]
+    return max(starts) <= min(stops)
+
+
+def _told(residual: Residual, hosts: int, clocks: Sequence[Clock]) -> str:
+    drifting = " and drifts" if any(clock.drift for clock in clocks) else ""
+    return (
+        f"Offsets{drifting} of {hosts} clocks were solved from the common ends of {residual.collectives} collectives; "
+        f"after that the ends lie {units.show_time(residual.median)} (median) and {units.show_time(residual.p95)} "
+        "(95th percentile) from the common one."
     )
-
-
-class Meeting(NamedTuple):
-    """One collective, met by all its members: (place of the rank, interval) of each."""
-
-    members: tuple[tuple[int, int], ...]
-
-
-def meetings(ranks: Sequence[Events], classified: Sequence[Classified]) -> list[Meeting]:
-    """Symmetric collectives matched across ranks that share a clock: by group and sequence number, else by order
-    among like ones where every member shows the same number of them. None can leave before the last has come, so
-    members that do not overlap are no meeting. What cannot be matched for certain is left out."""
-    seen: dict[tuple[object, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-    wanted: dict[tuple[object, ...], frozenset[int]] = {}
-    all_ranks = frozenset(events.rank for events in ranks)
-    for place, one in enumerate(classified):
-        for row, collective in sorted(one.collectives.items(), key=lambda item: int(one.start[item[0]])):
-            if collective.name not in _SYMMETRIC:
-                continue
-            if collective.ranks or collective.members in (0, len(all_ranks)):
-                ident = _identity(collective)
-                seen[ident][place].append(row)
-                wanted[ident] = frozenset(collective.ranks) or all_ranks
-    places = {events.rank: place for place, events in enumerate(ranks)}
-    found: list[Meeting] = []
-    for ident, rows_of in seen.items():
-        members = wanted[ident]
-        if len(members) < 2 or not members <= all_ranks or {places[rank] for rank in members} != rows_of.keys():
-            continue
-        if len({len(rows) for rows in rows_of.values()}) == 1:
-            columns = zip(*[[(place, row) for row in rows] for place, rows in sorted(rows_of.items())])
-            found.extend(Meeting(column) for column in columns if _overlap(column, classified))
-    return found
-
-
-def _overlap(members: Sequence[tuple[int, int]], classified: Sequence[Classified]) -> bool:
-    starts = [int(classified[place].start[row]) for place, row in members]
-    stops = [int(classified[place].stop[row]) for place, row in members]
-    return max(starts) < min(stops)
-
-
-def _identity(collective: Collective) -> tuple[object, ...]:
-    if collective.seq >= 0:
-        return (collective.group_name, collective.ranks, collective.seq, collective.name)
-    # Members of an all-to-all may send unlike amounts; of the others, none does.
-    size = collective.size if collective.name != "all_to_all" else 0
-    return (collective.group_name, collective.ranks, collective.name, size)

@@ -95,7 +95,7 @@ def assemble(
 ) -> tuple[Events, ...]:
     """One `Events` for each device with work (one of the host's where there is none); where the file states its
     rank, one for all devices. Annotations whose name begins with `mark` are the steps' marks, and what follows
-    it their label (else they are numbered).
+    it their label (else they are numbered). The tables' columns are put in order where they stand.
     """
     host, device = _sorted(host), _sorted(device)
     span = _span(host, device)
@@ -135,7 +135,9 @@ def _sorted(table: _Table) -> _Table:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     moved = {int(place[row]): found for row, found in table.collectives.items()}
-    return table._make([*(column[order] for column in table[:-1]), moved])
+    for column in table[:-1]:
+        column[:] = column[order]  # in place: no second table stands beside the first
+    return table._replace(collectives=moved)
 
 
 def _span(host: HostTable, device: DeviceTable) -> tuple[int, int]:

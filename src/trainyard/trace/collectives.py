@@ -52,9 +52,17 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
         group_name=group_name,
         ranks=ranks,
         members=len(ranks) or (members if isinstance(members, int) and 0 < members < 2**31 else 0),
-        seq=seq if isinstance(seq, int) else -1,
+        seq=seq if isinstance(seq, int) and 0 <= seq < 2**63 else -1,
         size=_size(args),
+        peer=_peer(args),
+        receives="Src Rank" in args,
     )
+
+
+def _peer(args: Mapping[str, Any]) -> int:
+    """A send names the rank it goes to, a receive the rank it comes from, numbered in the whole job."""
+    rank = args.get("Dst Rank", args.get("Src Rank", -1))
+    return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1
 
 
 def _ranks(value: Any) -> tuple[int, ...]:

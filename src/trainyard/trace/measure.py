@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from trainyard import ledger as ledgers_of
-from trainyard import plugins, units, words
+from trainyard import plugins, words
 from trainyard.errors import BadFile, BadInput
 from trainyard.events import I8, I32, I64, Events
-from trainyard.ledger import BEFORE, WINDOW, Account, Entry, Ledger, Scope
+from trainyard.ledger import BEFORE, Account, Entry, Ledger, Scope
 from trainyard.trace import steps
-from trainyard.trace.align import Aligned, Alignment, alignment, meetings
+from trainyard.trace.agree import Agreement, Share, Window, agree, numbered
+from trainyard.trace.align import Aligned, Alignment
+from trainyard.trace.arithmetic import Arithmetic, arithmetic, by_part
+from trainyard.trace.bandwidth import Bandwidth
 from trainyard.trace.book import Booking, Intervals, book
 from trainyard.trace.classify import Classified, Keys, classify
 from trainyard.trace.context import PHASES, Context, context
 from trainyard.trace.cpu import classify_cpu
 from trainyard.trace.idle import idle
+from trainyard.trace.lateness import Lateness, Waited, lateness
+from trainyard.trace.notes import Told, notes
 from trainyard.trace.refine import Waits, split
+from trainyard.trace.survey import survey
 
 _KINDS = list(words.KINDS)
+_STRAGGLER = _KINDS.index("straggler")
 _UNEXPLAINED = Account("unexplained")
 
 
@@ -42,76 +49,140 @@ class RankTrace(NamedTuple):
     owned: I64
     waited: I64
     """ns each of `waits` owns."""
+    arithmetic: Arithmetic
+
+    @property
+    def flops(self) -> I64:
+        """Of each interval, -1 where unknown."""
+        return self.arithmetic.flops
+
+    @property
+    def bytes(self) -> I64:
+        """Of each interval, -1 where unknown."""
+        return self.arithmetic.bytes
+
+
+class Prepared(NamedTuple):
+    """One rank's trace as far as it goes alone, with what it has to show the others."""
+
+    events: Events
+    context: Context
+    keys: Keys
+    classified: Classified
 
 
 class Measured(NamedTuple):
-    """What a set of profiler files says. `mean` is over ranks and full steps."""
+    """What a set of profiler files says. `mean` is over ranks and full steps, `by_rank` each rank's parts in
+    turn. `lateness`: of each rank, where clocks agree. `ranks` may lie on disk: each is loaded when asked for."""
 
-    ranks: tuple[RankTrace, ...]
+    ranks: Sequence[RankTrace]
+    by_rank: tuple[Ledger, ...]
     mean: Ledger
     alignment: Alignment
     notes: tuple[str, ...]
+    lateness: tuple[Lateness, ...] = ()
+    bandwidths: tuple[Bandwidth, ...] = ()
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
         """Every rank's parts, then the mean."""
-        return (*(ledger for rank in self.ranks for ledger in rank.ledgers), self.mean)
+        return (*self.by_rank, self.mean)
 
 
-def measure(
-    traces: Sequence[Events], window: Literal["steps", "all"] = "steps", source: str = "", axis: str = ""
-) -> Measured:
+def measure(traces: Sequence[Events], window: Window = "steps", source: str = "", axis: str = "") -> Measured:
     """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form,
     where the job's layout has only one. Raises `BadInput` for ranks of different jobs."""
-    # A rank knows the groups it is in; whether all ranks are the only group, all of them together know.
-    sizes = tuple(size for events in traces for size in events.group_sizes)
-    traces = [msgspec.structs.replace(events, axis=axis, group_sizes=sizes) for events in _numbered(traces)]
-    keys = [Keys() for _ in traces]
-    contexts = [context(events) for events in traces]
-    classified = [
-        (classify if len(events.work) else classify_cpu)(events, around, key)
-        for events, around, key in zip(traces, contexts, keys)
-    ]
-    agreed = alignment(traces, classified)
-    whole_window = window == "all" or not all(events.marks for events in traces)
-    parts = (
-        [steps.whole(events) for events in traces]
-        if whole_window
-        else _steps(traces, classified, keys, agreed.aligned != "no")
-    )
-    met = meetings(traces, classified) if agreed.aligned != "no" and len(traces) > 1 else []
-    classified, waits = split(classified, keys, met)
-    ranks = tuple(
-        _book_rank(*row, aligned=agreed.aligned) for row in zip(traces, contexts, keys, classified, waits, parts)
-    )
-    full = [ledger for rank in ranks for ledger in rank.ledgers if not ledger.scope.partial]
-    if not full:
-        every = [ledger for rank in ranks for ledger in rank.ledgers]
-        full = [ledger for ledger in every if ledger.scope.steps != (BEFORE,)] or every
-    mean = ledgers_of.mean(full, source=source or _sources(traces))
-    mean = msgspec.structs.replace(mean, late=_late(ranks))
-    return Measured(ranks, mean, agreed, tuple(_notes(traces, ranks, agreed, window)))
+    by_rank = dict(zip(numbered(traces), traces))
+    prepared = [prepare(msgspec.structs.replace(by_rank[rank], rank=rank, axis=axis)) for rank in sorted(by_rank)]
+    agreed = agree([survey(one.events, one.classified, one.keys) for one in prepared], window, axis)
+    ranks = tuple(book_rank(one, share) for one, share in zip(prepared, agreed.shares))
+    return conclude(ranks, agreed, window, source or sources(traces))
+
+
+def prepare(events: Events) -> Prepared:
+    """What can be said of a rank without the others."""
+    around = context(events)
+    return Prepared(events, around, *_classified(events, around))
+
+
+def _classified(events: Events, around: Context) -> tuple[Keys, Classified]:
+    keys = Keys()
+    return keys, (classify if len(events.work) else classify_cpu)(events, around, keys)
+
+
+def book_rank(prepared: Prepared, share: Share) -> RankTrace:
+    """A rank's ledgers, once it is settled what the ranks have in common."""
+    events, around, keys, one = prepared
+    known = (events.axis, set(events.group_sizes))
+    events = msgspec.structs.replace(events, rank=share.rank, axis=share.axis, group_sizes=share.group_sizes)
+    if known != (share.axis, set(share.group_sizes)):
+        keys, one = _classified(events, around)
+    events = share.clock.corrected(events)
+    one = one._replace(start=share.clock.at(one.start), stop=share.clock.at(one.stop))
+    parts = steps.whole(events) if share.ends is None else steps.parts(events, share.ends)
+    one, waits = split(one, keys, share.arrivals, share.unmet, parts)
+    return _book_rank(events, around, keys, one, waits, parts, share.aligned)
+
+
+def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, source: str) -> Measured:
+    """Everything said of the ranks together. Each is looked at once, in order."""
+    told: list[Told] = []
+    booked: list[Ledger] = []
+    waits: list[Waited] = []
+    for rank in ranks:
+        told.append(Told(rank.parts, len(rank.events.work), _unlaunched(rank)))
+        booked.extend(rank.ledgers)
+        waits.append(_waited(rank, len(ranks)))
+    parts = [one.parts for one in told]
+    late = lateness([share.rank for share in agreed.shares], parts, agreed.met, waits)
+    full_steps = max(1, *(sum(not part.partial for part in own) for own in parts))
+    full = [ledger for ledger in booked if not ledger.scope.partial]
+    full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
+    costs = {row.rank: row.exposed_ns // full_steps for row in late if row.exposed_ns}
+    mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=costs)
+    said = notes(agreed.facts, told, agreed.alignment, window)
+    return Measured(ranks, tuple(booked), mean, agreed.alignment, said, late, agreed.bandwidths)
+
+
+def _unlaunched(rank: RankTrace) -> int:
+    return int((rank.classified.launcher < 0).sum()) if len(rank.events.work) else 0
+
+
+def _waited(rank: RankTrace, ranks: int) -> Waited:
+    """What the rank waited in collectives in its full steps, by the place of who came last."""
+    waits = rank.waits
+    counts = steps.in_full(rank.parts, waits.start) & (rank.keys.kinds()[waits.key] == _STRAGGLER)
+    exposed, total = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    np.add.at(exposed, waits.late[counts], rank.waited[counts])
+    np.add.at(total, waits.late[counts], (waits.stop - waits.start)[counts])
+    return Waited(exposed, total)
 
 
 def read(paths: Sequence[Path]) -> list[Events]:
     """All ranks' events from files and folders (of `.json` and `.json.gz` files). Raises `BadFile`."""
-    files: list[Path] = []
+    readers = plugins.load_all("readers")
+    return [events for file in files(paths) for events in read_file(file, readers)]
+
+
+def files(paths: Sequence[Path]) -> list[Path]:
+    """The files named, and those in the folders named. Raises `BadFile`; `BadInput` for one named twice."""
+    found: list[Path] = []
     for path in paths:
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.name.endswith((".json", ".json.gz")))
             if not inside:
                 raise BadFile(f"{path}: the folder holds no .json or .json.gz file.", "Name the folder of the traces.")
-            files.extend(inside)
+            found.extend(inside)
         else:
-            files.append(path)
-    twice = [path for path, times in Counter(file.resolve() for file in files).items() if times > 1]
+            found.append(path)
+    twice = [path for path, times in Counter(file.resolve() for file in found).items() if times > 1]
     if twice:
         raise BadInput(f"{twice[0]} is named twice.", "Name each rank's file once.")
-    readers = plugins.load_all("readers")
-    return [events for file in files for events in _read(file, readers)]
+    return found
 
 
-def _read(file: Path, readers: dict[str, plugins.Reader]) -> Sequence[Events]:
+def read_file(file: Path, readers: Mapping[str, plugins.Reader]) -> Sequence[Events]:
+    """One file's ranks, by the first reader that knows its kind. Raises `BadFile`."""
     if not file.exists():
         raise BadFile(f"{file}: there is no such file.")
     reader = next((reader for reader in readers.values() if reader.sniff(file)), None)
@@ -120,40 +191,10 @@ def _read(file: Path, readers: dict[str, plugins.Reader]) -> Sequence[Events]:
     return reader.read(file)
 
 
-def _sources(traces: Sequence[Events]) -> str:
-    names = list(dict.fromkeys(events.source for events in traces))
+def sources(facts: Sequence[Events]) -> str:
+    """What ledgers of several files are called."""
+    names = list(dict.fromkeys(events.source for events in facts))
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def _numbered(traces: Sequence[Events]) -> list[Events]:
-    """Ranks the files do not state are numbered by order; no rank may stand twice."""
-    if not traces:
-        raise BadInput("there is no trace to book.")
-    numbered = [
-        msgspec.structs.replace(events, rank=place) if events.rank < 0 else events
-        for place, events in enumerate(traces)
-    ]
-    seen: dict[int, str] = {}
-    for events in numbered:
-        if events.rank in seen:
-            raise BadInput(
-                f"{seen[events.rank]} and {events.source} both say they are rank {events.rank}.",
-                "Give the files of one run; compare two runs with trainyard diff.",
-            )
-        seen[events.rank] = events.source
-    return sorted(numbered, key=lambda events: events.rank)
-
-
-def _steps(
-    traces: Sequence[Events], classified: Sequence[Classified], keys: Sequence[Keys], aligned: bool
-) -> list[list[steps.Part]]:
-    ends = [
-        steps.ends(events, one, key.kinds()[one.key] == _KINDS.index("compute"))
-        for events, one, key in zip(traces, classified, keys)
-    ]
-    if aligned:
-        ends = steps.share(ends, [[mark.label for mark in events.marks] for events in traces])
-    return [steps.parts(events, own) for events, own in zip(traces, ends)]
 
 
 def _book_rank(
@@ -179,12 +220,15 @@ def _book_rank(
     begins = np.ones(len(start), bool)
     begins[:n] = one.begins
     counts = _counts(start[begins], key[begins], bounds, len(keys.pairs))
+    work = arithmetic(events, around, keys, one)
+    done = np.stack([by_part(column, one, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)])
     made = tuple(
-        _ledger(events, keys, booking, counts[place], place, part, aligned) for place, part in enumerate(parts)
+        _ledger(events, keys, booking, counts[place], done[:, place], place, part, aligned)
+        for place, part in enumerate(parts)
     )
     return RankTrace(
         events, around, keys, one, waits, tuple(parts), made,
-        booking.by_interval[:n], booking.by_interval[n : n + len(waits.start)],
+        booking.by_interval[:n], booking.by_interval[n : n + len(waits.start)], work,
     )  # fmt: skip
 
 
@@ -202,10 +246,12 @@ def _ledger(
     keys: Keys,
     booking: Booking,
     count: I64,
+    done: I64,
     place: int,
     part: steps.Part,
     aligned: Aligned,
 ) -> Ledger:
+    """`done`: FLOPs and bytes of each key, -1 where unknown."""
     owned, live = booking.owned[place], booking.live[place]
     entries = [
         Entry(
@@ -214,6 +260,8 @@ def _ledger(
             ns=int(owned[key]),
             hidden_ns=int(live[key] - owned[key]),
             count=int(count[key]),
+            flops=int(done[0, key]) if done[0, key] >= 0 else None,
+            bytes=int(done[1, key]) if done[1, key] >= 0 else None,
             how="inferred" if account.kind in ("launch_gap", "straggler", "bubble") else "seen",
         )
         for key, (account, phase) in enumerate(keys.pairs)
@@ -227,57 +275,3 @@ def _ledger(
     return Ledger(
         wall_ns=part.stop - part.start, entries=tuple(entries), scope=scope, source=events.source, unions=unions
     )
-
-
-def _late(ranks: Sequence[RankTrace]) -> dict[int, int]:
-    """For each rank, the ns a full step that the other ranks waited (exposed) for it, averaged over steps."""
-    total: dict[int, int] = {}
-    full_steps = max(1, *(sum(not part.partial for part in rank.parts) for rank in ranks))
-    for rank in ranks:
-        inside = steps.in_full(rank.parts, rank.waits.start)
-        for late, ns in zip(rank.waits.late[inside].tolist(), rank.waited[inside].tolist()):
-            who = ranks[late].events.rank
-            total[who] = total.get(who, 0) + ns
-    return {rank: ns // full_steps for rank, ns in sorted(total.items(), key=lambda item: -item[1]) if ns}
-
-
-def _notes(traces: Sequence[Events], ranks: Sequence[RankTrace], agreed: Alignment, window: str) -> list[str]:
-    notes = [note for events in traces for note in events.notes]
-    if len(traces) > 1 and not any(events.world for events in traces):
-        notes.append("The files name no ranks: they are taken for ranks of one job, in the order given.")
-    if agreed.aligned == "no":
-        notes.append(agreed.why)
-    if window == "steps" and not all(events.marks for events in traces):
-        notes.append(
-            "The trace has no ProfilerStep marks, so the whole window is booked as one. torch.profiler writes marks "
-            "when it is given a schedule and step() is called."
-        )
-    without = sum(int((rank.classified.launcher < 0).sum()) for rank in ranks if len(rank.events.work))
-    if without:
-        of = sum(len(rank.events.work) for rank in ranks)
-        notes.append(
-            f"{without:,} of {of:,} device events have no launch in the file: they count, and idle time before them "
-            "is unexplained."
-        )
-    if all(part.partial for rank in ranks for part in rank.parts):
-        notes.append("No step lies whole in the window; the figures are of the partial ones.")
-        return notes
-    cut_off: dict[str, list[int]] = {}
-    for rank in ranks:
-        marked, shown = [mark.label for mark in rank.events.marks], {part.label for part in rank.parts}
-        gone = [label for label in marked if label not in shown]
-        if gone and window == "steps" and shown != {WINDOW}:
-            listed = ", ".join(gone[:4]) + (", …" if len(gone) > 4 else "")
-            notes.append(
-                f"Rank {rank.events.rank}: steps {listed} launched no compute of their own; their time stands in the "
-                "next step."
-            )
-        for part in rank.parts:
-            if part.partial:
-                cut_off.setdefault(part.label, []).append(part.stop - part.start)
-    for label, lengths in cut_off.items():
-        what = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
-        long = units.show_time(max(lengths))
-        on = f" on {len(lengths)} of {len(ranks)} ranks" if len(ranks) > 1 else ""
-        notes.append(f"{what} ({'up to ' if len(lengths) > 1 else ''}{long}{on}) is left out of the mean.")
-    return notes

@@ -1,20 +1,29 @@
-"""Split each collective at its last arrival: before it, straggler; from it on, comm."""
+"""Split each collective at its last arrival (before it straggler, from it on comm), and each end of a pipeline's
+transfers at the other end's start (before it bubble, from it on comm)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from trainyard import words
 from trainyard.events import I32, I64
 from trainyard.ledger import Account
-from trainyard.trace.align import Meeting
+from trainyard.trace.book import cut
 from trainyard.trace.classify import Classified, Keys
+from trainyard.trace.meetings import Meetings
+from trainyard.trace.steps import Part
+from trainyard.trace.survey import Survey
+from trainyard.trace.transfers import Transfers
+
+_COMPUTE = list(words.KINDS).index("compute")
+_WARMUP, _DRAIN, _STEADY = words.BUBBLES
 
 
 class Waits(NamedTuple):
-    """A rank's waits: [start, stop) booked under key, caused by the rank at place `late`."""
+    """A rank's waits: [start, stop) booked under key, for the rank at place `late` to come."""
 
     start: I64
     stop: I64
@@ -22,29 +31,83 @@ class Waits(NamedTuple):
     late: I32
 
 
-def split(
-    classified: Sequence[Classified], keys: Sequence[Keys], found: Sequence[Meeting]
-) -> tuple[list[Classified], list[Waits]]:
-    """Of each rank, its intervals with collectives starting at the last arrival, and the waits before it."""
-    starts = [one.start.copy() for one in classified]
-    waits: list[list[tuple[int, int, int, int]]] = [[] for _ in classified]
-    for meeting in found:
-        arrivals = [(int(classified[place].start[row]), place) for place, row in meeting.members]
-        last, late = max(arrivals)
-        for place, row in meeting.members:
-            one = classified[place]
-            begin = int(one.start[row])
-            if last > begin:
-                account, phase = keys[place].pairs[one.key[row]]
-                key = keys[place].number(Account("straggler", account.what, account.group), phase)
-                waits[place].append((begin, last, key, late))
-                starts[place][row] = last
-    return (
-        [one._replace(start=start) for one, start in zip(classified, starts)],
-        [_columns(rows) for rows in waits],
+class Cuts(NamedTuple):
+    """Where a rank's intervals `row` are split: at `at`, since until then they waited for the rank at place `late`."""
+
+    row: I64
+    at: I64
+    late: I32
+
+
+def last_arrivals(met: Meetings, surveys: Sequence[Survey]) -> list[Cuts]:
+    """For each rank, its collectives that began before the last member came."""
+    sizes = np.diff(met.first)
+    last, late = np.repeat(met.arrived, sizes), np.repeat(met.late, sizes)
+    waited = met.start < last
+    return _by_place(surveys, met.place[waited], met.entry[waited], last[waited], late[waited])
+
+
+def unmet(sent: Transfers, surveys: Sequence[Survey]) -> list[Cuts]:
+    """For each rank, its receives that began before the send did, and its sends that began before the receive."""
+    early = sent.received_from < sent.sent_from
+    # A short message may be buffered, and its send be over before anybody receives.
+    held = (sent.sent_from < sent.received_from) & (sent.received_from < sent.sent_until)
+    return _by_place(
+        surveys,
+        np.concatenate([sent.receiver[early], sent.sender[held]]),
+        np.concatenate([sent.receive[early], sent.send[held]]),
+        np.concatenate([sent.sent_from[early], sent.received_from[held]]),
+        np.concatenate([sent.sender[early], sent.receiver[held]]),
     )
 
 
-def _columns(rows: list[tuple[int, int, int, int]]) -> Waits:
-    table = np.array(rows, np.int64).reshape(-1, 4)
-    return Waits(table[:, 0], table[:, 1], table[:, 2].astype(np.int32), table[:, 3].astype(np.int32))
+def split(one: Classified, keys: Keys, arrivals: Cuts, unmet: Cuts, parts: Sequence[Part]) -> tuple[Classified, Waits]:
+    """The rank's intervals, those that waited starting at the end of the wait; and the waits."""
+    start = one.start.copy()
+    start[arrivals.row], start[unmet.row] = arrivals.at, unmet.at
+    stragglers = _waits(one, keys, arrivals, lambda account: Account("straggler", account.what, account.group))
+    bubbles = _bubbles(one, keys, unmet, parts)
+    waits = Waits(*(np.concatenate(column) for column in zip(stragglers, *bubbles)))
+    return one._replace(start=start), waits
+
+
+def _waits(one: Classified, keys: Keys, cuts: Cuts, account_of: Callable[[Account], Account]) -> Waits:
+    known: dict[int, int] = {}
+    for number in np.unique(one.key[cuts.row]).tolist():
+        account, phase = keys.pairs[number]
+        known[number] = keys.number(account_of(account), phase)
+    key = np.array([known[number] for number in one.key[cuts.row].tolist()], np.int32)
+    return Waits(one.start[cuts.row], cuts.at, key, cuts.late)
+
+
+def _bubbles(one: Classified, keys: Keys, cuts: Cuts, parts: Sequence[Part]) -> list[Waits]:
+    """Before the first compute of the step a wait is warm-up, after the last one drain, else steady."""
+    edges = _edges(one, keys, parts)
+    piece, begin, end = cut(one.start[cuts.row], cuts.at, edges)
+    some = end > begin
+    piece, begin, end = piece[some], begin[some], end[some]
+    stage = (np.searchsorted(edges, begin, "right") - 1) % 3
+    made = []
+    for number, what in enumerate((_WARMUP, _STEADY, _DRAIN)):
+        rows = stage == number
+        own = Cuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
+        waits = _waits(one, keys, own, lambda account, what=what: Account("bubble", what, account.group))
+        made.append(waits._replace(start=begin[rows]))
+    return made
+
+
+def _edges(one: Classified, keys: Keys, parts: Sequence[Part]) -> I64:
+    """Of each part in turn: its start, its first compute's start and its last one's stop (its end without any)."""
+    computes = keys.kinds()[one.key] == _COMPUTE
+    start, stop = one.start[computes], one.stop[computes]
+    edges: list[int] = []
+    for part in parts:
+        inside = (start < part.stop) & (stop > part.start)
+        first, last = (start[inside].min(), stop[inside].max()) if inside.any() else (part.stop, part.stop)
+        edges += [part.start, max(part.start, int(first)), min(part.stop, int(last))]
+    return np.array([*edges, parts[-1].stop], np.int64)
+
+
+def _by_place(surveys: Sequence[Survey], place: I64, entry: I64, at: I64, late: I64) -> list[Cuts]:
+    rows = [np.flatnonzero(place == number) for number in range(len(surveys))]
+    return [Cuts(one.row[entry[own]], at[own], late[own].astype(np.int32)) for one, own in zip(surveys, rows)]

@@ -41,9 +41,9 @@ def ends(events: Events, classified: Classified, is_compute: I64) -> list[int]:
     start, stop = events.window
     if not len(events.work):
         return [mark.start for mark in marks] + [stop]
-    belongs = _belongs(events, classified)
+    of_part = belongs(events, classified)
     last = np.full(len(marks) + 1, start, np.int64)
-    np.maximum.at(last, belongs[is_compute], classified.stop[is_compute])
+    np.maximum.at(last, of_part[is_compute], classified.stop[is_compute])
     return [*np.maximum.accumulate(last).tolist()[:-1], stop]
 
 
@@ -68,7 +68,7 @@ def share(ends_of: Sequence[Sequence[int]], labels_of: Sequence[Sequence[str]]) 
     return [[*shared[:-1], ends[-1]] for ends in ends_of]
 
 
-def _belongs(events: Events, classified: Classified) -> I64:
+def belongs(events: Events, classified: Classified) -> I64:
     """For each device interval, 0 for `before` or 1 + the number of its mark."""
     starts = np.array([mark.start for mark in events.marks], np.int64)
     stops = np.array([mark.stop for mark in events.marks], np.int64)

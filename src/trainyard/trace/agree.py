@@ -1,0 +1,96 @@
+"""What all ranks together settle, from their surveys alone: clocks, who met whom, where each rank's time is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from trainyard.errors import BadInput
+from trainyard.events import Events
+from trainyard.trace import steps
+from trainyard.trace.align import Aligned, Alignment, alignment
+from trainyard.trace.bandwidth import Bandwidth, bandwidths
+from trainyard.trace.clocks import Clock
+from trainyard.trace.meetings import Meetings, meetings
+from trainyard.trace.refine import Cuts, last_arrivals, unmet
+from trainyard.trace.survey import Survey
+from trainyard.trace.transfers import transfers
+
+Window = Literal["steps", "all"]
+
+
+class Share(NamedTuple):
+    """One rank's share of what was settled. `ends`: of its steps on the common clock, None where the window is booked
+    as one; `arrivals`, `unmet`: where its collectives and its transfers are cut."""
+
+    rank: int
+    group_sizes: tuple[int, ...]
+    axis: str
+    aligned: Aligned
+    clock: Clock
+    ends: tuple[int, ...] | None
+    arrivals: Cuts
+    unmet: Cuts
+
+
+class Agreement(NamedTuple):
+    """`facts` and `shares` in order of rank. `met`: where clocks agree, collectives and their members."""
+
+    facts: tuple[Events, ...]
+    alignment: Alignment
+    shares: tuple[Share, ...]
+    met: Meetings
+    bandwidths: tuple[Bandwidth, ...]
+
+
+def numbered(facts: Sequence[Events]) -> list[int]:
+    """Each file's rank; those it does not state are numbered by order. No rank may stand twice: raises `BadInput`."""
+    if not facts:
+        raise BadInput("there is no trace to book.")
+    seen: dict[int, str] = {}
+    for place, events in enumerate(facts):
+        rank = events.rank if events.rank >= 0 else place
+        if rank in seen:
+            raise BadInput(
+                f"{seen[rank]} and {events.source} both say they are rank {rank}.",
+                "Give the files of one run; compare two runs with trainyard diff.",
+            )
+        seen[rank] = events.source
+    return list(seen)
+
+
+def agree(surveys: Sequence[Survey], window: Window = "steps", axis: str = "") -> Agreement:
+    """Of ranks in order. `axis`: the mesh axis that all ranks form, where the job's layout has only one."""
+    # A rank knows the groups it is in; whether all ranks are the only group, all of them together know.
+    sizes = tuple(sorted({size for one in surveys for size in one.facts.group_sizes}))
+    surveys = [one._replace(facts=msgspec.structs.replace(one.facts, axis=axis, group_sizes=sizes)) for one in surveys]
+    agreed = alignment(surveys)
+    aligned = agreed.aligned != "no"
+    surveys = [_on(one, clock) for one, clock in zip(surveys, agreed.clocks)]
+    marked = window == "steps" and all(one.facts.marks for one in surveys)
+    ends: list[Sequence[int]] = [one.ends for one in surveys]
+    if marked and aligned:
+        ends = list(steps.share(ends, [[mark.label for mark in one.facts.marks] for one in surveys]))
+    met = meetings(surveys if aligned else ()).overlapping()
+    sent = transfers(surveys if aligned else ()).possible()
+    shares = tuple(
+        Share(one.facts.rank, sizes, axis, agreed.aligned, clock, tuple(own) if marked else None, *cuts)
+        for one, clock, own, *cuts in zip(
+            surveys, agreed.clocks, ends, last_arrivals(met, surveys), unmet(sent, surveys)
+        )
+    )
+    rates = tuple(bandwidths(surveys, aligned))
+    return Agreement(tuple(one.facts for one in surveys), agreed, shares, met, rates)
+
+
+def _on(one: Survey, clock: Clock) -> Survey:
+    """The survey on the common clock."""
+    return one._replace(
+        facts=clock.corrected(one.facts),
+        window=(clock.when(one.window[0]), clock.when(one.window[1])),
+        ends=tuple(clock.when(end) for end in one.ends),
+        start=clock.at(one.start),
+        stop=clock.at(one.stop),
+    )
