@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from trainyard.booked import Booked
 from trainyard.cost import Operation
 from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.events import Events
@@ -56,6 +57,17 @@ class Workload(Protocol):
         ...
 
 
+class Reading(NamedTuple):
+    """How files are to be read. `limit`: bytes a file may come to when unpacked (a gzip of 64 MB can hold the default);
+    `mark`: what the names of the annotations around steps begin with (torch.profiler's, by default)."""
+
+    limit: int = 64 << 30
+    mark: str = "ProfilerStep#"
+
+
+AS_WRITTEN = Reading()
+
+
 class Reader(Protocol):
     """Reads one kind of profiler file."""
 
@@ -63,7 +75,7 @@ class Reader(Protocol):
         """Whether the file looks like this kind; reads its first bytes only."""
         ...
 
-    def read(self, path: Path) -> Sequence[Events]:
+    def read(self, path: Path, how: Reading = AS_WRITTEN) -> Sequence[Events]:
         """One `Events` for each device in the file. Raises `BadFile`."""
         ...
 
@@ -92,8 +104,9 @@ class Detector(Protocol):
     rule: str
     needs: Sequence[str]
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Events] | None) -> Sequence[Finding]:
-        """What the rule finds in a mean ledger; empty when it finds nothing or lacks what it needs."""
+    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+        """What the rule finds in a mean ledger; empty when it finds nothing or lacks what it needs. `events`: what
+        was booked of each rank, None for a ledger alone. Costs are of a step, averaged over ranks and full steps."""
         ...
 
 

@@ -164,6 +164,26 @@ VENDORS: Mapping[str, Word] = {
     "pretend": Word("pretend", "A device that exists only in tests."),
 }
 
+MEMORY: Mapping[str, Word] = {
+    "parameter": Word("Parameters", "Weights and buffers of the model.", "#3b6fdb"),
+    "optimizer_state": Word("Optimizer state", "What the optimizer keeps from step to step.", "#2f9e8f"),
+    "gradient": Word("Gradients", "What the backward pass leaves for the optimizer.", "#e0862b"),
+    "activation": Word("Activations", "What the forward pass keeps for the backward pass.", "#7b57c9"),
+    "temporary": Word("Temporaries", "Gone before the phase that made them was over.", "#9db4e0"),
+    "communication": Word("Communication", "Buffers of collectives and of gradient buckets.", "#cf3f2e"),
+    "input": Word("Inputs", "Batches on the device.", "#8ca676"),
+    "unknown": Word("Unknown", "No stack tells, or it was allocated before the trace began.", "#a9adb5"),
+}
+"""What device memory is held for, in the order in which it is stacked: what stays longest at the bottom."""
+
+SHORTAGES: Mapping[str, Word] = {
+    "elsewhere": Word("free elsewhere", "A free block was large enough, but another stream's or pool's."),
+    "fragmented": Word("fragmented", "Enough bytes were cached and free, in pieces too small."),
+    "divided": Word("divided", "Cached and device memory together were enough, neither was alone."),
+    "full": Word("full", "All that was free together was less than was asked for."),
+}
+"""Why an allocation failed."""
+
 STATES: Mapping[str, Word] = {
     "complete": Word("complete", "The run ended and everything was written."),
     "failed": Word("failed", "It ended early; what was measured until then is kept."),

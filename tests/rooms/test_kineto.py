@@ -15,6 +15,7 @@ from tests.trace_maker import trace, write
 from trainyard import units
 from trainyard.errors import BadFile, BadInput
 from trainyard.events import Shape
+from trainyard.plugins import Reading
 from trainyard.trace.kineto import Kineto
 from trainyard.trace.measure import measure, read
 
@@ -142,7 +143,7 @@ DAMAGE = {
     "nothing whole in it": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "the file ends inside an event"),
     "gzip of nothing": (gzip.compress(b"x" * 10**6)[:12], "gzip stream ends early"),
     "no events": (b'{"traceEvents": []}', "no trace events"),
-    "another schema": (b'{"rows": [1, 2]}', "no trace events"),
+    "another schema": (b'{"rows": [1, 2]}', "no reader knows"),
     "wrong types": (b'{"traceEvents": {"a": 1}}', "no trace events"),
     "endless nesting": (
         b'{"traceEvents": [' + (_KERNEL % (1, "[" * 200_000 + "]" * 200_000)).encode() + b"]}",
@@ -227,7 +228,7 @@ def test_a_bomb_stops_at_the_limit(tmp_path):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 10**7))
     with pytest.raises(BadFile, match=r"unpacked it is more than 976\.6 KiB, the limit"):
-        Kineto().read(path, limit=10**6)
+        Kineto().read(path, Reading(limit=10**6))
 
 
 def test_a_header_behind_the_events_counts_as_one_before_them(tmp_path):
@@ -271,7 +272,7 @@ def test_shapes_and_stream_waits_and_sizes_are_kept(tmp_path):
 def test_own_annotations_can_be_the_steps(tmp_path):
     host = [("train_step", 100, 100 * step, 100 * step + 90, "user_annotation") for step in range(3)]
     device = [("gemm", 7, 100 * step + 10, 100 * step + 80, 100 * step + 5) for step in range(3)]
-    (events,) = Kineto().read(write(tmp_path, trace(device=device, host=host)), mark="train_step")
+    (events,) = Kineto().read(write(tmp_path, trace(device=device, host=host)), Reading(mark="train_step"))
     assert [mark.label for mark in events.marks] == ["0", "1", "2"]
 
 
@@ -299,5 +300,5 @@ def test_two_files_of_one_rank_are_refused(tmp_path):
 
 
 def test_a_folder_without_traces_says_so(tmp_path):
-    with pytest.raises(BadFile, match=r"holds no \.json"):
+    with pytest.raises(BadFile, match="holds no profiler file"):
         read([Path(tmp_path)])

@@ -22,6 +22,7 @@ from trainyard.report.view import Figure, Heat, Row, View
 from trainyard.report.waterfall import SMALL, waterfall
 from trainyard.trace.measure import Measured
 from trainyard.trace.tables import Busy, top
+from trainyard.trace.verdicts import all_booked
 
 _COMPUTE_BOUND = 0.85
 _LIMITS = (
@@ -82,7 +83,7 @@ def _view(
     subtitle: str,
     chips: tuple[str, ...],
 ) -> View:
-    found = findings(mean, run, [rank.events for rank in measured.ranks] if measured else None)
+    found = findings(mean, run, all_booked(measured) if measured else None)
     kernels = top(measured, "kernels", most=30) if measured else []
     ideal = ideal_ns(run) if run else None
     return View(

@@ -30,24 +30,39 @@ from trainyard.errors import PlaceUnwritable
 from trainyard.ledger import encode_hook
 from trainyard.report.view import Lane, Timeline, View
 
-SCRIPTS = ("base", "export", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
+SCRIPTS = ("base", "export", "frame", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
 """The script's parts in order of use; they share one scope."""
 
 
 def page(view: View) -> str:
     """The whole document."""
-    style, script = _part("page.css"), _script()
-    title = html.escape(_whole(view.title))
+    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
+    if view.timeline is not None:
+        plain["timeline"] = pack(view.timeline)
+    plain["severities"] = {name: [word.colour, word.means] for name, word in words.SEVERITIES.items()}
+    return document(view.title, plain, SCRIPTS)
+
+
+def document(title: str, plain: dict[str, Any], scripts: tuple[str, ...]) -> str:
+    """A page that `scripts` of the folder page/ draw from `plain` data; its last one runs."""
+    style, script = _part("page.css"), _script(scripts)
+    # Inside a script element, JSON must not close it.
+    data = _json(plain).translate({ord(sign): f"\\u{ord(sign):04x}" for sign in "<\u2028\u2029"})
     return Template(_part("page.html")).substitute(
-        policy=_policy(style, script), title=title, style=style, script=script, data=_data(view)
+        policy=_policy(style, script), title=html.escape(_whole(title)), style=style, script=script, data=data
     )
 
 
 def write(view: View, path: Path) -> None:
-    """Writes the page atomically: `path` is never half a page. Raises `PlaceUnwritable`."""
+    """Writes the page of a view; see `write_text`."""
+    write_text(page(view), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Writes a page atomically: `path` is never half a page. Raises `PlaceUnwritable`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        partial.write_text(page(view), encoding="utf-8", newline="\n")
+        partial.write_text(text, encoding="utf-8", newline="\n")
         partial.replace(path)
     except OSError as error:
         with suppress(OSError):
@@ -63,8 +78,8 @@ def _part(name: str) -> str:
 
 
 @cache
-def _script() -> str:
-    return '(() => {\n"use strict";\n' + "\n".join(_part(f"{name}.js") for name in SCRIPTS) + "})();\n"
+def _script(scripts: tuple[str, ...]) -> str:
+    return '(() => {\n"use strict";\n' + "\n".join(_part(f"{name}.js") for name in scripts) + "})();\n"
 
 
 def _policy(style: str, script: str) -> str:
@@ -76,15 +91,6 @@ def _policy(style: str, script: str) -> str:
         f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _data(view: View) -> str:
-    """The view as JSON, safe inside a script element."""
-    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
-    if view.timeline is not None:
-        plain["timeline"] = pack(view.timeline)
-    plain["severities"] = {name: [word.colour, word.means] for name, word in words.SEVERITIES.items()}
-    return _json(plain).translate({ord(sign): f"\\u{ord(sign):04x}" for sign in "<\u2028\u2029"})
 
 
 def pack(timeline: Timeline) -> dict[str, Any]:

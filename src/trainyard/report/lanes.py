@@ -51,7 +51,7 @@ def timeline(measured: Measured, most: int = _MOST) -> Timeline:
         names=list(names.numbers),
         legend=tuple(Legend(label=label, colour=colour) for label, colour in zip(looks.numbers, colours)),
         lanes=tuple(lanes),
-        steps=tuple((_step(p.label), p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
+        steps=tuple((step_label(p.label), p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
         events=events,
         merged=max(0, events - drawn),
         aligned=aligned,
@@ -60,7 +60,7 @@ def timeline(measured: Measured, most: int = _MOST) -> Timeline:
 
 def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
     one, waits = rank.classified, rank.waits
-    lane_of, labels = _lane_numbers(rank)
+    lane_of, labels = lane_numbers(rank)
     window = (rank.parts[0].start, rank.parts[-1].stop)
     start = np.clip(np.concatenate([one.start, waits.start]), *window) - origin
     stop = np.clip(np.concatenate([one.stop, waits.stop]), *window) - origin
@@ -91,14 +91,14 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
                 label=label,
                 starts=begin[first].tolist(),
                 lengths=(end[last] - begin[first]).tolist(),
-                name=[names.number(_name(rank, texts, row_name, row_key)) for row_name, row_key in named],
+                name=[names.number(shown_name(rank, texts, row_name, row_key)) for row_name, row_key in named],
                 look=look[key[longest]].tolist(),
             )
         )
     return made
 
 
-def _lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
+def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
     events = rank.events
     if len(events.work):
         return events.work.stream.astype(np.int64), list(events.streams)
@@ -120,11 +120,11 @@ def _collective_rows(rank: RankTrace) -> I64:
     return rows[order][np.minimum(place, len(rows) - 1)]
 
 
-def _step(label: str) -> str:
+def step_label(label: str) -> str:
     return label if label in (BEFORE, WINDOW) else f"step {label}"
 
 
-def _name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
+def shown_name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
     """The event's own name; a gap's or a wait's account, since the span around it says less."""
     account = rank.keys.pairs[key][0]
     return account.label if name < 0 or account.kind in ("launch_gap", "straggler") else texts[name]

@@ -52,7 +52,7 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
         Text(plain(" · ".join([view.subtitle, *view.chips])), style="dim"),
     ]
     if view.figures:
-        parts.append(_figures(view.figures))
+        parts.append(figures_line(view.figures))
     parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
         parts.append(Padding(_ledger(view), (1, 0, 0, 0)))
@@ -74,7 +74,7 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
     return parts
 
 
-def _figures(figures: Sequence[Figure]) -> Text:
+def figures_line(figures: Sequence[Figure]) -> Text:
     line = Text()
     for figure in figures:
         line.append(f"{figure.value} {figure.unit}".strip(), style="bold")

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import CALL, I8, I32, I64, NOTE, OP, Collective, Events, Host, Mark, Shape, Work
+from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.nest import nest
 
-MARK = "ProfilerStep#"
-"""What torch.profiler names the annotations around steps."""
 _NO_COLLECTIVES: Mapping[int, Collective] = {}
 _Table = TypeVar("_Table", "HostTable", "DeviceTable")
 
@@ -91,7 +90,7 @@ def no_stream_waits() -> StreamWaits:
 
 
 def assemble(
-    facts: Facts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = MARK
+    facts: Facts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = AS_WRITTEN.mark
 ) -> tuple[Events, ...]:
     """One `Events` for each device with work (one of the host's where there is none); where the file states its
     rank, one for all devices. Annotations whose name begins with `mark` are the steps' marks, and what follows

@@ -18,16 +18,20 @@ import numpy as np
 
 from trainyard.errors import BadFile
 from trainyard.events import Events, Shape
-from trainyard.trace.assemble import MARK, DeviceTable, Facts, HostTable, assemble
+from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.trace.assemble import DeviceTable, Facts, HostTable, assemble
 from trainyard.trace.chrome import Walk
 from trainyard.trace.compiled import Compiled
 from trainyard.trace.header import Header
 from trainyard.trace.native import library
 from trainyard.trace.rows import Rows
-from trainyard.trace.unpack import LIMIT, ZIP, Text, peek, texts
+from trainyard.trace.unpack import ZIP, Text, peek, texts
 
 _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
+
+
+_HEAD = 1 << 20
 
 
 class Kineto:
@@ -35,19 +39,21 @@ class Kineto:
 
     def sniff(self, path: Path) -> bool:
         try:
-            head = peek(path, 65536).lstrip(b"\xef\xbb\xbf \t\r\n")
+            head = peek(path, _HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")
         except BadFile:
             return False
+        if head[:1] == b"{" and len(head) > 1:
+            # A header may be long; what is whole without a list of events is another tool's file.
+            return b'"traceEvents"' in head or len(head) == _HEAD or not head.rstrip().endswith(b"}")
         # An empty or damaged file is no other reader's, and this one says best what is wrong with it.
         return head[:1] in (b"{", b"[", b"") or head.startswith(ZIP)
 
-    def read(self, path: Path, limit: int = LIMIT, mark: str = MARK) -> tuple[Events, ...]:
+    def read(self, path: Path, how: Reading = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each device with work in the file (one of the host's where there is none); where the file
-        states its rank, one for all devices. `limit`: bytes of text unpacked. `mark`: what the names of the
-        annotations around steps begin with. Raises `BadFile`: missing, empty, no JSON, no events, beyond the limit.
+        states its rank, one for all devices. Raises `BadFile`: missing, empty, no JSON, no events, beyond the limit.
         """
         with _no_collection():
-            return tuple(events for text in texts(path, limit) for events in _read(text, mark))
+            return tuple(events for text in texts(path, how.limit) for events in _read(text, how.mark))
 
 
 @contextmanager

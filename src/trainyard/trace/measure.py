@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from trainyard import plugins, words
 from trainyard.errors import BadFile, BadInput
 from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import BEFORE, Account, Entry, Ledger, Scope
+from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.trace import steps
 from trainyard.trace.agree import Agreement, Share, Window, agree, numbered
 from trainyard.trace.align import Aligned, Alignment
@@ -33,6 +34,7 @@ from trainyard.trace.survey import survey
 _KINDS = list(words.KINDS)
 _STRAGGLER = _KINDS.index("straggler")
 _UNEXPLAINED = Account("unexplained")
+_ENDINGS = (".json", ".json.gz", ".zip", ".pb", ".pftrace", ".perfetto-trace", ".sqlite")
 
 
 class RankTrace(NamedTuple):
@@ -158,10 +160,9 @@ def _waited(rank: RankTrace, ranks: int) -> Waited:
     return Waited(exposed, total)
 
 
-def read(paths: Sequence[Path]) -> list[Events]:
-    """All ranks' events from files and folders (of `.json` and `.json.gz` files). Raises `BadFile`."""
-    readers = plugins.load_all("readers")
-    return [events for file in files(paths) for events in read_file(file, readers)]
+def read(paths: Sequence[Path], how: Reading = AS_WRITTEN) -> list[Events]:
+    """All ranks' events from files and folders. Raises `BadFile`."""
+    return [events for file in files(paths) for events in read_file(file, how)]
 
 
 def files(paths: Sequence[Path]) -> list[Path]:
@@ -169,10 +170,7 @@ def files(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.name.endswith((".json", ".json.gz")))
-            if not inside:
-                raise BadFile(f"{path}: the folder holds no .json or .json.gz file.", "Name the folder of the traces.")
-            found.extend(inside)
+            found.extend(_inside(path))
         else:
             found.append(path)
     twice = [path for path, times in Counter(file.resolve() for file in found).items() if times > 1]
@@ -181,14 +179,30 @@ def files(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def read_file(file: Path, readers: Mapping[str, plugins.Reader]) -> Sequence[Events]:
+def _inside(folder: Path) -> list[Path]:
+    """The profiler files of a folder: by their ending, and by what they are where they are JSON (a run's other
+    records lie beside its traces)."""
+    named = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS))
+    found = [path for path in named if _reader_of(path)]
+    if not found:
+        raise BadFile(
+            f"{folder}: the folder holds no profiler file ({', '.join(_ENDINGS)}).", "Name the folder of the traces."
+        )
+    return found
+
+
+def read_file(file: Path, how: Reading = AS_WRITTEN) -> Sequence[Events]:
     """One file's ranks, by the first reader that knows its kind. Raises `BadFile`."""
     if not file.exists():
         raise BadFile(f"{file}: there is no such file.")
-    reader = next((reader for reader in readers.values() if reader.sniff(file)), None)
+    reader = _reader_of(file)
     if reader is None:
-        raise BadFile(f"{file}: no reader knows this kind of file.", f"Readers: {', '.join(readers)}.")
-    return reader.read(file)
+        raise BadFile(f"{file}: no reader knows this kind of file.", f"Readers: {', '.join(plugins.names('readers'))}.")
+    return reader.read(file, how)
+
+
+def _reader_of(file: Path) -> plugins.Reader | None:
+    return next((reader for reader in plugins.load_all("readers").values() if reader.sniff(file)), None)
 
 
 def sources(facts: Sequence[Events]) -> str:

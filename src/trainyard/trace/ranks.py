@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainyard import plugins
 from trainyard.errors import EnvironmentFailed
+from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.trace import spill
 from trainyard.trace.agree import Share, Window, agree, numbered
 from trainyard.trace.engines import engine as engine_named
@@ -48,7 +48,12 @@ class _Kept(NamedTuple):
 
 
 def measure_files(
-    paths: Sequence[Path], window: Window = "steps", source: str = "", axis: str = "", engine: str = "auto"
+    paths: Sequence[Path],
+    window: Window = "steps",
+    source: str = "",
+    axis: str = "",
+    engine: str = "auto",
+    how: Reading = AS_WRITTEN,
 ) -> Measured:
     """As `measure(read(paths))`, by one of `engines.ENGINES`. `auto`: few small files all in memory, here; others in
     processes. Raises as `read` and `measure` do."""
@@ -56,13 +61,13 @@ def measure_files(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if engine == "auto":
         if len(named) == 1 or (len(named) <= _FEW_FILES and _size(named) <= _FEW_BYTES):
-            return measure(read(named), window, source, axis)
+            return measure(read(named, how), window, source, axis)
         engine = "processes" if cores > 1 else "serial"
     # The folder goes when the last one who can look into it does.
     folder = tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True)
     place = Path(folder.name)
     with engine_named(engine, min(cores, len(named))) as run:
-        found = run(partial(_survey_file, place, axis), list(enumerate(named)))
+        found = run(partial(_survey_file, place, axis, how), list(enumerate(named)))
         kept = _in_order([one for of_file in found for one in of_file])
         agreed = agree([one.survey for one in kept], window, axis)
         booked = run(_book_file, [(one.path, share) for one, share in zip(kept, agreed.shares)])
@@ -89,7 +94,7 @@ def _in_order(kept: Sequence[_Kept]) -> list[_Kept]:
     return made
 
 
-def _survey_file(folder: Path, axis: str, task: tuple[int, Path]) -> list[_Kept]:
+def _survey_file(folder: Path, axis: str, how: Reading, task: tuple[int, Path]) -> list[_Kept]:
     """In a worker: one file's ranks, kept in `folder`."""
     number, path = task
     if not folder.is_dir():
@@ -97,7 +102,7 @@ def _survey_file(folder: Path, axis: str, task: tuple[int, Path]) -> list[_Kept]
             f"{folder} is not there on {socket.gethostname()}.", "Point TMPDIR at a folder that all hosts share."
         )
     kept = []
-    for events in read_file(path, plugins.load_all("readers")):
+    for events in read_file(path, how):
         made = prepare(msgspec.structs.replace(events, axis=axis))
         file = folder / f"{number}-{len(kept)}.prepared"
         spill.save(file, made)

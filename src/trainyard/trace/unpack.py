@@ -17,8 +17,6 @@ from trainyard.errors import BadFile
 
 CHUNK = 4 << 20
 """Bytes of text a piece, at most."""
-LIMIT = 64 << 30
-"""Bytes of text a file, at most, unless the user says otherwise: a gzip of 64 MB can hold it."""
 _PACKED, _DROP = 1 << 18, 8
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
 
@@ -51,7 +49,7 @@ class Text:
             )
 
 
-def texts(path: Path, limit: int = LIMIT) -> list[Text]:
+def texts(path: Path, limit: int) -> list[Text]:
     """The documents in a file: one, or of a zip each of its `.json` members. Raises `BadFile`."""
     head = peek(path, 4, packed=True)
     if head == ZIP:

@@ -43,7 +43,7 @@ function accounts() {
   const columns = [
     { head: "Account", of: (row) => row[1], show: (row) => accountCell(row, colours) },
     { head: "Phase", of: (row) => row[2] },
-    { head: "ns", of: (row) => row[3], number: true },
+    { head: "ns", of: (row) => row[3], number: true, first: true },
     { head: "Share", of: (row) => row[6], number: true, show: (row) => shareCell(row[6], most) },
     { head: "Hidden ns", of: (row) => row[4], number: true },
     { head: "Count", of: (row) => row[5], number: true },
@@ -69,13 +69,6 @@ function accountCell(row, colours) {
   return el("span", {}, dot, row[1], " ", el("code", {}, row[0]));
 }
 
-/** A share in figures and as a bar; the largest of the table fills the bar's room. */
-function shareCell(part, most) {
-  const bar = el("i", { class: "bar", "aria-hidden": "true" });
-  bar.style.width = `${most ? Math.max(0, part / most) * 60 : 0}px`;
-  return el("span", { class: "share" }, el("span", { class: "track" }, bar), el("span", {}, share(part, 1)));
-}
-
 function longest(id, title, note, rows, { nav = "", find = false } = {}) {
   const card = section(id, title, note, {
     nav,
@@ -90,7 +83,7 @@ function longest(id, title, note, rows, { nav = "", find = false } = {}) {
     { head: "Name", of: (row) => row.name, show: (row) => nameCell(row.name, find) },
     { head: "Account", of: (row) => row.account, show: (row) => el("code", {}, row.account) },
     { head: "Phase", of: (row) => row.phase },
-    { head: "ns", of: (row) => row.ns, number: true },
+    { head: "ns", of: (row) => row.ns, number: true, first: true },
     { head: "Count", of: (row) => row.count, number: true },
     { head: "Share", of: (row) => row.share, number: true, show: (row) => shareCell(row.share, most) },
   ];
@@ -105,47 +98,4 @@ function nameCell(name, find) {
     document.getElementById("timeline").scrollIntoView({ block: "start" });
   };
   return el("button", { type: "button", class: "name", title: `${name}\nClick to find it in the timeline`, onclick: go }, name);
-}
-
-/**
- * A table whose columns sort on a click. A column: {head, of(row) the value, show(row) the cell, number}.
- * `mark(row, line)` dresses a line and runs again when the state changes; beyond `limit` rows a button shows the rest.
- */
-function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
-  let [sorted, down, all] = [columns.findIndex(({ head }) => head === "ns"), true, false];
-  const body = el("tbody");
-  const heads = columns.map((column, at) => el("th", { scope: "col", class: column.number ? "number" : null }, el("button", { type: "button", onclick: () => sort(at) }, column.head)));
-  const more = el("button", { type: "button", class: "more", onclick: () => { all = true; fill(); } });
-  const lines = new Map();
-
-  function sort(at) {
-    [sorted, down] = [at, at === sorted ? !down : Boolean(columns[at].number)];
-    fill();
-  }
-
-  function fill() {
-    const { of } = columns[sorted];
-    const order = (a, b) => (typeof of(a) === "number" ? of(a) - of(b) : String(of(a)).localeCompare(String(of(b))));
-    const shown = [...rows].sort((a, b) => order(a, b) * (down ? -1 : 1)).slice(0, all ? undefined : limit);
-    heads.forEach((head, at) => (at === sorted ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
-    body.replaceChildren(...shown.map(lineOf));
-    more.hidden = shown.length === rows.length;
-    more.textContent = `Show all ${rows.length}`;
-  }
-
-  function lineOf(row) {
-    if (!lines.has(row)) {
-      lines.set(row, el("tr", {}, ...columns.map((column) => {
-        const value = column.show?.(row) ?? (column.number ? whole(column.of(row)) : column.of(row));
-        return el("td", { class: column.number ? "number" : null }, value);
-      })));
-    }
-    mark?.(row, lines.get(row));
-    return lines.get(row);
-  }
-
-  if (mark) watch(() => lines.forEach((line, row) => mark(row, line)));
-  fill();
-  const table = el("table", { class: "sortable" }, el("caption", { class: "hidden" }, title), el("thead", {}, el("tr", {}, ...heads)), body, foot ? el("tfoot", {}, foot) : null);
-  return el("div", {}, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, table), more);
 }

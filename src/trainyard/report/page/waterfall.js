@@ -96,28 +96,3 @@ function drawBar(plan, { bar, middle, height }) {
   if (bar.account) pressed(group, () => setState({ account: chosen ? "" : bar.account }));
   return group;
 }
-
-/** Makes an element that is no button act as one. */
-function pressed(element, act) {
-  element.addEventListener("click", act);
-  element.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    act();
-  });
-}
-
-/** The numbers behind a chart, built when first opened. `rows()` begins with the headings. */
-function details(title, rows) {
-  const box = el("details", { class: "behind" }, el("summary", {}, title));
-  box.addEventListener("toggle", () => {
-    if (!box.open) return;
-    const [heads, ...lines] = rows();
-    const table = el("table", {},
-      el("thead", {}, el("tr", {}, ...heads.map((head) => el("th", { scope: "col" }, String(head))))),
-      el("tbody", {}, ...lines.map((line) => el("tr", {}, ...line.map((value, at) =>
-        el(at ? "td" : "th", { scope: at ? null : "row", class: typeof value === "number" ? "number" : null }, typeof value === "number" ? whole(value) : value))))));
-    box.replaceChildren(box.firstChild, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, table));
-  });
-  return box;
-}

@@ -1,0 +1,147 @@
+// Memory over time: the allocated by category, stacked; what waits and what is cached above it; the peak.
+
+const STAGE = 330;
+
+/** Bytes in binary units, as the terminal writes them. */
+function size(bytes, digits = 1) {
+  const [unit, one] = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, least]) => bytes >= least) ?? ["B", 1];
+  return `${fixed(bytes / one, one === 1 ? 0 : digits)} ${unit}`;
+}
+
+const when = (at) => (view.curve.timed ? time(at) : `event ${whole(at)}`);
+const allocatedAt = (at) => view.curve.kinds.reduce((sum, column) => sum + column[at], 0);
+
+function area() {
+  const { curve } = view;
+  const thinned = curve.moments > curve.ns.length ? `; ${whole(curve.ns.length)} of ${whole(curve.moments)} moments drawn, every peak among them` : "";
+  const card = section("time", "Memory over time", `allocated blocks by category, reserved above them${thinned}`, {
+    nav: "Over time", csv: () => saveCsv("memory", areaRows()), png: () => saveSvg("memory", host.firstChild),
+  });
+  const host = el("div", { class: "chart" });
+  card.append(kindKeys(), host, details("The curve as a table", areaRows));
+  const draw = () => host.replaceChildren(drawArea(host.clientWidth));
+  redrawn(host, draw);
+  watch((changed) => changed.includes("kind") && draw());
+}
+
+function areaRows() {
+  const { curve } = view;
+  const heads = [curve.timed ? "ns" : "events", ...view.kinds.map(({ label }) => label), "allocated", "active", "reserved"];
+  return [heads, ...curve.ns.map((ns, at) => [ns, ...curve.kinds.map((column) => column[at]), allocatedAt(at), curve.active[at], curve.reserved[at]])];
+}
+
+/** The categories as keys: choosing one dims the others, in every chart. */
+function kindKeys() {
+  const list = el("div", { class: "legend keys", role: "group", "aria-label": "Categories; choose one to dim the others" });
+  for (const { label, means, colour } of view.kinds) {
+    const dot = el("i", { "aria-hidden": "true" });
+    const key = el("button", { type: "button", title: means, onclick: () => setState({ kind: state.kind === label ? "" : label }) }, dot, label);
+    const show = () => {
+      dot.style.background = css(tuned(colour));
+      key.setAttribute("aria-pressed", String(state.kind === label));
+    };
+    watch(show);
+    darkWanted.addEventListener("change", show);
+    show();
+    list.append(key);
+  }
+  return list;
+}
+
+const fillOf = (label, colour) => (state.kind && state.kind !== label ? css(mix(tuned(colour), rgb(ink("--card")), 0.8)) : css(tuned(colour)));
+
+function drawArea(width) {
+  const { curve } = view;
+  const last = Math.max(1, curve.ns.at(-1));
+  const most = Math.max(1, ...curve.reserved, ...curve.active);
+  const [left, right, top, bottom] = [64, width - 12, 26, STAGE - 26];
+  const x = (ns) => left + (ns / last) * (right - left);
+  const y = (bytes) => bottom - (bytes / most) * (bottom - top);
+  const chart = svg("svg", { width, height: STAGE, role: "img", "aria-label": `Memory over time; ${view.title}` });
+  chart.append(areaAxes({ width, left, right, bottom, x, y, most, last }));
+  let below = curve.ns.map(() => 0);
+  curve.kinds.forEach((column, kind) => {
+    const above = below.map((bytes, at) => bytes + column[at]);
+    const { label, colour } = view.kinds[kind];
+    chart.append(svg("path", { class: "body", d: band(below, above, x, y), fill: fillOf(label, colour) }));
+    below = above;
+  });
+  chart.append(svg("path", { class: "active", d: steps(curve.active, x, y) }));
+  chart.append(svg("path", { class: "reserved", d: steps(curve.reserved, x, y) }));
+  chart.append(areaMarks({ x, y, top, bottom, left, right }));
+  chart.append(areaPointer({ chart, x, left, right, top, bottom, last }));
+  return chart;
+}
+
+/** A line of steps: each value holds until the next moment. */
+function steps(values, x, y) {
+  return values.map((value, at) => `${at ? "H" : "M"}${x(view.curve.ns[at]).toFixed(1)}${at ? "V" : " "}${y(value).toFixed(1)}`).join("");
+}
+
+function band(low, high, x, y) {
+  const { ns } = view.curve;
+  let path = steps(high, x, y);
+  for (let at = ns.length - 1; at >= 0; at -= 1) path += `V${y(low[at]).toFixed(1)}H${x(ns[at]).toFixed(1)}`;
+  return `${path}Z`;
+}
+
+function areaAxes({ width, left, right, bottom, x, y, most, last }) {
+  const group = svg("g", { "aria-hidden": "true" });
+  const unit = [2 ** 40, 2 ** 30, 2 ** 20, 2 ** 10].find((one) => most >= one) ?? 1;
+  const step = tickStep(most / unit, 5) * unit;
+  for (let bytes = 0; bytes <= most; bytes += step) {
+    group.append(svg("line", { class: "grid", x1: left, x2: right, y1: y(bytes), y2: y(bytes) }));
+    group.append(svg("text", { class: "tick", x: left - 8, y: y(bytes) + 4, "text-anchor": "end" }, bytes ? size(bytes, step < unit ? 1 : 0) : "0"));
+  }
+  const along = Math.max(1, tickStep(last, Math.max(2, (right - left) / 110)));
+  for (let ns = 0; ns <= last; ns += along) {
+    group.append(svg("text", { class: "tick", x: x(ns), y: bottom + 18, "text-anchor": "middle" }, view.curve.timed ? (ns ? time(ns, 2) : "0") : whole(ns)));
+  }
+  if (!view.curve.timed) group.append(svg("text", { class: "tick", x: width - 12, y: bottom + 18, "text-anchor": "end" }, "events"));
+  return group;
+}
+
+/** The peak, what ran out of memory, and what the program annotated. */
+function areaMarks({ x, y, top, bottom, left, right }) {
+  const group = svg("g");
+  const { curve } = view;
+  for (const [ns, text] of view.marks) {
+    group.append(svg("path", { class: "annotation", d: `M${x(ns)} ${bottom}v6` }, svg("title", {}, `${when(ns)}: ${text}`)));
+  }
+  for (const { ns, asked } of view.shortages) {
+    const at = x(ns);
+    group.append(svg("path", { class: "shortage", d: `M${at} ${top}V${bottom}` }));
+    group.append(svg("text", { class: "shortage-told", x: at + (at > (left + right) / 2 ? -6 : 6), y: bottom - 6, "text-anchor": at > (left + right) / 2 ? "end" : "start" }, `out of memory: ${size(asked)}`));
+  }
+  const at = x(curve.ns[curve.peak]);
+  const high = y(allocatedAt(curve.peak));
+  group.append(svg("path", { class: "peak", d: `M${at} ${top - 8}V${bottom}` }), svg("circle", { class: "peak-dot", cx: at, cy: high, r: 4 }));
+  const side = at > (left + right) / 2 ? "end" : "start";
+  const told = `peak ${size(allocatedAt(curve.peak))} of ${size(curve.reserved[curve.peak])} reserved at ${when(curve.ns[curve.peak])}`;
+  group.append(svg("text", { class: "value", x: at + (side === "end" ? -7 : 7), y: top - 8, "text-anchor": side }, told));
+  return group;
+}
+
+/** What was held at the moment under the pointer. */
+function areaPointer({ chart, x, left, right, top, bottom, last }) {
+  const { curve } = view;
+  const line = svg("path", { class: "cursor" });
+  const plane = svg("rect", { class: "plane", x: left, y: top, width: Math.max(1, right - left), height: bottom - top });
+  plane.addEventListener("pointermove", (event) => {
+    const ns = ((event.clientX - chart.getBoundingClientRect().left - left) / (right - left)) * last;
+    let [low, high] = [0, curve.ns.length - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (curve.ns[middle] <= ns) low = middle;
+      else high = middle - 1;
+    }
+    line.setAttribute("d", `M${x(curve.ns[low])} ${top}V${bottom}`);
+    const kinds = view.kinds.map(({ label }, kind) => [label, curve.kinds[kind][low]]).filter(([, bytes]) => bytes).reverse();
+    showTip([when(curve.ns[low]), `reserved ${size(curve.reserved[low])}`, `allocated ${size(allocatedAt(low))}`, ...kinds.map(([label, bytes]) => `${label}: ${size(bytes)}`)], event.clientX, event.clientY);
+  });
+  plane.addEventListener("pointerleave", () => {
+    line.removeAttribute("d");
+    hideTip();
+  });
+  return svg("g", {}, line, plane);
+}

@@ -1,0 +1,114 @@
+// The memory page, from top to bottom.
+
+const heldTotal = () => Object.values(view.held).reduce((sum, bytes) => sum + bytes, 0);
+const HOLDER_HEADS = ["where", "category", "bytes", "requested", "blocks", "age_ns", "stack"];
+const holderRows = () => view.holders.map((row) => [row.where, row.category, row.size, row.requested, row.count, row.age_ns, row.stack.join(" < ")]);
+const saveHolders = () => saveCsv("holders", [HOLDER_HEADS, ...holderRows()]);
+
+function shortages() {
+  if (!view.shortages.length) return;
+  const card = section("shortages", "Out of memory", "could it have been served?", { nav: "Out of memory", csv: () => saveCsv("shortages", rows()) });
+  const heads = ["event", "asked", "cached_free", "usable", "largest_piece", "device_free", "why", "where"];
+  const rows = () => [heads, ...view.shortages.map((one) => [one.event, one.asked, one.unused, one.usable, one.largest, one.device_free, one.why, one.where])];
+  const columns = [
+    { head: "Event", of: (row) => row.event, number: true, first: true },
+    { head: "Asked for", of: (row) => row.asked, number: true, show: (row) => size(row.asked) },
+    { head: "Cached, free", of: (row) => row.unused, number: true, show: (row) => size(row.unused) },
+    { head: "for its pool", of: (row) => row.usable, number: true, show: (row) => size(row.usable) },
+    { head: "largest piece", of: (row) => row.largest, number: true, show: (row) => size(row.largest) },
+    { head: "Free on device", of: (row) => row.device_free, number: true, show: (row) => size(row.device_free) },
+    { head: "Why", of: (row) => view.whys[row.why] },
+    { head: "Where", of: (row) => row.where, show: (row) => el("span", { class: "name" }, row.where || "–") },
+  ];
+  card.append(sortable("Requests that failed", columns, view.shortages, { limit: 12 }));
+}
+
+function holders() {
+  const { curve } = view;
+  const note = `everything allocated at ${when(curve.ns[curve.peak])}, by place in the code: ${whole(heldTotal())} bytes`;
+  const card = section("peak", "What held the peak", note, { nav: "The peak", csv: saveHolders });
+  if (!view.holders.length) {
+    card.append(el("p", { class: "empty" }, "Nothing was allocated."));
+    return;
+  }
+  const colours = new Map(view.kinds.map(({ label, colour }) => [label, colour]));
+  const most = Math.max(...view.holders.map((row) => row.size)) / heldTotal();
+  const columns = [
+    { head: "Where", of: (row) => row.where, show: holderCell },
+    { head: "Category", of: (row) => view.categories[row.category], show: (row) => categoryCell(view.categories[row.category], colours) },
+    { head: "Size", of: (row) => row.size, number: true, first: true, show: (row) => size(row.size) },
+    { head: "Share", of: (row) => row.size, number: true, show: (row) => shareCell(row.size / heldTotal(), most) },
+    { head: "Blocks", of: (row) => row.count, number: true },
+    { head: "Rounding", of: (row) => row.size - row.requested, number: true, show: (row) => size(row.size - row.requested) },
+    { head: "Age", of: (row) => row.age_ns, number: true, show: (row) => (row.age_ns < 0 ? "–" : time(row.age_ns)) },
+  ];
+  const [places, bytes, blocks] = view.rest;
+  const foot = places ? el("tr", {}, el("th", { scope: "row" }, plural(places, "more place")), el("td"), el("td", { class: "number" }, size(bytes)), el("td", { class: "number" }, share(bytes, heldTotal())), el("td", { class: "number" }, whole(blocks)), el("td"), el("td")) : null;
+  const mark = (row, line) => line.classList.toggle("chosen", Boolean(state.kind) && view.categories[row.category] === state.kind);
+  card.append(heldBar(), sortable("What held the peak", columns, view.holders, { limit: 14, foot, mark }));
+}
+
+/** The categories of the peak in one bar. */
+function heldBar() {
+  const bar = el("div", { class: "held", role: "img", "aria-label": Object.entries(view.held).map(([label, bytes]) => `${label} ${size(bytes)}`).join(", ") });
+  for (const { label, colour } of view.kinds) {
+    if (!view.held[label]) continue;
+    const part = el("span", {}, el("b", {}, label), ` ${size(view.held[label])}`);
+    const show = () => {
+      const fill = tuned(colour);
+      part.style.background = css(fill);
+      part.style.color = onto(fill);
+    };
+    part.style.flexGrow = String(view.held[label] / heldTotal());
+    watch((changed) => changed.includes("theme") && show());
+    darkWanted.addEventListener("change", show);
+    show();
+    bar.append(explain(part, () => [label, `${whole(view.held[label])} bytes, ${share(view.held[label], heldTotal())} of the peak`]));
+  }
+  return bar;
+}
+
+function holderCell(row) {
+  const name = el("span", { class: "name" }, row.where || "(no stack)");
+  if (!row.stack.length) return name;
+  return el("details", { class: "stack" }, el("summary", {}, name), el("ol", {}, ...row.stack.map((line) => el("li", {}, line))));
+}
+
+function categoryCell(label, colours) {
+  const dot = el("i", { class: "dot", "aria-hidden": "true" });
+  if (colours.has(label)) dot.style.background = css(tuned(colours.get(label)));
+  return el("span", {}, dot, label);
+}
+
+function fragments() {
+  if (!view.fragments.length) return;
+  const heads = ["when", "reserved", "active", "unused", "pieces", "largest", "split", "rounding", "segments"];
+  const rows = () => [heads, ...view.fragments.map(([label, one]) => [label, ...heads.slice(1).map((head) => one[head])])];
+  const card = section("fragments", "Reserved and unused", "cached by the allocator, in no use; the part in segments that are in use cannot go back to the driver", { csv: () => saveCsv("fragments", rows()) });
+  const columns = [
+    { head: "When", of: ([label]) => label },
+    ...[["Reserved", "reserved"], ["In use", "active"], ["Unused", "unused"], ["largest piece", "largest"], ["in segments in use", "split"], ["Lost to rounding", "rounding"]].map(([head, field]) => ({ head, of: ([, one]) => one[field], number: true, first: field === "reserved", show: ([, one]) => size(one[field]) })),
+    { head: "Unused share", of: ([, one]) => one.unused / (one.reserved || 1), number: true, show: ([, one]) => share(one.unused, one.reserved) },
+    { head: "Pieces", of: ([, one]) => one.pieces, number: true },
+    { head: "Segments", of: ([, one]) => one.segments, number: true },
+  ];
+  card.append(sortable("Reserved and unused", columns, view.fragments, { limit: 4 }));
+}
+
+function main() {
+  Object.assign(state, readHash());
+  showTheme(state.theme);
+  actions(saveHolders);
+  hero();
+  area();
+  shortages();
+  holders();
+  fragments();
+  segments();
+  foot();
+  addEventListener("hashchange", () => {
+    if (!/^#[a-z]+$/.test(location.hash)) setState(readHash(), { write: false });
+  });
+}
+
+main();

@@ -1,0 +1,371 @@
+"""A memory snapshot of torch's caching allocator: read, checked, and put into columns.
+
+The file is what `torch.cuda.memory._dump_snapshot` or an out-of-memory observer wrote (a pickle, plain or gzipped), the
+same structure as JSON, or `torch.cuda.memory_snapshot()`'s bare list of segments. Fields, from torch 1.13 to 2.13:
+https://docs.pytorch.org/docs/stable/torch_cuda_memory.html and torch/csrc/cuda/memory_snapshot.cpp. A snapshot made
+from a profile (`torch.cuda._memory_viz.profile_plot`) has the same shape and a category for each allocation.
+"""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import re
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadFile
+from trainyard.trace.memory.unpickle import loads
+
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "oom",
+    "snapshot",
+    "user_defined",
+)
+"""What the allocator writes into its trace; a column holds the index."""
+ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM = range(8)
+USER_DEFINED = ACTIONS.index("user_defined")
+
+MOST_BYTES = 4 * 2**30
+"""The most an unpacked file may hold, unless the caller allows more: a gzip bomb ends here."""
+_LARGEST = 2**62
+_LONGEST = 500
+"""Characters of a path's end and of a name's beginning that are kept: patterns are searched in them."""
+_PROFILED = re.compile(r"(.+)\((\d+)\): (.+)\Z", re.DOTALL)
+
+
+class Frame(NamedTuple):
+    """A line of a stack; `file` is empty where only a name is known (a built-in, C++ without symbols)."""
+
+    file: str
+    line: int
+    name: str
+
+
+class Block(NamedTuple):
+    """A piece of a segment. `requested` bytes of its `size` were asked for; `stack` counts into `Snapshot.stacks`."""
+
+    address: int
+    size: int
+    requested: int
+    allocated: bool
+    active: bool
+    stack: int
+
+
+class Segment(NamedTuple):
+    """Memory the allocator got from the driver (reserved); its blocks fill it exactly."""
+
+    address: int
+    size: int
+    stream: int
+    pool: tuple[int, int]
+    small: bool
+    expandable: bool
+    blocks: tuple[Block, ...]
+
+
+class Trace(NamedTuple):
+    """The allocator's events, oldest first, as columns. `size` is what was asked for (of an `oom`: rounded); `address`
+    of an `oom` is the device's free memory. `label` counts into `Snapshot.labels`; `ns` counts events unless `timed`.
+    """
+
+    action: NDArray[np.int8]
+    address: NDArray[np.int64]
+    size: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    ns: NDArray[np.int64]
+    stack: NDArray[np.int32]
+    label: NDArray[np.int32]
+    timed: bool
+
+
+class Device(NamedTuple):
+    index: int
+    segments: tuple[Segment, ...]
+    trace: Trace
+
+
+class Mark(NamedTuple):
+    """An annotation: what the program called this moment."""
+
+    ns: int
+    device: int
+    text: str
+
+
+class Snapshot(NamedTuple):
+    """`stacks[0]` is the empty stack and `labels[0]` the empty label. `odd` entries of the traces could not be read.
+
+    `allocator` is False for a snapshot made from a profile, whose sizes no allocator rounded."""
+
+    source: str
+    devices: tuple[Device, ...]
+    stacks: tuple[tuple[Frame, ...], ...]
+    labels: tuple[str, ...]
+    settings: dict[str, Any]
+    marks: tuple[Mark, ...]
+    odd: int
+    allocator: bool
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether the file begins as one does: a pickle's protocol byte, or JSON that names segments and no traceEvents."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(1 << 16)
+    except OSError:
+        return False
+    if head[:2] == b"\x1f\x8b":
+        try:
+            head = zlib.decompressobj(31).decompress(head, 1 << 16)
+        except zlib.error:
+            return False
+    if head[:1] == b"\x80":
+        return True
+    return head.lstrip()[:1] in (b"{", b"[") and b'"segments"' in head and b'"traceEvents"' not in head
+
+
+def load(path: Path, most: int = MOST_BYTES) -> Snapshot:
+    """Raises `BadFile`: missing, damaged, larger than `most` bytes unpacked, no plain data, no snapshot."""
+    # Nothing is garbage before the end, and the collector would go through millions of dicts time and again.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _decoded(str(path), _unpacked(path, most))
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _decoded(source: str, data: bytes) -> Snapshot:
+    if data[:1] == b"\x80":
+        plain = loads(data, source)
+    elif data.lstrip()[:1] in (b"{", b"["):
+        try:
+            plain = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise BadFile(f"{source}: not JSON, or cut short: {error}.", "Dump the snapshot again.") from error
+    else:
+        raise BadFile(
+            f"{source}: neither a pickle of protocol 2 or later nor JSON.",
+            "Write it with torch.cuda.memory._dump_snapshot.",
+        )
+    return _Reading(source, len(data)).snapshot(plain)
+
+
+def _unpacked(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            data = file.read(most + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadFile(f"{path}: the gzip stream is damaged: {error}.", "Was the copy cut short?") from error
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror}.") from error
+    if not data:
+        raise BadFile(f"{path}: the file is empty.", "Was the run cut short before the snapshot was written?")
+    if len(data) > most:
+        raise BadFile(f"{path}: more than {most:,} bytes unpacked.", "Allow more if the file is to be trusted.")
+    return data
+
+
+class _Reading:
+    """One file on its way into columns: what several entries share (stacks, labels) is read once."""
+
+    def __init__(self, source: str, size: int) -> None:
+        self.source = source
+        self.size = size
+        self.frames: dict[tuple[Any, Any, Any], Frame] = {}
+        self.stacks: dict[tuple[Frame, ...], int] = {(): 0}
+        self.seen: dict[int, int] = {}
+        self.labels: dict[str, int] = {"": 0}
+        self.odd = 0
+        self.profiled = False
+
+    def snapshot(self, plain: Any) -> Snapshot:
+        whole = {"segments": plain} if isinstance(plain, list) else plain
+        if not isinstance(whole, dict) or not isinstance(whole.get("segments"), list):
+            raise self.bad("$", "no list of segments: this is no memory snapshot")
+        traces = whole.get("device_traces") or []
+        if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
+            raise self.bad("$.device_traces", "not a list of lists")
+        # Shared lists make a small file stand for any number of entries; a written entry has its bytes in the file.
+        if sum(map(len, traces)) > self.size:
+            raise self.bad("$.device_traces", f"more entries than the file has bytes ({self.size:,})")
+        segments = self.segments(whole["segments"])
+        columns = [self.trace(trace) for trace in traces]
+        devices = sorted(set(segments) | {index for index, trace in enumerate(columns) if len(trace.action)})
+        nothing = self.trace([])
+        settings = whole.get("allocator_settings")
+        return Snapshot(
+            self.source,
+            tuple(
+                Device(index, tuple(segments.get(index, ())), columns[index] if index < len(columns) else nothing)
+                for index in devices
+            ),
+            tuple(self.stacks),
+            tuple(self.labels),
+            settings if isinstance(settings, dict) else {},
+            self.marks(whole.get("external_annotations")),
+            self.odd,
+            allocator=not self.profiled,
+        )
+
+    def segments(self, plain: list[Any]) -> dict[int, list[Segment]]:
+        found: dict[int, list[Segment]] = {}
+        total = 0
+        for number, segment in enumerate(plain):
+            where = f"$.segments[{number}]"
+            blocks = segment.get("blocks") if isinstance(segment, dict) else None
+            if not isinstance(blocks, list):
+                raise self.bad(where, "no list of blocks")
+            total += len(blocks)
+            if total > self.size:
+                raise self.bad(where, f"more blocks than the file has bytes ({self.size:,})")
+            address, size = self.whole(segment, "address", where), self.whole(segment, "total_size", where)
+            parts = self.blocks(blocks, address, where)
+            if sum(block.size for block in parts) != size:
+                raise self.bad(where, f"total_size is {size:,}, its blocks sum to {sum(b.size for b in parts):,}")
+            pool = segment.get("segment_pool_id")
+            made = Segment(
+                address,
+                size,
+                self.whole(segment, "stream", where, 0),
+                (pool[0], pool[1]) if isinstance(pool, tuple | list) and len(pool) == 2 else (0, 0),
+                segment.get("segment_type") == "small",
+                segment.get("is_expandable") is True,
+                parts,
+            )
+            found.setdefault(self.whole(segment, "device", where, 0), []).append(made)
+        return found
+
+    def blocks(self, plain: list[Any], address: int, where: str) -> tuple[Block, ...]:
+        parts = []
+        for number, block in enumerate(plain):
+            here = f"{where}.blocks[{number}]"
+            if not isinstance(block, dict):
+                raise self.bad(here, "not a block")
+            size = self.whole(block, "size", here)
+            state = block.get("state")
+            allocated = state == "active_allocated"
+            # Before torch 2.1 a block's request and stack were in its history, newest first.
+            history = block.get("history")
+            past = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}
+            asked = block.get("requested_size", past.get("real_size", size))
+            requested = asked if type(asked) is int and 0 < asked <= size else size
+            stack = self.stack(block.get("frames", past.get("frames")))
+            parts.append(Block(address, size, requested, allocated, allocated or state != "inactive", stack))
+            address += size
+        return tuple(parts)
+
+    def trace(self, plain: list[Any]) -> Trace:
+        rows: list[tuple[int, int, int, int, int, int, int]] = []
+        codes = {action: code for code, action in enumerate(ACTIONS)}
+        for entry in plain:
+            try:
+                code = codes[entry["action"]]
+                address = entry["device_free"] if code == OOM else entry.get("addr", 0)
+                row = (
+                    code,
+                    _int(address),
+                    _int(entry["size"] if code < SEGMENT_ALLOC else entry.get("size", 0)),
+                    _int(entry.get("stream", 0)),
+                    _int(_int(entry.get("time_us", 0)) * 1000),
+                    self.stack(entry.get("frames")),
+                    self.label(entry),
+                )
+            except (KeyError, TypeError, AttributeError, ValueError):
+                self.odd += 1
+            else:
+                rows.append(row)
+        columns = zip(*rows) if rows else [()] * 7
+        action, address, size, stream, ns, stack, label = (np.array(column, np.int64) for column in columns)
+        timed = bool(len(ns)) and bool((np.diff(ns) >= 0).all()) and int(ns[-1]) > int(ns[0])
+        places = np.arange(len(ns), dtype=np.int64)
+        return Trace(
+            action.astype(np.int8),
+            address,
+            size,
+            stream,
+            ns if timed else places,
+            stack.astype(np.int32),
+            label.astype(np.int32),
+            timed,
+        )
+
+    def label(self, entry: dict[str, Any]) -> int:
+        """The category a profile gave, else what the program set with `_set_memory_metadata`."""
+        category = entry.get("category")
+        self.profiled |= category is not None
+        text = category if category is not None else entry.get("user_metadata", "")
+        if not isinstance(text, str):
+            raise TypeError
+        return self.labels.setdefault(text, len(self.labels))
+
+    def stack(self, frames: Any) -> int:
+        """The stack's number. Entries share their lists of frames, so each list is read once."""
+        if not frames or not isinstance(frames, list):
+            return 0
+        number = self.seen.get(id(frames))
+        if number is None:
+            stack = tuple(self.frame(frame) for frame in frames if isinstance(frame, dict))
+            number = self.seen[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
+        return number
+
+    def frame(self, plain: dict[str, Any]) -> Frame:
+        file, line, name = key = plain.get("filename"), plain.get("line"), plain.get("name")
+        if not (isinstance(file, str) and type(line) is int and isinstance(name, str)):
+            return Frame("", 0, "?")
+        if key not in self.frames:
+            if file in ("none", "??"):
+                # A frame made from a profile tells it all in its name: `model.py(12): forward`.
+                told = _PROFILED.match(name[: 2 * _LONGEST])
+                file, line, name = (told[1], int(told[2][:9]), told[3]) if told else ("", 0, name)
+            self.frames[key] = Frame(file[-_LONGEST:], line, name[:_LONGEST])
+        return self.frames[key]
+
+    def marks(self, plain: Any) -> tuple[Mark, ...]:
+        found = []
+        for entry in plain if isinstance(plain, list) else []:
+            try:
+                ns, device = _int(_int(entry["time_us"]) * 1000), _int(entry.get("device", 0))
+                told = " ".join(value for value in entry.values() if isinstance(value, str) and value)
+            except (KeyError, TypeError, AttributeError, ValueError):
+                self.odd += 1
+            else:
+                found.append(Mark(ns, device, told))
+        return tuple(sorted(found))
+
+    def whole(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:
+        value = plain.get(field, default)
+        try:
+            return _int(value)
+        except (TypeError, ValueError) as error:
+            raise self.bad(f"{where}.{field}", f"{str(value)[:40]!r} is not a size, an address or a number") from error
+
+    def bad(self, where: str, says: str) -> BadFile:
+        return BadFile(
+            f"{self.source}: bad snapshot at {where}: {says}.", "Write it with torch.cuda.memory._dump_snapshot."
+        )
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError
+    if not 0 <= value < _LARGEST:
+        raise ValueError
+    return value

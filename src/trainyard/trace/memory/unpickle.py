@@ -1,0 +1,248 @@
+"""Pickle's plain data, and nothing else of pickle: dict, list, tuple, str, int, float, bool, None, bytes.
+
+No pickle from outside is ever loaded here. A pickle is a program, and its danger lies in the opcodes that look up and
+call things (GLOBAL, REDUCE, BUILD and their kin): this reader has none of them, so a hostile file can make data and do
+nothing else. The standard library's unpickler with a `find_class` that refuses is not enough: a file of 9 bytes (one
+memo index) made it take 2.1 GB, and one of 59 bytes (a dict's key of tuples in tuples) doubles the time of hashing with
+every byte added. Here the memo is a dict, keys are text only, every length is checked against what is left of the file,
+and each opcode makes at most one small object: time and memory are linear in the file's size.
+
+Opcodes: https://github.com/python/cpython/blob/main/Lib/pickletools.py, protocols 2 to 5.
+"""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from trainyard.errors import BadFile
+
+_DOUBLE = Struct(">d").unpack_from
+_NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
+
+
+class _Cut(Exception):
+    """The data ends inside an opcode."""
+
+
+def loads(data: bytes, source: str) -> Any:
+    """The plain data in a pickle of protocol 2 to 5. Raises `BadFile` for anything else, naming opcode and byte."""
+    reader = _Reader(data)
+    try:
+        return reader.run()
+    except _Refused as error:
+        raise BadFile(
+            f"{source}: not plain data: {error} at byte {reader.at - 1:,}.",
+            "Memory snapshots are dicts, lists, text and numbers only; do not load this file with pickle.",
+        ) from error
+    except (_Cut, IndexError, KeyError, ValueError) as error:
+        raise BadFile(
+            f"{source}: the pickle is damaged or cut short at byte {min(reader.at, len(data)):,} of {len(data):,}.",
+            "Was the copy or the run cut short? Dump the snapshot again.",
+        ) from error
+
+
+class _Refused(Exception):
+    """An opcode that makes more than plain data."""
+
+
+class _Reader:
+    """A stack machine: `stack` holds what is being built since the last mark, `below` the stacks under it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        """The commonest opcodes are done in place, which takes half the time."""
+        data, memo, below, does = self.data, self.memo, self.below, _DOES
+        at, stack = 0, self.stack
+        try:
+            while True:
+                code = data[at]
+                at += 1
+                if code == _GET:
+                    stack.append(memo[data[at]])
+                    at += 1
+                elif code == _LONG_GET:
+                    stack.append(memo[int.from_bytes(data[at : at + 4], "little")])
+                    at += 4
+                elif code == _MEMOIZE:
+                    memo[len(memo)] = stack[-1]
+                elif code == _INT1:
+                    stack.append(data[at])
+                    at += 1
+                elif code == _LONG1:
+                    end = at + 1 + data[at]
+                    stack.append(int.from_bytes(data[at + 1 : end], "little", signed=True))
+                    at = end
+                elif code == _INT4:
+                    stack.append(int.from_bytes(data[at : at + 4], "little", signed=True))
+                    at += 4
+                elif code == _TEXT:
+                    end = at + 1 + data[at]
+                    stack.append(data[at + 1 : end].decode("utf-8", "surrogatepass"))
+                    at = end
+                elif code == _MARK:
+                    below.append(stack)
+                    stack = []
+                elif code == _DICT:
+                    stack.append({})
+                elif code == _ITEMS:
+                    items, stack = stack, below.pop()
+                    self.fill(stack[-1], items)
+                else:
+                    self.at, self.stack = at, stack
+                    if code == _STOP:
+                        return stack.pop()
+                    act = does.get(code)
+                    if act is None:
+                        raise _Refused(f"opcode {_NAMES.get(code, code)}")
+                    act(self)
+                    at, stack = self.at, self.stack
+        finally:
+            self.at = max(at, self.at)
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > len(self.data):
+            raise _Cut
+        part = self.data[self.at : end]
+        self.at = end
+        return part
+
+    def number(self, width: int) -> int:
+        return int.from_bytes(self.take(width), "little")
+
+    def items(self) -> list[Any]:
+        """What was pushed since the mark, which goes."""
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+    def extend(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if type(target) is not list:
+            raise _Refused(f"extending a {type(target).__name__} as if it were a list")
+        target.extend(items)
+
+    def fill(self, target: Any, items: list[Any]) -> None:
+        if type(target) is not dict:
+            raise _Refused(f"filling a {type(target).__name__} as if it were a dict")
+        keys = items[::2]
+        if set(map(type, keys)) - {str}:
+            raise _Refused("a dict's key that is no text")
+        target.update(zip(keys, items[1::2], strict=True))
+
+
+def _setitem(reader: _Reader) -> None:
+    value, key = reader.stack.pop(), reader.stack.pop()
+    reader.fill(reader.stack[-1], [key, value])
+
+
+def _appends(reader: _Reader) -> None:
+    items = reader.items()
+    reader.extend(items)
+
+
+def _append(reader: _Reader) -> None:
+    item = reader.stack.pop()
+    reader.extend([item])
+
+
+def _dict(reader: _Reader) -> None:
+    made: dict[str, Any] = {}
+    reader.fill(made, reader.items())
+    reader.stack.append(made)
+
+
+def _push(make: Callable[[_Reader], Any]) -> Callable[[_Reader], None]:
+    def act(reader: _Reader) -> None:
+        reader.stack.append(make(reader))
+
+    return act
+
+
+def _collect(kind: type) -> Callable[[_Reader], None]:
+    def act(reader: _Reader) -> None:
+        items = kind(reader.items())
+        reader.stack.append(items)
+
+    return act
+
+
+def _tuple(size: int) -> Callable[[_Reader], None]:
+    def act(reader: _Reader) -> None:
+        if len(reader.stack) < size:
+            raise _Cut
+        reader.stack[-size:] = [tuple(reader.stack[-size:])]
+
+    return act
+
+
+def _put(width: int) -> Callable[[_Reader], None]:
+    def act(reader: _Reader) -> None:
+        reader.memo[reader.number(width)] = reader.stack[-1]
+
+    return act
+
+
+def _text(width: int) -> Callable[[_Reader], None]:
+    return _push(lambda reader: reader.take(reader.number(width)).decode("utf-8", "surrogatepass"))
+
+
+def _bytes(width: int) -> Callable[[_Reader], None]:
+    return _push(lambda reader: reader.take(reader.number(width)))
+
+
+def _protocol(reader: _Reader) -> None:
+    if reader.number(1) > pickle.HIGHEST_PROTOCOL:
+        raise _Refused("a protocol of the future")
+
+
+def _frame(reader: _Reader) -> None:
+    """A promise about the bytes that follow; kept or the file is cut."""
+    if reader.number(8) > len(reader.data) - reader.at:
+        raise _Cut
+
+
+_GET, _LONG_GET, _MEMOIZE = pickle.BINGET[0], pickle.LONG_BINGET[0], pickle.MEMOIZE[0]
+_INT1, _INT4, _LONG1 = pickle.BININT1[0], pickle.BININT[0], pickle.LONG1[0]
+_MARK, _DICT, _ITEMS = pickle.MARK[0], pickle.EMPTY_DICT[0], pickle.SETITEMS[0]
+_TEXT, _STOP = pickle.SHORT_BINUNICODE[0], pickle.STOP[0]
+_DOES: dict[int, Callable[[_Reader], None]] = {
+    code[0]: act
+    for code, act in {
+        pickle.PROTO: _protocol,
+        pickle.FRAME: _frame,
+        pickle.NONE: _push(lambda reader: None),
+        pickle.NEWTRUE: _push(lambda reader: True),
+        pickle.NEWFALSE: _push(lambda reader: False),
+        pickle.BININT2: _push(lambda reader: reader.number(2)),
+        pickle.LONG4: _push(lambda reader: int.from_bytes(reader.take(reader.number(4)), "little", signed=True)),
+        pickle.BINFLOAT: _push(lambda reader: _DOUBLE(reader.take(8))[0]),
+        pickle.BINUNICODE: _text(4),
+        pickle.BINUNICODE8: _text(8),
+        pickle.SHORT_BINBYTES: _bytes(1),
+        pickle.BINBYTES: _bytes(4),
+        pickle.BINBYTES8: _bytes(8),
+        pickle.EMPTY_LIST: _push(lambda reader: []),
+        pickle.EMPTY_TUPLE: _push(lambda reader: ()),
+        pickle.DICT: _dict,
+        pickle.LIST: _collect(list),
+        pickle.TUPLE: _collect(tuple),
+        pickle.TUPLE1: _tuple(1),
+        pickle.TUPLE2: _tuple(2),
+        pickle.TUPLE3: _tuple(3),
+        pickle.SETITEM: _setitem,
+        pickle.APPEND: _append,
+        pickle.APPENDS: _appends,
+        pickle.BINPUT: _put(1),
+        pickle.LONG_BINPUT: _put(4),
+    }.items()
+}

@@ -1,0 +1,66 @@
+"""What the texts of annotations and API calls say: an op, a collective, a Python frame, the user's words."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from trainyard.events import CALL, NOTE, OP, PYTHON, Collective
+from trainyard.trace.readers.gather import MARK, Gather
+from trainyard.vendors.kernels import collective_of
+
+# `torch.autograd.profiler.emit_nvtx` names ranges `aten::mm, seq = 5, op_id = 3, sizes = [...]`.
+_OP = re.compile(r"(?P<name>[\w:]+(?:: \w+)?), (?:seq|op_id) = ")
+_BARE_OP = re.compile(r"(?:aten|c10d|autograd)::[\w:]+(?:: \w+)?\Z")
+_SEQ = re.compile(r", seq = (\d{1,18})\b")
+_API = re.compile(r"p?nccl(All|Reduce|Broadcast|Bcast|Send|Recv|Gather|Scatter)")
+_FRAME = re.compile(r"\$(?P<file>.+\.py):(?P<line>\d+) (?P<function>.+)", re.S)
+
+
+class Said(NamedTuple):
+    """Name and kind (`events.OP` and its like) of a host span; `seq`: autograd sequence number, -1 where none."""
+
+    name: str
+    what: int
+    seq: int = -1
+
+
+def annotation(text: str) -> Said:
+    """NVTX, roctx and TraceMe texts."""
+    if op := _OP.match(text):
+        seq = _SEQ.search(text)
+        return Said(op["name"], OP, int(seq[1]) if seq else -1)
+    if _BARE_OP.match(text):
+        return Said(text, OP)
+    if frame := _FRAME.match(text):
+        return Said(f"{frame['file']}({frame['line']}): {frame['function']}", PYTHON)
+    return Said(text, NOTE)
+
+
+def add_range(rows: Gather, text: str, thread: object, start: object, stop: object) -> None:
+    """An annotation as a host span. A call of a communication library becomes its collective's annotation."""
+    if text.startswith(rows.marks):
+        rows.span(MARK + text[len(rows.marks) :], NOTE, thread, start, stop)
+    elif collective := collective_call(text):
+        rows.span(f"nccl:{collective.name}", NOTE, thread, start, stop, collective=collective)
+    else:
+        said = annotation(text)
+        rows.span(said.name, said.what, thread, start, stop, seq=said.seq)
+
+
+def add_call(rows: Gather, name: str, thread: object, start: object, stop: object, correlation: int) -> None:
+    """A driver's or a communication library's call; the latter inside its collective's annotation."""
+    if collective_call(name):
+        add_range(rows, name, thread, start, stop)
+    rows.span(name, CALL, thread, start, stop, correlation=correlation)
+
+
+def collective_call(name: str) -> Collective | None:
+    """The collective that a call of NCCL or RCCL (`ncclAllReduce`) is, or None."""
+    call = _API.match(name)
+    return Collective(name=collective_of(name[call.start(1) :])) if call else None
+
+
+def copy_name(source: str, target: str) -> str:
+    """`Memcpy HtoD` for `host` and `device`: one word for what every profiler words its own way."""
+    return f"Memcpy {source[:1].upper()}to{target[:1].upper()}"

@@ -1,0 +1,251 @@
+"""Reads Nsight Systems' SQLite export (`nsys export --type sqlite`).
+
+Schema: https://docs.nvidia.com/nsight-systems/UserGuide/index.html#exporter-sqlite-schema. Tables and columns come and
+go between versions: what is missing is done without, where it can be. Stamps are ns of the session, whose beginning
+the file states. The database is somebody else's: it is read as tables of values, and nothing in it is run.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import BadFile
+from trainyard.events import COPY, KERNEL, MEMSET, Events
+from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.trace.readers import files
+from trainyard.trace.readers.annotate import add_call, add_range, copy_name
+from trainyard.trace.readers.gather import Gather, experimental
+
+NOTE = experimental(
+    "Nsight Systems' SQLite exports",
+    "Unproven: several processes in one file, CUDA graphs traced as a whole, and which record a stream's wait is for.",
+)
+_MAGIC = b"SQLite format 3\x00"
+_LONGEST = 1 << 20
+"""Bytes of a value, at most."""
+_PATIENCE = 1000
+"""Times ten thousand steps of the database, beside what its size allows."""
+_WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMCPY",
+         "CUPTI_ACTIVITY_KIND_MEMSET")  # fmt: skip
+# CUpti_ActivityMemcpyKind; A is an array in device memory, P another device.
+_COPIES = {1: "HD", 2: "DH", 3: "HD", 4: "DH", 5: "DD", 6: "DD", 7: "DD", 8: "DD", 9: "HH", 10: "DD"}
+_SIDES = {"H": "host", "D": "device"}
+_RANGES = (59, 60)
+"""Event types of NVTX: a range pushed and popped on one thread, and one started and ended anywhere."""
+_STREAM_WAIT = 2
+"""CUpti_ActivitySynchronizationType: a stream waits for an event."""
+
+
+class Nsys:
+    """The `Reader` of Nsight Systems' SQLite exports. `marks`: what the NVTX ranges that are steps begin with."""
+
+    def sniff(self, path: Path) -> bool:
+        return files.head(path).startswith(_MAGIC)
+
+    def read(self, path: Path, how: Reading = AS_WRITTEN) -> tuple[Events, ...]:
+        """One `Events` for each process and device with work. Raises `BadFile`."""
+        try:
+            with closing(_opened(path, how.limit)) as connection:
+                return _Reading(path, _Tables(path, connection), how.mark).events()
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
+            raise BadFile(f"{path}: the database is damaged, or no plain one: {error}.", "Export it again.") from error
+
+
+def _opened(path: Path, limit: int) -> sqlite3.Connection:
+    """The database, read-only, with nothing allowed but to read tables. Raises `BadFile`, `sqlite3.Error`."""
+    size = files.size(path, limit)
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    connection.text_factory = lambda value: value.decode("utf-8", "replace")
+    connection.set_authorizer(_allow)
+    # A damaged tree can lead in circles; honest tables take some ten steps a row, and no row less than a few bytes.
+    left = [_PATIENCE + size // 1000]
+
+    def enough() -> bool:
+        left[0] -= 1
+        return left[0] < 0
+
+    connection.set_progress_handler(enough, 10_000)
+    return connection
+
+
+def _allow(action: int, first: str | None, *_: str | None) -> int:
+    reads = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ)
+    return (
+        sqlite3.SQLITE_OK if reads or (action, first) == (sqlite3.SQLITE_PRAGMA, "table_info") else sqlite3.SQLITE_DENY
+    )
+
+
+class _Tables:
+    """The database's plain tables: no view and no virtual table is read."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path, self.connection = path, connection
+        made = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        self.names = {name for name, sql in made if str(sql).lstrip().upper().startswith("CREATE TABLE")}
+
+    def rows(self, table: str, columns: str, needed: str = "") -> Iterator[tuple[Any, ...]]:
+        """The columns of each row, None where the table lacks a column; nothing where the table is missing. Raises
+        `BadFile` where it lacks one that is needed."""
+        if table not in self.names:
+            return
+        # The name is one of this file's, not the database's.
+        have = {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
+        missing = sorted(set(needed.split()) - have)
+        if missing:
+            raise BadFile(f"{self.path}: the table {table} has no column {', '.join(missing)}.", "Export it again.")
+        wanted = ", ".join(f'"{column}"' if column in have else "NULL" for column in columns.split())
+        yield from self.connection.execute(f'SELECT {wanted} FROM "{table}"')  # noqa: S608
+
+
+class _Reading:
+    def __init__(self, path: Path, tables: _Tables, marks: str) -> None:
+        if not tables.names & set(_WORK):
+            raise BadFile(
+                f"{path}: the database has no table of CUDA kernels or copies.",
+                "Profile with --trace=cuda,nvtx and export with nsys export --type sqlite.",
+            )
+        self.path, self.tables, self.marks = path, tables, marks
+        self.texts = {ident: str(value) for ident, value in tables.rows("StringIds", "id value", "id value")}
+        self.base = next(
+            (ns for (ns,) in tables.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") if type(ns) is int), 0
+        )
+        # Processes number the devices they see from 0; the file tells which GPU each is.
+        self.gpus = {
+            (pid, device): gpu
+            for pid, device, gpu in tables.rows("TARGET_INFO_CUDA_DEVICE", "pid cudaId gpuId")
+            if type(gpu) is int
+        }
+        self.processes: defaultdict[int, Gather] = defaultdict(lambda: Gather(path.name, marks))
+        self.called: dict[tuple[int, int], int] = {}
+        self.add_calls()
+        self.add_ranges()
+        self.add_kernels()
+        self.add_copies()
+        self.add_waits()
+
+    def events(self) -> tuple[Events, ...]:
+        makes = {
+            ident: str(name) for ident, name in self.tables.rows("TARGET_INFO_GPU", "id name") if type(ident) is int
+        }
+        named = self.tables.rows("TARGET_INFO_SYSTEM_ENV", "name value")
+        host_name = next((str(value) for name, value in named if name == "Hostname"), "")
+        working = [rows for _, rows in sorted(self.processes.items()) if len(rows)]
+        if not working:
+            raise BadFile(f"{self.path}: the file holds no kernel and no copy.", "Profile with --trace=cuda,nvtx.")
+        idle = len(self.processes) - len(working)
+        notes = [NOTE, *([f"{idle:,} processes without device work were left out."] if idle else [])]
+        return tuple(events for rows in working for events in rows.events(notes, makes, host_name))
+
+    def times(self, start: Any, end: Any) -> tuple[Any, Any]:
+        """On the wall clock, so that files can be laid side by side; what is no time stays what it is."""
+        return (start + self.base if type(start) is int else start), (end + self.base if type(end) is int else end)
+
+    def add_calls(self) -> None:
+        columns = "start end globalTid correlationId nameId"
+        for start, end, thread, correlation, name in self.tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", columns, columns):
+            process = _process(thread)
+            # cudaLaunchKernel_v7000: the suffix is the version that introduced it.
+            text = self.texts.get(name, "").partition("_v")[0] or "call"
+            add_call(self.processes[process], text, thread, *self.times(start, end), correlation)
+            if type(start) is int and type(correlation) is int:
+                self.called[process, correlation] = start
+
+    def add_ranges(self) -> None:
+        columns = "start end eventType text textId globalTid"
+        for start, end, kind, text, ident, thread in self.tables.rows("NVTX_EVENTS", columns, "start end globalTid"):
+            if kind in (*_RANGES, None) and end is not None:
+                said = text if isinstance(text, str) else self.texts.get(ident, "")
+                add_range(self.processes[_process(thread)], said, thread, *self.times(start, end))
+
+    def add_kernels(self) -> None:
+        columns = "start end deviceId streamId correlationId globalPid demangledName shortName"
+        for start, end, device, stream, correlation, pid, long, short in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_KERNEL", columns, "start end deviceId streamId"
+        ):
+            name = self.texts.get(long) or self.texts.get(short) or "kernel"
+            self.add_work(name, KERNEL, pid, device, stream, start, end, correlation)
+        # With --cuda-graph-trace=graph a graph's kernels are one interval.
+        columns = "start end deviceId streamId correlationId globalPid graphId"
+        for start, end, device, stream, correlation, pid, graph in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", columns, "start end deviceId streamId"
+        ):
+            self.add_work(f"CUDA graph {graph}", KERNEL, pid, device, stream, start, end, correlation)
+
+    def add_copies(self) -> None:
+        columns = "start end deviceId streamId correlationId globalPid bytes copyKind"
+        for start, end, device, stream, correlation, pid, size, kind in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", columns, "start end deviceId streamId"
+        ):
+            source, target = _COPIES.get(kind, "DD")
+            name = copy_name(_SIDES[source], _SIDES[target])
+            self.add_work(name, COPY, pid, device, stream, start, end, correlation, size)
+        columns = "start end deviceId streamId correlationId globalPid bytes"
+        for start, end, device, stream, correlation, pid, size in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_MEMSET", columns, "start end deviceId streamId"
+        ):
+            self.add_work("Memset (Device)", MEMSET, pid, device, stream, start, end, correlation, size)
+
+    def add_work(
+        self,
+        name: str,
+        what: int,
+        pid: Any,
+        device: Any,
+        stream: Any,
+        start: Any,
+        end: Any,
+        correlation: Any,
+        size: Any = -1,
+    ) -> None:
+        process = self.owner(pid)
+        lane, gpu = f"stream {stream}", self.gpu(process, device)
+        times = self.times(start, end)
+        self.processes[process].work(name, what, lane, gpu, *times, correlation=correlation, size=size)
+
+    def add_waits(self) -> None:
+        """A stream that waits for an event waits for the stream on which the event was last recorded before."""
+        recorded: defaultdict[tuple[int, Any], list[tuple[int, Any]]] = defaultdict(list)
+        columns = "streamId correlationId globalPid eventId"
+        for stream, correlation, pid, event in self.tables.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns):
+            process = self.owner(pid)
+            if (process, correlation) in self.called:
+                recorded[process, event].append((self.called[process, correlation], stream))
+        columns = "deviceId streamId correlationId globalPid syncType eventId"
+        for device, stream, correlation, pid, kind, event in self.tables.rows(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns
+        ):
+            process = self.owner(pid)
+            if kind != _STREAM_WAIT or (process, correlation) not in self.called:
+                continue
+            at = self.called[process, correlation]
+            before = [record for record in recorded[process, event] if record[0] <= at]
+            if before:
+                on = max(before, key=lambda record: record[0])[1]
+                gpu = self.gpu(process, device)
+                self.processes[process].wait(correlation, gpu, f"stream {stream}", f"stream {on}")
+
+    def owner(self, pid: Any) -> int:
+        """The process of a device row; older exports do not tell, which is no matter where there is one."""
+        if type(pid) is int:
+            return _process(pid)
+        if len(self.processes) > 1:
+            raise BadFile(f"{self.path}: it has several processes and does not tell whose the kernels are.")
+        return next(iter(self.processes), 0)
+
+    def gpu(self, process: int, device: Any) -> int:
+        """Its number in the machine; `process` holds the process number in its low 24 bits."""
+        number = self.gpus.get((process & 0xFFFFFF, device), device)
+        return number if type(number) is int else -1
+
+
+def _process(ident: Any) -> int:
+    """The process in a globalTid or globalPid: 8 bits of hardware, 8 of the virtual machine, 24 of the process, 24 of
+    the thread."""
+    return ident >> 24 if type(ident) is int else 0

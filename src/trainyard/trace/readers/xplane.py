@@ -1,0 +1,353 @@
+"""Reads the profiles of JAX and XLA (`*.xplane.pb`), of GPUs and TPUs.
+
+Schema: https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto, and the names of
+planes, lines and stats in XLA's xplane_schema. Stamps are ns of the line plus ps of the event: both ends round down to
+a ns, so that what does not overlap in the file does not overlap here.
+
+A GPU's operations are launched by calls on the host. A TPU's are not: its steps are what it drew itself, and the
+operations that XLA compiled stand as spans of a thread of their own, so that what each is can decide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.errors import BadFile
+from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, Collective, Events
+from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.trace.readers import files, hlo
+from trainyard.trace.readers.annotate import add_range, copy_name
+from trainyard.trace.readers.gather import MARK, STATED, Gather, experimental
+from trainyard.trace.readers.proto import (
+    FIXED64,
+    LENGTH,
+    Malformed,
+    Value,
+    double,
+    fields,
+    message,
+    number,
+    opening,
+    text,
+)
+
+NOTES = experimental(
+    "xplane.pb files",
+    "Unproven: the lines that count as a device's work, the pairing of asynchronous starts and dones, and op classes, "
+    "which come from the primitives and categories that XLA states.",
+)
+_PS = 1000
+_DEVICE = re.compile(r"/device:(?P<kind>GPU|TPU):(?P<number>\d{1,6})\Z")
+_HOSTS = ("/host:CPU", "/host:CUPTI", "/host:ROCTRACER", "/host:python-tracer")
+_COPY = re.compile(r"Mem(?:cpy|ory copy)\s?([HDP])(?:2|to)([HDP])", re.I)
+_SIZE = re.compile(r"\bsize:(\d{1,18})\b")
+_STEP = re.compile(r"\d+")
+_SIDES = {"H": "host", "D": "device", "P": "device"}
+
+
+class _Event(NamedTuple):
+    name: str
+    shown: str
+    start: int
+    stop: int
+    stats: dict[str, int | str]
+
+
+class _Plane(NamedTuple):
+    """A plane's name, its lines undecoded, its events' (name, shown name, stats) by id, its stats' names by id."""
+
+    name: str
+    lines: list[memoryview]
+    kinds: dict[int, tuple[str, str, dict[str, int | str]]]
+    stats: dict[int, str]
+    facts: dict[str, int | str]
+
+
+_Hosts = list[tuple[tuple[str, int], list[_Event]]]
+
+
+class Xplane:
+    """The `Reader` of xplane.pb files."""
+
+    def sniff(self, path: Path) -> bool:
+        """Whether the file begins with a plane: its id and its name stand in front."""
+        plane = opening(memoryview(files.head(path)), 1)
+        found = {field: value for field, _, value in fields(plane, []) if field <= 2} if plane else {}
+        return text(found.get(2, 0)).startswith(("/host:", "/device:", "Task Environment"))
+
+    def read(self, path: Path, how: Reading = AS_WRITTEN) -> tuple[Events, ...]:
+        """One `Events` for each device with work. Raises `BadFile`."""
+        lost: list[str] = []
+        damaged: list[str] = []
+        planes: list[_Plane] = []
+        host_name = ""
+        for field, wire, value in fields(memoryview(files.whole(path, how.limit)), lost):
+            if field == 1 and wire == LENGTH:
+                planes.append(_plane(message(value), damaged))
+            elif field == 4 and wire == LENGTH:
+                host_name = host_name or text(value)
+        devices = [(plane, said) for plane in planes if (said := _DEVICE.match(plane.name))]
+        if not devices:
+            found = ", ".join(plane.name[:40] for plane in planes[:6]) or "none"
+            why = f" ({lost[0]})" if lost else ""
+            raise BadFile(f"{path}: no plane of a GPU or TPU is in the file; its planes: {found}{why}.")
+        hosts = [
+            ((plane.name, _line_id(line)), list(_events(plane, line, damaged)))
+            for plane in planes
+            if plane.name in _HOSTS
+            for line in plane.lines
+        ]
+        read = [
+            _Reading(f"{path.name}:{said['number']}" if len(devices) > 1 else path.name, plane, said, hosts, damaged)
+            for plane, said in devices
+        ]
+        notes = [NOTES]
+        if lost:
+            notes.append(f"The file is cut short, and what was whole is read: {lost[0]}.")
+        if damaged:
+            notes.append(f"{len(damaged):,} damaged parts were left out: {damaged[0]}.")
+        if others := [
+            plane.name for plane in planes if plane.name.startswith("/device:") and not _DEVICE.match(plane.name)
+        ]:
+            notes.append(f"{len(others):,} other planes of devices were not read: {', '.join(others)[:200]}.")
+        if len(devices) > 1:
+            notes.append("The file holds several devices; each is taken as a rank of its own.")
+        working = [one for one in read if len(one.rows)]
+        if not working:
+            raise BadFile(f"{path}: none of its {len(devices)} devices has an operation.", "Was a step profiled?")
+        return tuple(events for one in working for events in one.rows.events(notes, one.makes, host_name))
+
+
+class _Reading:
+    """One device's plane, and the host's, as rows."""
+
+    def __init__(self, source: str, plane: _Plane, said: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:
+        self.number = int(said["number"])
+        self.rows = Gather(source)
+        self.damaged = damaged
+        make = next(
+            (plane.facts[name] for name in ("gpu_device_name", "device_type_string") if name in plane.facts), ""
+        )
+        self.makes = {self.number: str(make)}
+        # Class and pass of what each call launched: a graph's launch has many.
+        self.stated: dict[int, set[tuple[str, str]]] = {}
+        self.numbered = 0
+        lines = {name: line for line in plane.lines if (name := _line_name(line))}
+        streams = {name: line for name, line in lines.items() if name.startswith("Stream #")}
+        if said["kind"] == "GPU" and streams:
+            for name, line in streams.items():
+                self.add_stream(name.partition("(")[0], plane, line)
+            self.add_hosts(hosts, marks=True)
+        elif "XLA Ops" in lines:
+            for event in _events(plane, lines["Steps"], damaged) if "Steps" in lines else ():
+                step = _STEP.search(str(event.stats.get("step_num", event.name)))
+                self.rows.span(f"{MARK}{step[0] if step else event.name}", NOTE, plane.name, event.start, event.stop)
+            self.add_operations(plane, lines["XLA Ops"])
+            self.add_hosts(hosts, marks=False)
+
+    def add_stream(self, lane: str, plane: _Plane, line: memoryview) -> None:
+        """A GPU's stream. The call that launched a kernel bears its correlation id."""
+        for event in _events(plane, line, self.damaged):
+            correlation = event.stats.get("correlation_id", -1)
+            correlation = correlation if isinstance(correlation, int) else -1
+            what, name, size = KERNEL, event.name, -1
+            if copy := _COPY.match(event.name):
+                what, name = COPY, copy_name(_SIDES[copy[1].upper()], _SIDES[copy[2].upper()])
+                said = _SIZE.search(str(event.stats.get("memcpy_details", "")))
+                size = int(said[1]) if said else -1
+            elif event.name.lower().startswith("memset"):
+                what = MEMSET
+            elif correlation >= 0:
+                stated = _stated(hlo.op_of(event.shown), event) or ""
+                self.stated.setdefault(correlation, set()).add((stated, _pass(event)))
+            self.rows.work(name, what, lane, self.number, event.start, event.stop, correlation=correlation, size=size)
+
+    def add_operations(self, plane: _Plane, line: memoryview) -> None:
+        """A TPU's operations. What an asynchronous one starts lasts until its done, whatever runs meanwhile; control
+        flow is what runs inside it."""
+        begun: dict[str, dict[str, _Event]] = {}
+        for event in sorted(_events(plane, line, self.damaged), key=lambda event: event.start):
+            op = hlo.op_of(event.name)
+            kind = op.opcode.removesuffix(f"-{op.part}")
+            if op.part == "start":
+                waiting = begun.setdefault(kind, {})
+                if op.name in waiting:  # its done is not in the file
+                    self.add_operation(plane.name, waiting[op.name], op, waiting[op.name].start)
+                waiting[op.name] = event
+            elif op.part == "done":
+                waiting = begun.get(kind, {})
+                # Without the name of its start, a done ends the oldest of its kind.
+                start = waiting.pop(op.begun if op.begun in waiting else next(iter(waiting), ""), event)
+                self.add_operation(plane.name, event, op, start.start)
+            elif op.opcode not in hlo.CONTAINERS:
+                self.add_operation(plane.name, event, op, event.start)
+        for event in (event for waiting in begun.values() for event in waiting.values()):
+            self.add_operation(plane.name, event, hlo.op_of(event.name), event.start)
+
+    def add_operation(self, thread: str, event: _Event, op: hlo.Op, start: int) -> None:
+        """A TPU's operation and, as what launched it, its span on the device's own thread."""
+        collective, copy = hlo.collective_of(op, str(event.stats.get("hlo_category", ""))), hlo.copy_of(op)
+        stated = None if collective or copy else _stated(op, event)
+        place = len(self.rows)
+        self.add_stated(f"{STATED}{stated}" if stated else op.opcode, _pass(event), thread, event, place)
+        self.rows.work(
+            copy or op.name,
+            COPY if copy else KERNEL,
+            "XLA Ops",
+            self.number,
+            start,
+            event.stop,
+            external=place,
+            size=_bytes(event) if copy else -1,
+            collective=Collective(name=collective) if collective else None,
+        )
+
+    def add_stated(self, name: str, of_pass: str, thread: Hashable, event: _Event, external: int = -1) -> None:
+        """What launched an operation, as spans: autograd's numbers tell the passes, so these have numbers too."""
+        self.numbered += 1
+        if of_pass in ("backward", "again"):
+            self.rows.span("jax::backward", OP, thread, event.start, event.stop, backward=True)
+        seq = self.numbered if of_pass in ("forward", "again") else -1
+        self.rows.span(name, OP, thread, event.start, event.stop, external=external, seq=seq)
+
+    def add_hosts(self, hosts: _Hosts, marks: bool) -> None:
+        """The host's threads: calls by their correlation, steps by their number, else what annotations say. `marks`:
+        whether the host's steps are the device's."""
+        for thread, events in hosts:
+            for event in events:
+                self.add_host_event(event, thread, marks)
+
+    def add_host_event(self, event: _Event, thread: tuple[str, int], marks: bool) -> None:
+        step, correlation = event.stats.get("step_num"), event.stats.get("correlation_id")
+        if isinstance(correlation, int):
+            stated = self.stated.get(correlation, set())
+            if len(stated) == 1 and (only := next(iter(stated)))[0]:
+                self.add_stated(f"{STATED}{only[0]}", only[1], thread, event)
+            self.rows.span(event.name, CALL, thread, event.start, event.stop, correlation=correlation)
+        elif isinstance(step, int) and marks:
+            self.rows.span(f"{MARK}{step}", NOTE, thread, event.start, event.stop)
+        else:
+            add_range(self.rows, event.name, thread, event.start, event.stop)
+
+
+def _stated(op: hlo.Op, event: _Event) -> str | None:
+    """The op class that the file states: on a GPU, the operation is a stat of the kernel."""
+    own = event.stats.get("hlo_op")
+    opcode = hlo.op_of(str(own)).opcode if own else op.opcode
+    return hlo.class_of(opcode, str(event.stats.get("hlo_category", "")), str(event.stats.get("tf_op", "")))
+
+
+def _events(plane: _Plane, line: memoryview, damaged: list[str]) -> Iterator[_Event]:
+    """A line's events; damaged ones are told."""
+    begin = 0
+    events: list[memoryview] = []
+    for field, wire, value in fields(line, damaged):
+        if field == 3:
+            begin = number(value)
+        elif field == 4 and wire == LENGTH:
+            events.append(message(value))
+    for event in events:
+        try:
+            yield _event(event, begin, plane)
+        except Malformed as error:
+            damaged.append(str(error))
+
+
+def _pass(event: _Event) -> str:
+    """The pass that an operation's path tells: JAX differentiates by `jvp`, and that by `transpose`; what it computes
+    again for the backward pass is `again`."""
+    path = str(event.stats.get("tf_op", ""))
+    if "transpose(" in path:
+        return "again" if "rematted_computation" in path else "backward"
+    return "forward" if "jvp(" in path else ""
+
+
+def _bytes(event: _Event) -> int:
+    said = event.stats.get("bytes_accessed", -1)
+    return said if isinstance(said, int) else -1
+
+
+def _line_name(line: memoryview) -> str:
+    return next((text(value) for field, _, value in fields(line, []) if field == 2), "")
+
+
+def _line_id(line: memoryview) -> int:
+    return next((number(value) for field, _, value in fields(line, []) if field == 1), 0)
+
+
+def _plane(plane: memoryview, damaged: list[str]) -> _Plane:
+    name = ""
+    found: dict[int, list[memoryview]] = {field: [] for field in (3, 4, 5, 6)}
+    for field, wire, value in fields(plane, damaged):
+        if field == 2:
+            name = text(value)
+        elif field in found and wire == LENGTH:
+            found[field].append(message(value))
+    lines, kinds, stats, facts = found.values()
+    names = {ident: _text_of(2, entry) for ident, entry in _entries(stats, damaged)}
+    made = {ident: _kind(entry, names) for ident, entry in _entries(kinds, damaged)}
+    return _Plane(name, lines, made, names, _stats(facts, names, damaged))
+
+
+def _kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
+    """Name, shown name and stats that all events of a kind share."""
+    stats = [message(value) for field, wire, value in entry if (field, wire) == (5, LENGTH)]
+    return _text_of(2, entry), _text_of(4, entry), _stats(stats, names, [])
+
+
+def _text_of(wanted: int, entry: list[tuple[int, int, Value]]) -> str:
+    return next((text(value) for field, _, value in entry if field == wanted), "")
+
+
+def _entries(entries: list[memoryview], damaged: list[str]) -> Iterator[tuple[int, list[tuple[int, int, Value]]]]:
+    """(key, fields of the message) of a map's entries."""
+    for entry in entries:
+        try:
+            pair = {field: value for field, _, value in fields(entry)}
+            yield number(pair.get(1, 0)), list(fields(message(pair.get(2, memoryview(b"")))))
+        except Malformed as error:
+            damaged.append(str(error))
+
+
+def _stats(stats: list[memoryview], names: dict[int, str], damaged: list[str]) -> dict[str, int | str]:
+    """Name -> value. A value may be the number of a name; of a damaged stat, what was read before the damage."""
+    said: dict[str, int | str] = {}
+    for stat in stats:
+        ident, value = 0, -1
+        for field, wire, found in fields(stat, damaged):
+            if field == 1:
+                ident = number(found)
+            elif field == 2 and wire == FIXED64:
+                value = int(double(found)) if abs(double(found)) < 2**62 else -1
+            elif field in (3, 4):
+                value = number(found)
+            elif field == 5:
+                value = text(found)
+            elif field == 7:
+                value = names.get(number(found), "")
+        said[names.get(ident, "")] = value
+    return said
+
+
+def _event(event: memoryview, begin: int, plane: _Plane) -> _Event:
+    """Times in ns, each end rounded down. Raises `Malformed` for one that is an aggregate of several."""
+    kind = offset = length = 0
+    own: list[memoryview] = []
+    for field, wire, value in fields(event):
+        if field == 1:
+            kind = number(value)
+        elif field == 2:
+            offset = number(value)
+        elif field == 3:
+            length = number(value)
+        elif field == 4 and wire == LENGTH:
+            own.append(message(value))
+        elif field == 5:
+            raise Malformed("an event that stands for several has no time")
+    name, shown, stats = plane.kinds.get(kind, (f"event {kind}", "", {}))
+    start = begin * _PS + offset
+    said = {**stats, **_stats(own, plane.stats, [])}
+    return _Event(name, shown or name, start // _PS, (start + length) // _PS, said)
