@@ -11,7 +11,8 @@ from rich.text import Text
 
 from trainyard import units, words
 from trainyard.ledger import Ledger
-from trainyard.report.view import Bar, Figure, Row, View
+from trainyard.report.view import Bar, Cell, Column, Figure, Row, View
+from trainyard.report.view import Table as Facts
 
 _BAR = 30
 _PARTS = 12
@@ -61,6 +62,7 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
         parts.append(Padding(_rows("Top kernels", view.kernels[:kernels]), (1, 0, 0, 0)))
     if view.modules:
         parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2]), (1, 0, 0, 0)))
+    parts.extend(Padding(_table(table, kernels), (1, 0, 0, 0)) for table in view.tables)
     for finding in view.findings:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
@@ -124,6 +126,29 @@ def _phases(view: View) -> Text:
         totals[phase] = totals.get(phase, 0) + ns
     shown = " · ".join(f"{phase} {units.show_time(totals[phase])}" for phase in words.PHASES if totals.get(phase))
     return Text(f"\nby phase: {shown}", style="dim")
+
+
+def _table(table: Facts, most: int) -> Group:
+    """The first rows; the columns of text give way on a narrow terminal."""
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, column in enumerate(table.columns):
+        head = column.head if place else table.title
+        if column.digits is None:
+            drawn.add_column(
+                head, no_wrap=True, overflow="ellipsis", max_width=28 if place else 44, style="dim" if place else ""
+            )
+        else:
+            drawn.add_column(head, justify="right", no_wrap=True)
+    for row in table.rows[:most]:
+        drawn.add_row(*(Text(_cell(cell, column)) for cell, column in zip(row, table.columns)))
+    left = f" {len(table.rows) - most} more rows are on the page." if len(table.rows) > most else ""
+    return Group(drawn, Text(plain(table.note + left), style="dim"))
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    if isinstance(cell, str) or cell is None:
+        return plain(cell or "")
+    return f"{cell:,.{column.digits}f}"
 
 
 def _rows(title: str, rows: Sequence[Row]) -> Table:

@@ -96,6 +96,26 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     share: float
 
 
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """`digits`: decimals to show of numbers, whose unit the head names; None for text."""
+
+    head: str
+    digits: int | None = None
+
+
+Cell = str | int | float | None
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows in an order that means something, the most important first; `note` says what they rest on. None is
+    unknown."""
+
+    title: str
+    note: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A whole report. `title` is the sentence that names the biggest avoidable cost; `warnings` stand above
     everything, `notes` (how the ledger came about) and `limits` at the foot. `table` is the mean ledger:
@@ -114,6 +134,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     kernels: tuple[Row, ...] = ()
     modules: tuple[Row, ...] = ()
+    tables: tuple[Table, ...] = ()
     table: tuple[tuple[str, str, str, int, int, int], ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

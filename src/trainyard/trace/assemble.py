@@ -20,6 +20,12 @@ _NO_COLLECTIVES: Mapping[int, Collective] = {}
 _Table = TypeVar("_Table", "HostTable", "DeviceTable")
 
 
+HOST_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8, np.int32)
+DEVICE_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8)
+WAIT_KINDS = (np.int64, np.int32, np.int32, np.int32)
+"""What the columns of the tables below are made of."""
+
+
 class HostTable(NamedTuple):
     """m host spans. `name`, `thread` and `shape` are numbers, `correlation` and `external` -1 where there is none;
     `seq`, `backward` and `shape` as in `events.Host`."""

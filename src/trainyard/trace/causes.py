@@ -9,11 +9,16 @@ from trainyard.vendors.kernels import collective_of
 
 # Ops, driver calls and annotations, by name.
 _SPANS = (
-    ("data_wait", re.compile(r"^enumerate\(DataLoader\)|wait_for_batch")),
+    ("data_wait", re.compile(r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch")),
     ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
     ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
-    ("launch_gap/compile", re.compile(r"entire_frame_compile|CachingAutotuner|^inductor_compile")),
-    ("launch_gap/gc", re.compile(r"^gc\.collect|garbage.?collect", re.I)),
+    # A compiled region runs what was compiled, and a look-up in the cache finds it: neither compiles. Loading a module
+    # may, and is paid at first use like compiling.
+    (
+        "launch_gap/compile",
+        re.compile(r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
+    ),
+    ("launch_gap/gc", re.compile(r"^Python GC$|^gc\.collect|garbage.?collect", re.I)),
     (
         "launch_gap/sync",
         re.compile(
@@ -24,32 +29,71 @@ _SPANS = (
     (
         "launch_gap/alloc",
         re.compile(
-            r"^(cuda|hip)(Malloc|Free|HostAlloc|HostRegister|MemAddress|MemCreate|ExtMalloc)"
-            r"|^cuMem(Alloc|Create|Map|Free)"
+            r"^(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister)|ExtMalloc|MemPool)"
+            r"|^(cu|hip)Mem(Alloc|Create|Map|Unmap|Free|Release|SetAccess|Address)"
         ),
     ),
 )
 
 # Python frames, `path.py(line): function`. A path alone says nothing: anybody's folder may be named checkpoint.
 _FRAMES = (
-    ("data_wait", re.compile(r"torch/utils/data/dataloader\.py\(\d+\): __next__$")),
-    ("checkpoint/save", re.compile(r"torch/(distributed/checkpoint/.*|serialization)\.py\(\d+\): (save|async_save)$")),
-    ("checkpoint/load", re.compile(r"torch/(distributed/checkpoint/.*|serialization)\.py\(\d+\): load$")),
+    (
+        "data_wait",
+        re.compile(
+            r"torch/utils/data/(dataloader\.py\(\d+\): __next__|_utils/pin_memory\.py\(\d+\): \w+)$"
+            r"|nvidia/dali/plugin/.*\.py\(\d+\): (__next__|next)$|\.py\(\d+\): wait_for_batch$"
+        ),
+    ),
+    (
+        "checkpoint/save",
+        re.compile(
+            r"torch/(distributed/checkpoint/.*|serialization)\.py\(\d+\): (save|async_save)$"
+            r"|safetensors/.*\.py\(\d+\): save_file$|\.py\(\d+\): _?save_checkpoint$"
+        ),
+    ),
+    (
+        "checkpoint/load",
+        re.compile(
+            r"torch/(distributed/checkpoint/.*|serialization)\.py\(\d+\): load$"
+            r"|safetensors/.*\.py\(\d+\): load_file$|\.py\(\d+\): _?load_checkpoint$"
+        ),
+    ),
     (
         "launch_gap/compile",
-        re.compile(r"torch/(_dynamo/convert_frame|_inductor/compile_fx)\.py|triton/compiler/.*\.py\(\d+\): compile$"),
+        re.compile(
+            r"torch/_dynamo/convert_frame\.py|torch/_inductor/compile_fx\.py\(\d+\): (?!run$)"
+            r"|torch/_inductor/.*\.py\(\d+\): (\w*(precompile|autotune)\w*|benchmark_all\w+|coordinate_descent\w+)$"
+            r"|triton/compiler/.*\.py\(\d+\): compile$|triton/runtime/autotuner\.py\(\d+\): _?bench(mark)?$"
+            r"|triton/runtime/jit\.py\(\d+\): _?(do_)?compile$"
+            r"|torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)"
+        ),
     ),
-    ("launch_gap/gc", re.compile(r"^<built-in function collect>$")),
+    ("launch_gap/sync", re.compile(r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$")),
+    ("launch_gap/alloc", re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$")),
 )
-_FRAME = re.compile(r"\.py\(\d+\): |^<")
-_COLLECTIVE = re.compile(r"^gloo:(?P<name>\w+)|^c10d::(?:monitored_)?(?P<barrier>barrier)")
+_BUILTINS = (
+    ("launch_gap/gc", re.compile(r"^<built-in function collect>$")),
+    (
+        "launch_gap/sync",
+        re.compile(r"^<built-in (method (item|tolist) of Tensor object|function _cuda_synchronize>$)"),
+    ),
+)
+
+# What waits for peers on the host: a barrier, an exchange of Python objects, a rendezvous.
+_OF_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
+_C10D = r"torch/distributed/distributed_c10d\.py\(\d+\): "
+_PEERS = re.compile(
+    rf"^gloo:(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
+    rf"|{_C10D}(?P<object>\w+)_object(_list)?$|{_C10D}(init_process_group|new_group|split_group)$"
+    r"|torch/distributed/rendezvous\.py|^<built-in method (wait|get) of torch\._C\._distributed_c10d\.\w*(Work|Store) "
+)
 
 
 @lru_cache(maxsize=65536)
 def host_cause(name: str) -> str | None:
     """The account (text form) a host span's name explains idle device time with, or None."""
-    if _FRAME.search(name):
-        return next((account for account, pattern in _FRAMES if pattern.search(name)), None)
-    if waiting := _COLLECTIVE.match(name):
-        return f"comm/{collective_of(waiting['name'] or waiting['barrier'])}"
-    return next((account for account, pattern in _SPANS if pattern.search(name)), None)
+    if _OF_PEERS.search(name) and (waiting := _PEERS.search(name)):
+        said = waiting["span"] or waiting["barrier"] or waiting["object"]
+        return f"comm/{collective_of(said) if said else 'other'}"
+    table = _BUILTINS if name.startswith("<") else _FRAMES if ".py(" in name else _SPANS
+    return next((account for account, pattern in table if pattern.search(name)), None)

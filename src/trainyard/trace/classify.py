@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import plugins, words
-from trainyard.events import COPY, I8, I32, I64, KERNEL, MEMSET, NOTE, OP, Collective, Events
+from trainyard.events import COPY, I8, I32, I64, MEMSET, NOTE, OP, Collective, Events
 from trainyard.ledger import Account
 from trainyard.plugins import Vendor
 from trainyard.trace.collectives import group_of
@@ -22,6 +23,9 @@ _OTHER = PHASES.index("other")
 _OPTIMIZER = PHASES.index("optimizer")
 # What the optimizer's own arithmetic is made of; its matrix products (Muon, Shampoo) stay matmul.
 _OF_THE_OPTIMIZER = ("elementwise", "reduction", "other", "embedding")
+_GRAPH = re.compile(r"(cuda|cu|hip)GraphLaunch")
+_MANY = 32
+"""More than there are op classes, or phases."""
 
 
 class Keys:
@@ -74,24 +78,37 @@ def classify(events: Events, context: Context, keys: Keys) -> Classified:
     op_class = np.full(len(work), -1, np.int8)
     for column, of_host in ((phase, context.phase), (module, context.module), (op_class, context.op_class)):
         column[known] = of_host[launcher[known]]
+    # One call launches a whole graph: what is around it says nothing of any one kernel.
+    of_graph = _of_graphs(events, launcher)
+    op_class[of_graph] = -1
+
+    ident = ((work.name.astype(np.int64) * 4 + work.what) * _MANY + op_class + 1) * _MANY + phase
+    _, first, inverse = np.unique(ident, return_index=True, return_inverse=True)
+    when = phase[first].tolist()
+    parts = zip(work.what[first].tolist(), work.name[first].tolist(), op_class[first].tolist(), when)
+    accounts = [_account(what, events.names[name], decided, at) for what, name, decided, at in parts]
+    communicates = np.array([account.kind == "comm" for account in accounts], bool)[inverse]
+    # What the file itself calls a collective is one, whatever its name.
+    communicates[list(work.collectives)] = True
+    numbers = [-1 if one.kind == "comm" else keys.number(one, at) for one, at in zip(accounts, when)]
+    key = np.array(numbers, np.int32)[inverse]
     collectives: dict[int, Collective] = {}
-    column_of: dict[tuple[int, int, int, int], int] = {}
-    key = np.empty(len(work), np.int32)
-    for row, ident in enumerate(zip(work.what.tolist(), work.name.tolist(), op_class.tolist(), phase.tolist())):
-        what, name, decided, when = ident
-        by_name = by_kernel_name(events.names[name]) if what == KERNEL else None
-        if by_name is not None and by_name.kind == "comm":
-            found = work.collectives.get(row) or _launching_collective(events, int(launcher[row]))
-            found = found or Collective(name=by_name.what)
-            collectives[row] = found
-            key[row] = keys.number(Account("comm", found.name, group_of(found, events)), when)
-            continue
-        if ident not in column_of:
-            account = _account(what, events.names[name], decided, when)
-            column_of[ident] = keys.number(account, when)
-        key[row] = column_of[ident]
+    for row in np.flatnonzero(communicates).tolist():
+        found = work.collectives.get(row)
+        if found is None and not of_graph[row]:
+            found = _launching_collective(events, int(launcher[row]))
+        collectives[row] = found = found or Collective(name=accounts[inverse[row]].what)
+        key[row] = keys.number(Account("comm", found.name, group_of(found, events)), int(phase[row]))
     every = np.ones(len(work), bool)
     return Classified(work.start, work.stop, key, work.name, module, launcher, every, collectives)
+
+
+def _of_graphs(events: Events, launcher: I32) -> NDArray[np.bool_]:
+    """Which rows a graph's launch started."""
+    launches = np.array([_GRAPH.match(name) is not None for name in events.names], bool)
+    inside = launcher >= 0
+    inside[inside] = launches[events.host.name[launcher[inside]]]
+    return inside
 
 
 @lru_cache(maxsize=65536)
@@ -112,7 +129,7 @@ def _account(what: int, name: str, decided: int, phase: int) -> Account:
     if what == COPY:
         return Account("copy", kernels.copy_of(name))
     by_name = by_kernel_name(name)
-    if by_name is not None and by_name.kind == "copy":
+    if by_name is not None and by_name.kind != "compute":
         return by_name
     op_class = _CLASSES[decided] if decided >= 0 else by_name.what if by_name else "other"
     if phase == _OPTIMIZER and op_class in _OF_THE_OPTIMIZER:

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I32, Collective
-from trainyard.trace.assemble import DeviceTable, HostTable, StreamWaits
+from trainyard.trace.assemble import DEVICE_KINDS, HOST_KINDS, WAIT_KINDS, DeviceTable, HostTable, StreamWaits
 from trainyard.trace.chrome import Why
 from trainyard.trace.collectives import collective_from_args, speaks_of_collective
 from trainyard.trace.event import plain
 from trainyard.trace.native import NO_MEMORY
-from trainyard.trace.rows import DEVICE_KINDS, HOST_KINDS, WAIT_KINDS, Rows, Tables
+from trainyard.trace.rows import Rows, Tables
 
 _NAMES, _THREADS, _LANES, _SHAPES = range(4)
 _HOST, _DEVICE, _WAITS = range(3)

@@ -21,7 +21,8 @@ _CLASSES = [*words.OP_CLASSES]
 _ENGINE = "autograd::engine::evaluate_function"
 _MODULE = "nn.Module: "
 # Annotations that frameworks write for their own ends: no module of the user's.
-_NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms")
+_NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
+_TIMED = "(dynamo_timed)"
 
 
 class Context(NamedTuple):
@@ -111,7 +112,7 @@ def _facts(name: str, causes: list[str]) -> _Facts:
         fixed,
         name.startswith(_ENGINE),
         name.startswith(_MODULE)
-        or (not name.startswith(_NO_MODULE) and ".py(" not in name and not name.startswith("<")),
+        or not (name.startswith((*_NO_MODULE, "<")) or ".py(" in name or name.endswith(_TIMED)),
         _CLASSES.index(what) if what else -1,
         causes.index(cause) if cause else -1,
     )

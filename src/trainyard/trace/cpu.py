@@ -1,7 +1,8 @@
 """A trace without device events: a CPU that trains. The training thread's spans take the kernels' place.
 
-Compute is the training thread's ATen ops by self time; communication the `gloo:*` spans of whatever thread;
-other framework code's self time is launch; the thread's bare time is python, unless it waits for data.
+Compute is the training thread's ops and the kernels torch.compile made, by self time; communication the `gloo:*`
+spans of whatever thread; other framework code's self time is launch; the thread's bare time is python, unless its
+frames say more (waiting for data, a checkpoint, collecting garbage).
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from trainyard.trace.classify import Classified, Keys, launched_by
 from trainyard.trace.collectives import group_of
 from trainyard.trace.context import PHASES, Context
 from trainyard.trace.nest import innermost
+from trainyard.vendors.kernels import class_of_inductor
 
 _CLASSES = list(words.OP_CLASSES)
 _OPTIMIZER = PHASES.index("optimizer")
 _OTHER = PHASES.index("other")
+# Ops that compute; others, as autograd's and c10d's, call such.
+_COMPUTES = ("aten::", "mkldnn::", "onednn::", "quantized::", "fbgemm::", "torchvision::")
 
 
 def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
@@ -32,8 +36,8 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     owner = np.concatenate([[-1], owner]).astype(np.int32)
     some = end > begin
     begin, end, owner = begin[some], end[some], owner[some]
-    number_of: dict[int, int] = {}
-    key = np.array([_key(events, context, keys, row, number_of) for row in owner.tolist()], np.int32)
+    rows, place = np.unique(owner, return_inverse=True)
+    key = np.array([_key(events, context, keys, row) for row in rows.tolist()], np.int32)[place]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
@@ -88,22 +92,19 @@ def _begins(owner: I32) -> NDArray[np.bool_]:
     return first
 
 
-def _key(events: Events, context: Context, keys: Keys, row: int, number_of: dict[int, int]) -> int:
-    """The key of a stretch whose innermost span is `row` (-1: none open)."""
-    if row in number_of:
-        return number_of[row]
-    host = events.host
-    phase = int(context.phase[row]) if row >= 0 else _OTHER
-    name = events.names[host.name[row]] if row >= 0 else ""
-    cause = context.causes[context.cause[row]] if row >= 0 and context.cause[row] >= 0 else ""
-    if row >= 0 and host.what[row] == OP and name.startswith("aten::"):
+def _key(events: Events, context: Context, keys: Keys, row: int) -> int:
+    """The key of the stretches whose innermost span is `row` (-1: none open)."""
+    if row < 0:
+        return keys.number(Account("launch_gap", "python"), _OTHER)
+    host, phase = events.host, int(context.phase[row])
+    name = events.names[host.name[row]]
+    if host.what[row] == OP and (name.startswith(_COMPUTES) or class_of_inductor(name)):
         what = _CLASSES[context.op_class[row]] if context.op_class[row] >= 0 else "other"
         account = Account("compute", "optimizer" if phase == _OPTIMIZER else what)
-    elif row >= 0 and host.what[row] == OP:
+    elif host.what[row] == OP:
         account = Account("launch_gap", "launch")
-    elif cause and (row < 0 or host.what[row] in (NOTE, PYTHON)):
-        account = Account.parse(cause)
+    elif context.cause[row] >= 0 and host.what[row] in (NOTE, PYTHON):
+        account = Account.parse(context.causes[context.cause[row]])
     else:
         account = Account("launch_gap", "python")
-    number_of[row] = keys.number(account, phase)
-    return number_of[row]
+    return keys.number(account, phase)

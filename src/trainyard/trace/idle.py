@@ -1,24 +1,27 @@
 """Why a device stood idle: what the host or the queue was doing before the next work began.
 
 For the work that ends an idle stretch: before its launch began, the host thread that would launch it says
-why (`sync`, `alloc`, `compile`, `gc`, waiting for data, a checkpoint; in framework code `launch`, else
-`python`); during the launching call it is `launch`; after it, `queue`. Without a launch in the file the
-stretch stays uncovered, which books it as unexplained.
+why (`sync`, `alloc`, `compile`, `gc`, waiting for data or for peers, a checkpoint; in framework code `launch`,
+else `python`); during the launching call it is `launch`; after it `stream_wait`, where its stream had been told to
+wait for the stream whose work ended last, else `queue`. Between the kernels of one graph that is `queue` too: they
+were launched together, and the gap is what it costs the device to get from one to the next. Without a launch in the
+file the stretch stays uncovered, which books it as unexplained.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trainyard.events import CALL, I32, I64, OP, Events
+from trainyard.events import CALL, I32, I64, OP, Events, Work
 from trainyard.ledger import Account
 from trainyard.trace.book import cut
 from trainyard.trace.classify import Keys
 from trainyard.trace.context import Context
 from trainyard.trace.nest import innermost
 
-_FIXED = ("launch_gap/python", "launch_gap/launch", "launch_gap/queue")
-_PYTHON, _LAUNCH, _QUEUE = range(3)
+_FIXED = ("launch_gap/python", "launch_gap/launch", "launch_gap/queue", "launch_gap/stream_wait")
+_PYTHON, _LAUNCH, _QUEUE, _STREAM_WAIT = range(4)
 
 
 def idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I32]:
@@ -34,9 +37,9 @@ def idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I32]:
 
     starts, stops = [begun, issued], [issued, gap_stop]
     gaps = [np.arange(len(ends))] * 2
-    reasons = [np.full(len(ends), _LAUNCH), np.full(len(ends), _QUEUE)]
-    for thread in np.unique(host.thread[call]):
-        edges, reason = host_reasons(events, context, int(thread))
+    reasons = [np.full(len(ends), _LAUNCH), np.where(_awaited(work, latest, ends), _STREAM_WAIT, _QUEUE)]
+    for thread in np.flatnonzero(np.bincount(host.thread[call])).tolist():
+        edges, reason = host_reasons(events, context, thread)
         rows = np.flatnonzero((host.thread[call] == thread) & (begun > gap_start))
         piece, begin, end = cut(gap_start[rows], begun[rows], edges)
         starts.append(begin)
@@ -47,11 +50,19 @@ def idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I32]:
     gap, reason = np.concatenate(gaps), np.concatenate(reasons)
     accounts = [Account.parse(text) for text in (*_FIXED, *context.causes)]
     phase = context.phase[call][gap]
-    pair = reason * 16 + phase
-    key_of = {p: keys.number(accounts[p // 16], p % 16) for p in np.unique(pair).tolist()}
-    key = np.array([key_of[p] for p in pair.tolist()], np.int32)
     some = stop > start
-    return start[some], stop[some], key[some]
+    pair = reason[some] * 16 + phase[some]
+    number = np.full(16 * len(accounts), -1, np.int32)
+    for one in np.flatnonzero(np.bincount(pair)).tolist():
+        number[one] = keys.number(accounts[one // 16], one % 16)
+    return start[some], stop[some], number[pair]
+
+
+def _awaited(work: Work, latest: I64, ends: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether each row of `ends` had to wait for the stream of the work that ended last before it. `latest`: the latest
+    stop so far, by row."""
+    last = np.maximum.accumulate(np.where(work.stop == latest, np.arange(len(latest)), 0))
+    return (work.awaits[ends] >= 0) & (work.awaits[ends] == work.stream[last[ends - 1]])
 
 
 def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
@@ -63,11 +74,10 @@ def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I6
     if thread == events.main:
         return edges, np.where(reason < 0, _PYTHON, reason)
     main_edges, main = host_reasons(events, context, events.main)
-    both = np.union1d(edges, main_edges)
+    both = np.sort(np.concatenate([edges, main_edges]), kind="stable")
     own = reason[np.searchsorted(edges, both, "left")]
     others = main[np.searchsorted(main_edges, both, "left")]
-    reason = np.concatenate([np.where(own < 0, others, own), [_PYTHON]])
-    return both, reason
+    return _changes(both, np.concatenate([np.where(own < 0, others, own), [_PYTHON]]))
 
 
 def _reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
@@ -78,4 +88,10 @@ def _reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
     cause = context.cause[owner]
     in_framework = (host.what[owner] == OP) | (host.what[owner] == CALL)
     reason = np.where(cause >= 0, cause + len(_FIXED), np.where(in_framework, _LAUNCH, _PYTHON))
-    return edges, np.concatenate([[-1], np.where(open_, reason, -1)]).astype(np.int64)
+    return _changes(edges, np.concatenate([[-1], np.where(open_, reason, -1)]).astype(np.int64))
+
+
+def _changes(edges: I64, reason: I64) -> tuple[I64, I64]:
+    """The edges at which the reason is another one: spans of one reason side by side are one stretch."""
+    other = reason[1:] != reason[:-1]
+    return edges[other], np.concatenate([reason[:1], reason[1:][other]])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import CALL, COPY, I8, I32, I64, KERNEL, MEMSET, NOTE, OP, PYTHON, Collective
-from trainyard.trace.assemble import DeviceTable, HostTable, StreamWaits
+from trainyard.trace.assemble import DEVICE_KINDS, HOST_KINDS, WAIT_KINDS, DeviceTable, HostTable, StreamWaits
 from trainyard.trace.chrome import Why
 from trainyard.trace.collectives import collective_from_args, speaks_of_collective
 from trainyard.trace.event import UNREADABLE, CallArgs, DeviceArgs, Event, OpArgs, args_of, decode_events, plain
@@ -39,9 +39,6 @@ _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _CLOSE = ord("]")
 _WIDEST, _NARROWEST = 4 << 20, 1 << 12
 _FARTHEST = 2**61
-HOST_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8, np.int32)
-DEVICE_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8)
-WAIT_KINDS = (np.int64, np.int32, np.int32, np.int32)
 
 
 class Tables(NamedTuple):

@@ -11,18 +11,25 @@ from functools import lru_cache
 
 from trainyard.ledger import Account
 
-# Communication libraries: which collective, where the name says so.
+# Communication libraries, by the function's own name: what stands in its template arguments may be anybody's.
 _COMM_LIBRARY = re.compile(
-    r"^nccl|^rccl|ncclkernel|nccldevkernel|^msccl|mscclpp|nvshmem|deep_ep::|multimem_all|one_shot_all|two_shot_all"
-    r"|cross_device_reduce|custom_all_reduce|allreduce_prototype"
+    r"^nccl|nccl(sym)?k?(dev)?kernel|^rccl|^msccl|mscclpp|nvshmem|rocshmem|^oneccl|deep_?ep::|dpsk::ep"
+    # PyTorch's symmetric memory, and the all-reduces that inference engines write themselves.
+    r"|symmetric_memory|symm_mem|barrier_kernel|(put|wait)_signal_kernel|multimem_|(one|two)_?shot_?(all|reduce)"
+    r"|cross_device_reduce|(?<!warp)(?<!block)(?<!warp_)(?<!block_)all_?reduce|moe_?(a2a|alltoall)|epdispatch|epcombine"
+    r"|userbuffers|quickreduce"
+    # XLA's instructions.
+    r"|^%?((ragged-)?all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast)|(send|recv)(-done)?\b)",
 )
+# Choosing where tokens go is no communication, though the library is DeepEP's.
+_LAYOUT = re.compile(r"get_dispatch_layout")
 _COLLECTIVES = (
-    ("all_reduce", re.compile(r"all_?reduce|cross_device_reduce")),
-    ("all_gather", re.compile(r"all_?gather")),
-    ("reduce_scatter", re.compile(r"reduce_?scatter")),
-    ("all_to_all", re.compile(r"all_?to_?all|dispatch|combine")),
+    ("all_reduce", re.compile(r"all[_-]?reduce|cross_device_reduce|quickreduce|(one|two)_shot_reduce")),
+    ("all_gather", re.compile(r"all[_-]?gather")),
+    ("reduce_scatter", re.compile(r"reduce[_-]?scatter")),
+    ("all_to_all", re.compile(r"all[_-]?to[_-]?all|a2a|dispatch|combine")),
     ("broadcast", re.compile(r"broadcast|bcast")),
-    ("send_recv", re.compile(r"send_?recv|p2p|\bsend\b|\brecv\b")),
+    ("send_recv", re.compile(r"send_?recv|collective-permute|p2p|push_?recv|\bsend\b|\brecv\b")),
     ("reduce", re.compile(r"_reduce|\breduce")),
     ("barrier", re.compile(r"barrier")),
 )
@@ -34,51 +41,108 @@ _BLITS = (
 )
 
 _CLASSES = (
-    # Inductor says what its Triton kernels are: templates of a product, reductions (looped, persistent), pointwise.
-    ("attention", re.compile(r"^triton_tem_.*(attention|sdpa)")),
-    ("matmul", re.compile(r"^triton_tem_")),
-    ("reduction", re.compile(r"^triton_(red|per)_")),
-    ("elementwise", re.compile(r"^triton_poi_")),
-    ("attention", re.compile(r"flash|fmha|attn|attention|mha_|_mha|cudnn_generated_fort_native_sdpa|sdpa")),
+    (
+        "attention",
+        re.compile(
+            r"flash_?(fwd|bwd|attn|attention|mla)|flash::|fmha|attn|attention|mha_|_mha|sdpa"
+            r"|with(paged|ragged)?kvcache|\bmla_|aiter\d*mla_|aiter(::|\d+)pa_|bwd_kernel_(dk_dv|dq|fuse)|\bbwd_(pre|post)process"
+            r"|_fwd_(grouped_)?kernel_stage[12]|_bwd_preprocess_do_o"
+        ),
+    ),
+    # An expert's products are products; only the way to them is routing.
+    ("matmul", re.compile(r"fused_moe_kernel|fmoe_|moe\w*gemm|gemm\w*moe|moeflatmm|_moe_mm")),
     (
         "embedding",
-        re.compile(r"embedding|pooled_embs|bounds_check_indices|linearize_index|_offsets_range|split_lookup|\btbe_"),
-    ),
-    ("moe_route", re.compile(r"moe_|topk_gating|token_permut|permute_token|sort_tokens")),
-    ("optimizer", re.compile(r"multi_tensor_apply|fused_?adam|adam_|adagrad|lamb_|_sgd|sgd_")),
-    (
-        "conv",
         re.compile(
-            r"conv(?!ert)|implicit_gemm|winograd|wgrad|dgrad|igemm_(fwd|bwd|wrw)|miopen.*gtcx|im2col|col2im|scudnn"
-            r"|xdlops_bwd_weight|nchwtonhwc|nhwctonchw|batched_transpose_\d|subtensorop|transpose_(nchw|cnhw)|cudnn::ops::"
+            r"(split|dense|ssd)_embedding|pooled_embs|bounds_check_indices|linearize_index|_offsets_range"
+            r"|split_lookup|\btbe_|fbgemm_gpu::(?!.*(quantize|gemm))|recat_copy_async"
+        ),
+    ),
+    (
+        "moe_route",
+        re.compile(
+            r"moe|topk_?gating|grouped_?topk|permute_?tokens?|tokens?_permut|sort_tokens|expert_?tokens"
+            r"|tokens_per_expert|get_dispatch_layout|megablocks|_(padded|binned)_(copy|gather|scatter)|routingindices|expandinputrows"
+            r"|buildexpertmaps|_sort_chunks_by_map|row_id_map|_fill_indices_kernel|noaux_tc"
+        ),
+    ),
+    # One launch over many tensors: norms of all gradients, unscaling and copies; all else is an update's.
+    ("reduction", re.compile(r"multi_tensor_apply.*(lpnorm|l2norm|lpmax|non_finite)|l2norm_?(kernel|functor)")),
+    ("elementwise", re.compile(r"multi_tensor_apply.*(copyfunctor|::copy<|scalefunctor|axpbyfunctor)")),
+    (
+        "optimizer",
+        re.compile(
+            r"multi_tensor_apply|fusedoptimizer|fused_?adam|adam_|adamw|adamfunctor|fusedsgd|fusedadagrad|adagrad|lamb_"
+            r"|lambstage|lambfunctor"
+            r"|sgdfunctor|_sgd|sgd_|koptimizer|kpreconditionoptimizer|novograd|distributed_?adam|_adam\b"
         ),
     ),
     (
         "norm",
         re.compile(
-            r"batch_?norm|layer_?norm|rms_?norm|group_?norm|bn_(fw|bw)|cudnn::bn|norm_kernel|gammabeta|rowwisemoments"
+            r"batch_?norm|layer_?norm|rms_?norm|group_?norm|instance_?norm|\bbn_?(fw|bw)|cudnn::bn|gammabeta"
+            r"|rowwisemoments|computefusedparams|computeinternalgradients|computebackwardfusedparams|\bln_(fwd|bwd)"
+            r"|_ln_(fwd|bwd)|welford_(kernel|parallel)|weight_norm|cuapplyln|l2norm_(fwd|bwd)|(?<!re)norm_kernel"
         ),
     ),
+    (
+        "conv",
+        re.compile(
+            r"conv(?!ert)|implicit_gemm|winograd|fprop|wgrad|dgrad|igemm_(fwd|bwd|wrw)|miopen.*gtcx|im2(d2)?col|col2im"
+            r"|vol2col|scudnn|xdlops_bwd_weight|nchwtonhwc|nhwctonchw|batched_transpose_\d|subtensorop"
+            r"|transpose_(nchw|cnhw)|cudnn::ops::|cask_cudnn|cutlass_cudnn"
+        ),
+    ),
+    ("elementwise", re.compile(r"rotary|(?<!p)rope(?!rt)")),
     (
         "matmul",
         re.compile(
-            r"(?<!fb)gemm|gemv|cutlass|cublas|^cijk_|ampere_.*(16816|1688)|sm\d0_xmma|nvjet|matmul|(?<!ga)mma_|tensile"
-            r"|dot_kernel"
+            r"(?<!fb)gemm|gemv|cublas|cijk_|sm\d+_xmma|nvjet|mat_?mul|(?<!ga)mma_|tensile|dot_kernel"
+            r"|(\b|_)b?mm(_|\b)|marlin|wvsplitk|llmm1|ampere_.*(16816|1688)|^%?dot\b"
         ),
     ),
-    ("softmax", re.compile(r"softmax|nll_loss|cross_entropy")),
+    ("softmax", re.compile(r"soft_?max|nll_?loss|nllcriterion|(?<!binary_)cross_?entropy|logsumexp|ctc_loss")),
     (
         "embedding",
-        re.compile(r"embedding|index_?select|indexing|index_put|gather_kernel|scatter_kernel|index_elementwise|tbe"),
+        re.compile(
+            r"embedding|index_?select|indexing|index_put|index_?func|index_copy|index_add|gather(?!topk)|scatter_kernel"
+            r"|scatter_add|scatter_gather|index_elementwise|compute_grad_weight|sum_and_scatter|krn_partial"
+            r"|input_scatter"
+        ),
     ),
-    ("reduction", re.compile(r"reduce|reduction|sort|scan|topk|argmax|cumsum|splitk|max_pool|avg_pool|pooling")),
+    # CUTLASS's wrappers name what they run in their template arguments; where those say no more, it is a product.
+    ("matmul", re.compile(r"cutlass::kernel|cutlass::device_kernel|cutlass_\d|cutlass3x|cutlass_tensorop")),
+    (
+        "reduction",
+        re.compile(
+            r"reduce|reduction|sort|scan|topk|arg_?m(ax|in)|cumsum|cumprod|splitk|max_?pool|avg_?pool|pooling|histogram"
+            r"|bincount|bucketize|median|deviceselect|devicecompact|nonzero|\bunique|_kth|multinomial"
+        ),
+    ),
     (
         "elementwise",
         re.compile(
-            r"elementwise|pointwise|catarray|fill|copy|unrolled|dropout|activation|relu|gelu|silu|"
-            r"upsample|distribution|transpose|permute|arange|triu|tril|tensor_apply"
+            r"elementwise|pointwise|catarray|chunk_cat|fill|copy|unrolled|dropout|activation|act_and_mul|relu|gelu|silu"
+            r"|swiglu|geglu|upsample|distribution|transpose|permute|arange|triu|tril|tensor_apply|tensorapply|foreach"
+            r"|convert|(?<!broad)cast|quant|bias_?add|add_?bias|reshape_and_cache|\bpad_|_pad_|\bflip"
+            r"|\broll_|loop_\w*fusion"
         ),
     ),
+)
+
+# Inductor's own names: triton_<kind>_fused_<the ops it fused, by name>_<number>.
+_INDUCTOR = re.compile(
+    r"^(?:graph_\d+_)?(?:triton_(?P<kind>poi|red|per|tem|mm|bmm|for|mix|split_scan|spl)|(?P<cpp>cpp))_(?:fused_)?"
+)
+_TEMPLATES = (
+    ("attention", re.compile(r"attention|sdpa")),
+    ("conv", re.compile(r"convolution")),
+)
+_FUSED_REDUCTIONS = (
+    # Root-mean-square and layer norms that were taken apart keep their mean and their inverse root.
+    ("norm", re.compile(r"(batch|layer|group|rms|instance)_norm|(mean|var).*rsqrt")),
+    ("softmax", re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")),
+    ("embedding", re.compile(r"embedding")),
 )
 
 
@@ -87,10 +151,12 @@ def account_of(name: str) -> Account | None:
     """The account a kernel's name points to, or None when no table knows it."""
     text = name.lower()
     if is_communication(name):
-        return Account("comm", collective_of(text))
+        return Account("comm", collective_of(_function(text)))
     for what, pattern in _BLITS:
         if pattern.search(text):
             return Account("copy", what)
+    if what := class_of_inductor(text):
+        return Account("compute", what)
     for what, pattern in _CLASSES:
         if pattern.search(text):
             return Account("compute", what)
@@ -99,7 +165,8 @@ def account_of(name: str) -> Account | None:
 
 def is_communication(name: str) -> bool:
     """Whether the kernel belongs to a communication library."""
-    return _COMM_LIBRARY.search(name.lower()) is not None
+    function = _function(name.lower())
+    return _COMM_LIBRARY.search(function) is not None and _LAYOUT.search(function) is None
 
 
 def collective_of(text: str) -> str:
@@ -108,10 +175,33 @@ def collective_of(text: str) -> str:
     return next((what for what, pattern in _COLLECTIVES if pattern.search(lower)), "other")
 
 
+def class_of_inductor(name: str) -> str | None:
+    """The op class of a kernel that torch.compile generated: templates are products, attention or convolutions, other
+    kernels by their kind, reductions by what they reduce for. None for other names."""
+    found = _INDUCTOR.match(name)
+    if found is None:
+        return None
+    fused, kind = name[found.end() :], found["kind"]
+    if kind in ("tem", "mm", "bmm"):
+        return next((what for what, pattern in _TEMPLATES if pattern.search(fused)), "matmul")
+    if kind in ("poi", "for"):
+        return "embedding" if fused.startswith("embedding") else "elementwise"
+    what = next((what for what, pattern in _FUSED_REDUCTIONS if pattern.search(fused)), None)
+    # A C++ kernel does not say whether it reduces.
+    return what or ("elementwise" if found["cpp"] else "reduction")
+
+
 def copy_of(name: str) -> str:
-    """Which copy `Memcpy HtoD (Pageable -> Device)` and its like are; host to host counts as h2d."""
-    lower = name.lower()
-    for what, signs in (("h2d", ("htod", "htoh", "hosttodevice")), ("d2h", ("dtoh", "devicetohost"))):
-        if any(sign in lower for sign in signs):
+    """Which copy `Memcpy HtoD (Pageable -> Device)` and its like are; host to host counts as h2d, peers' as d2d."""
+    plain = re.sub(r"[\W_]", "", name.lower())
+    for what, signs in (("h2d", ("htod", "htoh", "h2d", "hosttodevice")), ("d2h", ("dtoh", "d2h", "devicetohost"))):
+        if any(sign in plain for sign in signs):
             return what
     return "d2d"
+
+
+def _function(text: str) -> str:
+    """A kernel's own name: without return type, template arguments and parameters."""
+    for anonymous in ("(anonymous namespace)::", "<unnamed>::", "void "):
+        text = text.replace(anonymous, "")
+    return text.lstrip().split("<", 1)[0].split("(", 1)[0]

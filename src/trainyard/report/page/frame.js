@@ -86,7 +86,8 @@ function shareCell(part, most) {
 }
 
 /**
- * A table whose columns sort on a click. A column: {head, of(row) the value, show(row) the cell, number, first: sorted by at the beginning}.
+ * A table whose columns sort on a click. A column: {head, of(row) the value, show(row) the cell, number, first: sorted by at the beginning}; without
+ * a first one the rows keep their order until then.
  * `mark(row, line)` dresses a line and runs again when the state changes; beyond `limit` rows a button shows the rest.
  */
 function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
@@ -102,9 +103,10 @@ function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
   }
 
   function fill() {
-    const { of } = columns[sorted];
+    const of = columns[sorted]?.of;
     const order = (a, b) => (typeof of(a) === "number" ? of(a) - of(b) : String(of(a)).localeCompare(String(of(b))));
-    const shown = [...rows].sort((a, b) => order(a, b) * (down ? -1 : 1)).slice(0, all ? undefined : limit);
+    const ordered = of ? [...rows].sort((a, b) => order(a, b) * (down ? -1 : 1)) : rows;
+    const shown = ordered.slice(0, all ? undefined : limit);
     heads.forEach((head, at) => (at === sorted ? head.setAttribute("aria-sort", down ? "descending" : "ascending") : head.removeAttribute("aria-sort")));
     body.replaceChildren(...shown.map(lineOf));
     more.hidden = shown.length === rows.length;

@@ -99,3 +99,13 @@ function nameCell(name, find) {
   };
   return el("button", { type: "button", class: "name", title: `${name}\nClick to find it in the timeline`, onclick: go }, name);
 }
+
+/** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
+function facts({ title, note, columns, rows }, at) {
+  const card = section(`facts${at}`, title, note, { csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
+  card.append(sortable(title, columns.map(({ head, digits }, place) => ({
+    head, number: digits !== null,
+    of: (row) => row[place] ?? (digits === null ? "" : -1),
+    show: (row) => (row[place] === null ? "" : digits === null ? el("span", { class: "name", title: row[place] }, row[place]) : fixed(row[place], digits)),
+  })), rows, { limit: SHORT }));
+}

@@ -28,7 +28,9 @@ def build(flags: tuple[str, ...] = _FLAGS, into: Path = _HERE / "native.so") -> 
     with tempfile.TemporaryDirectory(dir=into.parent) as folder:
         made = Path(folder) / into.name
         try:
-            done = subprocess.run([*compiler, *flags, "-o", str(made), *sources], capture_output=True, text=True)
+            done = subprocess.run(
+                [*compiler, *flags, "-o", str(made), *sources], capture_output=True, text=True, check=False
+            )
         except OSError as error:
             return f"{compiler[0]}: {error.strerror}"
         if done.returncode:

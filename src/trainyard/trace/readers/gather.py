@@ -9,16 +9,20 @@ import numpy as np
 
 from trainyard.errors import BadFile
 from trainyard.events import I64, Collective, Events
-from trainyard.trace.assemble import DeviceTable, Facts, HostTable, StreamWaits, assemble
+from trainyard.trace.assemble import (
+    DEVICE_KINDS,
+    HOST_KINDS,
+    WAIT_KINDS,
+    DeviceTable,
+    Facts,
+    HostTable,
+    StreamWaits,
+    assemble,
+)
 
 MARK = "ProfilerStep#"
 """What the annotations of steps begin with in `Events`."""
-STATED = "class::"
-"""What the host span of an operation begins with whose class the file states; `trace.ops` takes it at its word."""
 _FARTHEST = 2**62
-_HOST_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8, np.int32)
-_DEVICE_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8)
-_WAIT_KINDS = (np.int64, np.int32, np.int32, np.int32)
 
 
 def experimental(files: str, unproven: str) -> str:
@@ -105,7 +109,7 @@ class Gather:
         """One `Events` for each device with work. Raises `BadFile` where none has any."""
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no work of a device.", "Was kernel tracing on?")
-        spans: list[Any] = _columns(self._host, _HOST_KINDS)
+        spans: list[Any] = _columns(self._host, HOST_KINDS)
         host = HostTable(*spans, collectives=self._of_host)
         table = np.array(self._device, np.int64)
         once = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
@@ -125,14 +129,14 @@ class Gather:
                 host_name=host_name,
                 notes=tuple(notes),
             )
-            waits = StreamWaits(*_columns(self._waits, _WAIT_KINDS))
+            waits = StreamWaits(*_columns(self._waits, WAIT_KINDS))
             made.extend(assemble(facts, host, self._device_table(table, rows), waits, MARK))
         return tuple(made)
 
     def _device_table(self, table: I64, rows: I64) -> DeviceTable:
         place_of = {row: place for place, row in enumerate(rows.tolist())} if self._of_device else {}
         collectives = {place_of[row]: found for row, found in self._of_device.items() if row in place_of}
-        columns: list[Any] = [column.astype(kind) for column, kind in zip(table[rows].T, _DEVICE_KINDS)]
+        columns: list[Any] = [column.astype(kind) for column, kind in zip(table[rows].T, DEVICE_KINDS)]
         return DeviceTable(*columns, collectives=collectives)
 
     def _losses(self, twice: int, homeless: int) -> list[str]:

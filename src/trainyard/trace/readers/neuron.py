@@ -14,8 +14,9 @@ import msgspec
 from trainyard.errors import BadFile
 from trainyard.events import KERNEL, OP, Collective, Events
 from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.trace.ops import STATED
 from trainyard.trace.readers import files, hlo
-from trainyard.trace.readers.gather import STATED, Gather, experimental
+from trainyard.trace.readers.gather import Gather, experimental
 
 NOTE = experimental(
     "Neuron device profiles",

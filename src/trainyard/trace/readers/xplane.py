@@ -18,9 +18,10 @@ from typing import NamedTuple
 from trainyard.errors import BadFile
 from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, Collective, Events
 from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.trace.ops import STATED
 from trainyard.trace.readers import files, hlo
 from trainyard.trace.readers.annotate import add_range, copy_name
-from trainyard.trace.readers.gather import MARK, STATED, Gather, experimental
+from trainyard.trace.readers.gather import MARK, Gather, experimental
 from trainyard.trace.readers.proto import (
     FIXED64,
     LENGTH,

@@ -1,0 +1,96 @@
+"""Tables that a report shows where their subject is there: ops below the roofline, who came last, bandwidths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard import units, words
+from trainyard.report.view import Cell, Column, Table
+from trainyard.trace.bandwidth import Bandwidth
+from trainyard.trace.lateness import Lateness
+from trainyard.trace.measure import Measured
+from trainyard.trace.roofline import OpRow, op_roofline
+
+_ROWS = 40
+
+
+def tables(measured: Measured) -> tuple[Table, ...]:
+    """Those that have something to say."""
+    found = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
+    return tuple(table for table in found if table.rows)
+
+
+def ops(measured: Measured) -> Table:
+    """The ops that lie furthest below what they could reach, in ns a step."""
+    found = op_roofline(measured)
+    covered = units.show_share(found.known_ns, found.compute_ns) if found.compute_ns else "none"
+    known = [row for row in found.rows if row.flops is not None or row.bytes is not None]
+    return Table(
+        title="Ops against the roofline",
+        note=" ".join((f"Formulas cover {covered} of compute time.", *found.notes)),
+        columns=_columns("Op", "Shapes", "Bound", Calls=0, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
+        rows=tuple(_op(row) for row in known[:_ROWS]),
+    )
+
+
+def _op(row: OpRow) -> tuple[Cell, ...]:
+    bound = row.bound if row.bound != "unknown" else ""
+    return (
+        row.op,
+        row.shape,
+        f"{bound}, at most" if row.at_most else bound,
+        row.count,
+        row.ns / 1e6,
+        None if row.reachable_ns is None else row.reachable_ns / 1e6,
+        None if row.loss_ns is None else row.loss_ns / 1e6,
+        None if row.flops_rate is None else row.flops_rate / 1e12,
+        None if row.bytes_rate is None else row.bytes_rate / 1e9,
+    )
+
+
+def lateness(rows: Sequence[Lateness]) -> Table:
+    """Who came last to collectives, how often, and what that cost the others."""
+    return Table(
+        title="Who came last",
+        note="In full steps. What the others waited, in ms: exposed, where no compute hid it, and in all.",
+        columns=_columns("Rank", Last=0, Of=0, Exposed=3, All=3),
+        rows=tuple(
+            (str(row.rank), row.last, row.met, row.exposed_ns / 1e6, row.waited_ns / 1e6) for row in rows if row.last
+        ),
+    )
+
+
+def bandwidths(rows: Sequence[Bandwidth]) -> Table:
+    """How fast collectives moved their data."""
+    return Table(
+        title="Collectives' bandwidth",
+        note="In MB, µs and GB/s; medians. Bus bandwidth as nccl-tests defines it. Timed from the last arrival "
+        "to the end, or, where that is not known, by the shortest member: a lower bound.",
+        columns=_columns(
+            "Collective", "Group", "Timed by", Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2
+        ),
+        rows=tuple(_bandwidth(row) for row in rows[:_ROWS]),
+    )
+
+
+def _bandwidth(row: Bandwidth) -> tuple[Cell, ...]:
+    return (
+        words.COLLECTIVES[row.collective].label,
+        row.group,
+        "last arrival" if row.from_last else "shortest member",
+        row.members or None,
+        row.size / 1e6,
+        row.count,
+        row.time_ns / 1e3,
+        row.algbw / 1e9,
+        *(None if rate is None else rate / 1e9 for rate in (row.busbw, row.slowest, row.fastest)),
+    )
+
+
+def _columns(*texts: str, **numbers: int) -> tuple[Column, ...]:
+    """Columns of text, then of numbers with so many decimals."""
+    heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
+    return (
+        *(Column(head=head) for head in texts),
+        *(Column(head=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
+    )
