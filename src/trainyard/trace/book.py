@@ -55,7 +55,7 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
     order = np.lexsort((intervals.key, start))
     taken = np.empty((2, 0), np.int64)
     for kind in range(kinds):
-        rows, begin, end = _first_come(order[intervals.kind[order] == kind], start, stop)
+        rows, begin, end = first_come(order[intervals.kind[order] == kind], start, stop)
         if not len(rows):
             continue
         np.add.at(unions, *_lengths((np.zeros(len(rows), np.int64) + kind), begin, end, bounds))
@@ -66,19 +66,19 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
         part = np.searchsorted(bounds, piece_begin, "right") - 1
         np.add.at(owned, (part, key[pieces]), length)
         np.add.at(by_interval, rows[pieces], length)
-        taken = _merge(taken, np.stack([begin, end]))
+        taken = merge(taken, np.stack([begin, end]))
 
     by_key = order[np.argsort(intervals.key[order], kind="stable")]
     edges = np.searchsorted(intervals.key[by_key], np.arange(keys + 1))
     for key in range(keys):
-        rows, begin, end = _first_come(by_key[edges[key] : edges[key + 1]], start, stop)
+        rows, begin, end = first_come(by_key[edges[key] : edges[key + 1]], start, stop)
         np.add.at(live, *_lengths(np.full(len(rows), key, np.int64), begin, end, bounds))
 
     owned[:, keys] = np.diff(bounds) - owned.sum(axis=1)
     return Booking(owned, live, unions, by_interval)
 
 
-def _first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
+def first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
     """Of intervals sorted by start, the disjoint stretch each one owns where the earlier start goes first."""
     begin, end = start[rows], stop[rows]
     latest = np.maximum.accumulate(end)
@@ -90,13 +90,15 @@ def _first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
 def cut(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
     """Disjoint stretches cut at the bounds they straddle: (row of the stretch, begin, end) of each piece."""
     first = np.searchsorted(bounds, begin, "right")
-    last = np.searchsorted(bounds, end, "left")
-    pieces = np.repeat(np.arange(len(begin)), last - first + 1)
-    place = np.arange(len(pieces)) - np.repeat(np.cumsum(last - first + 1) - (last - first + 1), last - first + 1)
+    inside = np.searchsorted(bounds, end, "left") - first
+    if not inside.any():
+        return np.arange(len(begin)), begin, end
+    pieces = np.repeat(np.arange(len(begin)), inside + 1)
+    place = np.arange(len(pieces)) - np.repeat(np.cumsum(inside + 1) - (inside + 1), inside + 1)
     inner = first[pieces] + place
     top = len(bounds) - 1
     piece_begin = np.where(place == 0, begin[pieces], bounds[np.clip(inner - 1, 0, top)])
-    piece_end = np.where(inner >= last[pieces], end[pieces], bounds[np.clip(inner, 0, top)])
+    piece_end = np.where(place >= inside[pieces], end[pieces], bounds[np.clip(inner, 0, top)])
     return pieces, piece_begin, piece_end
 
 
@@ -122,7 +124,7 @@ class _Measure:
         return self.until(end) - self.until(begin)
 
 
-def _merge(a: I64, b: I64) -> I64:
+def merge(a: I64, b: I64) -> I64:
     """The union of two sorted disjoint unions, sorted and disjoint."""
     both = np.concatenate([a, b], axis=1)
     begin, end = both[:, np.argsort(both[0], kind="stable")]

@@ -54,10 +54,14 @@ def innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:
     """
     rows = rows[stop[rows] > start[rows]]
     n = len(rows)
-    edges = np.concatenate([start[rows], stop[rows]])
-    opens = np.concatenate([np.ones(n, np.int8), np.zeros(n, np.int8)])
-    place = np.arange(n)
     # At one instant spans close inner first (a later row is inside), then open outer first.
-    order = np.lexsort((np.concatenate([place, -place]), opens, edges))
-    owner = np.concatenate([rows, parent[rows]]).astype(np.int32)
-    return edges[order], owner[order]
+    inner_first = rows[::-1]
+    closing = inner_first[np.argsort(stop[inner_first], kind="stable")]
+    opened, closed = start[rows], stop[closing]
+    edges, owner = np.empty(2 * n, np.int64), np.empty(2 * n, np.int32)
+    for time, of, place in (
+        (opened, rows, np.arange(n) + np.searchsorted(closed, opened, "right")),
+        (closed, parent[closing], np.arange(n) + np.searchsorted(opened, closed, "left")),
+    ):
+        edges[place], owner[place] = time, of
+    return edges, owner
