@@ -1,4 +1,4 @@
-"""Writes docs/reference.md from the code: commands, exit codes, job keys, settings, words, doors, machines.
+"""Writes docs/reference.md from the code: commands, exit codes, job keys, settings, words, doors, rules, machines.
 
     python docs/reference.py
 
@@ -23,6 +23,7 @@ PAGE = ROOT / "docs" / "reference.md"
 SETTINGS = {
     "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
     "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
+    "TRAINYARD_PURE": "Anything: reads traces without the compiled scanner. Default: it is used where it was built.",
     "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",
 }
 """Environment variables that trainyard reads; a test compares them with the code."""
@@ -40,6 +41,8 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word]] = {
     "How an entry is known": words.HOWS,
     "Bases of a ledger": words.BASES,
     "Clock alignment": words.ALIGNMENTS,
+    "What memory is held for": words.MEMORY,
+    "Why an allocation failed": words.SHORTAGES,
     "Reductions": words.REDUCES,
     "Verdicts": words.VERDICTS,
     "Severities": words.SEVERITIES,
@@ -58,6 +61,7 @@ def render() -> str:
         *_settings(),
         *_words(),
         *_doors(),
+        *_rules(),
         *_machines(),
     ]
     return "\n\n".join(parts) + "\n"
@@ -158,8 +162,34 @@ def _doors() -> Iterable[str]:
         rows = [(f"`{name}{_signature(method)}`", _sentence(method.__doc__)) for name, method in methods]
         rows += [(f"`{name}: {kind}`", "") for name, kind in protocol.__annotations__.items()]
         yield _table(("part", "is"), rows)
-        built_in = [(f"`{name}`", _sentence(type(plugin).__doc__)) for name, plugin in _ours(door).items()]
+        built_in = [(f"`{name}`", _sentence(_said_of(plugin))) for name, plugin in _ours(door).items()]
         yield _table(("built in", "is"), built_in)
+
+
+def _said_of(plugin: object) -> str | None:
+    """A plugin's docstring; a rule is a file of its own, and its docstring is the file's, less its name."""
+    doc = type(plugin).__doc__
+    return doc if doc else (inspect.getdoc(inspect.getmodule(type(plugin))) or "").partition(": ")[2]
+
+
+HEADINGS = ("What it does", "Why it matters", "Example", "Remedy")
+"""Of a rule's docstring, in this order; a test checks that each rule has them."""
+
+
+def _rules() -> Iterable[str]:
+    yield "## Rules"
+    yield (
+        "What `trainyard trace` and `trainyard report` look for. A finding names the account, the cost in time a step, "
+        "the evidence, the remedy, and how sure the rule is."
+    )
+    for name, plugin in _ours("detectors").items():
+        doc = inspect.getdoc(inspect.getmodule(type(plugin))) or ""
+        title, _, text = doc.partition("\n\n")
+        yield f"### {name}"
+        sentence = " ".join(title.split()).partition(": ")[2]
+        yield sentence[:1].upper() + sentence[1:]
+        said = re.split(rf"(?m)^({'|'.join(HEADINGS)}): ", text)[1:]
+        yield "\n".join(f"- **{head}:** {' '.join(body.split())}" for head, body in zip(said[::2], said[1::2]))
 
 
 def _signature(method: Callable[..., object]) -> str:

@@ -9,11 +9,13 @@ from typing import NamedTuple
 from trainyard.cli.output import say
 from trainyard.compare.side import Side
 from trainyard.errors import BadFile, UnknownName
+from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.record import Run
 from trainyard.report.build import view_of_run, view_of_traces
 from trainyard.report.view import View
 from trainyard.store.store import Store
-from trainyard.trace.measure import Measured, measure, read
+from trainyard.trace.measure import Measured
+from trainyard.trace.ranks import measure_files
 
 
 class Named(NamedTuple):
@@ -48,22 +50,24 @@ def find(name: str) -> Named:
     """Raises `UnknownName` for a name that is neither a path nor a run. A run is found without its broken traces."""
     path = Path(name)
     if path.exists() and not (path / "run.json").is_file():
-        return Named(_short(path), measured=measure(read([path])))
+        return Named(_short(path), measured=measure_files([path]))
     kept = Store(say=say)
     folder = kept.find(name)
     run = kept.load(name)
     traces = [folder / relative for relative in run.trace if (folder / relative).is_file()]
     try:
-        measured = measure(read(traces), source=run.id, axis=run.job.layout.only_axis) if traces else None
+        measured = measure_files(traces, source=run.id, axis=run.job.layout.only_axis) if traces else None
     except BadFile as error:
         say(f"{error} Run {run.id} is taken without its traces.")
         measured = None
     return Named(run.id if path.exists() or run.id.startswith(name) else name, measured, run)
 
 
-def find_traces(paths: Sequence[str], window: str) -> Measured:
+def find_traces(
+    paths: Sequence[str], window: str = "steps", engine: str = "auto", how: Reading = AS_WRITTEN
+) -> Measured:
     """Many paths are one job's ranks."""
-    return measure(read([Path(path) for path in paths]), "all" if window == "all" else "steps")
+    return measure_files([Path(path) for path in paths], "all" if window == "all" else "steps", engine=engine, how=how)
 
 
 def _short(path: Path) -> str:

@@ -3,46 +3,155 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from trainyard.cli.output import console, say
-from trainyard.ledger import to_json
+from trainyard.cli.output import console, print_json, say
+
+if TYPE_CHECKING:
+    from trainyard.trace.measure import Measured
+
+_PEERS = ("hta", "tracelens")
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--window",
-    type=click.Choice(["steps", "all"]),
+    type=click.Choice(["steps", "all", *_PEERS]),
     default="steps",
     show_default=True,
-    help="Book each step, or the whole window as one.",
+    help="Book each step, or the whole window as one; or show the figures as another tool defines them.",
 )
+@click.option(
+    "--mark", default="ProfilerStep#", show_default=True, help="What the annotations around steps begin with."
+)
+@click.option("--what-if", "supposed", multiple=True, help="Predict the step with CHANGE: network=2x, no-stragglers, …")
+@click.option("--sql", help="Answer a QUERY over the events, ledgers and findings (extra `sql`).")
+@click.option("--engine", default="auto", show_default=True, help="Where ranks are analysed: serial, processes, ray.")
+@click.option("--limit", default="64 GiB", show_default=True, help="How much a file may come to when unpacked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ledgers as JSON.")
 @click.option("--page", type=click.Path(), help="Write the HTML page here too.")
-@click.option("--top", default=8, show_default=True, help="How many kernels to list.")
+@click.option("--top", default=8, show_default=True, help="How many rows of each table to list.")
 @click.option("--parts", "all_parts", is_flag=True, help="List every rank's every step.")
-def command(paths: tuple[str, ...], window: str, as_json: bool, page: str | None, top: int, all_parts: bool) -> None:
+def command(
+    paths: tuple[str, ...],
+    window: str,
+    mark: str,
+    supposed: tuple[str, ...],
+    sql: str | None,
+    engine: str,
+    limit: str,
+    as_json: bool,
+    page: str | None,
+    top: int,
+    all_parts: bool,
+) -> None:
     """Where every nanosecond of a training step went: profiler files (or folders of them) of one or many ranks.
 
-    Reads Kineto JSON, plain or gzipped: what torch.profiler writes, on CUDA, ROCm or the CPU alone.
+    Reads what torch.profiler writes (CUDA, ROCm or the CPU alone), plain, gzipped or zipped; rocprofv3's JSON and
+    pftrace, XLA's xplane.pb, Nsight Systems' SQLite and Neuron's JSON exports; and torch's memory snapshots.
     """
     from trainyard.cli.named import find_traces
+    from trainyard.plugins import Reading
+    from trainyard.trace.memory.snapshot import is_snapshot
+    from trainyard.units import parse_size
+
+    if len(paths) == 1 and is_snapshot(Path(paths[0])):
+        _memory(Path(paths[0]), as_json, page, top)
+        return
+    measured = find_traces(paths, window, engine, Reading(parse_size(limit), mark))
+    if window in _PEERS:
+        _reconcile(measured, window, as_json)
+    elif sql:
+        _answer(measured, sql, as_json)
+    elif supposed:
+        _suppose(measured, supposed, as_json, page)
+    else:
+        _show(measured, as_json, page, top, all_parts)
+
+
+def _show(measured: Measured, as_json: bool, page: str | None, top: int, all_parts: bool) -> None:
+    from trainyard.ledger import to_json
     from trainyard.report.build import view_of_traces
 
-    measured = find_traces(paths, window)
     if as_json:
         click.echo(to_json(measured.ledgers))
     else:
         from trainyard.report.terminal import print_parts, print_view
 
-        view = view_of_traces(measured, draw=False)
         out = console()
-        print_view(view, out, top)
+        print_view(view_of_traces(measured, draw=False), out, top)
         print_parts(measured.ledgers, out, everything=all_parts)
     if page:
-        from trainyard.report import html
+        _write(measured, page)
 
-        html.write(view_of_traces(measured), Path(page))
+
+def _write(measured: Measured, page: str) -> None:
+    from trainyard.report import html
+    from trainyard.report.build import view_of_traces
+
+    html.write(view_of_traces(measured), Path(page))
+    say(f"wrote {page}")
+
+
+def _memory(path: Path, as_json: bool, page: str | None, top: int) -> None:
+    """A snapshot of the allocator's memory."""
+    import msgspec
+
+    from trainyard import __version__
+    from trainyard.report import memory
+    from trainyard.report.memory_terminal import print_memory
+    from trainyard.trace.memory.measure import measure, record
+
+    snapshot, devices = measure(path)
+    view = memory.view_of(snapshot, memory.busiest(devices), devices, f"trainyard {__version__}")
+    if as_json:
+        click.echo(msgspec.json.encode([record(snapshot, device) for device in devices]))
+    else:
+        print_memory(view, console(), top)
+    if page:
+        memory.write(view, Path(page))
         say(f"wrote {page}")
+
+
+def _reconcile(measured: Measured, tool: str, as_json: bool) -> None:
+    """The figures that another tool would give, and why they are not ours."""
+    from trainyard.report.terminal import print_table
+    from trainyard.trace import reconcile
+
+    figures = [(rank.events.rank, getattr(reconcile, tool)(rank.events)) for rank in measured.ranks]
+    if as_json:
+        print_json(
+            [
+                {
+                    "rank": rank,
+                    "tool": one.tool,
+                    "window_ns": one.window,
+                    "ns": dict(one.figures),
+                    "differs": one.differs,
+                }
+                for rank, one in figures
+            ]
+        )
+        return
+    from trainyard.report.facts import reconciled
+
+    print_table(reconciled(figures), console())
+
+
+def _suppose(measured: Measured, supposed: tuple[str, ...], as_json: bool, page: str | None) -> None:
+    """The ledger that would be measured, had the steps run as supposed."""
+    from trainyard.ledger import to_json
+    from trainyard.report.facts import predicted
+    from trainyard.report.terminal import print_table
+    from trainyard.trace.whatif.predict import what_if
+
+    prediction = what_if(measured, supposed)
+    if as_json:
+        click.echo(to_json(prediction.would.ledgers))
+    else:
+        print_table(predicted(measured.mean, prediction), console())
+    if page:
+        _write(prediction.would, page)

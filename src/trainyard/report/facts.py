@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import units, words
+from trainyard.ledger import Ledger
 from trainyard.report.view import Cell, Column, Table
 from trainyard.trace.bandwidth import Bandwidth
 from trainyard.trace.lateness import Lateness
 from trainyard.trace.measure import Measured
+from trainyard.trace.reconcile import Figures
 from trainyard.trace.roofline import OpRow, op_roofline
+from trainyard.trace.whatif.predict import Prediction
 
 _ROWS = 40
 
@@ -27,7 +30,7 @@ def ops(measured: Measured) -> Table:
     known = [row for row in found.rows if row.flops is not None or row.bytes is not None]
     return Table(
         title="Ops against the roofline",
-        note=" ".join((f"Formulas cover {covered} of compute time.", *found.notes)),
+        notes=(f"Formulas cover {covered} of compute time.", *found.notes),
         columns=_columns("Op", "Shapes", "Bound", Calls=0, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
         rows=tuple(_op(row) for row in known[:_ROWS]),
     )
@@ -52,7 +55,7 @@ def lateness(rows: Sequence[Lateness]) -> Table:
     """Who came last to collectives, how often, and what that cost the others."""
     return Table(
         title="Who came last",
-        note="In full steps. What the others waited, in ms: exposed, where no compute hid it, and in all.",
+        notes=("In full steps. What the others waited, in ms: exposed, where no compute hid it, and in all.",),
         columns=_columns("Rank", Last=0, Of=0, Exposed=3, All=3),
         rows=tuple(
             (str(row.rank), row.last, row.met, row.exposed_ns / 1e6, row.waited_ns / 1e6) for row in rows if row.last
@@ -64,8 +67,10 @@ def bandwidths(rows: Sequence[Bandwidth]) -> Table:
     """How fast collectives moved their data."""
     return Table(
         title="Collectives' bandwidth",
-        note="In MB, µs and GB/s; medians. Bus bandwidth as nccl-tests defines it. Timed from the last arrival "
-        "to the end, or, where that is not known, by the shortest member: a lower bound.",
+        notes=(
+            "In MB, µs and GB/s; medians. Bus bandwidth as nccl-tests defines it.",
+            "Timed from the last arrival to the end, or where that is not known by the shortest member: a lower bound.",
+        ),
         columns=_columns(
             "Collective", "Group", "Timed by", Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2
         ),
@@ -84,6 +89,35 @@ def _bandwidth(row: Bandwidth) -> tuple[Cell, ...]:
         row.time_ns / 1e3,
         row.algbw / 1e9,
         *(None if rate is None else rate / 1e9 for rate in (row.busbw, row.slowest, row.fastest)),
+    )
+
+
+def reconciled(figures: Sequence[tuple[int, Figures]]) -> Table:
+    """Each rank by the rules of another tool, and how they differ from ours."""
+    tool, first = figures[0][1].tool, figures[0][1]
+    return Table(
+        title=f"By {tool}'s definitions",
+        notes=first.differs,
+        columns=(Column(head="Figure"), *(Column(head=f"rank {rank}, ns", digits=0) for rank, _ in figures)),
+        rows=tuple((figure.name, *(one.ns(figure.name) for _, one in figures)) for figure in first.figures),
+    )
+
+
+def predicted(mean: Ledger, found: Prediction) -> Table:
+    """The mean step as measured and as supposed, account by account; the changes sum to the change of the step."""
+    before, after = mean.wall_ns, found.mean.wall_ns
+    share = units.show_share(after - before, before) if before else ""
+    rows = [(change.account.label, change.before_ns, change.after_ns) for change in found.changes]
+    rows.sort(key=lambda row: -abs(row[2] - row[1]))
+    rows.append(("Step", before, after))
+    return Table(
+        title=f"With {', '.join(found.supposed)}",
+        notes=(
+            f"Predicted by replaying the steps' dependencies: {units.show_time(before)} → {units.show_time(after)} "
+            f"({share}). What a change would alter beyond them (caches, clocks, other work) is not in it.",
+        ),
+        columns=_columns("Account", **{"measured ms": 3, "predicted ms": 3, "change ms": 3}),
+        rows=tuple((label, was / 1e6, now / 1e6, (now - was) / 1e6) for label, was, now in rows),
     )
 
 

@@ -47,6 +47,11 @@ def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = 
         console.print(Text(f"{len(parts) - len(shown)} more: --parts lists all, --json has every entry.", style="dim"))
 
 
+def print_table(table: Facts, console: Console, top: int | None = None) -> None:
+    """One table by itself; all of its rows unless `top` says how many."""
+    console.print(_table(table, len(table.rows) if top is None else top))
+
+
 def _parts(view: View, kernels: int) -> list[RenderableType]:
     parts: list[RenderableType] = [
         Text(plain(view.title), style="bold"),
@@ -141,8 +146,8 @@ def _table(table: Facts, most: int) -> Group:
             drawn.add_column(head, justify="right", no_wrap=True)
     for row in table.rows[:most]:
         drawn.add_row(*(Text(_cell(cell, column)) for cell, column in zip(row, table.columns)))
-    left = f" {len(table.rows) - most} more rows are on the page." if len(table.rows) > most else ""
-    return Group(drawn, Text(plain(table.note + left), style="dim"))
+    left = [f"{len(table.rows) - most:,} more on the page."] if len(table.rows) > most else []
+    return Group(drawn, *(Text(plain(note), style="dim") for note in (*table.notes, *left)))
 
 
 def _cell(cell: Cell, column: Column) -> str:

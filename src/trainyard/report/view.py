@@ -107,11 +107,11 @@ Cell = str | int | float | None
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows in an order that means something, the most important first; `note` says what they rest on. None is
+    """Rows in an order that means something, the most important first; `notes` say what they rest on. None is
     unknown."""
 
     title: str
-    note: str
+    notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 

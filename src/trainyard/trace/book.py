@@ -11,11 +11,14 @@ the measure function of their union.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from trainyard.events import I8, I32, I64
+
+_BLOCK = 1 << 16
 
 
 class Intervals(NamedTuple):
@@ -58,21 +61,23 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
         rows, begin, end = first_come(order[intervals.kind[order] == kind], start, stop)
         if not len(rows):
             continue
-        np.add.at(unions, *_lengths((np.zeros(len(rows), np.int64) + kind), begin, end, bounds))
         free = _Measure(taken)
-        key = intervals.key[rows]
-        pieces, piece_begin, piece_end = cut(begin, end, bounds)
-        length = (piece_end - piece_begin) - free.between(piece_begin, piece_end)
-        part = np.searchsorted(bounds, piece_begin, "right") - 1
-        np.add.at(owned, (part, key[pieces]), length)
-        np.add.at(by_interval, rows[pieces], length)
+        for some in _blocks(len(rows)):
+            row, part, piece_begin, piece_end = _in_parts(rows[some], begin[some], end[some], bounds)
+            length = piece_end - piece_begin
+            np.add.at(unions, (part, kind), length)
+            length -= free.between(piece_begin, piece_end)
+            np.add.at(owned, (part, intervals.key[row]), length)
+            np.add.at(by_interval, row, length)
         taken = merge(taken, np.stack([begin, end]))
 
     by_key = order[np.argsort(intervals.key[order], kind="stable")]
     edges = np.searchsorted(intervals.key[by_key], np.arange(keys + 1))
     for key in range(keys):
         rows, begin, end = first_come(by_key[edges[key] : edges[key + 1]], start, stop)
-        np.add.at(live, *_lengths(np.full(len(rows), key, np.int64), begin, end, bounds))
+        for some in _blocks(len(rows)):
+            _, part, piece_begin, piece_end = _in_parts(rows[some], begin[some], end[some], bounds)
+            np.add.at(live, (part, key), piece_end - piece_begin)
 
     owned[:, keys] = np.diff(bounds) - owned.sum(axis=1)
     return Booking(owned, live, unions, by_interval)
@@ -102,10 +107,15 @@ def cut(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
     return pieces, piece_begin, piece_end
 
 
-def _lengths(column: I64, begin: I64, end: I64, bounds: I64) -> tuple[tuple[I64, I64], I64]:
-    """((part, column), length) of each piece, as np.add.at wants them."""
-    pieces, piece_begin, piece_end = cut(begin, end, bounds)
-    return (np.searchsorted(bounds, piece_begin, "right") - 1, column[pieces]), piece_end - piece_begin
+def _in_parts(rows: I64, begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64, I64]:
+    """(row, part, begin, end) of each piece of disjoint stretches, which lie within the bounds."""
+    pieces, begin, end = cut(begin, end, bounds)
+    return rows[pieces], np.searchsorted(bounds, begin, "right") - 1, begin, end
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    """Rows by the block: what is computed on the way to a sum need not stand whole."""
+    return (slice(first, first + _BLOCK) for first in range(0, n, _BLOCK))
 
 
 class _Measure:

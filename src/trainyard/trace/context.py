@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from ctypes import CDLL, byref
 from typing import NamedTuple, cast
 
@@ -11,6 +12,7 @@ from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, Host
 from trainyard.trace.causes import host_cause
 from trainyard.trace.native import Facts, library
+from trainyard.trace.nest import rows_of
 from trainyard.trace.ops import class_of
 
 PHASES = list(words.PHASES)
@@ -53,9 +55,10 @@ _Inherited = tuple[I8, I32, I8, I8]
 
 def _inherit(host: Host, by_name: list[_Facts], knows_autograd: bool) -> _Inherited:
     n = len(host)
-    phase, module, op_class, cause = [-1] * n, [-1] * n, [-1] * n, [-1] * n
+    phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
+    module = array("i", [-1]) * n
     module_of_seq: dict[int, int] = {}
-    rows = zip(host.name.tolist(), host.what.tolist(), host.parent.tolist(), host.seq.tolist(), host.backward.tolist())
+    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward)
     for row, (name, what, parent, seq, backward) in enumerate(rows):
         fixed, engine, is_module, own_class, own_cause = by_name[name]
         above = phase[parent] if parent >= 0 else -1

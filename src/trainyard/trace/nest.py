@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.events import I32, I64
 from trainyard.trace.native import library
 
 _TICK = 2_000
 """ns: a stamp of whole microseconds is off by up to one at either end."""
+_BLOCK = 1 << 14
 
 
 def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
@@ -29,10 +35,10 @@ def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
 
 
 def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
-    parents = [-1] * len(start)
-    stops = stop.tolist()
+    # Arrays of machine numbers: a list would hold an object for each.
+    parents, stops = array("i", [-1]) * len(start), array("q", stop.tobytes())
     open_on: dict[int, list[int]] = {}
-    for row, (begin, end, lane) in enumerate(zip(start.tolist(), stop.tolist(), thread.tolist())):
+    for row, (begin, end, lane) in enumerate(rows_of(start, stop, thread)):
         stack = open_on.get(lane)
         if stack is None:
             stack = open_on[lane] = []
@@ -46,6 +52,12 @@ def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
                 break
         stack.append(row)
     return np.array(parents, np.int32), np.array(stops, np.int64)
+
+
+def rows_of(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns as Python numbers, made a few thousand at a time."""
+    for first in range(0, len(columns[0]), _BLOCK):
+        yield from zip(*(column[first : first + _BLOCK].tolist() for column in columns))
 
 
 def innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:

@@ -3,12 +3,11 @@
 const SHORT = 12;
 
 function findings() {
-  const card = section("findings", "Findings", view.findings.length ? "costliest first; a cost is a step's, a gain is at most" : "", {
+  const card = section("findings", "Findings", view.findings.length ? "causes before symptoms; a cost is a step's, a gain is at most" : "", {
     csv: view.findings.length ? () => saveCsv("findings", findingRows()) : null,
   });
   if (!view.findings.length) card.append(el("p", { class: "empty" }, "No rule found anything to mend."));
-  const ordered = [...view.findings].sort((a, b) => b.cost_ns - a.cost_ns);
-  card.append(el("ol", { class: "findings" }, ...ordered.map(finding)));
+  card.append(el("ol", { class: "findings" }, ...view.findings.map(finding)));
 }
 
 function finding({ rule, severity, account, cost_ns, says, evidence, remedy, sure }) {
@@ -101,8 +100,8 @@ function nameCell(name, find) {
 }
 
 /** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
-function facts({ title, note, columns, rows }, at) {
-  const card = section(`facts${at}`, title, note, { csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
+function facts({ title, notes, columns, rows }, at) {
+  const card = section(`facts${at}`, title, notes.join(" "), { csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
   card.append(sortable(title, columns.map(({ head, digits }, place) => ({
     head, number: digits !== null,
     of: (row) => row[place] ?? (digits === null ? "" : -1),

@@ -1,0 +1,42 @@
+"""Tables as CSV (RFC 4180).
+
+Names come from files, and spreadsheets run a cell that looks like a formula. So a text that begins with `=`, `+`, `-`,
+`@`, a tab or a line's end is written after an apostrophe, as OWASP advises. Numbers are never touched.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from trainyard.trace.export.columns import Columns
+
+_DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def text(columns: Columns) -> str:
+    """A header and the table's rows; what is unknown is empty."""
+    return text_of(columns.names, columns.rows())
+
+
+def text_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A header and rows of plain values, None where unknown."""
+    out = io.StringIO(newline="")
+    write(names, rows, out)
+    return out.getvalue()
+
+
+def write(names: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
+    """As `text_of`, row by row. `out` was opened with `newline=""`."""
+    writer = csv.writer(out)
+    writer.writerow([_cell(name) for name in names])
+    writer.writerows([_cell(value) for value in row] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if value is None or isinstance(value, int | float):
+        return value
+    said = str(value)
+    return f"'{said}" if said.startswith(_DANGEROUS) else said

@@ -1,0 +1,86 @@
+"""A report as a file: its name's ending decides what is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.errors import BadInput
+from trainyard.ledger import Ledger, to_json
+from trainyard.report.atomic import replacing
+from trainyard.report.view import View
+from trainyard.trace.measure import Measured
+
+
+class Reported(NamedTuple):
+    """What there is to report. `ledgers`: of each part, and the mean last. `measured`: where the traces are at hand."""
+
+    view: View
+    ledgers: tuple[Ledger, ...]
+    measured: Measured | None = None
+
+
+def ending(path: Path) -> str:
+    """The ending that decides: known before anything is read. Raises `BadInput` for one that nothing is written for."""
+    if path.suffix.lower() not in _WRITERS:
+        raise BadInput(f"{path}: nothing is written as {path.suffix or 'a name without an ending'}.",
+                       f"End it in one of {', '.join(_WRITERS)}.")  # fmt: skip
+    return path.suffix.lower()
+
+
+def write(reported: Reported, path: Path) -> None:
+    """Raises `BadInput`, `MissingLibrary`, `PlaceUnwritable`."""
+    _WRITERS[ending(path)](reported, path)
+
+
+def _html(reported: Reported, path: Path) -> None:
+    from trainyard.report import html
+
+    html.write(reported.view, path)
+
+
+def _markdown(reported: Reported, path: Path) -> None:
+    from trainyard.report import markdown
+
+    _text(markdown.text(reported.view), path)
+
+
+def _csv(reported: Reported, path: Path) -> None:
+    from trainyard.report import csvs
+    from trainyard.trace.export.tables import ledger_table
+
+    _text(csvs.text(ledger_table(reported.ledgers)), path)
+
+
+def _json(reported: Reported, path: Path) -> None:
+    _text(to_json(reported.ledgers).decode() + "\n", path)
+
+
+def _xlsx(reported: Reported, path: Path) -> None:
+    from trainyard.report import xlsx
+
+    xlsx.write(reported.view, reported.ledgers, reported.measured, path)
+
+
+def _pftrace(reported: Reported, path: Path) -> None:
+    from trainyard.report import perfetto
+
+    if reported.measured is None:
+        raise BadInput("a Perfetto archive is made of traces, and there are none.", "Name a run that kept its traces.")
+    perfetto.write(reported.measured, path)
+
+
+def _text(text: str, path: Path) -> None:
+    with replacing(path) as partial:
+        partial.write_bytes(text.encode("utf-8", "replace"))
+
+
+_WRITERS: Mapping[str, Callable[[Reported, Path], None]] = {
+    ".html": _html,
+    ".md": _markdown,
+    ".csv": _csv,
+    ".json": _json,
+    ".xlsx": _xlsx,
+    ".pftrace": _pftrace,
+}
