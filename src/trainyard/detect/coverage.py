@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import units
-from trainyard.detect.wording import whole
-from trainyard.events import Events
-from trainyard.finding import Finding, Remedy, severity
+from trainyard.booked import Booked
+from trainyard.detect.wording import finding, matters
+from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
@@ -24,21 +24,21 @@ class Coverage:
     rule = "coverage"
     needs = ("ledger",)
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Events] | None) -> Sequence[Finding]:
+    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
         cost = ledger.unrecognised_ns
-        if not ledger.wall_ns or cost <= LEAST * ledger.wall_ns:
+        if not matters(ledger, cost, LEAST):
             return ()
-        unexplained = ledger.by_account().get(Account("unexplained"), 0)
-        return (
-            Finding(
-                rule=self.rule,
-                severity=severity(cost, ledger.wall_ns),
-                account=Account("unexplained"),
-                cost_ns=cost,
-                says=f"No rule claims {units.show_time(cost)} of {whole(ledger)}",
-                evidence=f"unexplained {units.show_time(unexplained)}, unrecognised kernels "
-                f"{units.show_time(cost - unexplained)}",
-                remedy=Remedy(says="Record CPU activity too, starting before the step."),
-                sure=1.0,
-            ),
+        account = Account("unexplained")
+        unexplained = ledger.by_account().get(account, 0)
+        kernels = units.show_time(cost - unexplained)
+        return finding(
+            self.rule,
+            ledger,
+            account,
+            cost,
+            "No rule claims",
+            evidence=f"unexplained {units.show_time(unexplained)}, unrecognised kernels {kernels}",
+            remedy="Record CPU activity too, starting before the step.",
+            wins=0,
+            sure=1.0,
         )

@@ -1,21 +1,34 @@
-"""Runs every detector behind the door and sorts what they find, dearest first."""
+"""Runs every detector behind the door and puts what they find in order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from trainyard import plugins
-from trainyard.events import Events
+from trainyard import plugins, words
+from trainyard.booked import Booked
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
+from trainyard.plugins import Detector
 from trainyard.record import Run
 
+_SYMPTOMS = ("launch_bound", "imbalance", "coverage")
+"""Rules that say where time goes, and name no call, rank or link that is at fault."""
 
-def findings(ledger: Ledger, run: Run | None = None, events: Sequence[Events] | None = None) -> list[Finding]:
-    """What all rules say of a mean ledger. A rule that lacks what it needs is silent."""
+
+def findings(
+    ledger: Ledger,
+    run: Run | None = None,
+    events: Sequence[Booked] | None = None,
+    rules: Iterable[Detector] | None = None,
+) -> list[Finding]:
+    """What all rules say of a mean ledger; a rule that lacks what it needs is silent. `rules`: these alone.
+
+    By severity; among equals a culprit stands before a symptom, and the dearer one before the cheaper.
+    """
     given = {"ledger": True, "run": run is not None, "events": events is not None}
     found: list[Finding] = []
-    for detector in plugins.load_all("detectors").values():
-        if all(given.get(need, False) for need in detector.needs):
+    for detector in plugins.load_all("detectors").values() if rules is None else rules:
+        if ledger.wall_ns and all(given.get(need, False) for need in detector.needs):
             found.extend(detector.check(ledger, run, events))
-    return sorted(found, key=lambda finding: -finding.cost_ns)
+    grave = list(words.SEVERITIES)
+    return sorted(found, key=lambda one: (grave.index(one.severity), one.rule in _SYMPTOMS, -one.cost_ns))

@@ -1,0 +1,128 @@
+"""What a rank's trace concluded, handed on as a noun (`Booked`) to rooms that may not import this one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.booked import Booked, Idle, Late, Part
+from trainyard.events import I32, I64, Events
+from trainyard.trace.book import cut
+from trainyard.trace.context import PHASES
+from trainyard.trace.idle import idle
+from trainyard.trace.measure import Measured, RankTrace
+from trainyard.trace.nest import innermost
+
+_MOST_ROWS = 8_000_000
+"""In all: what rules read lies in memory at once."""
+_WORKS = ("compute", "straggler", "comm", "copy")
+
+
+def all_booked(measured: Measured) -> list[Booked]:
+    """Of every rank; of so many that they hold more than `_MOST_ROWS` rows, of some evenly spread ones, and of the
+    one that the others wait for most."""
+    numbers = np.array(list(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank)), np.int32)
+    first = booked(measured.ranks[0], numbers)
+    many = max(1, _MOST_ROWS // max(1, len(first.start) + len(first.events.host)))
+    places = set(np.linspace(0, len(numbers) - 1, min(many, len(numbers))).astype(int).tolist())
+    late = max(measured.mean.late, key=lambda rank: measured.mean.late[rank], default=int(numbers[0]))
+    places |= set(np.flatnonzero(numbers == late).tolist())
+    return [first] + [booked(measured.ranks[place], numbers) for place in sorted(places - {0})]
+
+
+def booked(rank: RankTrace, ranks: I32) -> Booked:
+    """`ranks[place]` is the number of the rank at each place of `rank.waits.late`."""
+    one, events, context, waits = rank.classified, rank.events, rank.context, rank.waits
+    stretches = _idle_device(rank) if len(events.work) else _idle_cpu(rank)
+    return Booked(
+        events=events,
+        pairs=tuple((account, PHASES[phase]) for account, phase in rank.keys.pairs),
+        parts=tuple(
+            Part(label=part.label, start=part.start, stop=part.stop, partial=part.partial) for part in rank.parts
+        ),
+        start=one.start,
+        stop=one.stop,
+        key=one.key,
+        name=one.name,
+        module=one.module,
+        launcher=one.launcher,
+        begins=one.begins,
+        owned=rank.owned,
+        flops=rank.flops,
+        bytes=rank.bytes,
+        collectives=one.collectives,
+        idle=stretches,
+        waits=Late(start=waits.start, stop=waits.stop, key=waits.key, late=ranks[waits.late], ns=rank.waited),
+        phase=context.phase,
+        cause=context.cause,
+        causes=context.causes,
+        host_module=context.module,
+    )
+
+
+def _idle_device(rank: RankTrace) -> Idle:
+    """The booked idle stretches, cut where the innermost span of the launching thread changes."""
+    events, host, work = rank.events, rank.events.host, rank.events.work
+    start, stop, key = idle(events, rank.context, rank.keys)
+    # A stretch ends at or before the work that ends the gap, and no work starts inside a gap.
+    next_ = np.searchsorted(work.start, stop, "left").astype(np.int32)
+    thread = host.thread[work.call[next_]]
+    main = _innermost(events, events.main)
+    made: list[tuple[I64, I64, I64, I32]] = []
+    for number in np.flatnonzero(np.bincount(thread)).tolist():
+        rows = np.flatnonzero(thread == number)
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        own = main if number == events.main else _innermost(events, number)
+        edges = own.edges if own is main else np.sort(np.concatenate([own.edges, main.edges]), kind="stable")
+        piece, begin, end = cut(start[rows], stop[rows], edges)
+        blame = own.at(begin)
+        # A thread with nothing open waits for the main thread.
+        made.append((rows[piece], begin, end, np.where(blame < 0, main.at(begin), blame)))
+    if not made:
+        return _stretches(*(np.empty(0, np.int64) for _ in range(6)))
+    row, begin, end, blame = (np.concatenate(column) for column in zip(*made))
+    some = end > begin
+    row, begin, end, blame = row[some], begin[some], end[some], blame[some]
+    window = (rank.parts[0].start, rank.parts[-1].stop)
+    ns = np.clip(end, *window) - np.clip(begin, *window)
+    return _stretches(begin, end, key[row], ns, blame, next_[row])
+
+
+class _Innermost(NamedTuple):
+    """Of one thread: from edge[i] on, span owner[i] is innermost, -1 for none."""
+
+    edges: I64
+    owner: I32
+
+    def at(self, time: I64) -> I32:
+        if not len(self.edges):
+            return np.full(len(time), -1, np.int32)
+        place = np.searchsorted(self.edges, time, "right") - 1
+        return np.where(place >= 0, self.owner[np.maximum(place, 0)], -1).astype(np.int32)
+
+
+def _innermost(events: Events, thread: int) -> _Innermost:
+    host = events.host
+    return _Innermost(*innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread)))
+
+
+def _idle_cpu(rank: RankTrace) -> Idle:
+    """The training thread's stretches in which it did no work of the step."""
+    one = rank.classified
+    kinds = np.array([account.kind not in _WORKS for account, _ in rank.keys.pairs], bool)
+    rows = np.flatnonzero(kinds[one.key]) if len(one.key) else np.empty(0, np.int64)
+    none = np.full(len(rows), -1, np.int32)
+    return _stretches(one.start[rows], one.stop[rows], one.key[rows], rank.owned[rows], one.launcher[rows], none)
+
+
+def _stretches(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
+    order = np.argsort(start, kind="stable")
+    return Idle(
+        start=start[order],
+        stop=stop[order],
+        key=key[order].astype(np.int32),
+        ns=ns[order],
+        host=host[order].astype(np.int32),
+        next=next_[order].astype(np.int32),
+    )

@@ -1,0 +1,97 @@
+"""`python -m tests.planted FOLDER VENDOR`: a rank of a real run with one fault planted, named by $PLANTED.
+
+What each step's fault cost by this rank's own clock is left in FOLDER/planted/rank<N>.json, in ns, so that a finding
+can be held against what really was planted and not against what was meant to be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainyard.run import worker
+from trainyard.train import text
+from trainyard.train.trainer import Trainer
+
+LATE = 1
+"""The rank that `straggler` holds up."""
+# Large beside what a busy machine does to a step by itself: tens of ms each.
+_SLEEP_S = 0.15
+_TINY = 6_000
+_VALUES = 40_000
+
+
+def straggler() -> None:
+    """One rank does something else before each step."""
+    if int(os.environ["RANK"]) == LATE:
+        time.sleep(_SLEEP_S)
+
+
+def loader() -> None:
+    """The data set takes its time, inside of the loader."""
+    time.sleep(_SLEEP_S)
+
+
+def tiny_kernels() -> None:
+    """Thousands of ops on a tensor of four numbers, between the backward pass and the optimizer."""
+    few = torch.zeros(4)
+    for _ in range(_TINY):
+        few.add_(1.0)
+
+
+@cache
+def values() -> tuple[torch.Tensor, ...]:
+    return torch.arange(float(_VALUES)).unbind()
+
+
+def item() -> None:
+    """Thousands of values read one by one, as for a histogram of per-sample losses."""
+    total = 0.0
+    for value in values():
+        total += value.item()
+
+
+PLACES: dict[str, tuple[Callable[[], None], Any, str]] = {
+    "straggler": (straggler, Trainer, "__call__"),
+    "loader": (loader, text, "batch"),
+    "tiny_kernels": (tiny_kernels, torch.nn.utils, "clip_grad_norm_"),
+    "item": (item, torch.nn.utils, "clip_grad_norm_"),
+}
+"""Fault -> before which function of what it happens. Each is called once a step."""
+
+
+def plant(fault: str) -> list[int]:
+    """What each step's fault costs, filled as steps go by."""
+    costs: list[int] = []
+    if not fault:
+        return costs
+    happen, owner, name = PLACES[fault]
+    whole = getattr(owner, name)
+
+    def held_up(*args: Any, **options: Any) -> Any:
+        began = time.perf_counter_ns()
+        happen()
+        costs.append(time.perf_counter_ns() - began)
+        return whole(*args, **options)
+
+    setattr(owner, name, held_up)
+    return costs
+
+
+def main(folder: Path, vendor: str) -> None:
+    costs = plant(os.environ["PLANTED"])
+    worker.main(folder, vendor)
+    (folder / "planted").mkdir(exist_ok=True)
+    (folder / "planted" / f"rank{os.environ['RANK']}.json").write_text(json.dumps(costs))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
