@@ -83,7 +83,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/pip install -q -c constraints.txt torch || { \
 	  echo "torch $(TORCH) could not be installed for $$($(BIN)/python -V). Point pip at an index that has it" \
 	  "(PIP_EXTRA_INDEX_URL), or run 'make test-light', which needs no torch." >&2; exit 1; }
-	@$(BIN)/pip install -q -c constraints.txt -e '.[train,fast,dev]'
+	@$(BIN)/pip install -q -c constraints.txt -e '.[train,fast,sql,xlsx,ray,dev]'
 	@touch $@
 
 $(LIGHT_READY): pyproject.toml constraints.txt

@@ -36,6 +36,9 @@ _PUBLIC = {
     "TrainyardError": "errors",
     "diff": "ledger",
     "mean": "ledger",
+    "measure_files": "trace.ranks",
+    "tables": "trace.export.tables",
+    "what_if": "trace.whatif.predict",
 }
 __all__ = list(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 

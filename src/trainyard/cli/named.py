@@ -12,7 +12,7 @@ from trainyard.errors import BadFile, UnknownName
 from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.record import Run
 from trainyard.report.build import view_of_run, view_of_traces
-from trainyard.report.view import View
+from trainyard.report.files import Reported
 from trainyard.store.store import Store
 from trainyard.trace.measure import Measured
 from trainyard.trace.ranks import measure_files
@@ -40,10 +40,13 @@ class Named(NamedTuple):
             raise UnknownName(f"{self.name} is no stored run.")
         return self.run
 
-    def view(self) -> View:
+    def reported(self, draw: bool) -> Reported:
+        """What a report is made of; `draw`: with the timeline."""
         if self.run is not None or self.measured is None:
-            return view_of_run(self.stored(), self.measured)
-        return view_of_traces(self.measured)
+            view, ledgers = view_of_run(self.stored(), self.measured, draw), self.stored().ledgers
+        else:
+            view, ledgers = view_of_traces(self.measured, draw), ()
+        return Reported(view, self.measured.ledgers if self.measured else ledgers, self.measured)
 
 
 def find(name: str) -> Named:

@@ -9,17 +9,24 @@ import click
 
 @click.command()
 @click.argument("run")
-@click.option("--out", "-o", type=click.Path(), help="Where the page goes; else RUN's name with .html.")
-@click.option("--json", "as_json", is_flag=True, help="Print where the page is as JSON.")
+@click.option(
+    "--out", "-o", type=click.Path(), help="Where it goes; the ending says what it is. Else RUN.html."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print where the report is as JSON.")
 def command(run: str, out: str | None, as_json: bool) -> None:
-    """One self-contained HTML page of RUN: a run (id prefix, tag or folder) or a trace path."""
+    """A report of RUN: a run (id prefix, tag or folder) or a trace path.
+
+    By the ending of --out: .html (one self-contained page), .md, .csv, .xlsx, .json (the ledgers), or .pftrace (a
+    Perfetto archive of all ranks on one clock, with our verdicts as tracks).
+    """
     from trainyard.cli.named import find
     from trainyard.cli.output import print_json
-    from trainyard.report import html
+    from trainyard.report import files
 
+    ending = files.ending(Path(out)) if out else ".html"
     named = find(run)
-    out = out or f"{named.name}.html"
-    html.write(named.view(), Path(out))
+    out = out or f"{named.name}{ending}"
+    files.write(named.reported(draw=ending == ".html"), Path(out))
     if as_json:
         print_json({"name": named.name, "page": out})
     else:

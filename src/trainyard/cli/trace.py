@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,21 @@ def _show(measured: Measured, as_json: bool, page: str | None, top: int, all_par
         print_parts(measured.ledgers, out, everything=all_parts)
     if page:
         _write(measured, page)
+
+
+def _answer(measured: Measured, sql: str, as_json: bool) -> None:
+    """The rows of a query over everything measured."""
+    from trainyard.report.facts import answered
+    from trainyard.report.terminal import print_table
+    from trainyard.trace.export.sql import query
+
+    answer = query(measured, sql)
+    if as_json:
+        click.echo(json.dumps([dict(zip(answer.columns, row)) for row in answer.rows], default=str))
+    else:
+        print_table(answered(answer), console())
+    if answer.more:
+        say(f"Only the first {len(answer.rows):,} rows are shown: say LIMIT or aggregate.")
 
 
 def _write(measured: Measured, page: str) -> None:

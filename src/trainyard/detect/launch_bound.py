@@ -56,7 +56,9 @@ class LaunchBound:
             account,
             cost,
             f"Launch gaps, most of them {_label(account)}, cost",
-            evidence=causes + (_where(ranks) if account.what in _BUSY else ""),
+            evidence=(f"not counting rank {late}, which comes late: " if ranks and late is not None else "")
+            + causes
+            + (_where(ranks) if account.what in _BUSY else ""),
             remedy=_REMEDIES[account.what],
             sure=0.9,
         )

@@ -8,6 +8,7 @@ from trainyard import units, words
 from trainyard.ledger import Ledger
 from trainyard.report.view import Cell, Column, Table
 from trainyard.trace.bandwidth import Bandwidth
+from trainyard.trace.export.sql import Answer
 from trainyard.trace.lateness import Lateness
 from trainyard.trace.measure import Measured
 from trainyard.trace.reconcile import Figures
@@ -118,6 +119,21 @@ def predicted(mean: Ledger, found: Prediction) -> Table:
         ),
         columns=_columns("Account", **{"measured ms": 3, "predicted ms": 3, "change ms": 3}),
         rows=tuple((label, was / 1e6, now / 1e6, (now - was) / 1e6) for label, was, now in rows),
+    )
+
+
+def answered(answer: Answer) -> Table:
+    """The rows of a query, as many as there are."""
+    kinds = [{type(row[place]) for row in answer.rows} - {type(None)} for place in range(len(answer.columns))]
+    digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
+    return Table(
+        title=answer.columns[0] if answer.columns else "",
+        notes=(),
+        columns=tuple(Column(head=head, digits=some) for head, some in zip(answer.columns, digits)),
+        rows=tuple(
+            tuple(cell if some is not None or cell is None else str(cell) for cell, some in zip(row, digits))
+            for row in answer.rows
+        ),
     )
 
 

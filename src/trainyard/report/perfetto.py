@@ -67,7 +67,7 @@ def write(measured: Measured, path: Path, host: bool = False) -> None:
 def _first(rank: RankTrace, host: bool) -> int:
     """The earliest stamp that is written."""
     columns = (began(rank), rank.waits.start, *([rank.events.host.start] if host else []))
-    return min(rank.parts[0].start, *(int(column.min()) for column in columns if len(column)))
+    return min([rank.parts[0].start, *(int(column.min()) for column in columns if len(column))])
 
 
 class _Writer:

@@ -20,7 +20,8 @@ from trainyard.trace.classify import Keys
 from trainyard.trace.context import Context
 from trainyard.trace.nest import innermost
 
-_FIXED = ("launch_gap/python", "launch_gap/launch", "launch_gap/queue", "launch_gap/stream_wait")
+FIXED = ("launch_gap/python", "launch_gap/launch", "launch_gap/queue", "launch_gap/stream_wait")
+"""Reasons 0 to 3 of `host_reasons`; those from 4 on are the causes of the rank's context."""
 _PYTHON, _LAUNCH, _QUEUE, _STREAM_WAIT = range(4)
 
 
@@ -48,7 +49,7 @@ def idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I32]:
         reasons.append(reason[np.searchsorted(edges, begin, "right")])
     start, stop = np.concatenate(starts), np.concatenate(stops)
     gap, reason = np.concatenate(gaps), np.concatenate(reasons)
-    accounts = [Account.parse(text) for text in (*_FIXED, *context.causes)]
+    accounts = [Account.parse(text) for text in (*FIXED, *context.causes)]
     phase = context.phase[call][gap]
     some = stop > start
     pair = reason[some] * 16 + phase[some]
@@ -87,7 +88,7 @@ def _reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
     open_ = owner >= 0
     cause = context.cause[owner]
     in_framework = (host.what[owner] == OP) | (host.what[owner] == CALL)
-    reason = np.where(cause >= 0, cause + len(_FIXED), np.where(in_framework, _LAUNCH, _PYTHON))
+    reason = np.where(cause >= 0, cause + len(FIXED), np.where(in_framework, _LAUNCH, _PYTHON))
     return _changes(edges, np.concatenate([[-1], np.where(open_, reason, -1)]).astype(np.int64))
 
 

@@ -160,15 +160,15 @@ def _waited(rank: RankTrace, ranks: int) -> Waited:
     return Waited(exposed, total)
 
 
-def read(paths: Sequence[Path], how: Reading = AS_WRITTEN) -> list[Events]:
+def read(paths: Sequence[Path | str], how: Reading = AS_WRITTEN) -> list[Events]:
     """All ranks' events from files and folders. Raises `BadFile`."""
     return [events for file in files(paths) for events in read_file(file, how)]
 
 
-def files(paths: Sequence[Path]) -> list[Path]:
+def files(paths: Sequence[Path | str]) -> list[Path]:
     """The files named, and those in the folders named. Raises `BadFile`; `BadInput` for one named twice."""
     found: list[Path] = []
-    for path in paths:
+    for path in map(Path, paths):
         if path.is_dir():
             found.extend(_inside(path))
         else:

@@ -48,7 +48,7 @@ class _Kept(NamedTuple):
 
 
 def measure_files(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     window: Window = "steps",
     source: str = "",
     axis: str = "",

@@ -69,7 +69,7 @@ def _idle_device(rank: RankTrace) -> Idle:
     next_ = np.searchsorted(work.start, stop, "left").astype(np.int32)
     thread = host.thread[work.call[next_]]
     main = _innermost(events, events.main)
-    made: list[tuple[I64, I64, I64, I32]] = []
+    made: list[tuple[I32, I64, I64, I32]] = []
     for number in np.flatnonzero(np.bincount(thread)).tolist():
         rows = np.flatnonzero(thread == number)
         rows = rows[np.argsort(start[rows], kind="stable")]
@@ -77,13 +77,13 @@ def _idle_device(rank: RankTrace) -> Idle:
         edges = own.edges if own is main else np.sort(np.concatenate([own.edges, main.edges]), kind="stable")
         piece, begin, end = cut(start[rows], stop[rows], edges)
         blame = own.at(begin)
-        # A thread with nothing open waits for the main thread.
-        made.append((rows[piece], begin, end, np.where(blame < 0, main.at(begin), blame)))
+        if own is not main:  # a thread with nothing open waits for the main thread
+            blame = np.where(blame < 0, main.at(begin), blame)
+        some = end > begin
+        made.append((rows[piece[some]].astype(np.int32), begin[some], end[some], blame[some]))
     if not made:
         return _stretches(*(np.empty(0, np.int64) for _ in range(6)))
-    row, begin, end, blame = (np.concatenate(column) for column in zip(*made))
-    some = end > begin
-    row, begin, end, blame = row[some], begin[some], end[some], blame[some]
+    row, begin, end, blame = (np.concatenate(column) for column in zip(*made)) if len(made) > 1 else made[0]
     window = (rank.parts[0].start, rank.parts[-1].stop)
     ns = np.clip(end, *window) - np.clip(begin, *window)
     return _stretches(begin, end, key[row], ns, blame, next_[row])
@@ -117,12 +117,12 @@ def _idle_cpu(rank: RankTrace) -> Idle:
 
 
 def _stretches(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
-    order = np.argsort(start, kind="stable")
+    order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
     return Idle(
         start=start[order],
         stop=stop[order],
-        key=key[order].astype(np.int32),
+        key=key[order].astype(np.int32, copy=False),
         ns=ns[order],
-        host=host[order].astype(np.int32),
-        next=next_[order].astype(np.int32),
+        host=host[order].astype(np.int32, copy=False),
+        next=next_[order].astype(np.int32, copy=False),
     )

@@ -1,0 +1,186 @@
+"""Columns: a table as plain named numpy columns, which any library of data frames can take over.
+
+It offers the Arrow PyCapsule interface, so `polars.DataFrame(columns)`, `pyarrow.table(columns)` and
+`pandas.DataFrame.from_arrow(columns)` read it as it lies in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from trainyard.errors import MissingLibrary
+from trainyard.events import I32
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+TYPES = ("bool", "int32", "int64", "float64")
+"""Number formats of columns."""
+_CHUNK = 65536
+
+
+class Words(NamedTuple):
+    """Text by dictionary: row i says `words[codes[i]]`, and nothing where the code is -1. Make it with `spell`."""
+
+    codes: I32
+    words: tuple[str, ...]
+
+    def texts(self) -> NDArray[np.object_]:
+        """Row by row, None where there is no text."""
+        return np.array([*self.words, None], object)[self.codes]
+
+
+Column = NDArray[Any] | Words
+"""Numbers, a numpy.ma.MaskedArray where some are unknown; or texts."""
+
+
+class Columns:
+    """An immutable table: named columns of one length, in order. Raises `ValueError` for columns that are none."""
+
+    # No Mapping: libraries would take it for a dictionary of arrays before they look for the interface.
+    __slots__ = ("_columns", "_length")
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = MappingProxyType({name: _frozen(name, column) for name, column in columns.items()})
+        lengths = {_length(column) for column in self._columns.values()}
+        if len(lengths) != 1:
+            raise ValueError(f"columns of different lengths: {sorted(lengths)}")
+        self._length = lengths.pop()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._columns)
+
+    def __getitem__(self, name: str) -> Column:
+        return self._columns[name]
+
+    def items(self) -> Iterable[tuple[str, Column]]:
+        """(name, column), in order."""
+        return self._columns.items()
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"<Columns, {len(self):,} rows: {', '.join(self.names)}>"
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Row by row as plain Python values, None where unknown."""
+        for begin in range(0, len(self), _CHUNK):
+            yield from zip(*(_values(column, begin, begin + _CHUNK) for _, column in self.items()))
+
+    @staticmethod
+    def joined(tables: Sequence[Columns]) -> Columns:
+        """Tables of the same columns, one below the other."""
+        return Columns({name: _join([table[name] for table in tables]) for name in tables[0].names})
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Texts as categories, numbers with unknown ones as nullable integers. Raises `MissingLibrary`."""
+        found = needed("pandas")
+        return found.DataFrame({name: _for_pandas(found, column) for name, column in self.items()}, copy=False)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Raises `MissingLibrary`."""
+        return needed("polars").DataFrame(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Raises `MissingLibrary`."""
+        return needed("pyarrow").table(self)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """As https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html. One batch; numbers are not
+        copied. A requested schema is not looked at, as the interface allows."""
+        from trainyard.trace.export.arrow import stream
+
+        return stream(self)
+
+
+def spell(codes: I32, texts: Sequence[str]) -> Words:
+    """Texts by their numbers, -1 for none. The dictionary keeps those in use, each once, and as UTF-8 can hold them."""
+    used = np.zeros(len(texts) + 1, bool)
+    used[codes] = True
+    numbers: dict[str, int] = {}
+    place = np.full(len(texts) + 1, -1, np.int32)
+    for code in np.flatnonzero(used[:-1]).tolist():
+        text = texts[code].encode("utf-8", "replace").decode()
+        place[code] = numbers.setdefault(text, len(numbers))
+    return Words(place[codes], tuple(numbers))
+
+
+def words_of(texts: Sequence[str | None]) -> Words:
+    """The dictionary of a list of texts."""
+    numbers: dict[str, int] = {}
+    codes = [-1 if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
+    return spell(np.array(codes, np.int32), tuple(numbers))
+
+
+def known(values: ArrayLike, unknown: int = -1) -> Column:
+    """Numbers, of which `unknown` stands for none."""
+    found = np.asarray(values)
+    return np.ma.MaskedArray(found, found == unknown)
+
+
+def numbers_of(values: Sequence[float | None], dtype: str = "int64") -> Column:
+    """Numbers, None for unknown."""
+    missing = np.array([value is None for value in values], bool)
+    filled = np.array([0 if value is None else value for value in values], dtype)
+    return np.ma.MaskedArray(filled, missing)
+
+
+def needed(library: str) -> Any:
+    """The library, loaded now. Raises `MissingLibrary`."""
+    try:
+        return import_module(library)
+    except ImportError as error:
+        raise MissingLibrary(f"{library} is not installed.", f"Install it: pip install {library}") from error
+
+
+def _frozen(name: str, column: Column) -> Column:
+    if isinstance(column, Words):
+        return column._replace(codes=_frozen(name, column.codes))
+    if column.dtype.name not in TYPES or column.ndim != 1:
+        raise ValueError(f"column {name} is {column.dtype}, {column.ndim}-dimensional; a column is one of {TYPES}")
+    view = (column if column.flags.c_contiguous else column.copy()).view()
+    view.flags.writeable = False
+    return view
+
+
+def _length(column: Column) -> int:
+    return len(column.codes if isinstance(column, Words) else column)
+
+
+def _values(column: Column, begin: int, end: int) -> list[Any]:
+    if isinstance(column, Words):
+        return column._replace(codes=column.codes[begin:end]).texts().tolist()
+    return column[begin:end].tolist()
+
+
+def _join(columns: Sequence[Column]) -> Column:
+    texts = [column for column in columns if isinstance(column, Words)]
+    if not texts:
+        numeric = [column for column in columns if not isinstance(column, Words)]
+        return (np.ma if isinstance(numeric[0], np.ma.MaskedArray) else np).concatenate(numeric)
+    numbers: dict[str, int] = {}
+    codes = [
+        np.array([*(numbers.setdefault(word, len(numbers)) for word in part.words), -1], np.int32)[part.codes]
+        for part in texts
+    ]
+    return Words(np.concatenate(codes), tuple(numbers))
+
+
+def _for_pandas(pandas: Any, column: Column) -> Any:
+    if isinstance(column, Words):
+        return pandas.Categorical.from_codes(column.codes, categories=list(column.words))
+    if isinstance(column, np.ma.MaskedArray):
+        kind = pandas.arrays.FloatingArray if column.dtype.kind == "f" else pandas.arrays.IntegerArray
+        return kind(np.asarray(column.data), np.ma.getmaskarray(column).copy())
+    return column

@@ -1,0 +1,114 @@
+"""SQL over what was measured: DuckDB in memory, which sees these tables and nothing else.
+
+A query cannot touch files, the network, extensions or Python's variables, and cannot change its own limits.
+"""
+
+from __future__ import annotations
+
+from threading import Timer
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from trainyard import units
+from trainyard.errors import BadInput, MissingLibrary
+from trainyard.trace.export.columns import Column, Columns, Words
+from trainyard.trace.export.tables import TABLES, by_rank
+from trainyard.trace.measure import Measured
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+MOST, SECONDS, MEMORY = 10_000, 60, "2GB"
+"""Limits of one query: rows given, seconds it may run, memory of the database with its tables."""
+_TYPES = {"bool": "BOOLEAN", "int32": "INTEGER", "int64": "BIGINT", "float64": "DOUBLE"}
+_BEFORE = {
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "memory_limit": MEMORY,
+    "temp_directory": "",
+    "pandas_analyze_sample": "0",
+}
+
+
+class Answer(NamedTuple):
+    """A query's rows, as Python values. `more`: there are more than were asked for."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    more: bool
+
+
+def query(measured: Measured, sql: str, most: int = MOST, seconds: float = SECONDS) -> Answer:
+    """One SELECT over those of `tables.TABLES` that it names (all, where it names none): at most `most` rows, within
+    `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is wrong, is none, or takes too
+    long."""
+    asked = sql.lower()
+    with _opened() as database:
+        for tables in by_rank(measured, [name for name in TABLES if name in asked] or TABLES):
+            for name, table in tables.items():
+                _add(database, name, table)
+        # From here on nothing can be set, and nothing outside be reached.
+        database.execute("SET enable_external_access = false")
+        database.execute("SET lock_configuration = true")
+        try:
+            return _answer(database, sql, most, seconds)
+        except BadInput as error:
+            raise BadInput(error.says, error.next_step or _there_is(measured)) from error
+
+
+def _opened() -> DuckDBPyConnection:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise MissingLibrary("--sql needs DuckDB.", "Install it: pip install 'trainyard[sql]'.") from error
+    return duckdb.connect(":memory:", config=dict(_BEFORE))
+
+
+def _add(database: DuckDBPyConnection, name: str, table: Columns) -> None:
+    """Appends to a table, which is made first. Its name and its columns' are this package's own."""
+    made = ", ".join(f'"{column}" {_type(values)}' for column, values in table.items())
+    database.execute(f'CREATE TABLE IF NOT EXISTS "{name}" ({made})')
+    added: dict[str, np.ndarray] = {}
+    chosen: list[str] = []
+    for column, values in table.items():
+        added[column] = values.texts() if isinstance(values, Words) else np.asarray(values)
+        chosen.append(f'"{column}"')
+        if isinstance(values, np.ma.MaskedArray):
+            # Not every version looks at an array's mask.
+            added[f"no {column}"] = np.ma.getmaskarray(values)
+            chosen[-1] = f'CASE WHEN NOT "no {column}" THEN "{column}" END'
+    database.register("added", added)
+    database.execute(f'INSERT INTO "{name}" SELECT {", ".join(chosen)} FROM added')  # noqa: S608
+    database.unregister("added")
+
+
+def _type(column: Column) -> str:
+    return "VARCHAR" if isinstance(column, Words) else _TYPES[column.dtype.name]
+
+
+def _answer(database: DuckDBPyConnection, sql: str, most: int, seconds: float) -> Answer:
+    import duckdb
+
+    stop = Timer(seconds, database.interrupt)
+    stop.start()
+    try:
+        kinds = [statement.type.name for statement in database.extract_statements(sql)]
+        if kinds == ["SELECT"]:
+            found = database.execute(sql)
+            rows = found.fetchmany(most + 1)
+            columns = tuple(str(column[0]) for column in found.description or ())
+            return Answer(columns, tuple(tuple(row) for row in rows[:most]), len(rows) > most)
+    except duckdb.InterruptException as error:
+        raise BadInput(f"the query took more than {units.show_time(seconds * 1e9)}.", "Ask for less.") from error
+    except (duckdb.Error, RuntimeError) as error:
+        raise BadInput(f"DuckDB cannot answer: {str(error).strip()}") from error
+    finally:
+        stop.cancel()
+    raise BadInput(f"--sql takes one SELECT, and this is {', '.join(kinds) or 'nothing'}.")
+
+
+def _there_is(measured: Measured) -> str:
+    first = next(by_rank(measured))
+    return "There are:\n" + "\n".join(f"  {name}({', '.join(table.names)})" for name, table in first.items())

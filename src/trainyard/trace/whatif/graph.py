@@ -1,0 +1,131 @@
+"""What waits for what, and replaying it: n ops, each with a start, a length and the ops it needs.
+
+An op starts when the last of its needs has stopped, plus a lag:
+
+    start[v] = max over needs u of (stop[u] + weight[u, v]) + lag[v]        (the base, where v has no need)
+    stop[v]  = start[v] + length[v]
+
+`fit` takes the lags from what was measured: slack that no need explains is kept as it was. So a replay with nothing
+changed gives every measured start and stop back, to the nanosecond. All times are integers; n ops, m needs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadInput
+from trainyard.events import I64
+
+_NEVER = np.iinfo(np.int64).min
+
+
+class Needs(NamedTuple):
+    """m edges: op `op` starts no sooner than `weight` ns after op `need` has stopped."""
+
+    need: I64
+    op: I64
+    weight: I64
+
+
+class Graph(NamedTuple):
+    """n ops as measured. `order`: op numbers, each after all it needs. `needs` are sorted by their op's place in the
+    order; those of the op at place i are rows `first[i]` to `first[i + 1]`. `base`: where ops without needs count
+    their lag from."""
+
+    start: I64
+    length: I64
+    lag: I64
+    order: I64
+    first: I64
+    needs: Needs
+    base: int
+
+
+def join(needs: list[Needs]) -> Needs:
+    """Several sets of edges as one."""
+    if not needs:
+        return Needs(*(np.empty(0, np.int64) for _ in range(3)))
+    return Needs(*(np.concatenate(column).astype(np.int64) for column in zip(*needs)))
+
+
+def fit(start: I64, stop: I64, needs: Needs, turn: NDArray[np.integer]) -> Graph:
+    """The graph that replays to the measured times.
+
+    An op that was seen to start before its need had stopped keeps that lead: its edge's weight is lowered to what was
+    measured. An edge from an op that itself started later is contradicted by the measurement, and left out; so no
+    circle is left. Of ops that start at one instant the lower `turn` goes first, then the lower number.
+    """
+    order = np.lexsort((np.arange(len(start)), turn, start))
+    place = _places(order)
+    seen = place[needs.need] < place[needs.op]
+    need, op, weight = (column[seen] for column in needs)
+    needs = Needs(need, op, np.minimum(weight, start[op] - stop[need]))
+    base = int(start.min()) if len(start) else 0
+    ready = np.full(len(start), _NEVER)
+    np.maximum.at(ready, op, stop[need] + needs.weight)
+    ready[ready == _NEVER] = base
+    return _arranged(Graph(start, stop - start, start - ready, order, order, needs, base), needs)
+
+
+def plan(length: I64, needs: Needs) -> Graph:
+    """The graph of ops that nobody timed, or whose clocks disagree: everything starts as soon as its needs allow.
+
+    Raises `BadInput` where ops wait for each other in a circle.
+    """
+    after: list[list[int]] = [[] for _ in range(len(length))]
+    for need, op in zip(needs.need.tolist(), needs.op.tolist()):
+        after[need].append(op)
+    waits = np.bincount(needs.op, minlength=len(length)).tolist()
+    order = [op for op, count in enumerate(waits) if not count]
+    for op in order:  # grows while it is walked
+        for later in after[op]:
+            waits[later] -= 1
+            if not waits[later]:
+                order.append(later)
+    if len(order) < len(length):
+        raise BadInput(f"{len(length) - len(order)} of {len(length)} ops wait for each other in a circle.")
+    placed = np.array(order, np.int64)
+    none = np.zeros(len(length), np.int64)
+    graph = _arranged(Graph(none, length, none, placed, placed, needs, 0), needs)
+    return graph._replace(start=replay(graph)[0])
+
+
+def rewired(graph: Graph, dropped: NDArray[np.bool_], added: Needs) -> Graph:
+    """The graph less some edges (a mask over `needs`), plus others to ops that started later. Lags stay."""
+    left = Needs(*(column[~dropped] for column in graph.needs))
+    return _arranged(graph, join([left, added]))
+
+
+def _arranged(graph: Graph, needs: Needs) -> Graph:
+    place = _places(graph.order)
+    by_op = np.argsort(place[needs.op], kind="stable")
+    needs = Needs(*(column[by_op] for column in needs))
+    return graph._replace(needs=needs, first=np.searchsorted(place[needs.op], np.arange(len(graph.start) + 1)))
+
+
+def _places(order: I64) -> I64:
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def replay(graph: Graph, length: I64 | None = None, lag: I64 | None = None) -> tuple[I64, I64]:
+    """(start, stop) of every op with these lengths and lags (as measured, where not given). O(n + m)."""
+    lengths = (graph.length if length is None else length).tolist()
+    lags = (graph.lag if lag is None else lag).tolist()
+    need, _, weight = (column.tolist() for column in graph.needs)
+    first = graph.first.tolist()
+    starts, stops = [0] * len(lengths), [0] * len(lengths)
+    for place, op in enumerate(graph.order.tolist()):
+        low, high = first[place], first[place + 1]
+        ready = stops[need[low]] + weight[low] if low < high else graph.base
+        for row in range(low + 1, high):
+            then = stops[need[row]] + weight[row]
+            if then > ready:
+                ready = then
+        starts[op] = begun = ready + lags[op]
+        stops[op] = begun + lengths[op]
+    return np.array(starts, np.int64), np.array(stops, np.int64)

@@ -1,0 +1,1 @@
+"""Predictions against published and own measurements, with the error table: `python -m validation.<name>`."""

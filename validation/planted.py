@@ -1,0 +1,55 @@
+"""`python -m validation.planted FOLDER PLANT MS`: one rank of a run, started by torch's launcher, with a delay planted.
+
+PLANT is `straggler` (rank 1 sleeps before the step), `loader` (every rank waits for its batch) or `host` (every rank
+sleeps before the step). Steps of odd number are delayed and the others not. The rest is `trainyard.run.worker`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.profiler import record_function
+
+from trainyard import job as jobs
+from trainyard import plugins
+from trainyard.run.clock import Clock
+from trainyard.run.worker import Rank
+from trainyard.train.outcome import About, Outcome, Training
+from trainyard.train.ranks import find, joined, vendor_here
+
+SPANS = {"straggler": "slow", "loader": "enumerate(DataLoader)#slow.__next__", "host": "slow"}
+"""How the trace names each plant's sleep."""
+
+
+class Planted:
+    """A `Training` whose odd steps begin with a sleep of `ms` on the ranks that `plant` names."""
+
+    def __init__(self, training: Training, plant: str, ms: int, rank: int) -> None:
+        self.training = training
+        self.span = SPANS[plant]
+        self.seconds = ms / 1e3 if plant != "straggler" or rank == 1 else 0.0
+
+    def __call__(self, step: int) -> Outcome:
+        with record_function(self.span):
+            time.sleep(self.seconds * (step % 2))
+        return self.training(step)
+
+    def about(self) -> About:
+        return self.training.about()
+
+
+def main(folder: Path, plant: str, ms: int) -> None:
+    job = jobs.load(folder / "job.toml")
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
+    ranks = find(vendor_here("cpu"))
+    with joined(ranks), (folder / f"rank{ranks.rank}.jsonl").open("wb") as log:
+        training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
+        planted = Planted(training, plant, ms, ranks.rank)
+        Rank(job, ranks, planted, Clock(), log, lambda _: None).run(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
