@@ -9,9 +9,7 @@ import click
 
 @click.command()
 @click.argument("run")
-@click.option(
-    "--out", "-o", type=click.Path(), help="Where it goes; the ending says what it is. Else RUN.html."
-)
+@click.option("--out", "-o", type=click.Path(), help="Where it goes; the ending says what it is. Else RUN.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print where the report is as JSON.")
 def command(run: str, out: str | None, as_json: bool) -> None:
     """A report of RUN: a run (id prefix, tag or folder) or a trace path.

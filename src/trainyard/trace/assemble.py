@@ -85,16 +85,6 @@ class Facts(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def no_host() -> HostTable:
-    """The table of a file without host spans."""
-    return HostTable(*(np.empty(0, np.int64) for _ in range(2)), *_empty(np.int32, 2), *_empty(np.int8, 1),
-                     *_empty(np.int64, 3), *_empty(np.int8, 1), *_empty(np.int32, 1))  # fmt: skip
-
-
-def no_stream_waits() -> StreamWaits:
-    return StreamWaits(*_empty(np.int64, 1), *_empty(np.int32, 3))
-
-
 def assemble(
     facts: Facts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = AS_WRITTEN.mark
 ) -> tuple[Events, ...]:
@@ -128,10 +118,6 @@ class _Numbered(NamedTuple):
             return np.full(len(wanted), -1, np.int32)
         place = np.minimum(np.searchsorted(self.number, wanted), len(self.number) - 1)
         return np.where(self.number[place] == wanted, self.row[place], -1).astype(np.int32)
-
-
-def _empty(kind: type, times: int) -> list[NDArray]:
-    return [np.empty(0, kind) for _ in range(times)]
 
 
 def _sorted(table: _Table) -> _Table:
@@ -197,8 +183,8 @@ def _work(
     own = device.device[rows].astype(np.int64) * width * several + device.lane[rows]
     known, first, stream = np.unique(own, return_index=True, return_inverse=True)
     labels = [
-        f"device {device.device[rows[at]]} {lanes[device.lane[rows[at]]]}" if several else lanes[device.lane[rows[at]]]
-        for at in first
+        f"device {number} {lanes[lane]}" if several else lanes[int(lane)]
+        for number, lane in zip(device.device[rows[first]].tolist(), device.lane[rows[first]].tolist())
     ]
     correlation, external = device.correlation[rows], device.external[rows]
     call = calls.of(correlation)
@@ -257,7 +243,7 @@ def _marks(host: Host, names: Sequence[str], prefix: str) -> tuple[tuple[Mark, .
     marks: dict[str, Mark] = {}
     for row in rows:
         start, stop = int(host.start[row]), int(host.stop[row])
-        label = names[host.name[row]][len(prefix) :][:32] or str(len(marks))
+        label = names[int(host.name[row])][len(prefix) :][:32] or str(len(marks))
         inside = marks and start < next(reversed(marks.values())).stop
         if host.thread[row] == main and label not in marks and not inside:
             marks[label] = Mark(label=label, start=start, stop=stop)

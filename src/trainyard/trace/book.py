@@ -65,7 +65,7 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
         for some in _blocks(len(rows)):
             row, part, piece_begin, piece_end = _in_parts(rows[some], begin[some], end[some], bounds)
             length = piece_end - piece_begin
-            np.add.at(unions, (part, kind), length)
+            np.add.at(unions[:, kind], part, length)
             length -= free.between(piece_begin, piece_end)
             np.add.at(owned, (part, intervals.key[row]), length)
             np.add.at(by_interval, row, length)
@@ -77,7 +77,7 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
         rows, begin, end = first_come(by_key[edges[key] : edges[key + 1]], start, stop)
         for some in _blocks(len(rows)):
             _, part, piece_begin, piece_end = _in_parts(rows[some], begin[some], end[some], bounds)
-            np.add.at(live, (part, key), piece_end - piece_begin)
+            np.add.at(live[:, key], part, piece_end - piece_begin)
 
     owned[:, keys] = np.diff(bounds) - owned.sum(axis=1)
     return Booking(owned, live, unions, by_interval)

@@ -6,7 +6,7 @@ What it leaves to others goes through Rows' own code, one event at a time, so bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import CDLL, POINTER, Array, byref, c_char, c_int, c_int64, c_size_t, c_void_p, string_at
+from ctypes import CDLL, POINTER, Array, byref, c_int, c_int64, c_size_t, c_void_p, memmove, string_at
 from itertools import pairwise
 from typing import Any
 
@@ -57,8 +57,8 @@ class Compiled(Rows):
 
     def tables(self) -> Tables:
         names, place = _merged([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
-        host = HostTable(*self._columns(_HOST, HOST_KINDS), self._host.collectives)
-        device = DeviceTable(*self._columns(_DEVICE, DEVICE_KINDS), self._device.collectives)
+        host = HostTable._make([*self._columns(_HOST, HOST_KINDS), self._host.collectives])
+        device = DeviceTable._make([*self._columns(_DEVICE, DEVICE_KINDS), self._device.collectives])
         if place is not None:
             host, device = host._replace(name=place[host.name]), device._replace(name=place[device.name])
         waits = StreamWaits(*self._columns(_WAITS, WAIT_KINDS))
@@ -98,7 +98,7 @@ class Compiled(Rows):
             column = np.empty(count, kind)
             if count:
                 address = self._library.scan_column(self._scan, table, number)
-                column[:] = np.frombuffer((c_char * column.nbytes).from_address(address), kind)
+                memmove(column.ctypes.data, address, column.nbytes)
             self._library.scan_release(self._scan, table, number)
             columns.append(column)
         return columns

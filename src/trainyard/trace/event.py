@@ -61,7 +61,7 @@ class DeviceArgs(msgspec.Struct, gc=False):
 
 decode_events = msgspec.json.Decoder(list[Event]).decode
 _decode_event = msgspec.json.Decoder(Event).decode
-_decoders = {kind: msgspec.json.Decoder(kind).decode for kind in (OpArgs, CallArgs, DeviceArgs)}
+_decoders: dict[type, Any] = {kind: msgspec.json.Decoder(kind).decode for kind in (OpArgs, CallArgs, DeviceArgs)}
 _Args = TypeVar("_Args", OpArgs, CallArgs, DeviceArgs)
 _decode_any = msgspec.json.Decoder().decode
 UNREADABLE = (msgspec.DecodeError, UnicodeError, ValueError, RecursionError)

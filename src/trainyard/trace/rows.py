@@ -66,7 +66,7 @@ class Rows:
         self._reach = _WIDEST
 
     def feed(self, text: bytes) -> tuple[int, Why]:
-        place = _GAP.match(text).end()
+        place = _after_gap(text, 0)
         while place < len(text) and text[place] != _CLOSE:
             end = self._boundary(text, place)
             if not end:
@@ -81,7 +81,7 @@ class Rows:
                 continue
             self._reach = min(2 * self._reach, _WIDEST)
             self._take(events)
-            place = _GAP.match(text, end).end()
+            place = _after_gap(text, end)
         return (place + 1, Why.CLOSED) if place < len(text) else (place, Why.NEED_MORE)
 
     def add(self, event: Event) -> None:
@@ -89,8 +89,8 @@ class Rows:
 
     def tables(self) -> Tables:
         return Tables(
-            HostTable(*self._host.columns(), self._host.collectives),
-            DeviceTable(*self._device.columns(), self._device.collectives),
+            HostTable._make([*self._host.columns(), self._host.collectives]),
+            DeviceTable._make([*self._device.columns(), self._device.collectives]),
             StreamWaits(*self._waits.columns()),
             tuple(self._names.texts()),
             tuple(self._lanes.texts()),
@@ -191,6 +191,12 @@ class Rows:
         for row in rows:
             name, args = str(events[row].name), plain(events[row].args)
             table.collectives[table.count + row] = collective_from_args(name, args, self.groups)
+
+
+def _after_gap(text: bytes, place: int) -> int:
+    """Past white space and commas."""
+    found = _GAP.match(text, place)
+    return found.end() if found else place
 
 
 def _lane(args: DeviceArgs, event: Event) -> bytes:

@@ -151,7 +151,8 @@ def _member(name: str) -> Callable[[Text], Iterator[bytes]]:
     return pieces
 
 
-def _inflater() -> tuple[Any, type[Exception]]:
+def _inflater() -> tuple[Any, Any]:
+    """A maker of streams that inflate, and the error they raise."""
     try:
         from isal import isal_zlib  # the extra `fast`
     except ImportError:
