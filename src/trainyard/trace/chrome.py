@@ -16,12 +16,16 @@ from trainyard.trace.event import Event, read_event
 from trainyard.trace.unpack import Text
 
 _HEADER = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
-_SPACE = b" \t\r\n"
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}"]', re.S)
+_SPACE = re.compile(rb"[ \t\r\n,]*")
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.S)
 _SCALAR = re.compile(rb"[^\s,\[\]{}\":]+")
-_NOTHING = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
-_LONGEST = 64 << 20
+_RUBBISH = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
+_LONGEST = 16 << 20
 """Bytes of one entry or header value, at most."""
+_DEEPEST = 1000
+"""Brackets in one another, at most."""
+_HOPELESS = 100_000
+"""Entries that cannot be read, and outnumber the ones that can: from here on the rest is left."""
 
 
 class Why(IntEnum):
@@ -35,8 +39,8 @@ class Scanner(Protocol):
 
     entries: int
 
-    def feed(self, text: bytes) -> tuple[int, Why]:
-        """How many bytes of whole events it has read, and why it stopped."""
+    def feed(self, text: bytes, at: int) -> tuple[int, Why]:
+        """Up to where it has read whole events of the text from `at` on, and why it stopped."""
         ...
 
     def add(self, event: Event) -> None:
@@ -54,23 +58,20 @@ class Walk:
         self.unread = 0
         self.entries = 0
         self._pieces: Iterator[bytes] = iter(text)
-        self._rest = b""
-        self._more = True
+        self._rest, self._at = b"", 0
+        self._more, self._too_deep = True, False
 
     def header_first(self) -> bool:
         """Reads the header up to the list of events; whether there is one. Raises `BadFile`."""
         self._fetch()
         self._rest = self._rest.removeprefix(b"\xef\xbb\xbf")
-        while not self._skip_space() and self._more:
-            self._fetch()
-        if self._rest[:1] == b"[":
-            self._bare, self._rest = True, self._rest[1:]
-            return True
-        if self._rest[:1] != b"{":
-            what = "the file is empty" if not self._rest else "not JSON: it begins with neither { nor ["
+        first = self._peek()
+        if first not in (b"[", b"{"):
+            what = "not JSON: it begins with neither { nor [" if first else "the file is empty"
             raise BadFile(f"{self.text.path}: {what}.", "trainyard reads torch.profiler's chrome traces here.")
-        self._bare, self._rest = False, self._rest[1:]
-        return self._to_events()
+        self._at += 1
+        self._bare = first == b"["
+        return self._bare or self._to_events()
 
     def run(self, scanner: Scanner) -> None:
         """Gives all events to the scanner, then reads what follows them."""
@@ -84,39 +85,47 @@ class Walk:
             self.lost.insert(0, self.text.lost)
         self.entries = scanner.entries + self.unread
 
-    def _fetch(self) -> None:
-        piece = next(self._pieces, None)
-        if piece is None:
-            self._more = False
-        else:
-            self._rest += piece
+    def _fetch(self, least: int = 1) -> None:
+        """Appends at least so many bytes, where there are more."""
+        pieces = [self._rest[self._at :]]
+        while least > 0 and (piece := next(self._pieces, None)) is not None:
+            pieces.append(piece)
+            least -= len(piece)
+        self._more = least <= 0
+        self._rest, self._at = b"".join(pieces), 0
 
-    def _skip_space(self) -> bool:
-        """Drops white space and commas; whether anything is left."""
-        self._rest = self._rest.lstrip(_SPACE + b",")
-        return bool(self._rest)
+    def _grow(self, what: str) -> None:
+        """Doubles what is left to read, so that looking at it again costs no more than reading it did."""
+        left = len(self._rest) - self._at
+        if left > _LONGEST:
+            raise BadFile(f"{self.text.path}: one {what} is longer than {_LONGEST:,} bytes: no profiler's.")
+        self._fetch(max(1, left))
 
     def _peek(self) -> bytes:
-        while not self._skip_space() and self._more:
+        """The next byte that is neither space nor comma; empty at the end."""
+        while True:
+            space = _SPACE.match(self._rest, self._at)
+            self._at = space.end() if space else self._at
+            if self._at < len(self._rest) or not self._more:
+                return self._rest[self._at : self._at + 1]
             self._fetch()
-        return self._rest[:1]
 
     def _to_events(self) -> bool:
         """Reads keys and values until a list named traceEvents has begun; False where none (more) comes."""
         while (first := self._peek()) and first != b"}":
-            key = self._value(first == b'"')
-            if key is None or first != b'"' or self._peek() != b":":
+            key = self._value() if first == b'"' else None
+            if key is None or self._peek() != b":":
                 self.lost.append("outside the list of events the file is no JSON; what follows was left out")
                 return False
-            self._rest = self._rest[1:]
+            self._at += 1
             begin = self._peek()
             if key == b'"traceEvents"' and begin == b"[":
-                self._rest = self._rest[1:]
+                self._at += 1
                 return True
             name = key.decode("utf-8", "replace").strip('"')
-            value = self._value(name in _HEADER)
+            value = self._value()
             if value is None:
-                self.lost.append(f"the file ends inside {name[:60]}")
+                self.lost.append(self._unfinished(name[:60]))
                 return False
             if name in _HEADER:
                 self.header[name] = value
@@ -127,97 +136,80 @@ class Walk:
     def _events(self, scanner: Scanner) -> bool:
         """Whether the list came to its end."""
         while True:
-            done, why = scanner.feed(self._rest)
-            self._rest = self._rest[done:]
+            self._at, why = scanner.feed(self._rest, self._at)
             if why == Why.CLOSED:
                 return True
             if why == Why.ODD:
-                length = self._entry_length()
-                if length is not None:
-                    self._odd(scanner, self._rest[:length])
-                    self._rest = self._rest[length:]
-                    continue
-            if self._more:
-                if len(self._rest) > _LONGEST:
-                    raise BadFile(f"{self.text.path}: one entry is longer than {_LONGEST:,} bytes: no profiler's.")
-                self._fetch()
-            else:
-                return self._cut_short(scanner)
-
-    def _cut_short(self, scanner: Scanner) -> bool:
-        """The text has ended, and the scanner waits for more. Its last entries may be whole all the same."""
-        while self._skip_space() and self._rest[:1] != b"]":
-            length = self._entry_length()
-            if length is None:
-                self.lost.append(f"the file ends inside an event; {len(self._rest):,} bytes of it were lost")
-                self._rest = b""
+                if not self._odd(scanner):
+                    return False
+            elif self._more:
+                self._grow("entry")
+            elif self._peek() in (b"", b"]"):
+                break
+            elif not self._odd(scanner):  # what the scanner waits for may be whole all the same
                 return False
-            self._odd(scanner, self._rest[:length])
-            self._rest = self._rest[length:]
-        if self._rest:
-            self._rest = self._rest[1:]
+        if self._peek() == b"]":
+            self._at += 1
             return True
         self.lost.append("the file ends before its list of events does")
         return False
 
-    def _odd(self, scanner: Scanner, text: bytes) -> None:
-        event = read_event(text)
-        if event is None:
-            self.unread += 1
+    def _odd(self, scanner: Scanner) -> bool:
+        """Reads the entry, or the rubbish, that stands next by itself; whether to go on."""
+        if self._peek() in b'{["':
+            text = self._value()
         else:
+            found = _RUBBISH.match(self._rest, self._at)
+            self._at = found.end() if found else self._at + 1
+            text = b""
+        if text is None:
+            self.lost.append(self._unfinished("an event"))
+            return False
+        event = read_event(text) if text else None
+        if event is not None:
             scanner.add(event)
+            return True
+        self.unread += 1
+        if self.unread > _HOPELESS and self.unread > scanner.entries:
+            self.lost.append(f"{self.unread:,} entries are no events; what follows was left out")
+            return False
+        return True
 
-    def _entry_length(self) -> int | None:
-        """Of the entry, or the rubbish, that the rest begins with; None where its end is not in sight."""
-        if self._rest[:1] in b'{["':
-            return _Depth().end(self._rest)
-        found = _NOTHING.match(self._rest)
-        return found.end() if found and (found.end() < len(self._rest) or not self._more) else None
+    def _unfinished(self, what: str) -> str:
+        if self._too_deep:
+            return f"{what} nests more than {_DEEPEST:,} brackets; it and what follows were left out"
+        return f"the file ends inside {what}; {len(self._rest) - self._at:,} bytes of it were lost"
 
-    def _value(self, keep: bool) -> bytes | None:
-        """The value that begins here, or b"" where it is not kept; None where the text ends inside it."""
-        if self._peek() not in b'{["':
-            while (found := _SCALAR.match(self._rest)) and found.end() == len(self._rest) and self._more:
-                self._fetch()
+    def _value(self) -> bytes | None:
+        """The value that begins here; None where the text ends inside it, or nests too deeply to be a profiler's."""
+        begin = self._peek()
+        if begin and begin not in b'{["':
+            while (found := _SCALAR.match(self._rest, self._at)) and found.end() == len(self._rest) and self._more:
+                self._grow("value")
             value = found[0] if found else b""
-            self._rest = self._rest[len(value) :]
+            self._at += len(value)
             return value or None
-        depth = _Depth()
-        kept = b""
+        depth, seen = 0, self._at
         while True:
-            end = depth.end(self._rest)
-            if keep:
-                kept += self._rest[: end if end is not None else depth.seen]
-                if len(kept) > _LONGEST:
-                    raise BadFile(f"{self.text.path}: a header value is longer than {_LONGEST:,} bytes.")
-            if end is not None:
-                self._rest = self._rest[end:]
-                return kept
+            for token in _TOKEN.finditer(self._rest, seen):
+                first = self._rest[token.start()]
+                if first in b"[{":
+                    depth += 1
+                elif first in b"]}":
+                    depth -= 1
+                elif token.end() - token.start() == 1:
+                    break  # a string that goes on beyond the text
+                seen = token.end()
+                if depth <= 0:
+                    value = self._rest[self._at : seen]
+                    self._at = seen
+                    return value
+                self._too_deep = depth > _DEEPEST
+                if self._too_deep:
+                    return None
+            else:
+                seen = len(self._rest)
             if not self._more:
                 return None
-            self._rest, depth.seen = self._rest[depth.seen :], 0
-            self._fetch()
-
-
-class _Depth:
-    """Finds the end of a bracketed value or string over several pieces of text."""
-
-    def __init__(self) -> None:
-        self.depth, self.seen = 0, 0
-
-    def end(self, text: bytes) -> int | None:
-        """Where the value ends in `text`, or None; `seen` is then how much of the text need not be looked at again."""
-        for token in _TOKEN.finditer(text, self.seen):
-            first = text[token.start()]
-            if first in b"[{":
-                self.depth += 1
-            elif first in b"]}":
-                self.depth -= 1
-            elif token.end() - token.start() == 1:
-                break  # a string that goes on beyond the text
-            self.seen = token.end()
-            if self.depth <= 0:
-                return self.seen
-        else:
-            self.seen = len(text)
-        return None
+            seen -= self._at
+            self._grow("value")

@@ -46,9 +46,9 @@ class Compiled(Rows):
         if getattr(self, "_scan", None):
             self._library.scan_free(self._scan)
 
-    def feed(self, text: bytes) -> tuple[int, Why]:
+    def feed(self, text: bytes, at: int) -> tuple[int, Why]:
         why, entries = c_int(), c_int64()
-        done = self._library.scan_feed(self._scan, text, len(text), byref(why), byref(entries))
+        done = self._library.scan_feed(self._scan, text, at, len(text), byref(why), byref(entries))
         self.entries += entries.value
         self._meet_all()
         if why.value == NO_MEMORY:

@@ -63,10 +63,10 @@ class Rows:
         self._names, self._threads, self._lanes, self._shapes = Numbered(), Numbered(), Numbered(), Numbered()
         self._host, self._device = Growing(HOST_KINDS), Growing(DEVICE_KINDS)
         self._waits = Growing(WAIT_KINDS)
-        self._reach = _WIDEST
+        self._reach, self._without = _WIDEST, b""
 
-    def feed(self, text: bytes) -> tuple[int, Why]:
-        place = _after_gap(text, 0)
+    def feed(self, text: bytes, at: int) -> tuple[int, Why]:
+        place = _after_gap(text, at)
         while place < len(text) and text[place] != _CLOSE:
             end = self._boundary(text, place)
             if not end:
@@ -99,13 +99,18 @@ class Rows:
         )
 
     def _boundary(self, text: bytes, begin: int) -> int:
-        """The end of the last event that another one follows, within reach; 0 where there is none."""
+        """The end of the last event within reach that another one follows (of the first, where none is); 0 where there
+        is none in the text."""
+        if text is self._without:
+            return 0
         limit = min(len(text), begin + self._reach)
         for first in (max(begin, limit - _NARROWEST), begin):
             found = [match.start() for match in _BETWEEN.finditer(text, first, limit)]
             if found:
                 return found[-1] + 1
-        self._reach = min(2 * self._reach, _WIDEST)
+        if beyond := _BETWEEN.search(text, begin):
+            return beyond.start() + 1
+        self._without = text
         return 0
 
     def _take(self, events: list[Event]) -> None:

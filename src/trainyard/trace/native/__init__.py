@@ -21,7 +21,7 @@ class Facts(Structure):
 _FUNCTIONS = (
     ("scan_new", c_void_p, ()),
     ("scan_free", None, (c_void_p,)),
-    ("scan_feed", c_size_t, (c_void_p, c_char_p, c_size_t, POINTER(c_int), POINTER(c_int64))),
+    ("scan_feed", c_size_t, (c_void_p, c_char_p, c_size_t, c_size_t, POINTER(c_int), POINTER(c_int64))),
     ("scan_intern", c_int64, (c_void_p, c_int, c_char_p, c_size_t)),
     ("scan_push", c_int, (c_void_p, c_int, POINTER(c_int64))),
     ("scan_count", c_size_t, (c_void_p, c_int)),

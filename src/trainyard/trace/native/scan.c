@@ -613,10 +613,10 @@ void scan_free(scan *s) {
     free(s);
 }
 
-/* Reads events from text, which begins after the array's bracket, a comma or an event. Returns how many bytes it is
-   done with; *why says why it stopped there; *entries counts the events it has read. */
-size_t scan_feed(scan *s, const char *text, size_t length, int *why, int64_t *entries) {
-    const char *p = text, *end = text + length, *done = text;
+/* Reads events of text[at:length], which begins after the array's bracket, a comma or an event. Returns up to where it
+   is done; *why says why it stopped there; *entries counts the events it has read. */
+size_t scan_feed(scan *s, const char *text, size_t at, size_t length, int *why, int64_t *entries) {
+    const char *p = text + at, *end = text + length, *done = p;
     for (;;) {
         event e;
         while (p < end && (is_space(*p) || *p == ',')) p = skip_space(p + 1, end);
