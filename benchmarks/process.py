@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -24,12 +24,14 @@ def cost(args: Sequence[str], repeats: int) -> Cost:
     Raises `CalledProcessError` when the command fails.
     """
     command = [sys.executable, "-m", "trainyard.cli.main", *args]
-    costs = [_once(command) for _ in range(repeats + 1)][1:]
+    costs = [once(command) for _ in range(repeats + 1)][1:]
     return Cost(median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs))
 
 
-def _once(command: Sequence[str]) -> Cost:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def once(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
+    """What `command` costs, with these variables set beside ours. Raises `CalledProcessError` when it fails."""
+    env = {**os.environ, **(environment or {})}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:

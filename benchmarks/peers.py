@@ -1,0 +1,151 @@
+"""A long trace to temporal breakdown, overlap and kernel totals: other tools and ours, CPU and memory, on one core.
+
+`python -m benchmarks.peers` prints one table. The tools stand in an environment of their own, whose Python
+TRAINYARD_PEERS names (`out/peers/bin/python` unless it does); one that is not there is left out, which is said.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.__main__ import PUBLIC, processor
+from benchmarks.process import Cost, once
+from benchmarks.replicate import replicate
+
+OUT = Path("out").resolve()
+PEERS = os.environ.get("TRAINYARD_PEERS", str(OUT / "peers" / "bin" / "python"))
+COPIES = (40, 80)
+REPEATS = 3
+"""Of ours; the others take minutes, and run once."""
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+
+_HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+found = TraceAnalysis(trace_files={0: sys.argv[1]})
+found.get_temporal_breakdown(visualize=False)
+found.get_comm_comp_overlap(visualize=False)
+found.get_gpu_kernel_breakdown(visualize=False)
+"""
+_TRACELENS = """
+import sys, tempfile
+from TraceLens.Reporting.generate_perf_report_pytorch import generate_perf_report_pytorch
+with tempfile.TemporaryDirectory() as folder:
+    generate_perf_report_pytorch(profile_json_path=sys.argv[1], output_csvs_dir=folder)
+"""
+_TIMELINE = """
+import sys
+from TraceLens import TreePerfAnalyzer
+TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
+"""
+_OURS = "import sys; {}from trainyard.cli.main import main; main()"
+_NO_ISAL = "sys.modules['isal'] = None; "
+
+
+class Tool(NamedTuple):
+    """Something that reads the trace: `command` is followed by the path and `options`."""
+
+    name: str
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+    repeats: int = 1
+
+    def run(self, trace: Path) -> Cost:
+        command = [*self.command, str(trace), *self.options]
+        costs = [once(command, {**ONE_THREAD, **self.environment}) for _ in range(self.repeats)]
+        return Cost(median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs))
+
+
+def ours() -> list[Tool]:
+    json = ("--window", "all", "--json")
+    plain = (sys.executable, "-c", _OURS.format(""), "trace")
+    slow = (sys.executable, "-c", _OURS.format(_NO_ISAL), "trace")
+    pure = {"TRAINYARD_PURE": "1"}
+    return [
+        Tool("ours, compiled", plain, json, {}, REPEATS),
+        Tool("ours, compiled, as a user sees it", plain, (), {}, REPEATS),
+        *([Tool("ours, pure Python, isal", plain, json, pure, REPEATS)] if find_spec("isal") else []),
+        Tool("ours, pure Python", slow, json, pure, REPEATS),
+    ]
+
+
+def peers() -> list[Tool]:
+    """Those that are installed, each by its library's way to the same answers."""
+    named = [
+        ("HTA", "HolisticTraceAnalysis", "hta", _HTA),
+        ("TraceLens, perf report", "TraceLens", "TraceLens", _TRACELENS),
+        ("TraceLens, timeline only", "TraceLens", "TraceLens", _TIMELINE),
+    ]
+    found = []
+    for name, package, module, script in named:
+        # The module too: another project's package has TraceLens' name.
+        look = f"import {module}; from importlib.metadata import version as v; print(v({package!r}), v('pandas'))"
+        done = subprocess.run([PEERS, "-c", look], capture_output=True, text=True, check=False) if _there() else None
+        if done is None or done.returncode:
+            print(f"{name}: not installed for {PEERS}.", file=sys.stderr)
+            continue
+        own, pandas = done.stdout.split()
+        found.append(Tool(f"{name} {own}, pandas {pandas}", (PEERS, "-c", script)))
+    return found
+
+
+def _there() -> bool:
+    return Path(PEERS).exists()
+
+
+def traces() -> dict[int, Path]:
+    """Copies -> the benchmark's file; made where it is not there yet."""
+    OUT.mkdir(exist_ok=True)
+    paths = {copies: OUT / f"{PUBLIC.name.removesuffix('.json.gz')}_x{copies}.json.gz" for copies in COPIES}
+    for copies, path in paths.items():
+        if not path.exists():
+            with tempfile.TemporaryDirectory(dir=OUT) as folder:
+                made = Path(folder) / path.name
+                replicate(PUBLIC, copies, made)
+                made.rename(path)
+    return paths
+
+
+def main() -> None:
+    if not PUBLIC.exists():
+        raise SystemExit(f"The public A100 trace is not on this machine ({PUBLIC.name} in TRAINYARD_PUBLIC_DATA).")
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # children stay on it
+    paths = traces()
+    others, own = peers(), ours()
+    for tool in own:
+        tool._replace(repeats=1).run(PUBLIC)  # bytecode and page cache
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {processor()}, one core, {platform.system()} {platform.release()}")
+    names = ["trainyard", "msgspec", "numpy", *(["isal"] if find_spec("isal") else [])]
+    packages = ", ".join(f"{name} {version(name)}" for name in names)
+    print(f"Python {platform.python_version()}, {packages}")
+    print(f"The public A100 trace, {' and '.join(str(copies) for copies in COPIES)} times in time, gzipped.\n")
+    few, many = COPIES
+    costs = {(tool.name, copies): tool.run(paths[copies]) for copies in COPIES for tool in (*others, *own)}
+    wide = max(len(tool.name) for tool in (*others, *own))
+    firsts = [tool for tool in others if "timeline" not in tool.name]
+    head = "".join(f"{'vs ' + tool.name.split(',')[0].split()[0]:>13}" for tool in firsts)
+    print(f"{'':<{wide}}  {'CPU s':>7} {'MB':>7}  {f'CPU s x{many}':>9} {f'MB x{many}':>7}{head}")
+    for tool in (*others, *own):
+        one, two = costs[tool.name, few], costs[tool.name, many]
+        ratios = "".join(f"{costs[peer.name, few].cpu_s / one.cpu_s:>12.1f}x" for peer in firsts)
+        print(
+            f"{tool.name:<{wide}}  {one.cpu_s:>7.2f} {one.peak_bytes / 1e6:>7.0f}"
+            f"  {two.cpu_s:>9.2f} {two.peak_bytes / 1e6:>7.0f}{ratios}"
+        )
+
+
+if __name__ == "__main__":
+    main()
