@@ -1,4 +1,5 @@
-"""Writes docs/reference.md from the code: commands, exit codes, job keys, settings, words, doors, rules, machines.
+"""Writes docs/reference.md from the code: commands, exit codes, job keys, settings, words, tables,
+suppositions, doors, rules, machines.
 
     python docs/reference.py
 
@@ -16,6 +17,8 @@ import msgspec
 
 from trainyard import errors, job, machine, plugins, units, words
 from trainyard.cli.main import cli
+from trainyard.trace.export import schema
+from trainyard.trace.whatif import suppose
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"
@@ -60,6 +63,8 @@ def render() -> str:
         *_job_keys(),
         *_settings(),
         *_words(),
+        *_tables(),
+        *_suppositions(),
         *_doors(),
         *_rules(),
         *_machines(),
@@ -150,6 +155,23 @@ def _words() -> Iterable[str]:
         yield _table(("word", "shown as", "means"), [(f"`{n}`", w.label, w.means) for n, w in table.items()])
     yield "### Number formats"
     yield _table(("word", "bytes an element"), [(f"`{name}`", size) for name, size in words.DTYPES.items()])
+
+
+def _tables() -> Iterable[str]:
+    yield "## SQL tables"
+    yield "What `trainyard trace --sql` asks, and `trainyard.tables` gives to a notebook."
+    yield " ".join((schema.__doc__ or "").partition("\n\n")[2].split())
+    for name, table in schema.TABLES.items():
+        yield f"### Table {name}"
+        yield f"A row is {table.row}."
+        yield _table(("column", "holds"), [(f"`{column}`", held) for column, held in table.columns.items()])
+
+
+def _suppositions() -> Iterable[str]:
+    title, _, forms = (suppose.__doc__ or "").partition("\n\n")
+    yield "## What can be supposed"
+    yield title
+    yield f"```text\n{forms.rstrip()}\n```"
 
 
 def _doors() -> Iterable[str]:

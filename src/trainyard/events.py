@@ -15,8 +15,8 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 
-KERNEL, COPY, MEMSET = range(3)
-"""Values of `Work.what`."""
+KERNEL, COPY, MEMSET, DRAWN = range(4)
+"""Values of `Work.what`; a reader's rows may also be annotations drawn over device work, which are no work."""
 OP, CALL, NOTE, PYTHON = range(4)
 """Values of `Host.what`: a framework op, a driver call, an annotation, a Python frame."""
 
@@ -101,7 +101,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     recorded, (start, stop). `device_marks`: steps as the file draws them over device work. `main` is the training
     thread's number in `host.thread`. `world`: ranks of the job, 0 where unsaid; `devices`: how many the host has by
     the file's word; `group_sizes`: of the process groups it names; `axis`: the mesh axis that all ranks form, where
-    the job's layout has one only; `notes`: what to tell the user.
+    the job's layout has one only; `notes`: what to tell the user; `cut_short`: the file ends before it should.
     """
 
     source: str
@@ -124,6 +124,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     group_sizes: tuple[int, ...] = ()
     axis: str = ""
     notes: tuple[str, ...] = ()
+    cut_short: bool = False
 
     @property
     def window(self) -> tuple[int, int]:

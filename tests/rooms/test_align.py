@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tests.surveys import collective, made_survey
 from trainyard.trace.align import alignment
-from trainyard.trace.clocks import Clock, medians
+from trainyard.trace.clocks import Clock
 from trainyard.trace.lateness import Lateness
 from trainyard.trace.measure import measure, read
+from trainyard.trace.medians import lower_median, medians
 from trainyard.trace.meetings import SYMMETRIC, meetings
 
 SECOND = 10**9
@@ -217,6 +218,10 @@ def _by_search(surveys):
         if all(len(own) == len(rows[0]) > 0 for own in rows):
             found |= set(zip(*rows))
     return found
+
+
+def test_the_lower_median_is_one_of_what_there_is():
+    assert [lower_median(range(count)) for count in (1, 2, 3, 4)] == [0, 0, 1, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**60), 2**60)), min_size=1))

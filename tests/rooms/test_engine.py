@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.ranks import shifted_copies
-from tests.trace_maker import trace
+from tests.trace_maker import trace, write
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary, PlaceUnwritable, UnknownName
 from trainyard.trace import engines, spill
 from trainyard.trace.classify import Keys
+from trainyard.trace.export.tables import tables
 from trainyard.trace.measure import Measured, measure, read
 from trainyard.trace.meetings import Meetings
 from trainyard.trace.ranks import measure_files
@@ -163,3 +164,39 @@ def test_memory_does_not_grow_with_the_ranks(public_trace):
     assert many[0] == 16 * few[0]
     assert many[1] < 3 * 16 * few[1]  # CPU seconds, start-up apart
     assert many[2] < few[2] + 60  # MB
+
+
+DEEP = "[" * 100_000
+HOSTILE = (
+    {"Process Group Ranks": DEEP},
+    {"Process Group Ranks": "[0, 1000000000000000000000000000000]"},
+    {"Process Group Ranks": [True, 1]},
+    {"Process Group Name": "deep"},
+    {"Group size": True},
+    {"Group size": 10**30},
+    {"Seq": True},
+    {"Seq": 2**63},
+    {"Src Rank": True},
+    {"Dst Rank": 10**30},
+    {"In msg nelems": 9 * 10**18, "Out msg nelems": 1, "dtype": "Double"},
+    {"In msg nelems": 10**30, "dtype": "Float"},
+    {"Input Dims": [[2**61, 2**61], [2]], "Input type": ["float", "float"]},
+    {"Input Dims": [[10**30], [True]], "Input type": ["float", "float"]},
+)
+
+
+@pytest.mark.parametrize("name", ["auto", "serial", "processes"])
+def test_no_number_that_a_file_gives_a_collective_is_too_large_to_be_kept_or_shown(tmp_path, name):
+    nccl = "ncclDevKernel_AllReduce_RING"
+    device = [(nccl, 8, at, at + 80, at - 10, said) for at, said in zip(range(100, 9_000, 100), HOSTILE)]
+    shapes = {"Input Dims": [[10**30, 2], [-1], [True], [2**62]], "Input type": ["float"] * 4}
+    document = trace(device=device, host=[("aten::mm", 100, 0, 50, "cpu_op", shapes)], rank=0, world=2)
+    document["distributedInfo"]["pg_config"] = [{"pg_name": "deep", "ranks": DEEP}]
+    path = write(tmp_path, document)
+    measured = measure_files([path], engine=name)
+    same(measured, measure(read([path])))
+    said = measured.ranks[0].classified.collectives.values()
+    assert len(said) == len(HOSTILE)
+    assert {(one.ranks, one.members, one.seq, one.peer, one.size) for one in said} == {((), 0, -1, -1, 0)}
+    assert len(tables(measured)["collectives"]) == len(HOSTILE)
+    assert measured.ranks[0].events.shapes[-1].dims == ((), (), (), ())

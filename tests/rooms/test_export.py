@@ -23,7 +23,8 @@ from trainyard.report.build import view_of_traces
 from trainyard.report.files import Reported
 from trainyard.trace.export import sql
 from trainyard.trace.export.columns import Columns, known, words_of
-from trainyard.trace.export.tables import TABLES, ledger_table
+from trainyard.trace.export.schema import TABLES
+from trainyard.trace.export.tables import ledger_table
 from trainyard.trace.measure import measure, read
 
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", '=HYPERLINK("http://evil")')
@@ -182,15 +183,25 @@ def test_markdown_shows_names_as_they_are(name, shown):
     assert markdown.escaped(name) == shown
 
 
-def test_a_kernel_in_markdown_stays_in_its_cell():
-    assert markdown.code("a`b|c<d>") == r"`a'b\|c<d>`"
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a`b|c<d>", "`a'b¦c<d>`"),
+        (r"a\|<img src=x>", r"`a\¦<img src=x>`"),
+        (r"``\`|<img src=x>", r"`''\'¦<img src=x>`"),
+        ("ends\\", "`ends\\`"),
+    ],
+)
+def test_a_kernel_in_markdown_stays_in_its_cell(name, shown):
+    assert markdown.code(name) == shown
 
 
 @given(st.text())
 def test_nothing_leaves_a_line_of_markdown(name):
     for shown in (markdown.escaped(name), markdown.code(name)):
         assert len(shown.splitlines()) <= 1
-        assert not re.search(r"(?<!\\)\|", shown)
+        assert not re.search(r"(?<!\\)(\\\\)*\|", shown)
+    assert not set("`|") & set(markdown.code(name)[1:-1])
 
 
 @pytest.mark.parametrize("name", ["x.html", "x.md", "x.csv", "x.json", "x.pftrace", "X.JSON"])

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tests.trace_maker import trace, write
 from trainyard import units
 from trainyard.errors import BadFile, BadInput
-from trainyard.events import Shape
+from trainyard.events import CALL, KERNEL, Shape
 from trainyard.plugins import Reading
 from trainyard.trace.kineto import Kineto
 from trainyard.trace.measure import measure, read
+from trainyard.trace.readers.gather import Gather
 
 GEMM = ("gemm", 7, 0, 100, 0)
 
@@ -302,3 +303,25 @@ def test_two_files_of_one_rank_are_refused(tmp_path):
 def test_a_folder_without_traces_says_so(tmp_path):
     with pytest.raises(BadFile, match="holds no profiler file"):
         read([Path(tmp_path)])
+
+
+@pytest.mark.parametrize("reader", ["kineto", "gather"])
+def test_a_wait_on_one_device_is_no_other_device_s(tmp_path, reader):
+    """Device 1 makes its stream 8 wait for its stream 7; the streams of device 0 have the same numbers."""
+    rows = [(7, 0, 100, 0), (8, 150, 200, 120), (7, 0, 100, 0), (8, 150, 200, 120)]
+    if reader == "kineto":
+        said = {"correlation": 77, "stream": 8, "device": 1, "wait_on_stream": 7}
+        host = [("cudaStreamWaitEvent", 100, 110, 115, "cuda_runtime", {"correlation": 77}),
+                ("Stream Wait Event", 100, 110, 115, "cuda_sync", said)]  # fmt: skip
+        device = [("gemm", *row, {"device": place // 2}) for place, row in enumerate(rows)]
+        found = Kineto().read(write(tmp_path, trace(device=device, host=host)))
+    else:
+        gather = Gather("x")
+        gather.span("cudaStreamWaitEvent", CALL, 100, 110, 115, correlation=77)
+        for place, (stream, start, stop, launch) in enumerate(rows):
+            gather.span("cudaLaunchKernel", CALL, 100, launch, launch + 1, correlation=place)
+            gather.work("gemm", KERNEL, f"stream {stream}", place // 2, start, stop, correlation=place)
+        gather.wait(77, 1, "stream 8", "stream 7")
+        found = gather.events([])
+    waited = [[each.streams[on] if on >= 0 else "" for on in each.work.awaits] for each in found]
+    assert waited == [["", ""], ["", "stream 7"]]

@@ -139,6 +139,7 @@ def test_machine_names_and_aliases_are_unique():
         ("NVIDIA B300 SXM6 AC", "b300"),
         ("Tesla V100-SXM2-16GB", "v100-16gb"),
         ("Tesla V100-SXM2-32GB", "v100-32gb"),
+        ("Tesla V100-DGXS-32GB", "v100-32gb"),
         ("AMD Instinct MI300X", "mi300x"),
         ("AMD Instinct MI325X", "mi325x"),
         ("AMD Instinct MI250X", "mi250x"),

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tests.trace_maker import MAIN, trace, write
 from trainyard.machine import Claim, Curve, Device
-from trainyard.trace.arithmetic import apportion, nearest
+from trainyard.trace.arithmetic import apportion, by_part, nearest
+from trainyard.trace.classify import Classified
 from trainyard.trace.measure import measure, read
 from trainyard.trace.roofline import op_roofline
 
@@ -219,3 +220,16 @@ def test_resnet_18s_backward_pass_is_two_forward_ones_less_the_first_layers_inpu
     assert conv["forward"] == 2 * 10 * 1_813_561_344
     assert conv["backward"] == 2 * conv["forward"] - first
     assert conv["recompute"] == conv["forward"] - first
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(-1, 2**62)), max_size=9))
+def test_no_sum_of_costs_wraps(rows):
+    key, column = np.array(rows, np.int64).reshape(-1, 2).T
+    start = np.arange(len(rows))
+    one = Classified(start, start + 1, start, key, start, np.ones(len(rows), bool), start, {})
+    sums = by_part(column, one, np.array([0, 99]), 2)[0].tolist()
+    for place, found in enumerate(sums):
+        values = column[key == place].tolist()
+        most = 2**62 // max(1, len(values))
+        known = values and min(values) >= 0 and max(values) <= most
+        assert found == (sum(values) if known else -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +17,15 @@ def console() -> Console:
     """Rich's console on stdout: plain and wide when piped, so that a redirected table is whole."""
     from rich.console import Console
 
-    out = Console(highlight=False)
+    class Whole(Console):
+        def on_broken_pipe(self) -> None:
+            """The reader has gone: `main` knows what that means."""
+            raise BrokenPipeError
+
+    out = Whole(highlight=False)
     if out.is_terminal:
         return out
-    return Console(highlight=False, width=int(os.environ.get("COLUMNS") or _PIPED_WIDTH))
+    return Whole(highlight=False, width=int(os.environ.get("COLUMNS") or _PIPED_WIDTH))
 
 
 def say(text: str) -> None:
@@ -29,4 +33,7 @@ def say(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value))
+    """What JSON has no kind for is text; NaN and Infinity are too."""
+    import msgspec
+
+    click.echo(msgspec.json.encode(value, enc_hook=str))

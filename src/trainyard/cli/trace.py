@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ _PEERS = ("hta", "tracelens")
     "--mark", default="ProfilerStep#", show_default=True, help="What the annotations around steps begin with."
 )
 @click.option("--what-if", "supposed", multiple=True, help="Predict the step with CHANGE: network=2x, no-stragglers, …")
-@click.option("--sql", help="Answer a QUERY over the events, ledgers and findings (extra `sql`).")
+@click.option("--sql", help="Answer a query over work, idle time, ledgers, … (extra `sql`).")
 @click.option("--engine", default="auto", show_default=True, help="Where ranks are analysed: serial, processes, ray.")
 @click.option("--limit", default="64 GiB", show_default=True, help="How much a file may come to when unpacked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ledgers as JSON.")
@@ -59,13 +58,24 @@ def command(
     from trainyard.trace.memory.snapshot import is_snapshot
     from trainyard.units import parse_size
 
-    if len(paths) == 1 and is_snapshot(Path(paths[0])):
-        _memory(Path(paths[0]), as_json, page, top)
+    asked = {"--window": window in _PEERS, "--sql": sql is not None, "--what-if": bool(supposed)}
+    modes = [name for name, wanted in asked.items() if wanted]
+    if len(modes) > 1:
+        raise click.UsageError(f"{' and '.join(modes)} answer different questions: ask one at a time.")
+    if page and modes and not supposed:
+        raise click.UsageError(f"--page draws the ledger, which {modes[0]} does not ask for.")
+    reading = Reading(parse_size(limit), mark)
+    snapshots = [path for path in paths if is_snapshot(Path(path))]
+    if snapshots:
+        others = [*modes, *(path for path in paths if path != snapshots[0])]
+        if others:
+            raise click.UsageError(f"{snapshots[0]} is a memory snapshot, which goes by itself: without {others[0]}.")
+        _memory(Path(snapshots[0]), reading.limit, as_json, page, top)
         return
-    measured = find_traces(paths, window, engine, Reading(parse_size(limit), mark))
+    measured = find_traces(paths, window, engine, reading)
     if window in _PEERS:
         _reconcile(measured, window, as_json)
-    elif sql:
+    elif sql is not None:
         _answer(measured, sql, as_json)
     elif supposed:
         _suppose(measured, supposed, as_json, page)
@@ -97,7 +107,7 @@ def _answer(measured: Measured, sql: str, as_json: bool) -> None:
 
     answer = query(measured, sql)
     if as_json:
-        click.echo(json.dumps([dict(zip(answer.columns, row)) for row in answer.rows], default=str))
+        print_json({"columns": answer.columns, "rows": answer.rows})
     else:
         print_table(answered(answer), console())
     if answer.more:
@@ -112,7 +122,7 @@ def _write(measured: Measured, page: str) -> None:
     say(f"wrote {page}")
 
 
-def _memory(path: Path, as_json: bool, page: str | None, top: int) -> None:
+def _memory(path: Path, limit: int, as_json: bool, page: str | None, top: int) -> None:
     """A snapshot of the allocator's memory."""
     import msgspec
 
@@ -121,7 +131,7 @@ def _memory(path: Path, as_json: bool, page: str | None, top: int) -> None:
     from trainyard.report.memory_terminal import print_memory
     from trainyard.trace.memory.measure import measure, record
 
-    snapshot, devices = measure(path)
+    snapshot, devices = measure(path, limit)
     view = memory.view_of(snapshot, memory.busiest(devices), devices, f"trainyard {__version__}")
     if as_json:
         click.echo(msgspec.json.encode([record(snapshot, device) for device in devices]))
@@ -135,9 +145,9 @@ def _memory(path: Path, as_json: bool, page: str | None, top: int) -> None:
 def _reconcile(measured: Measured, tool: str, as_json: bool) -> None:
     """The figures that another tool would give, and why they are not ours."""
     from trainyard.report.terminal import print_table
-    from trainyard.trace import reconcile
+    from trainyard.trace.reconcile import TOOLS
 
-    figures = [(rank.events.rank, getattr(reconcile, tool)(rank.events)) for rank in measured.ranks]
+    figures = [(rank.events.rank, TOOLS[tool](rank.events)) for rank in measured.ranks]
     if as_json:
         print_json(
             [

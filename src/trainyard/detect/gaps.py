@@ -14,9 +14,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from trainyard.booked import Booked, Mask
+from trainyard.detect.blame import calls, told
 from trainyard.detect.storms import storms, within
-from trainyard.detect.wording import each_step
+from trainyard.detect.wording import each_step, finding, matters
 from trainyard.events import I8, I64
+from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 
 OPTIMIZER_KERNELS = 50
@@ -37,6 +39,7 @@ class Answers(IntEnum):
     TINY = 7
 
 
+_LEAST = 0.01  # smaller than elsewhere: a healthy step has none at all
 _BY_WHAT = {"sync": Answers.SYNC, "alloc": Answers.ALLOC, "gc": Answers.GC, "compile": Answers.COMPILE}
 _known: WeakKeyDictionary[Booked, I8] = WeakKeyDictionary()
 
@@ -53,6 +56,25 @@ def cost(ledger: Ledger, events: Sequence[Booked] | None, who: Answers) -> int:
     if events:
         return each_step(events, (int(rank.idle.ns[rows(rank, who)].sum()) for rank in events))
     return sum(ns for account, ns in ledger.by_account().items() if _by_account(account) == who)
+
+
+def stopped(
+    rule: str,
+    what: str,
+    ledger: Ledger,
+    events: Sequence[Booked] | None,
+    subject: str,
+    remedy: str,
+    unseen: float = 0.7,
+) -> Sequence[Finding]:
+    """The finding that calls booked as `launch_gap/what` stop the host, where they cost a hundredth of the step.
+    `unseen`: how sure that is of a ledger alone."""
+    account, ns = Account("launch_gap", what), cost(ledger, events, _BY_WHAT[what])
+    if not matters(ledger, ns, _LEAST):
+        return ()
+    evidence = told(events, [calls(rank, account) for rank in events]) if events else "from the ledger alone"
+    sure = 0.9 if events else unseen
+    return finding(rule, ledger, account, ns, subject, evidence=evidence, remedy=remedy, sure=sure)
 
 
 def rows(booked: Booked, who: Answers) -> I64:

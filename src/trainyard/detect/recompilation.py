@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.booked import Booked
-from trainyard.detect.blame import calls, told
-from trainyard.detect.gaps import Answers, cost
-from trainyard.detect.wording import finding, matters
+from trainyard.detect.blame import calls
+from trainyard.detect.gaps import stopped
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
-
-_LEAST = 0.01  # smaller than elsewhere: a healthy step has none at all
 
 
 class Recompilation:
@@ -26,21 +23,11 @@ class Recompilation:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        account = Account("launch_gap", "compile")
-        ns = cost(ledger, events, Answers.COMPILE)
-        if not matters(ledger, ns, _LEAST) or (events and not any(_again(rank, account) for rank in events)):
+        if events and not any(_again(rank, Account("launch_gap", "compile")) for rank in events):
             return ()
-        return finding(
-            self.rule,
-            ledger,
-            account,
-            ns,
-            "Compiling again costs",
-            evidence=told(events, [calls(rank, account) for rank in events]) if events else "from the ledger alone",
-            remedy="Mark changing sizes as dynamic; TORCH_LOGS=recompiles says which guard failed.",
-            # A ledger alone does not say whether it was the first step that compiled.
-            sure=0.9 if events else 0.5,
-        )
+        remedy = "Mark changing sizes as dynamic; TORCH_LOGS=recompiles says which guard failed."
+        # A ledger alone does not say whether it was the first step that compiled.
+        return stopped(self.rule, "compile", ledger, events, "Compiling again costs", remedy, unseen=0.5)
 
 
 def _again(booked: Booked, account: Account) -> bool:

@@ -29,10 +29,16 @@ def ops(measured: Measured) -> Table:
     found = op_roofline(measured)
     covered = units.show_share(found.known_ns, found.compute_ns) if found.compute_ns else "none"
     known = [row for row in found.rows if row.flops is not None or row.bytes is not None]
+    unknown = sorted((row for row in found.rows if row not in known), key=lambda row: -row.ns)[:3]
+    missing = ", ".join(f"{row.op} {units.show_time(row.ns)}" for row in unknown)
     return Table(
         title="Ops against the roofline",
-        notes=(f"Formulas cover {covered} of compute time.", *found.notes),
-        columns=_columns("Op", "Shapes", "Bound", Calls=0, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
+        notes=(
+            f"In ms a step. Formulas cover {covered} of compute time"
+            + (f"; not, for want of a formula or of what the file says: {missing}." if missing else "."),
+            *found.notes,
+        ),
+        columns=_columns("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
         rows=tuple(_op(row) for row in known[:_ROWS]),
     )
 
@@ -56,7 +62,10 @@ def lateness(rows: Sequence[Lateness]) -> Table:
     """Who came last to collectives, how often, and what that cost the others."""
     return Table(
         title="Who came last",
-        notes=("In full steps. What the others waited, in ms: exposed, where no compute hid it, and in all.",),
+        notes=(
+            "What the others waited in ms, of waits that began in full steps: exposed, where no compute hid it, and in "
+            "all. The ledger also holds the end of waits that began before them.",
+        ),
         columns=_columns("Rank", Last=0, Of=0, Exposed=3, All=3),
         rows=tuple(
             (str(row.rank), row.last, row.met, row.exposed_ns / 1e6, row.waited_ns / 1e6) for row in rows if row.last
@@ -108,6 +117,10 @@ def predicted(mean: Ledger, found: Prediction) -> Table:
     """The mean step as measured and as supposed, account by account; the changes sum to the change of the step."""
     before, after = mean.wall_ns, found.mean.wall_ns
     share = units.show_share(after - before, before) if before else ""
+    longer = (
+        "Where nothing was slowed, a longer step means that its bounds moved and work from before them came in: "
+        "--window all books the whole window."
+    )
     rows = [(change.account.label, change.before_ns, change.after_ns) for change in found.changes]
     rows.sort(key=lambda row: -abs(row[2] - row[1]))
     rows.append(("Step", before, after))
@@ -116,6 +129,7 @@ def predicted(mean: Ledger, found: Prediction) -> Table:
         notes=(
             f"Predicted by replaying the steps' dependencies: {units.show_time(before)} → {units.show_time(after)} "
             f"({share}). What a change would alter beyond them (caches, clocks, other work) is not in it.",
+            *((longer,) if after > before else ()),
         ),
         columns=_columns("Account", **{"measured ms": 3, "predicted ms": 3, "change ms": 3}),
         rows=tuple((label, was / 1e6, now / 1e6, (now - was) / 1e6) for label, was, now in rows),

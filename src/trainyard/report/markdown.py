@@ -43,8 +43,9 @@ def escaped(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """In the type of code, where nothing has a meaning but the backtick, and the bar that parts a table's cells."""
-    shown = _short(text).replace("`", "'").replace("|", r"\|")
+    """In the type of code, where nothing has a meaning but the backtick, and the bar that parts a table's cells: no
+    backslash of ours would keep it, after one that stands in the name."""
+    shown = _short(text).replace("`", "'").replace("|", "¦")
     return f"`{shown or ' '}`"
 
 

@@ -16,6 +16,7 @@ from trainyard.report.view import Table as Facts
 
 _BAR = 30
 _PARTS = 12
+_LONGEST = 2000  # characters of a text: a name may be a megabyte
 
 
 def print_view(view: View, console: Console, kernels: int = 8) -> None:
@@ -72,10 +73,11 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
         line.append(plain(f"{finding.says}. "))
+        line.append(f"{finding.severity.capitalize()}, {100 * finding.sure:.0f} % sure. ", style="dim")
         if finding.evidence:
-            line.append(plain(f"{finding.evidence}. "), style="dim")
+            line.append(plain(f"{finding.evidence[:1].upper()}{finding.evidence[1:]}. "), style="dim")
         if finding.remedy:
-            line.append(finding.remedy.says)
+            line.append(plain(finding.remedy.says))
         parts.append(line)
     parts.extend(Text(f"note: {plain(note)}", style="dim") for note in view.notes)
     return parts
@@ -137,7 +139,7 @@ def _table(table: Facts, most: int) -> Group:
     """The first rows; the columns of text give way on a narrow terminal."""
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(table.columns):
-        head = column.head if place else table.title
+        head = Text(plain(column.head if place else table.title))
         if column.digits is None:
             drawn.add_column(
                 head, no_wrap=True, overflow="ellipsis", max_width=28 if place else 44, style="dim" if place else ""
@@ -178,4 +180,4 @@ def _rows(title: str, rows: Sequence[Row]) -> Table:
 
 def plain(text: str) -> str:
     """Without control characters: a name from a file must not steer the terminal."""
-    return "".join(char if char.isprintable() else "�" for char in text)
+    return "".join(char if char.isprintable() else "�" for char in text[:_LONGEST])

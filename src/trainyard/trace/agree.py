@@ -45,6 +45,9 @@ class Agreement(NamedTuple):
     bandwidths: tuple[Bandwidth, ...]
 
 
+_ONE_RUN = "Give the files of one run; compare two runs with trainyard diff."
+
+
 def numbered(facts: Sequence[Events]) -> list[int]:
     """Each file's rank; those it does not state are numbered by order. No rank may stand twice: raises `BadInput`."""
     if not facts:
@@ -54,10 +57,22 @@ def numbered(facts: Sequence[Events]) -> list[int]:
         rank = events.rank if events.rank >= 0 else place
         if rank in seen:
             raise BadInput(
-                f"{seen[rank]} and {events.source} both say they are rank {rank}.",
-                "Give the files of one run; compare two runs with trainyard diff.",
+                f"{seen[rank]} and {events.source} both say they are rank {rank}."
+                if events.rank >= 0
+                else f"{seen[rank]} says it is rank {rank}; {events.source} says none, and would pass for it.",
+                _ONE_RUN,
             )
         seen[rank] = events.source
+    worlds = {events.world: events.source for events in facts if events.rank >= 0 and events.world}
+    if len(worlds) > 1:
+        (one, first), (other, second), *_ = sorted(worlds.items())
+        raise BadInput(f"{first} is of a world of {one} ranks, {second} of one of {other}.", _ONE_RUN)
+    beyond = [rank for rank in seen if worlds and len(facts) > 1 and rank >= max(worlds)]
+    if beyond:
+        raise BadInput(
+            f"{seen[beyond[0]]} is taken for rank {beyond[0]} of a world of {max(worlds)} ranks.",
+            _ONE_RUN,
+        )
     return list(seen)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from trainyard import units
 from trainyard.events import I64
 from trainyard.trace.clocks import Clock, Residual, solve
+from trainyard.trace.medians import lower_median
 from trainyard.trace.meetings import Meetings, meetings
 from trainyard.trace.survey import Survey
 
@@ -107,7 +108,7 @@ def _doubt(surveys: Sequence[Survey], met: Meetings, clocks: Sequence[Clock], re
     if not all(clock.covers(*one.facts.span) for one, clock in zip(surveys, clocks)):
         return "their stamps lie too far apart for any clock"
     lengths = np.minimum.reduceat(met.stop - met.start, met.first[:-1])
-    typical = int(np.sort(lengths)[(len(lengths) - 1) // 2])
+    typical = int(lower_median(np.sort(lengths)))
     if 2 * residual.median > typical:
         return (
             f"the ends of {residual.collectives} matched collectives lie {units.show_time(residual.median)} (median) "

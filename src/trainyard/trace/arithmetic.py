@@ -22,20 +22,20 @@ from trainyard.trace.operands import Cost
 
 HEAVY = ("matmul", "conv", "attention")
 """Classes whose work the ops inside them cannot merely prepare."""
+_MOST = 2**62
 _CLASSES = list(words.OP_CLASSES)
 _HEAVY = [_CLASSES.index(name) for name in HEAVY]
 
 
 class Arithmetic(NamedTuple):
     """Of n intervals: the host row of the op each belongs to (-1 none), and its FLOPs and bytes (-1 unknown, also
-    where only an upper bound of the FLOPs is known). Of m host rows: the number in `costs` of its own work (-1 none).
+    where only an upper bound of the FLOPs is known). Of m host rows: whether `cost_of` knows its own work.
     """
 
     op: I32
     flops: I64
     bytes: I64
-    cost: I32
-    costs: tuple[Cost, ...]
+    costed: NDArray[np.bool_]
 
 
 def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) -> Arithmetic:
@@ -64,7 +64,7 @@ def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) ->
     flops[rows] = _shares(op[rows], length, known[cost[op[rows]]])
     known = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
     moved[rows] = _shares(op[rows], length, known[cost[op[rows]]])
-    return Arithmetic(op, flops, moved, cost, costs)
+    return Arithmetic(op, flops, moved, cost >= 0)
 
 
 def _costs(events: Events) -> tuple[I32, tuple[Cost, ...]]:
@@ -134,14 +134,17 @@ def apportion(whole: int, weights: list[int]) -> list[int]:
 
 
 def by_part(column: I64, one: Classified, bounds: I64, keys: int) -> I64:
-    """[p, k]: sum of `column` over each key's intervals that start in each part; -1 where any of them is unknown, and
-    for keys that no interval has."""
+    """[p, k]: sum of `column` over each key's intervals that start in each part; -1 where any of them is unknown or so
+    large that as many as it might not fit a column, and for keys that no interval has."""
     part = np.searchsorted(bounds, one.start, "right") - 1
     inside = np.flatnonzero((part >= 0) & (part < len(bounds) - 1))
     place = (part[inside], one.key[inside])
-    total = np.zeros((len(bounds) - 1, keys), np.int64)
-    np.add.at(total, place, column[inside])
+    value = column[inside]
+    count, total = np.zeros((2, len(bounds) - 1, keys), np.int64)
+    np.add.at(count, place, 1)
+    np.add.at(total, place, value)
+    lost = (value < 0) | (value > _MOST // count[place])
     unknown = np.zeros(total.shape, bool)
-    unknown[tuple(axis[column[inside] < 0] for axis in place)] = True
+    unknown[tuple(axis[lost] for axis in place)] = True
     unknown[:, np.setdiff1d(np.arange(keys), one.key)] = True
     return np.where(unknown, -1, total)

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.events import CALL, I8, I32, I64, NOTE, OP, Collective, Events, Host, Mark, Shape, Work
+from trainyard.events import CALL, DRAWN, I8, I32, I64, NOTE, OP, Collective, Events, Host, Mark, Shape, Work
 from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.nest import nest
 
@@ -67,6 +68,11 @@ class StreamWaits(NamedTuple):
     lane: I32
     on: I32
 
+    def of(self, device: int) -> StreamWaits:
+        """Those of the device, and those whose device is unsaid."""
+        rows = (self.device == device) | (self.device < 0)
+        return StreamWaits(*(column[rows] for column in self))
+
 
 class Facts(NamedTuple):
     """What a file says beside its rows. `rank` and `world` are -1 and 0 where unsaid, `lanes` the streams' labels,
@@ -83,6 +89,7 @@ class Facts(NamedTuple):
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    cut_short: bool = False
 
 
 def assemble(
@@ -93,17 +100,22 @@ def assemble(
     it their label (else they are numbered). The tables' columns are put in order where they stand.
     """
     host, device = _sorted(host), _sorted(device)
+    device, drawn = _work_alone(device)
     span = _span(host, device)
     spans, calls, ops = _host(host, facts.names)
-    marks, main = _marks(spans, facts.names, mark)
+    # Where spans overlap as they like, nesting shortens them; a step's mark stays as long as it is.
+    marks, main = _marks(spans, host.stop, facts.names, mark)
     seen = [int(number) for number in np.unique(device.device) if number >= 0]
     # One rank may touch a second device in passing, and an event may not say its device.
     together = facts.rank >= 0 or len(seen) < 2
     made: list[Events] = []
     for number in seen[:1] or [-1] if together else seen:
         rows = np.arange(len(device.start)) if together else np.flatnonzero(device.device == number)
-        work, streams = _work(device, rows, calls, ops, facts.lanes, waits, spans, together and len(seen) > 1)
-        made.append(_events(facts, spans, marks, main, span, work, streams, number, not together))
+        own = waits if together else waits.of(number)
+        work, streams = _work(device, rows, calls, ops, facts.lanes, own, spans, together and len(seen) > 1)
+        events = _events(facts, spans, marks, main, span, work, streams, number, not together)
+        over = _device_marks(drawn, -1 if together else number, facts.names, mark)
+        made.append(msgspec.structs.replace(events, device_marks=over))
     return tuple(made)
 
 
@@ -228,7 +240,7 @@ def _awaits(own: I64, call: I32, known: I64, waits: StreamWaits, calls: _Numbere
     return awaits
 
 
-def _marks(host: Host, names: Sequence[str], prefix: str) -> tuple[tuple[Mark, ...], int]:
+def _marks(host: Host, stops: I64, names: Sequence[str], prefix: str) -> tuple[tuple[Mark, ...], int]:
     """The steps' marks, and the thread they are on; without marks, the thread with the most time in ops.
 
     Marks are of one thread, the one with most of them; a label stands once, and no mark inside another.
@@ -242,12 +254,40 @@ def _marks(host: Host, names: Sequence[str], prefix: str) -> tuple[tuple[Mark, .
     main = Counter(int(host.thread[row]) for row in rows).most_common(1)[0][0]
     marks: dict[str, Mark] = {}
     for row in rows:
-        start, stop = int(host.start[row]), int(host.stop[row])
-        label = names[int(host.name[row])][len(prefix) :][:32] or str(len(marks))
+        start, stop = int(host.start[row]), int(stops[row])
+        label = _label(names[int(host.name[row])], prefix, len(marks))
         inside = marks and start < next(reversed(marks.values())).stop
         if host.thread[row] == main and label not in marks and not inside:
             marks[label] = Mark(label=label, start=start, stop=stop)
     return tuple(marks.values()), main
+
+
+def _label(name: str, prefix: str, number: int) -> str:
+    """What follows the prefix: `ProfilerStep#4` and `my step 4` are step 4."""
+    return name[len(prefix) :].strip(" #:_-")[:32] or str(number)
+
+
+def _device_marks(drawn: DeviceTable, device: int, names: Sequence[str], prefix: str) -> tuple[Mark, ...]:
+    """The steps as drawn over work of the device (-1: of any). A label stands once."""
+    marks: dict[str, Mark] = {}
+    rows = np.flatnonzero((drawn.device == device) | (drawn.device < 0) | (device < 0))
+    for name, start, stop in zip(*(column[rows].tolist() for column in (drawn.name, drawn.start, drawn.stop))):
+        text = str(names[name])
+        if text.startswith(prefix):
+            label = _label(text, prefix, len(marks))
+            marks.setdefault(label, Mark(label=label, start=start, stop=stop))
+    return tuple(marks.values())
+
+
+def _work_alone(device: DeviceTable) -> tuple[DeviceTable, DeviceTable]:
+    """The rows that are work, and the annotations drawn over it."""
+    drawn = device.what == DRAWN
+    if not drawn.any():
+        return device, device._make([*(column[:0] for column in device[:-1]), {}])
+    place = np.cumsum(~drawn) - 1
+    moved = {int(place[row]): found for row, found in device.collectives.items()}
+    parts = ([*(column[rows] for column in device[:-1]), kept] for rows, kept in ((~drawn, moved), (drawn, {})))
+    return device._make(next(parts)), device._make(next(parts))
 
 
 def _events(
@@ -287,4 +327,5 @@ def _events(
         backend=facts.backend,
         group_sizes=facts.group_sizes,
         notes=notes,
+        cut_short=facts.cut_short,
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from trainyard.events import Collective
 from trainyard.trace.collectives import group_of
+from trainyard.trace.medians import lower_median
 from trainyard.trace.meetings import SYMMETRIC, Meetings, meetings
 from trainyard.trace.survey import Survey
 from trainyard.trace.transfers import Transfers, transfers
@@ -127,17 +128,17 @@ def _of(surveys: Sequence[Survey], alone: Sequence[np.ndarray]) -> Iterator[_Tim
 def _row(collective: str, group: str, members: int, found: Sequence[_Timed]) -> Bandwidth:
     factor = bus_factor(collective, members)
     ordered = sorted(found, key=lambda timed: Fraction(timed.size, timed.ns))
-    middle = (len(ordered) - 1) // 2
+    middle = lower_median(ordered)
     bus = [None if factor is None else int(factor * timed.size * 10**9 / timed.ns) for timed in ordered]
     return Bandwidth(
         collective=collective,
         group=group,
         members=members,
-        size=sorted(timed.size for timed in found)[middle],
+        size=lower_median(sorted(timed.size for timed in found)),
         count=len(found),
-        time_ns=sorted(timed.ns for timed in found)[middle],
-        algbw=ordered[middle].size * 10**9 // ordered[middle].ns,
-        busbw=bus[middle],
+        time_ns=lower_median(sorted(timed.ns for timed in found)),
+        algbw=middle.size * 10**9 // middle.ns,
+        busbw=lower_median(bus),
         slowest=bus[0],
         fastest=bus[-1],
         from_last=found[0].from_last,

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64, Events, Host, Mark, Work
+from trainyard.trace.medians import medians
 from trainyard.trace.meetings import Meetings
 
 _SWEEPS = 20
@@ -183,15 +184,3 @@ def _behind(ends: _Ends, fit: _Fit, more: I64 | int = 0) -> I64:
 
 def _middle(values: I64) -> int:
     return int(medians(values, np.zeros(len(values), np.int64), 1)[0][0])
-
-
-def medians(values: I64, group: I64, groups: int) -> tuple[I64, NDArray[np.bool_]]:
-    """The median of each group's values (of two middle ones, the lower half way between), and which have any."""
-    order = np.lexsort((values, group))
-    counts = np.bincount(group, minlength=groups)
-    some = counts > 0
-    first = (np.cumsum(counts) - counts)[some]
-    low, high = (values[order[first + (counts[some] - 1 + odd) // 2]] for odd in (0, 1))
-    found = np.zeros(groups, np.int64)
-    found[some] = low + (high - low) // 2
-    return found, some

@@ -16,6 +16,8 @@ _BYTES = {
     "short": 2, "signed char": 1,
 }  # fmt: skip
 _ODD = re.compile(r"[^A-Za-z0-9_.\-]+")
+_MOST, _RANKS = 2**62, 2**31
+"""What sizes and numbers of collectives, and of ranks, are below: columns are 64 and 32 bits wide."""
 _SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(?P<name>\w+)")
 
 
@@ -44,15 +46,14 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
     group_name = str(args.get("Process Group Name", ""))
     known = groups.get(group_name, {}) if group_name else {}
     ranks = _ranks(args.get("Process Group Ranks")) or _ranks(known.get("ranks"))
-    members = args.get("Group size", known.get("pg_size", 0))
-    seq = args.get("Seq", -1)
+    members = args.get("Group size", known.get("pg_size"))
     return Collective(
         name=collective_of(said if isinstance(said, str) else span["name"] if span else name),
         group=str(args.get("Process Group Description", known.get("pg_desc", ""))),
         group_name=group_name,
         ranks=ranks,
-        members=len(ranks) or (members if isinstance(members, int) and 0 < members < 2**31 else 0),
-        seq=seq if isinstance(seq, int) and 0 <= seq < 2**63 else -1,
+        members=len(ranks) or _whole(members, 0, _RANKS),
+        seq=_whole(args.get("Seq"), -1),
         size=_size(args),
         peer=_peer(args),
         receives="Src Rank" in args,
@@ -61,8 +62,13 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
 
 def _peer(args: Mapping[str, Any]) -> int:
     """A send names the rank it goes to, a receive the rank it comes from, numbered in the whole job."""
-    rank = args.get("Dst Rank", args.get("Src Rank", -1))
-    return rank if isinstance(rank, int) and 0 <= rank < 2**31 else -1
+    return _whole(args.get("Dst Rank", args.get("Src Rank")), -1, _RANKS)
+
+
+def _whole(value: Any, default: int, below: int = _MOST) -> int:
+    """A number as the file gives it, or the default for what is none that a column holds. `bool` is an int, and no
+    number."""
+    return value if type(value) is int and 0 <= value < below else default
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
@@ -70,27 +76,26 @@ def _ranks(value: Any) -> tuple[int, ...]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ()
-    if isinstance(value, list) and value and all(isinstance(rank, int) for rank in value):
+    if isinstance(value, list) and value and all(_whole(rank, -1, _RANKS) >= 0 for rank in value):
         return tuple(value)
     return ()
 
 
 def _size(args: Mapping[str, Any]) -> int:
-    """Bytes of the larger of input and output."""
+    """Bytes of the larger of input and output, 0 where unsaid or more than a column holds."""
     if "In msg nelems" in args:
-        counts = [args.get("In msg nelems"), args.get("Out msg nelems")]
         width = _BYTES.get(str(args.get("dtype", "")).lower(), 0)
-        return width * max((count for count in counts if isinstance(count, int)), default=0)
+        return _whole(width * max(_whole(args.get(f"{way} msg nelems"), 0) for way in ("In", "Out")), 0)
     dims, kinds = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(kinds, list):
         return 0
     total = 0
     for shape, kind in zip(dims, kinds):
-        if isinstance(shape, list) and all(isinstance(length, int) for length in shape):
+        if isinstance(shape, list) and all(_whole(length, -1) >= 0 for length in shape):
             count = 1
             for length in shape:
-                count *= length
+                count = min(count * length, _MOST)  # dims without end would make a number without end
             total += count * _BYTES.get(str(kind).lower().removeprefix("c10::"), 0)
-    return total
+    return _whole(total, 0)

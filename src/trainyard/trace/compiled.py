@@ -6,7 +6,7 @@ What it leaves to others goes through Rows' own code, one event at a time, so bo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import CDLL, POINTER, Array, byref, c_int, c_int64, c_size_t, c_void_p, memmove, string_at
+from ctypes import CDLL, POINTER, Array, byref, c_char, c_int, c_int64, c_size_t, c_void_p, memmove
 from itertools import pairwise
 from typing import Any
 
@@ -148,7 +148,8 @@ def _pair(thread: tuple[int | str, int | str]) -> bytes:
 def _cut(text: c_void_p, ends: Any, count: int) -> list[bytes]:
     if not count:
         return []
-    whole, edges = string_at(text, ends[count - 1]), [0, *ends[:count]]
+    edges = [0, *ends[:count]]
+    whole = bytes((c_char * edges[-1]).from_address(text.value or 0)) if edges[-1] else b""
     return [whole[begin:end] for begin, end in pairwise(edges)]
 
 

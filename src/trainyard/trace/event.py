@@ -90,7 +90,7 @@ def read_event(text: bytes) -> Event | None:
         if value is not None:
             setattr(event, field, value if type(value) is int else _clean(str(value)))
     for field in ("ts", "dur", "args"):
-        if found.get(field) is not None:
+        if found.get(field) is not None or (field in found and field == "dur"):
             setattr(event, field, _raw(found[field]))
     return event
 

@@ -33,6 +33,8 @@ class Header:
         found = self._field(said, "distributedInfo", _Distributed | None, None)
         self.world = found.world_size if found else 0
         self.rank = found.rank if found else -1
+        if found and self.rank >= self.world:
+            self.notes.append(f"distributedInfo says rank {self.rank} of a world of {self.world}, which cannot be.")
         self.backend = found.backend if found else ""
         self.groups = {str(group.get("pg_name")): group for group in (found and found.pg_config) or ()}
         self.host_name = self._field(said, "host_name", str, "")

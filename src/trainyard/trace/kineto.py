@@ -8,6 +8,7 @@ integers: a float64 cannot hold them.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,14 +18,14 @@ import msgspec
 import numpy as np
 
 from trainyard.errors import BadFile
-from trainyard.events import Events, Shape
+from trainyard.events import CALL, DRAWN, Events, Shape
 from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.trace.assemble import DeviceTable, Facts, HostTable, assemble
 from trainyard.trace.chrome import Walk
 from trainyard.trace.compiled import Compiled
 from trainyard.trace.header import Header
 from trainyard.trace.native import library
-from trainyard.trace.rows import Rows
+from trainyard.trace.rows import Rows, Tables
 from trainyard.trace.unpack import ZIP, Text, peek, texts
 
 _NO_GROUPS: Mapping[str, Any] = {}
@@ -32,6 +33,7 @@ _Table = TypeVar("_Table", HostTable, DeviceTable)
 
 
 _HEAD = 1 << 20
+_LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Graph\w*Launch|Memcpy|Memset)")
 
 
 class Kineto:
@@ -80,8 +82,9 @@ def _read(text: Text, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tupl
     if header.groups != groups:  # they stand behind the events, which need them
         return _read(text, mark, header.groups)
     tables = scanner.tables()
-    if not len(tables.host.start) and not len(tables.device.start):
+    if not len(tables.host.start) and not (tables.device.what != DRAWN).any():
         raise _nothing(text, walk)
+    _check_launches(text, tables, bool(walk.lost and header.makes))
     labels = [_label(lane) for lane in tables.lanes]
     lanes = {label: number for number, label in enumerate(sorted(set(labels)))}
     place = np.array([lanes[label] for label in labels], np.int32)
@@ -98,6 +101,7 @@ def _read(text: Text, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tupl
         backend=header.backend,
         group_sizes=header.group_sizes,
         notes=(*header.notes, *_losses(text, walk, tables.dropped)),
+        cut_short=bool(walk.lost),
     )
     return assemble(
         facts,
@@ -123,6 +127,21 @@ def _nothing(text: Text, walk: Walk) -> BadFile:
         f"{text.path}: none of its {walk.entries:,} events is a kernel, copy or host span{why}.",
         "trainyard reads torch.profiler's chrome traces here.",
     )
+
+
+def _check_launches(text: Text, tables: Tables, cut_short: bool) -> None:
+    """Host ops of a GPU's step are no CPU's step. Raises `BadFile` where there are launches, or in a file that names
+    devices and is `cut_short`, and no work of a device."""
+    if (tables.device.what != DRAWN).any():
+        return
+    launches = np.array([_LAUNCH.match(name) is not None for name in tables.names], bool)
+    launched = int((launches[tables.host.name] & (tables.host.what == CALL)).sum())
+    if launched or cut_short:
+        what = f"{launched:,} calls launch work on a device" if launched else "it names devices and is cut short"
+        raise BadFile(
+            f"{text.path}: {what}, and no work of a device is in the file.",
+            "Copy it again whole, or record with the device's activity.",
+        )
 
 
 def _losses(text: Text, walk: Walk, dropped: int) -> Iterator[str]:
@@ -160,4 +179,4 @@ def _list(raw: bytes) -> list[object]:
 
 def _dims(entry: object) -> tuple[int, ...]:
     lengths = entry if isinstance(entry, list) else []
-    return tuple(lengths) if all(type(length) is int for length in lengths) else ()
+    return tuple(lengths) if all(type(length) is int and 0 <= length < 2**62 for length in lengths) else ()

@@ -173,7 +173,10 @@ def files(paths: Sequence[Path | str]) -> list[Path]:
             found.extend(_inside(path))
         else:
             found.append(path)
-    twice = [path for path, times in Counter(file.resolve() for file in found).items() if times > 1]
+    try:
+        twice = [path for path, times in Counter(file.resolve() for file in found).items() if times > 1]
+    except (OSError, RuntimeError) as error:  # a link that leads to itself
+        raise BadFile(f"{', '.join(map(str, found[:4]))}: cannot be found: {error}.") from error
     if twice:
         raise BadInput(f"{twice[0]} is named twice.", "Name each rank's file once.")
     return found

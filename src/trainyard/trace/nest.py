@@ -15,6 +15,8 @@ from trainyard.trace.native import library
 _TICK = 2_000
 """ns: a stamp of whole microseconds is off by up to one at either end."""
 _BLOCK = 1 << 14
+_HIGHEST = 256
+"""Open spans to look at for a parent: of spans that overlap as they like there may be thousands."""
 
 
 def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
@@ -44,7 +46,7 @@ def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
             stack = open_on[lane] = []
         while stack and stops[stack[-1]] <= begin:
             stack.pop()
-        for around in reversed(stack):
+        for around in stack[: -_HIGHEST - 1 : -1]:
             if end <= stops[around] + _TICK:
                 parents[row] = around
                 if end > stops[around]:

@@ -29,8 +29,8 @@ def notes(facts: Sequence[Events], ranks: Sequence[Told], agreed: Alignment, win
         made.append(agreed.why)
     if window == "steps" and not all(events.marks for events in facts):
         made.append(
-            "The trace has no ProfilerStep marks, so the whole window is booked as one. torch.profiler writes marks "
-            "when it is given a schedule and step() is called."
+            "No annotations mark the steps, so the whole window is booked as one. torch.profiler writes ProfilerStep "
+            "marks when it is given a schedule and step() is called; --mark names others."
         )
     unlaunched = sum(rank.unlaunched for rank in ranks)
     if unlaunched:
@@ -40,7 +40,7 @@ def notes(facts: Sequence[Events], ranks: Sequence[Told], agreed: Alignment, win
         )
     if all(part.partial for rank in ranks for part in rank.parts):
         return (*made, "No step lies whole in the window; the figures are of the partial ones.")
-    return (*made, *_without_compute(facts, ranks, window), *_cut_off(ranks))
+    return (*made, *_without_compute(facts, ranks, window), *_cut_off(facts, ranks))
 
 
 def _without_compute(facts: Sequence[Events], ranks: Sequence[Told], window: str) -> list[str]:
@@ -57,16 +57,17 @@ def _without_compute(facts: Sequence[Events], ranks: Sequence[Told], window: str
     return made
 
 
-def _cut_off(ranks: Sequence[Told]) -> list[str]:
-    lengths: dict[str, list[int]] = {}
-    for rank in ranks:
+def _cut_off(facts: Sequence[Events], ranks: Sequence[Told]) -> list[str]:
+    lengths: dict[str, dict[int, int]] = {}
+    for events, rank in zip(facts, ranks):
         for part in rank.parts:
             if part.partial:
-                lengths.setdefault(part.label, []).append(part.stop - part.start)
+                lengths.setdefault(part.label, {})[events.rank] = part.stop - part.start
     made = []
     for label, found in lengths.items():
         what = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
-        on = f" on {len(found)} of {len(ranks)} ranks" if len(ranks) > 1 else ""
-        long = units.show_time(max(found))
+        which = f"rank {next(iter(found))}" if len(found) == 1 else f"{len(found)} of {len(ranks)} ranks"
+        on = f" on {which}" if len(ranks) > 1 else ""
+        long = units.show_time(max(found.values()))
         made.append(f"{what} ({'up to ' if len(found) > 1 else ''}{long}{on}) is left out of the mean.")
     return made

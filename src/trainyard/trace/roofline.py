@@ -161,7 +161,7 @@ def _identity(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
     own = np.flatnonzero(work.op >= 0)
     op = work.op[own]
     name[own] = host.name[op]
-    shape[own] = np.where(work.cost[op] >= 0, host.shape[op], -1)
+    shape[own] = np.where(work.costed[op], host.shape[op], -1)
     _, begins, of = np.unique(op, return_index=True, return_inverse=True)
     key[own] = key[own[begins]][of.reshape(-1)]
     first[own[begins]] = True

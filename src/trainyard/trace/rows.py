@@ -13,14 +13,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.events import CALL, COPY, I8, I32, I64, KERNEL, MEMSET, NOTE, OP, PYTHON, Collective
+from trainyard.events import CALL, COPY, DRAWN, I8, I32, I64, KERNEL, MEMSET, NOTE, OP, PYTHON, Collective
 from trainyard.trace.assemble import DEVICE_KINDS, HOST_KINDS, WAIT_KINDS, DeviceTable, HostTable, StreamWaits
 from trainyard.trace.chrome import Why
 from trainyard.trace.collectives import collective_from_args, speaks_of_collective
 from trainyard.trace.event import UNREADABLE, CallArgs, DeviceArgs, Event, OpArgs, args_of, decode_events, plain
 from trainyard.trace.stamps import ns_of
 
-_DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET}
+_DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET,
+           "gpu_user_annotation": DRAWN}  # fmt: skip
 _HOST = {
     "cpu_op": OP,
     "operator": OP,
@@ -32,7 +33,7 @@ _HOST = {
 }
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 _STREAM_WAIT = "Stream Wait Event"
-_ON_DEVICE, _WAITS = 10, 13
+_ON_DEVICE, _WAITS = 10, 20
 _CODES = _HOST | {cat: _ON_DEVICE + what for cat, what in _DEVICE.items()} | {"cuda_sync": _WAITS}
 _GAP = re.compile(rb"[ \t\r\n,]*")
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
@@ -116,7 +117,9 @@ class Rows:
     def _take(self, events: list[Event]) -> None:
         """Keeps what counts of the events: `X` events of a known category with a readable time."""
         self.entries += len(events)
-        code_of = {cat: _CODES.get(cat.lower(), -1) if cat else -1 for cat in {event.cat for event in events}}
+        code_of = {
+            cat: _CODES.get(cat.lower(), -1) if cat and cat.isascii() else -1 for cat in {event.cat for event in events}
+        }
         events = [event for event in events if event.ph == "X" and code_of[event.cat] >= 0]
         if not events:
             return

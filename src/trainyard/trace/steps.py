@@ -53,10 +53,14 @@ def parts(events: Events, ends: Sequence[int]) -> list[Part]:
     bounds = [start, *(min(max(end, start), stop) for end in ends[:-1]), stop]
     labels = [BEFORE, *(mark.label for mark in events.marks)]
     stretches = [stretch for stretch in zip(labels, bounds, bounds[1:]) if stretch[2] > stretch[1]]
+    if not stretches:  # work without length
+        return whole(events)
     # A device's first stretch follows nothing: the idle time it began with lies before the window. And where ranks
     # share bounds, one whose window ends before a step does has not all of that step.
     cut_off = {BEFORE} | ({stretches[0][0]} if len(events.work) else set())
     cut_off |= {label for label, end in zip(labels, ends[:-1]) if end > stop}
+    if events.cut_short:
+        cut_off.add(stretches[-1][0])
     return [Part(*stretch, partial=stretch[0] in cut_off) for stretch in stretches]
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from trainyard import units
 from trainyard.errors import BadInput, MissingLibrary
 from trainyard.trace.export.columns import Column, Columns, Words
-from trainyard.trace.export.tables import TABLES, by_rank
+from trainyard.trace.export.schema import TABLES
+from trainyard.trace.export.tables import by_rank
 from trainyard.trace.measure import Measured
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Answer(NamedTuple):
 
 
 def query(measured: Measured, sql: str, most: int = MOST, seconds: float = SECONDS) -> Answer:
-    """One SELECT over those of `tables.TABLES` that it names (all, where it names none): at most `most` rows, within
+    """One SELECT over those of `schema.TABLES` that it names (all, where it names none): at most `most` rows, within
     `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is wrong, is none, or takes too
     long."""
     asked = sql.lower()

@@ -1,8 +1,6 @@
 """What was measured, as tables of plain columns: for notebooks, SQL and spreadsheets.
 
-Columns that end in `_ns` are integer ns (stamps on the ranks' common clock where they have one), `bytes` are bytes,
-`flops` FLOPs. What is unknown is missing, not zero. `step` is the label of the part of the window in which a row
-begins, missing outside of all.
+`schema` says what each column holds.
 """
 
 from __future__ import annotations
@@ -17,22 +15,12 @@ from trainyard.trace.arithmetic import nearest
 from trainyard.trace.collectives import group_of
 from trainyard.trace.context import PHASES
 from trainyard.trace.export.columns import Column, Columns, known, numbers_of, spell, words_of
+from trainyard.trace.export.schema import TABLES
 from trainyard.trace.measure import Measured, RankTrace
 from trainyard.trace.operands import Given
 from trainyard.trace.owners import owners
 from trainyard.trace.verdicts import booked
 
-TABLES: Mapping[str, str] = {
-    "steps": "a rank's part of its window: a step, or what lies outside the marks (partial)",
-    "ledger": "an account and phase of one rank's step; ns adds up to wall_ns",
-    "work": "a device interval (on a CPU: a stretch of the training thread, or a collective), as it was booked",
-    "verdicts": "a stretch of the window and who owns it; they tile it, and add up to the ledger",
-    "idle": "a stretch in which the device did nothing, and what the host was in meanwhile",
-    "waits": "a wait in a collective or transfer for a rank that came late",
-    "collectives": "a collective or transfer, with its group, number and size",
-    "host": "a span of a host thread",
-}
-"""Table -> what a row of it is."""
 _HOST = ("op", "call", "note", "python")
 _MODULE = "nn.Module: "
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 enum { OP, CALL, NOTE, PYTHON };                                  /* Host.what */
+#define HIGHEST 256                                               /* as nest.py's */
 
 typedef struct { int32_t *rows; size_t count, room; } stack;
 
@@ -17,7 +18,8 @@ int nest(size_t count, const int64_t *start, int64_t *stop, const int32_t *threa
         stack *open = &open_on[thread[row]];
         while (open->count && stop[open->rows[open->count - 1]] <= start[row]) open->count--;
         parent[row] = -1;
-        for (size_t above = open->count; above--;) {
+        size_t highest = open->count > HIGHEST ? open->count - HIGHEST : 0;
+        for (size_t above = open->count; above-- > highest;) {
             int64_t outer = stop[open->rows[above]];
             if (stop[row] <= outer + tick) {
                 parent[row] = open->rows[above];
@@ -45,7 +47,10 @@ typedef struct { const int8_t *fixed, *engine, *module, *op_class, *cause; } fac
 typedef struct { int64_t seq; int32_t module; } seen;
 
 static seen *place_of(seen *table, size_t room, int64_t seq) {
-    size_t place = ((uint64_t)seq * 0x9e3779b97f4a7c15ull >> 20) & (room - 1);
+    /* Where the table lies differs from run to run, so no file can choose numbers that fall into one place. */
+    uint64_t mixed = ((uint64_t)seq ^ (uintptr_t)table >> 4) * 0xbf58476d1ce4e5b9ull;
+    mixed = (mixed ^ mixed >> 29) * 0x94d049bb133111ebull;
+    size_t place = (mixed ^ mixed >> 32) & (room - 1);
     while (table[place].seq >= 0 && table[place].seq != seq) place = (place + 1) & (room - 1);
     return &table[place];
 }

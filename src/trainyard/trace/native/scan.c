@@ -2,7 +2,7 @@
 
    It takes only what it is sure of: strict JSON, plain decimal stamps, arguments of the expected types. At anything
    else it stops in front of the event, and the caller reads that one in its own tolerant way. So whatever it accepts
-   means the same as in reference.py, and whatever it does not accept costs time and nothing else. */
+   means the same as in event.py, and whatever it does not accept costs time and nothing else. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 enum { NEED_MORE, CLOSED, ODD, NO_MEMORY };                       /* why scan_feed stopped */
 enum { NAMES, THREADS, LANES, SHAPES, TABLES };                   /* interned texts */
-enum { KERNEL, COPY, MEMSET };                                    /* Work.what */
+enum { KERNEL, COPY, MEMSET, DRAWN };                             /* Work.what */
 enum { OP, CALL, NOTE, PYTHON };                                  /* Host.what */
 enum { H_START, H_STOP, H_NAME, H_THREAD, H_WHAT, H_CORRELATION, H_EXTERNAL, H_SEQ, H_BACKWARD, H_SHAPE, H_COLUMNS };
 enum { D_START, D_STOP, D_NAME, D_LANE, D_DEVICE, D_WHAT, D_CORRELATION, D_EXTERNAL, D_BYTES, D_OCCUPANCY, D_COLUMNS };
@@ -536,6 +536,7 @@ static int device_what(slice cat) {
     if (lower_is(cat, "kernel")) return KERNEL;
     if (lower_is(cat, "gpu_memcpy") || lower_is(cat, "memcpy")) return COPY;
     if (lower_is(cat, "gpu_memset") || lower_is(cat, "memset")) return MEMSET;
+    if (lower_is(cat, "gpu_user_annotation")) return DRAWN;
     return -1;
 }
 
@@ -547,6 +548,7 @@ static int may_speak_of_collective(slice name) {
 /* Keeps what an event says. 1: done, or nothing to keep; 0: odd; -1: no memory. */
 static int keep(scan *s, const event *e) {
     int64_t start, length = 0;
+    if (spelled(e->ph)) return 0;
     if (!IS(e->ph, "X") || !e->has_cat || !e->cat.length) return 1;
     if (spelled(e->cat)) return 0;
     int what = host_what(e->cat), on_device = what < 0, waits = lower_is(e->cat, "cuda_sync");

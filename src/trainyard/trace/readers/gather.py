@@ -118,6 +118,7 @@ class Gather:
         notes = [*notes, *self._losses(len(table) - len(once), int((number < 0).sum()) if len(devices) > 1 else 0)]
         if len(devices) > 1:
             notes.append("The file holds several devices; each is taken as a rank of its own.")
+        waits = StreamWaits(*_columns(self._waits, WAIT_KINDS))
         made: list[Events] = []
         for device in devices if len(devices) > 1 else [-1]:
             rows = once[number == device] if device >= 0 else once
@@ -129,8 +130,8 @@ class Gather:
                 host_name=host_name,
                 notes=tuple(notes),
             )
-            waits = StreamWaits(*_columns(self._waits, WAIT_KINDS))
-            made.extend(assemble(facts, host, self._device_table(table, rows), waits, MARK))
+            own = waits.of(device) if device >= 0 else waits
+            made.extend(assemble(facts, host, self._device_table(table, rows), own, MARK))
         return tuple(made)
 
     def _device_table(self, table: I64, rows: I64) -> DeviceTable:

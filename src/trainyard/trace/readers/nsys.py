@@ -8,9 +8,11 @@ the file states. The database is somebody else's: it is read as tables of values
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ NOTE = experimental(
     "Unproven: several processes in one file, CUDA graphs traced as a whole, and which record a stream's wait is for.",
 )
 _MAGIC = b"SQLite format 3\x00"
+_TIME = itemgetter(0)
 _LONGEST = 1 << 20
 """Bytes of a value, at most."""
 _PATIENCE = 1000
@@ -217,6 +220,8 @@ class _Reading:
             process = self.owner(pid)
             if (process, correlation) in self.called:
                 recorded[process, event].append((self.called[process, correlation], stream))
+        for records in recorded.values():
+            records.sort(key=_TIME)
         columns = "deviceId streamId correlationId globalPid syncType eventId"
         for device, stream, correlation, pid, kind, event in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", columns
@@ -224,10 +229,10 @@ class _Reading:
             process = self.owner(pid)
             if kind != _STREAM_WAIT or (process, correlation) not in self.called:
                 continue
-            at = self.called[process, correlation]
-            before = [record for record in recorded[process, event] if record[0] <= at]
+            records = recorded[process, event]
+            before = bisect_right(records, self.called[process, correlation], key=_TIME)
             if before:
-                on = max(before, key=lambda record: record[0])[1]
+                on = records[before - 1][1]
                 gpu = self.gpu(process, device)
                 self.processes[process].wait(correlation, gpu, f"stream {stream}", f"stream {on}")
 

@@ -13,6 +13,7 @@ from trainyard.events import I64, NOTE, OP, Events
 from trainyard.ledger import Account
 from trainyard.machine import Device
 from trainyard.trace.measure import Measured
+from trainyard.trace.medians import lower_median
 from trainyard.trace.roofline import op_roofline
 from trainyard.trace.whatif.graph import Graph, Needs, rewired
 from trainyard.trace.whatif.ops import HOST, TRANSFER, WORK, Profile
@@ -106,7 +107,7 @@ class Supposed:
         )
         first = np.ones(len(self.length), bool)
         first[self.graph.needs.op] = False
-        self.lag[first] -= (began - np.sort(began)[(len(began) - 1) // 2])[self.ops.place[first]]
+        self.lag[first] -= (began - lower_median(np.sort(began)))[self.ops.place[first]]
 
     def _no_launch_gaps(self) -> None:
         """The host takes no time but to wait for data, and nothing lies between launch and start."""

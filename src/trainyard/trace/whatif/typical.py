@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64
+from trainyard.trace.medians import lower_median
 from trainyard.trace.whatif.ops import HOST, TRANSFER, WORK, Ops
 
 LATE = 1.1
@@ -56,7 +57,7 @@ def _in_time(place: I64, step: I64, length: I64) -> NDArray[np.bool_]:
     there = np.flatnonzero(steps)
     each = total[there] / steps[there]
     in_time = np.zeros(len(total), bool)
-    in_time[there] = each <= LATE * np.sort(each)[(len(each) - 1) // 2]
+    in_time[there] = each <= LATE * lower_median(np.sort(each))
     return in_time
 
 
