@@ -11,10 +11,8 @@ import base64
 import hashlib
 import html
 import json
-import os
 import zlib
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -26,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.errors import PlaceUnwritable
 from trainyard.ledger import encode_hook
+from trainyard.report.atomic import replacing
 from trainyard.report.view import Lane, Timeline, View
 
 SCRIPTS = ("base", "export", "frame", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
@@ -60,16 +58,8 @@ def write(view: View, path: Path) -> None:
 
 def write_text(text: str, path: Path) -> None:
     """Writes a page atomically: `path` is never half a page. Raises `PlaceUnwritable`."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="\n")
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise PlaceUnwritable(
-            f"{path} cannot be written: {error.strerror}.", "Name a file in a folder you may write to."
-        ) from error
 
 
 @cache

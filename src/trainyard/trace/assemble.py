@@ -71,7 +71,7 @@ class StreamWaits(NamedTuple):
     def of(self, device: int) -> StreamWaits:
         """Those of the device, and those whose device is unsaid."""
         rows = (self.device == device) | (self.device < 0)
-        return StreamWaits(*(column[rows] for column in self))
+        return StreamWaits(self.correlation[rows], self.device[rows], self.lane[rows], self.on[rows])
 
 
 class Facts(NamedTuple):

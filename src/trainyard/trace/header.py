@@ -39,14 +39,12 @@ class Header:
         self.groups = {str(group.get("pg_name")): group for group in (found and found.pg_config) or ()}
         self.host_name = self._field(said, "host_name", str, "")
         properties = self._field(said, "deviceProperties", list[dict[str, Any]] | None, None) or ()
-        self.makes = {
-            number: str(item.get("name", "")) for item in properties if isinstance(number := item.get("id"), int)
-        }
+        self.makes = {number: str(item.get("name", "")) for item in properties if type(number := item.get("id")) is int}
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
         sizes = (group.get("pg_size") for group in self.groups.values())
-        return tuple(size for size in sizes if isinstance(size, int) and size > 0)
+        return tuple(size for size in sizes if type(size) is int and 0 < size < 2**31)
 
     def _field(self, said: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
         if name not in said:

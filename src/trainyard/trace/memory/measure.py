@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
+from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.memory.allocator import Rules
 from trainyard.trace.memory.categories import KINDS, categories, python_alone, where
 from trainyard.trace.memory.fragments import Fragments, Shortage, fragments, shortages
@@ -79,9 +80,10 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def measure(path: Path) -> tuple[Snapshot, tuple[Memory, ...]]:
-    """A snapshot file, and each device in it that holds memory or has a trace. Raises `BadFile`."""
-    snapshot = load(path)
+def measure(path: Path, limit: int = AS_WRITTEN.limit) -> tuple[Snapshot, tuple[Memory, ...]]:
+    """A snapshot file of at most `limit` bytes unpacked (see `load`), and each device in it that holds memory or has a
+    trace. Raises `BadFile`."""
+    snapshot = load(path, limit)
     found = tuple(measured(snapshot, device) for device in snapshot.devices)
     if not found:
         raise BadFile(

@@ -9,9 +9,7 @@ from a profile (`torch.cuda._memory_viz.profile_plot`) has the same shape and a 
 from __future__ import annotations
 
 import gc
-import gzip
 import re
-import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
+from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.memory.unpickle import loads
+from trainyard.trace.unpack import peek, texts
 
 ACTIONS = (
     "alloc",
@@ -39,10 +39,11 @@ ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP,
 USER_DEFINED = ACTIONS.index("user_defined")
 
 MOST_BYTES = 4 * 2**30
-"""The most an unpacked file may hold, unless the caller allows more: a gzip bomb ends here."""
+"""The most an unpacked file may hold where no other limit is named: less than of a trace, since it is held whole."""
 _LARGEST = 2**62
 _LONGEST = 500
-"""Characters of a path's end and of a name's beginning that are kept: patterns are searched in them."""
+"""Characters of a path's end and of a text's beginning that are kept: patterns are searched in them, and equal texts
+are compared as often as entries share them."""
 _PROFILED = re.compile(r"(.+)\((\d+)\): (.+)\Z", re.DOTALL)
 
 
@@ -71,7 +72,6 @@ class Segment(NamedTuple):
     address: int
     size: int
     stream: int
-    pool: tuple[int, int]
     small: bool
     expandable: bool
     blocks: tuple[Block, ...]
@@ -124,27 +124,22 @@ class Snapshot(NamedTuple):
 def is_snapshot(path: Path) -> bool:
     """Whether the file begins as one does: a pickle's protocol byte, or JSON that names segments and no traceEvents."""
     try:
-        with path.open("rb") as file:
-            head = file.read(1 << 16)
-    except OSError:
+        head = peek(path, 1 << 16)
+    except BadFile:
         return False
-    if head[:2] == b"\x1f\x8b":
-        try:
-            head = zlib.decompressobj(31).decompress(head, 1 << 16)
-        except zlib.error:
-            return False
     if head[:1] == b"\x80":
         return True
     return head.lstrip()[:1] in (b"{", b"[") and b'"segments"' in head and b'"traceEvents"' not in head
 
 
-def load(path: Path, most: int = MOST_BYTES) -> Snapshot:
-    """Raises `BadFile`: missing, damaged, larger than `most` bytes unpacked, no plain data, no snapshot."""
+def load(path: Path, limit: int = AS_WRITTEN.limit) -> Snapshot:
+    """Raises `BadFile`: missing, damaged, larger than `limit` bytes unpacked (MOST_BYTES where it is the default of
+    traces), no plain data, no snapshot."""
     # Nothing is garbage before the end, and the collector would go through millions of dicts time and again.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        return _decoded(str(path), _unpacked(path, most))
+        return _decoded(str(path), _unpacked(path, MOST_BYTES if limit == AS_WRITTEN.limit else limit))
     finally:
         if collecting:
             gc.enable()
@@ -166,20 +161,13 @@ def _decoded(source: str, data: bytes) -> Snapshot:
     return _Reading(source, len(data)).snapshot(plain)
 
 
-def _unpacked(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(most + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadFile(f"{path}: the gzip stream is damaged: {error}.", "Was the copy cut short?") from error
-    except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror}.") from error
-    if not data:
-        raise BadFile(f"{path}: the file is empty.", "Was the run cut short before the snapshot was written?")
-    if len(data) > most:
-        raise BadFile(f"{path}: more than {most:,} bytes unpacked.", "Allow more if the file is to be trusted.")
+def _unpacked(path: Path, limit: int) -> bytes:
+    text, *more = texts(path, limit)
+    if more:
+        raise BadFile(f"{path}: an archive of {len(more) + 1:,} files.", "Give one snapshot at a time.")
+    data = b"".join(text)
+    if text.lost:
+        raise BadFile(f"{path}: {text.lost}.", "Was the copy cut short?")
     return data
 
 
@@ -189,7 +177,7 @@ class _Reading:
     def __init__(self, source: str, size: int) -> None:
         self.source = source
         self.size = size
-        self.frames: dict[tuple[Any, Any, Any], Frame] = {}
+        self.frames: dict[tuple[str, int, str], Frame] = {}
         self.stacks: dict[tuple[Frame, ...], int] = {(): 0}
         self.seen: dict[int, int] = {}
         self.labels: dict[str, int] = {"": 0}
@@ -240,12 +228,10 @@ class _Reading:
             parts = self.blocks(blocks, address, where)
             if sum(block.size for block in parts) != size:
                 raise self.bad(where, f"total_size is {size:,}, its blocks sum to {sum(b.size for b in parts):,}")
-            pool = segment.get("segment_pool_id")
             made = Segment(
                 address,
                 size,
                 self.whole(segment, "stream", where, 0),
-                (pool[0], pool[1]) if isinstance(pool, tuple | list) and len(pool) == 2 else (0, 0),
                 segment.get("segment_type") == "small",
                 segment.get("is_expandable") is True,
                 parts,
@@ -277,7 +263,8 @@ class _Reading:
         codes = {action: code for code, action in enumerate(ACTIONS)}
         for entry in plain:
             try:
-                code = codes[entry["action"]]
+                # Hashing tuples in tuples doubles in time with each: only text is looked up.
+                code = codes[_text(entry["action"])]
                 address = entry["device_free"] if code == OOM else entry.get("addr", 0)
                 row = (
                     code,
@@ -311,10 +298,8 @@ class _Reading:
         """The category a profile gave, else what the program set with `_set_memory_metadata`."""
         category = entry.get("category")
         self.profiled |= category is not None
-        text = category if category is not None else entry.get("user_metadata", "")
-        if not isinstance(text, str):
-            raise TypeError
-        return self.labels.setdefault(text, len(self.labels))
+        text = _text(category if category is not None else entry.get("user_metadata", ""))
+        return self.labels.setdefault(text[:_LONGEST], len(self.labels))
 
     def stack(self, frames: Any) -> int:
         """The stack's number. Entries share their lists of frames, so each list is read once."""
@@ -327,23 +312,26 @@ class _Reading:
         return number
 
     def frame(self, plain: dict[str, Any]) -> Frame:
-        file, line, name = key = plain.get("filename"), plain.get("line"), plain.get("name")
-        if not (isinstance(file, str) and type(line) is int and isinstance(name, str)):
+        file, line, name = plain.get("filename"), plain.get("line"), plain.get("name")
+        if not (type(file) is str and type(line) is int and type(name) is str and abs(line) < _LARGEST):
             return Frame("", 0, "?")
+        file, name = file[-_LONGEST:], name[: 2 * _LONGEST]
+        key = file, line, name
         if key not in self.frames:
             if file in ("none", "??"):
                 # A frame made from a profile tells it all in its name: `model.py(12): forward`.
-                told = _PROFILED.match(name[: 2 * _LONGEST])
+                told = _PROFILED.match(name)
                 file, line, name = (told[1], int(told[2][:9]), told[3]) if told else ("", 0, name)
             self.frames[key] = Frame(file[-_LONGEST:], line, name[:_LONGEST])
         return self.frames[key]
 
     def marks(self, plain: Any) -> tuple[Mark, ...]:
         found = []
-        for entry in plain if isinstance(plain, list) else []:
+        # What stands in a list twice is one: shared entries make a small file stand for endless text.
+        for entry in {id(entry): entry for entry in plain}.values() if isinstance(plain, list) else ():
             try:
                 ns, device = _int(_int(entry["time_us"]) * 1000), _int(entry.get("device", 0))
-                told = " ".join(value for value in entry.values() if isinstance(value, str) and value)
+                told = " ".join(value[:_LONGEST] for value in entry.values() if type(value) is str and value)
             except (KeyError, TypeError, AttributeError, ValueError):
                 self.odd += 1
             else:
@@ -355,12 +343,19 @@ class _Reading:
         try:
             return _int(value)
         except (TypeError, ValueError) as error:
-            raise self.bad(f"{where}.{field}", f"{str(value)[:40]!r} is not a size, an address or a number") from error
+            kind = type(value).__name__
+            raise self.bad(f"{where}.{field}", f"not a whole number from 0 to below 2**62 (of type {kind})") from error
 
     def bad(self, where: str, says: str) -> BadFile:
         return BadFile(
             f"{self.source}: bad snapshot at {where}: {says}.", "Write it with torch.cuda.memory._dump_snapshot."
         )
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError
+    return value
 
 
 def _int(value: Any) -> int:

@@ -4,8 +4,10 @@ No pickle from outside is ever loaded here. A pickle is a program, and its dange
 call things (GLOBAL, REDUCE, BUILD and their kin): this reader has none of them, so a hostile file can make data and do
 nothing else. The standard library's unpickler with a `find_class` that refuses is not enough: a file of 9 bytes (one
 memo index) made it take 2.1 GB, and one of 59 bytes (a dict's key of tuples in tuples) doubles the time of hashing with
-every byte added. Here the memo is a dict, keys are text only, every length is checked against what is left of the file,
-and each opcode makes at most one small object: time and memory are linear in the file's size.
+every byte added. Here the memo is a dict, keys are short text only (equal ones are compared), every length is checked
+against what is left of the file, and an opcode makes at most one object, no larger than its own bytes or what it takes
+off the stack: time and memory of `loads` are linear in the file's size. What it gives may share parts many times over:
+whoever walks it must go by the parts (snapshot.py does), and not hash, compare or print what is not known to be small.
 
 Opcodes: https://github.com/python/cpython/blob/main/Lib/pickletools.py, protocols 2 to 5.
 """
@@ -21,6 +23,7 @@ from typing import Any
 from trainyard.errors import BadFile
 
 _DOUBLE = Struct(">d").unpack_from
+_LONGEST_KEY = 500
 _NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
 
 
@@ -137,6 +140,8 @@ class _Reader:
         keys = items[::2]
         if set(map(type, keys)) - {str}:
             raise _Refused("a dict's key that is no text")
+        if max(map(len, keys), default=0) > _LONGEST_KEY:
+            raise _Refused(f"a dict's key of more than {_LONGEST_KEY} characters")
         target.update(zip(keys, items[1::2], strict=True))
 
 

@@ -109,8 +109,6 @@ class Gather:
         """One `Events` for each device with work. Raises `BadFile` where none has any."""
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no work of a device.", "Was kernel tracing on?")
-        spans: list[Any] = _columns(self._host, HOST_KINDS)
-        host = HostTable(*spans, collectives=self._of_host)
         table = np.array(self._device, np.int64)
         once = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
         number = table[once, 4]
@@ -130,6 +128,9 @@ class Gather:
                 host_name=host_name,
                 notes=tuple(notes),
             )
+            # Made anew for each device: `assemble` puts a table in order where it stands.
+            spans: list[Any] = _columns(self._host, HOST_KINDS)
+            host = HostTable(*spans, collectives=self._of_host)
             own = waits.of(device) if device >= 0 else waits
             made.extend(assemble(facts, host, self._device_table(table, rows), own, MARK))
         return tuple(made)
