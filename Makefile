@@ -17,7 +17,7 @@ PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo demo-trace test test-light lint docs bench device-evidence carry clean
+.PHONY: help env demo demo-trace native test test-light lint docs bench bench-peers device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -41,7 +41,10 @@ demo-trace: $(READY)  ## record anew the trace that `trainyard demo` shows
 	    | gzip -9 -n > src/trainyard/data/demo/rank$$rank.json.gz; \
 	done
 
-test: lint test-light $(READY)  ## lint, the tests without torch, then all tests with coverage
+native: $(READY)  ## compile the trace scanner, where a C compiler is there
+	@$(BIN)/python -m trainyard.trace.native.build
+
+test: native lint test-light  ## lint, the tests without torch, then all tests with coverage
 	$(PYTEST) --cov --cov-report=term:skip-covered
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
@@ -59,6 +62,11 @@ docs: $(READY)  ## write docs/reference.md from the code
 
 bench: $(READY)  ## measure trainyard itself
 	$(BIN)/python -m benchmarks
+
+bench-peers: $(READY)  ## measure trace reading against Holistic Trace Analysis, installed in out/peers
+	@test -x out/peers/bin/python || { $(PYTHON) -m venv out/peers \
+	  && out/peers/bin/pip install -q -r benchmarks/peers-requirements.txt; }
+	$(BIN)/python -m benchmarks.peers
 
 # In .venv where there is one, else in PYTHON's own environment with what 'make carry' packed beside its torch.
 device-evidence:  ## on an accelerator: device tests, a dense job, small records under evidence/
