@@ -38,7 +38,8 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 class Trimmed(NamedTuple):
-    """`data`: gzipped Kineto JSON. `same`: whether its step's ledger is that of the untrimmed trace, entry by entry."""
+    """`data`: gzipped Kineto JSON. `same`: whether its step's ledger is that of the untrimmed trace, entry by
+    entry, but for FLOPs and bytes."""
 
     data: bytes
     same: bool
@@ -69,7 +70,9 @@ class _Step(NamedTuple):
 def _last_step(path: Path) -> _Step:
     rank = measure(read([path])).ranks[0]
     last = rank.ledgers[-1]
-    return _Step(rank.parts[-1].start, (last.wall_ns, last.entries))
+    # Shapes are not kept, so what the work amounts to (FLOPs, bytes) is not told by the trimmed trace.
+    entries = tuple(msgspec.structs.replace(entry, flops=None, bytes=None) for entry in last.entries)
+    return _Step(rank.parts[-1].start, (last.wall_ns, entries))
 
 
 def _booked(data: bytes) -> tuple[int, tuple[Entry, ...]]:
