@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "native.so"
+VERSION = 1
+"""Of the functions below, as the compiled code says it."""
 NO_MEMORY = 3
 SIZES, TEXTS = POINTER(POINTER(c_size_t)), POINTER(c_void_p)
 
@@ -19,6 +21,7 @@ class Facts(Structure):
 
 
 _FUNCTIONS = (
+    ("native_version", c_int, ()),
     ("scan_new", c_void_p, ()),
     ("scan_free", None, (c_void_p,)),
     ("scan_feed", c_size_t, (c_void_p, c_char_p, c_size_t, c_size_t, POINTER(c_int), POINTER(c_int64))),
@@ -41,9 +44,9 @@ def _load() -> CDLL | None:
         for name, result, arguments in _FUNCTIONS:
             function = getattr(found, name)
             function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError):  # not built, or built for another machine or version
+    except (OSError, AttributeError):  # not built, or built for another machine or an older version
         return None
-    return found
+    return found if found.native_version() == VERSION else None
 
 
 def library() -> CDLL | None:
