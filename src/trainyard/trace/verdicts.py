@@ -16,6 +16,7 @@ from trainyard.trace.nest import innermost
 
 _MOST_ROWS = 8_000_000
 """In all: what rules read lies in memory at once."""
+_BLOCK = 1 << 14
 _WORKS = ("compute", "straggler", "comm", "copy")
 
 
@@ -75,17 +76,22 @@ def _idle_device(rank: RankTrace) -> Idle:
         rows = rows[np.argsort(start[rows], kind="stable")]
         own = main if number == events.main else _innermost(events, number)
         edges = own.edges if own is main else np.sort(np.concatenate([own.edges, main.edges]), kind="stable")
-        piece, begin, end = cut(start[rows], stop[rows], edges)
-        blame = own.at(begin)
-        if own is not main:  # a thread with nothing open waits for the main thread
-            blame = np.where(blame < 0, main.at(begin), blame)
-        some = end > begin
-        made.append((rows[piece[some]].astype(np.int32), begin[some], end[some], blame[some]))
+        for first in range(0, len(rows), _BLOCK):  # a stretch may fall into very many pieces
+            block = rows[first : first + _BLOCK]
+            piece, begin, end = cut(start[block], stop[block], edges)
+            blame = own.at(begin)
+            if own is not main:  # a thread with nothing open waits for the main thread
+                blame = np.where(blame < 0, main.at(begin), blame)
+            some = end > begin
+            made.append((block[piece[some]].astype(np.int32), begin[some], end[some], blame[some]))
     if not made:
         return _stretches(*(np.empty(0, np.int64) for _ in range(6)))
-    row, begin, end, blame = (np.concatenate(column) for column in zip(*made)) if len(made) > 1 else made[0]
+    columns = list(zip(*made))
+    made.clear()  # each column's blocks go as soon as it is whole
+    row, begin, end, blame = (np.concatenate(columns.pop(0)) for _ in range(4))
     window = (rank.parts[0].start, rank.parts[-1].stop)
-    ns = np.clip(end, *window) - np.clip(begin, *window)
+    ns = np.clip(end, *window)
+    ns -= np.clip(begin, *window)
     return _stretches(begin, end, key[row], ns, blame, next_[row])
 
 
