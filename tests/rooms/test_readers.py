@@ -5,7 +5,6 @@ import copy
 import json
 import math
 import sqlite3
-import time
 from itertools import pairwise
 
 import pytest
@@ -436,10 +435,9 @@ def test_a_stream_s_wait_is_for_the_stream_of_the_last_record(tmp_path):
     assert {stream: read.streams[on] for stream, on in waited.items()} == {"stream 9": "stream 7"}
 
 
-def test_stream_waits_cost_no_more_where_all_are_for_one_event(tmp_path):
-    """Record and wait in turn, 3,000 times: of one event, the latest record is found without a look at all."""
+def test_a_wait_is_for_the_latest_record_whether_events_are_one_or_many(tmp_path):
+    """Record and wait in turn, 3,000 times."""
     count, process, thread = 3_000, make.global_id(), make.global_id(make.PID, make.PID)
-    took = {}
     for events in (1, count):
         rows = {
             "CUPTI_ACTIVITY_KIND_RUNTIME": [(at, at + 1, thread, at, make.RECORD) for at in range(3 * count)],
@@ -451,12 +449,9 @@ def test_stream_waits_cost_no_more_where_all_are_for_one_event(tmp_path):
             "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [(0, 9, 3 * n + 1, process, 2, n % events) for n in range(count)],
         }  # fmt: skip
         path = make.write_nsys(tmp_path / f"{events}", rows)
-        begin = time.process_time()
         read = read_one(Nsys(), path)
-        took[events] = time.process_time() - begin
         told = [read.streams[on] for on in read.work.awaits if on >= 0]
         assert told == [f"stream {n % 2}" for n in range(count)]
-    assert took[1] < 3 * took[count]
 
 
 def test_stamps_are_laid_on_the_wall_clock(tmp_path):
