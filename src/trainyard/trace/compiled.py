@@ -105,7 +105,7 @@ class Compiled(Rows):
 
 
 class _Texts:
-    """What `rows.Numbered` is, with its texts on the compiled side. `kept`: what of the texts the caller asks back."""
+    """What `rows.Numbered` is, with its texts on the compiled side; those that came this way can be asked back."""
 
     def __init__(self, number: Callable[[bytes], int], spell: Callable[[Any], bytes]) -> None:
         self._number, self._spell = number, spell

@@ -7,10 +7,8 @@ integers: a float64 cannot hold them.
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,14 +24,14 @@ from trainyard.trace.compiled import Compiled
 from trainyard.trace.header import Header
 from trainyard.trace.native import library
 from trainyard.trace.rows import Rows, Tables
-from trainyard.trace.unpack import ZIP, Text, peek, texts
+from trainyard.trace.unpack import ZIP, Text, no_collection, peek, texts
 
 _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
 
 
 _HEAD = 1 << 20
-_LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Graph\w*Launch|Memcpy|Memset)")
+_LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Memcpy|Memset)")
 
 
 class Kineto:
@@ -54,20 +52,8 @@ class Kineto:
         """One `Events` for each device with work in the file (one of the host's where there is none); where the file
         states its rank, one for all devices. Raises `BadFile`: missing, empty, no JSON, no events, beyond the limit.
         """
-        with _no_collection():
+        with no_collection():
             return tuple(events for text in texts(path, how.limit) for events in _read(text, how.mark))
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Many live objects and no garbage: looking for cycles among them takes a third of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _read(text: Text, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:

@@ -8,7 +8,6 @@ from a profile (`torch.cuda._memory_viz.profile_plot`) has the same shape and a 
 
 from __future__ import annotations
 
-import gc
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from trainyard.errors import BadFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.memory.unpickle import loads
-from trainyard.trace.unpack import peek, texts
+from trainyard.trace.unpack import no_collection, peek, texts
 
 ACTIONS = (
     "alloc",
@@ -135,14 +134,8 @@ def is_snapshot(path: Path) -> bool:
 def load(path: Path, limit: int = AS_WRITTEN.limit) -> Snapshot:
     """Raises `BadFile`: missing, damaged, larger than `limit` bytes unpacked (MOST_BYTES where it is the default of
     traces), no plain data, no snapshot."""
-    # Nothing is garbage before the end, and the collector would go through millions of dicts time and again.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with no_collection():
         return _decoded(str(path), _unpacked(path, MOST_BYTES if limit == AS_WRITTEN.limit else limit))
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _decoded(source: str, data: bytes) -> Snapshot:
