@@ -46,7 +46,7 @@ class Tried(NamedTuple):
     ended: str
 
     def __str__(self) -> str:
-        return f"{self.job.model.name}: {self.arithmetic}: {self.ended}"
+        return f"{self.job.decoder.name}: {self.arithmetic}: {self.ended}"
 
 
 class Session:
@@ -74,9 +74,9 @@ class Session:
         """The jobs in turn until one runs, which is then the last; only one too large is followed by another."""
         tried: list[Tried] = []
         for job, arithmetic in jobs:
-            print(f"{job.model.name}: {arithmetic}", flush=True)
+            print(f"{job.decoder.name}: {arithmetic}", flush=True)
             path = self.place / "job.toml"
-            size = dense.Size(job.model.layers, job.model.width)
+            size = dense.Size(job.decoder.layers, job.decoder.width)
             path.write_text(dense.job_text(size, job.layout.ranks), "utf-8")
             done = self.trainyard("run", str(path), limit=self.deadline - time.monotonic() - RECORDS_S)
             self.keep("run.txt", done.stdout if done.returncode == 0 else done.stdout + done.stderr)
@@ -84,7 +84,7 @@ class Session:
             full = done.returncode != 0 and _FULL.search(done.stdout + done.stderr)
             ended = "ran" if done.returncode == 0 else "out of memory" if full else f"exit code {done.returncode}"
             tried.append(Tried(job, arithmetic, ended))
-            print(f"{job.model.name}: {ended}", flush=True)
+            print(f"{job.decoder.name}: {ended}", flush=True)
             if not full:
                 break
         return tried

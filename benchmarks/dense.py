@@ -70,13 +70,13 @@ def fitting(ranks: int, memory: int, peak: float, seconds: float) -> Iterator[tu
 
 
 def memory_of(job: Job) -> Need:
-    parameters, ranks = transformer_ops.parameters(job.model), job.layout.ranks
+    parameters, ranks = transformer_ops.parameters(job.decoder), job.layout.ranks
     tokens = job.recipe.microbatch * job.recipe.seq_len
     return Need(
         state=STATE_BYTES * parameters // ranks,
-        block=BLOCK_BYTES * parameters // job.model.layers,
+        block=BLOCK_BYTES * parameters // job.decoder.layers,
         # Blocks keep their input (two bytes a channel) and compute the rest again, one block at a time.
-        activations=tokens * job.model.width * (2 * job.model.layers + TOKEN_BYTES),
+        activations=tokens * job.decoder.width * (2 * job.decoder.layers + TOKEN_BYTES),
     )
 
 
@@ -84,7 +84,7 @@ def seconds_of(job: Job, peak: float) -> float:
     """About how long the whole run lasts at `peak` (FLOP/s a rank)."""
     again = 4 / 3  # the forward pass once more
     step_s = again * transformer_ops.model_flops(job) / job.layout.ranks / (SUSTAINED * peak)
-    return START_S + DRAW_S * transformer_ops.parameters(job.model) + job.measure.in_all * step_s
+    return START_S + DRAW_S * transformer_ops.parameters(job.decoder) + job.measure.in_all * step_s
 
 
 def peak_of(name: str) -> float:

@@ -19,9 +19,13 @@ from trainyard.errors import BadFile, BadJob, nearest
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A decoder's dimensions. `heads` query heads share `kv_heads` key/value heads; `ffn` is the gated width.
+    """A decoder's dimensions. `heads` query heads share `kv_heads` key/value heads; `ffn` is the MLP's width.
 
-    `experts` = 0 is dense; otherwise `active` of `experts` are used by each token.
+    `experts` = 0 is dense; otherwise `active` of `experts`, each `expert_ffn` wide, are used by each token beside
+    `shared_experts` that every token uses, in all layers after the first `dense_layers`.
+    `kv_rank` > 0 is multi-head latent attention: keys and values come from `kv_rank` values a token, queries from
+    `q_rank` (0: from the width itself); `rope_dim` channels of each head carry the position, `head_dim` do not, and
+    values have `value_dim` channels.
     """
 
     name: str = "unnamed"
@@ -32,8 +36,27 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kv_heads: int
     head_dim: int
     vocab: int = 256
+    norm: Literal["rms", "layer"] = "rms"
+    norm_eps: float = 1e-5
+    mlp: Literal["swiglu", "gelu"] = "swiglu"
+    position: Literal["rope", "learned"] = "rope"
+    rope_base: float = 10_000.0
+    bias: Literal["none", "qkv", "all"] = "none"
+    qk_norm: bool = False
+    tied: bool = False
+    """Whether the head's matrix is the embedding's."""
     experts: int = 0
     active: int = 0
+    expert_ffn: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    router: Literal["softmax", "sigmoid"] = "softmax"
+    balance: Literal["none", "loss", "bias"] = "none"
+    """How experts are kept evenly used: an auxiliary loss, or a bias that follows the counts (no loss)."""
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
 
     def __post_init__(self) -> None:
         for field in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
@@ -49,6 +72,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise BadJob(f"head_dim = {self.head_dim} is odd, but rotary embedding turns pairs.")
         if not 0 <= self.active <= self.experts:
             raise BadJob(f"active = {self.active} of experts = {self.experts}.")
+        if self.experts and not (self.active and self.expert_ffn):
+            raise BadJob(
+                f"experts = {self.experts}, but active = {self.active} and expert_ffn = {self.expert_ffn}.",
+                "Say how many experts a token uses, and how wide each is.",
+            )
+        if self.kv_rank and not (self.rope_dim and self.value_dim):
+            raise BadJob(
+                f"kv_rank = {self.kv_rank}, but rope_dim = {self.rope_dim} and value_dim = {self.value_dim}.",
+                "Latent attention needs both.",
+            )
 
 
 FACTORS = tuple(axis for axis in words.AXES if axis != "ep")
@@ -56,7 +89,12 @@ FACTORS = tuple(axis for axis in words.AXES if axis != "ep")
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How ranks divide the work; their product is the world size (`ep` borrows ranks from the others)."""
+    """How ranks divide the work; the product of the axes is the world size (`ep` borrows ranks from the others).
+
+    `interleave`: pipeline stages a rank has. `zero`: what `dp_shard` splits: optimizer state (1), gradients too (2),
+    weights too (3). `sequence_parallel`: `tp` splits what is between the matrices too, by sequence. `loss_parallel`:
+    and the logits, by vocabulary. `cp_method`: how attention sees the other ranks' keys and values.
+    """
 
     dp_replicate: int = 1
     dp_shard: int = 1
@@ -65,9 +103,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pp: int = 1
     ep: int = 1
     interleave: int = 1
+    zero: Literal[1, 2, 3] = 3
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
+    cp_method: Literal["all_gather", "ulysses", "ring"] = "all_gather"
 
     def __post_init__(self) -> None:
-        for field in self.__struct_fields__:
+        for field in (*words.AXES, "interleave"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least 1.")
 
@@ -81,33 +123,61 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         wide = [axis for axis in FACTORS if getattr(self, axis) > 1]
         return wide[0] if len(wide) == 1 else ""
 
+    @property
+    def batch_ranks(self) -> int:
+        """Over how many ranks the samples of a step are divided."""
+        return self.dp_replicate * self.dp_shard
+
     def __str__(self) -> str:
-        parts = [f"{field} {getattr(self, field)}" for field in self.__struct_fields__ if getattr(self, field) > 1]
-        return " x ".join(parts) or "one rank"
+        parts = [f"{field} {getattr(self, field)}" for field in (*words.AXES, "interleave") if getattr(self, field) > 1]
+        said = " x ".join(parts) or "one rank"
+        if self.dp_shard > 1 and self.zero != 3:
+            said += f", ZeRO-{self.zero}"
+        if self.cp > 1:
+            said += f", {self.cp_method}"
+        return said + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a step is trained. `tokens_per_step` is global; `microbatch` counts sequences a rank runs at once.
+    """How a step is trained. `tokens_per_step` is global; `microbatch` counts samples a rank runs at once.
 
-    `text`: `python` (the standard library's own sources, found on any machine) or a file or folder.
+    A sample of `seq_len` tokens is a sequence; where samples are not text, `seq_len` is 1 and a token is a sample.
+    `remat`: what the backward pass computes again: nothing, whole blocks, or all of a block but its matrix products
+    and attention (`op`); in every `remat_every`-th block. `offload`: weights and optimizer state wait in the host's
+    memory. `compile`: by torch.compile, each block (true) or the whole model (`whole`). `update`: how the optimizer
+    goes over the parameters. The learning rate rises over `rise_steps`, then falls by half a cosine to a tenth over
+    `fall_steps` (0: stays). `workers` load batches, each `prefetch` ahead, into page-locked memory where `pin` says so.
+    `text`: `python` (the standard library's own sources, found on any machine) or a file or folder; another workload's
+    data likewise: its own default, a file or a folder, or `synthetic`.
     """
 
-    seq_len: int
+    seq_len: int = 1
     tokens_per_step: int
     microbatch: int = 1
     dtype: str = "float32"
-    remat: Literal["none", "full"] = "none"
-    schedule: Literal["none"] = "none"
+    remat: Literal["none", "full", "op"] = "none"
+    remat_every: int = 1
+    schedule: Literal["none", "gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "zbv", "dualpipev"] = "none"
     offload: bool = False
-    compile: bool = False
+    compile: bool | Literal["whole"] = False
+    optimizer: str = "adamw"
+    update: Literal["fused", "foreach", "loop"] = "fused"
     learning_rate: float = 3e-4
+    rise_steps: int = 0
+    fall_steps: int = 0
     seed: int = 0
     text: str = "python"
+    workers: int = 0
+    prefetch: int = 2
+    pin: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("seq_len", "tokens_per_step", "microbatch"):
+        for field in ("seq_len", "tokens_per_step", "microbatch", "remat_every", "prefetch"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least 1.")
+        for field in ("rise_steps", "fall_steps", "workers"):
+            if getattr(self, field) < 0:
+                raise BadJob(f"{field} = {getattr(self, field)} must not be negative.")
         if not 0 < self.learning_rate < float("inf"):
             raise BadJob(f"learning_rate = {self.learning_rate} must be a positive number.")
         if not 0 <= self.seed < 2**63:
@@ -144,19 +214,61 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.warmup + self.steps * self.repeats + self.in_window
 
 
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When state is saved: after every `every` steps (0: never), the last `keep` kept. `mode` async: the step goes on
+    while the files are written."""
+
+    every: int = 0
+    keep: int = 2
+    mode: Literal["sync", "async"] = "sync"
+
+    def __post_init__(self) -> None:
+        for field, least in (("every", 0), ("keep", 1)):
+            if getattr(self, field) < least:
+                raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
+
+
+class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happens when a rank is lost: the job starts again from its last good checkpoint, at most `restarts` times.
+
+    `hang_s`: seconds without a step until a rank counts as hung. `nodes` agents share this machine's ranks, each
+    standing for a node; with at least `least_nodes` of them (0: all) the job goes on, replicated less often.
+    """
+
+    restarts: int = 0
+    hang_s: float = 120.0
+    nodes: int = 1
+    least_nodes: int = 0
+
+    def __post_init__(self) -> None:
+        for field, least in (("restarts", 0), ("nodes", 1), ("least_nodes", 0)):
+            if getattr(self, field) < least:
+                raise BadJob(f"{field} = {getattr(self, field)} must be at least {least}.")
+        if not self.hang_s > 0:
+            raise BadJob(f"hang_s = {self.hang_s} must be more than 0.")
+        if self.least_nodes > self.nodes:
+            raise BadJob(f"least_nodes = {self.least_nodes} is more than nodes = {self.nodes}.")
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job file. `machine` names a machine file, or is empty for the machine it runs on."""
+    """A job file. `machine` names a machine file, or is empty for the machine it runs on.
+
+    `model` is a decoder's, for the workloads that train one; any other workload has `sizes` of its own.
+    """
 
     name: str = "unnamed"
     workload: str = "transformer"
     machine: str = ""
-    model: Model
+    model: Model | None = None
+    sizes: dict[str, bool | int | float | str | list[int]] = {}
     layout: Layout = Layout()
     recipe: Recipe
     measure: Measure = Measure()
+    checkpoint: Checkpoint = Checkpoint()
+    recovery: Recovery = Recovery()
 
     def __post_init__(self) -> None:
-        ways = self.layout.dp_replicate * self.layout.dp_shard
+        ways = self.layout.batch_ranks
         slice_tokens = self.recipe.seq_len * self.recipe.microbatch * ways
         if self.recipe.tokens_per_step % slice_tokens:
             raise BadJob(
@@ -167,10 +279,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
 
     @property
+    def decoder(self) -> Model:
+        """`model`, of a workload that trains a decoder. Raises `BadJob` where the job has none."""
+        if self.model is None:
+            raise BadJob(f"workload = {self.workload!r} trains a decoder, but there is no $.model.", "Add [model].")
+        return self.model
+
+    @property
     def accumulate(self) -> int:
         """Micro-batches a rank runs in one step."""
-        ways = self.layout.dp_replicate * self.layout.dp_shard
-        return self.recipe.tokens_per_step // (self.recipe.seq_len * self.recipe.microbatch * ways)
+        return self.recipe.tokens_per_step // (self.recipe.seq_len * self.recipe.microbatch * self.layout.batch_ranks)
+
+    @property
+    def batch(self) -> int:
+        """Samples in a step, over all ranks."""
+        return self.recipe.tokens_per_step // self.recipe.seq_len
 
     def check_fits(self, devices: int, where: str) -> None:
         """Raises `BadJob` with the arithmetic when the layout needs more ranks than `devices`."""

@@ -130,7 +130,7 @@ def test_the_loss_falls(alone):
 
 
 def test_peak_memory_is_the_allocators(alone, device):
-    state = 16 * transformer_ops.parameters(alone.run.job.model)
+    state = 16 * transformer_ops.parameters(alone.run.job.decoder)
     peaks = [sample.memory_bytes for sample in alone.run.samples]
     print(f"peak {peaks[-1] / 1e9:.2f} GB, of it {state / 1e9:.2f} GB weights, gradients and moments")
     assert peaks == sorted(peaks)

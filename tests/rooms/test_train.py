@@ -45,11 +45,13 @@ def text(tmp_path_factory):
 def train(job, steps=STEPS):
     """Losses and gradient norms of a rank alone, in this process; and its trainer."""
     torch = pytest.importorskip("torch")
+    from trainyard.train.language import Bytes, Language
     from trainyard.train.ranks import Ranks
     from trainyard.train.trainer import Trainer
 
     torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
-    trainer = Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), model_flops=0)
+    alone = Ranks(0, 0, 1, 1, "cpu", torch.device("cpu"))
+    trainer = Trainer(job, alone, Language(job), Bytes(job), model_flops=0)
     return [trainer(step) for step in range(steps)], trainer
 
 
@@ -162,7 +164,7 @@ def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
             "On the same 8 ranks, dp_replicate 2 x dp_shard 4 works.",
         ),
         ({"spread": Layout(ep=2)}, "On the same 1 ranks, one rank works."),
-        ({"model": msgspec.structs.replace(MODEL, experts=4, active=2)}, "experts = 4 at $.model"),
+        ({"model": msgspec.structs.replace(MODEL, experts=4, active=2, expert_ffn=8)}, "experts = 4 at $.model"),
         ({"model": msgspec.structs.replace(MODEL, vocab=200)}, "256 - 200 = 56 would have no row. Use vocab = 256"),
         ({"dtype": "float16"}, "dtype = 'float16' at $.recipe is not trained here. Use 'bfloat16'."),
         ({"dtype": "tf32"}, "Use 'float32'."),
@@ -216,7 +218,7 @@ def test_compiled_blocks_compute_the_same(text):
 def test_bfloat16_keeps_float32_weights_and_stays_near(text):
     torch = pytest.importorskip("torch")
     (plain, _), (half, trainer) = train(a_job(text=text)), train(a_job(text=text, dtype="bfloat16"))
-    assert {parameter.dtype for parameter in trainer.spread.decoder.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in trainer.spread.parameters} == {torch.float32}
     assert plain != half
     assert np.allclose([o.loss for o in plain], [o.loss for o in half], rtol=0.01)
 
@@ -229,7 +231,7 @@ def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
     monkeypatch.setattr(trainers, "CLIP", 0.25)
     outcomes, trainer = train(a_job(text=text), steps=1)
     assert outcomes[0].grad_norm > 0.25
-    squares = sum(float(p.grad.square().sum()) for p in trainer.spread.decoder.parameters())
+    squares = sum(float(p.grad.square().sum()) for p in trainer.spread.parameters)
     assert squares**0.5 == pytest.approx(0.25, rel=1e-4)
 
 
@@ -258,18 +260,15 @@ def test_weights_too_large_to_digest_are_named(text, monkeypatch):
 def test_attention_is_causal():
     torch = pytest.importorskip("torch")
     from trainyard.train import weights
-    from trainyard.train.model import Decoder
+    from trainyard.train.language import Language
 
-    decoder = Decoder(MODEL, torch.float32)
-    weights.fill(decoder, MODEL.layers, seed=0)
+    task = Language(a_job())
+    decoder = task.module()
+    weights.fill(decoder, task.draw)
     tokens = torch.randint(256, (1, 16))
-    seen = []
-    decoder.head.register_forward_hook(lambda _module, _given, logits: seen.append(logits))
-    decoder(tokens, tokens)
-    tokens = tokens.clone()
-    tokens[0, 9] = (tokens[0, 9] + 1) % 256
-    decoder(tokens, tokens)
-    changed = (seen[0] != seen[1]).any(dim=2)[0]
+    other = tokens.clone()
+    other[0, 9] = (tokens[0, 9] + 1) % 256
+    changed = (decoder(tokens) != decoder(other)).any(dim=2)[0]
     assert not changed[:9].any()
     assert changed[9:].all()
 

@@ -114,16 +114,18 @@ def test_flops_as_torch_counts_them(remat):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from trainyard.train import weights
-    from trainyard.train.model import Decoder
+    from trainyard.train import blocks, weights
+    from trainyard.train.language import Language
 
     job = a_job(microbatch=8, remat=remat)
-    decoder = Decoder(MODEL, torch.float32, remat=remat == "full")
-    weights.fill(decoder, MODEL.layers, seed=0)
-    assert weights.count(decoder) == parameters(MODEL)
+    task = Language(job)
+    decoder = task.module()
+    blocks.prepare(task.blocks(decoder), job.recipe)
+    weights.fill(decoder, task.draw)
+    assert weights.count([decoder], None) == parameters(MODEL)
     tokens = torch.randint(256, (8, 16))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        decoder(tokens, tokens).backward()
+        task.loss(decoder(tokens), (tokens,)).backward()
     counted = {str(op): count for op, count in counter.get_flop_counts()["Global"].items()}
     assert counted["aten.mm"] == sum(flops(job, "matmul").values())
     expected = flops(job, "attention")

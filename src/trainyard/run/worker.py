@@ -27,7 +27,7 @@ from trainyard.run.clock import Clock
 from trainyard.run.facts import Facts, write_facts
 from trainyard.run.probe import matmul_rate
 from trainyard.train.outcome import Training
-from trainyard.train.parallel import DTYPE
+from trainyard.train.precision import computes
 from trainyard.train.ranks import Ranks, barrier, find, joined, patient_barrier, synchronize, vendor_here
 
 
@@ -180,7 +180,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes]) -> Facts:
     """The whole of a rank's work; nothing that holds a process group outlives it."""
     clock = Clock(synchronize=lambda: synchronize(ranks))
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
-    dtype = DTYPE[job.recipe.dtype]
+    dtype = computes(job.recipe)
     rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
     rank = Rank(job, ranks, training, clock, log, _say if ranks.rank == 0 else lambda _: None)

@@ -23,7 +23,7 @@ def check(job: Job) -> None:
     if job.machine:
         raise BadJob(f"machine = {job.machine!r} at $, but a job trains on the machine it is run on.", "Leave it out.")
     _check_layout(job.layout)
-    model, recipe = job.model, job.recipe
+    model, recipe = job.decoder, job.recipe
     if model.experts:
         raise BadJob(f"experts = {model.experts} at $.model, but this decoder is dense.", "Use experts = 0.")
     if model.vocab < BYTES:

@@ -72,15 +72,18 @@ def _count(variable: str, default: int) -> int:
 
 
 @contextmanager
-def joined(ranks: Ranks) -> Iterator[None]:
-    """Inside, the process group exists and the device is current."""
+def joined(ranks: Ranks, meet: str | None = None) -> Iterator[None]:
+    """Inside, the process group exists and the device is current. `meet`: the URL at which ranks find each other,
+    where the environment does not say."""
     if ranks.device.type == "cuda":
         torch.cuda.set_device(ranks.device)
     if ranks.world == 1:
         yield
         return
     bound = ranks.device if ranks.device.type == "cuda" else None
-    dist.init_process_group(ranks.backend, timeout=TIMEOUT, device_id=bound)
+    dist.init_process_group(
+        ranks.backend, init_method=meet, rank=ranks.rank, world_size=ranks.world, timeout=TIMEOUT, device_id=bound
+    )
     yield
     # Not after an error: the peers may wait in another collective, and the process ends anyway.
     dist.barrier()  # nobody closes its sockets while a peer still reads from them

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from trainyard.job import Job
-from trainyard.train import layout, text, weights
+from trainyard.train import clip, layout, optimizer, weights
 from trainyard.train.outcome import About, Outcome
-from trainyard.train.parallel import Spread
 from trainyard.train.ranks import Ranks
 from trainyard.train.span import span
+from trainyard.train.spread import Spread
+from trainyard.train.task import Batch, Counts, Samples, Task
 
 CLIP = 1.0
 """The global gradient norm is brought down to this."""
-BETAS = (0.9, 0.95)
-WEIGHT_DECAY = 0.1
 
 
 class Trainer:
@@ -27,62 +23,48 @@ class Trainer:
     any split gives the same loss and gradients, to rounding.
     """
 
-    def __init__(self, job: Job, ranks: Ranks, model_flops: int) -> None:
+    def __init__(self, job: Job, ranks: Ranks, task: Task, samples: Samples, model_flops: int) -> None:
         """Raises `BadJob` for what this step cannot train."""
         layout.check(job)
         self.job = job
         self.ranks = ranks
+        self.samples = samples
         self.model_flops = model_flops
-        self.text = text.read(job.recipe.text)
-        self.spread = Spread(job, ranks)
-        self.optimizer = torch.optim.AdamW(
-            self.spread.decoder.parameters(),
-            lr=job.recipe.learning_rate,
-            betas=BETAS,
-            weight_decay=WEIGHT_DECAY,
-            fused=True,
-        )
-        self.initial = weights.digest(self.spread.decoder)
+        self.spread = Spread(job, ranks, task)
+        self.optimizer = optimizer.make(self.spread.parameters, job.recipe)
+        self.initial = weights.digest(self.spread.modules, self.spread.meshes)
 
     def __call__(self, step: int) -> Outcome:
-        micro_MBT = self._data(step)
+        batch = self._data(step)
         self.optimizer.zero_grad()
-        loss = self._forward_backward(micro_MBT)
-        norm = torch.nn.utils.clip_grad_norm_(self.spread.decoder.parameters(), CLIP)
-        if isinstance(norm, DTensor):
-            norm = norm.full_tensor()
+        loss = self.spread.forward_backward(batch)
+        parameters = self.spread.parameters
+        norm = clip.total_norm(parameters, self.spread.meshes)
+        clip.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0))
+        optimizer.set_rate(self.optimizer, self.job.recipe, step)
         self.optimizer.step()
+        for module in self.spread.modules:
+            for part in module.modules():
+                if isinstance(part, Counts):
+                    part.after_step()
         if self.ranks.world > 1:
             dist.all_reduce(loss)
-        return Outcome(loss.item() / self.ranks.world, norm.item())
+        return Outcome(loss.item() / self.spread.loss_ranks, norm.item())
 
-    def _data(self, step: int) -> Tensor:
-        """(M micro-batches, B sequences, T + 1 bytes), on the device."""
-        job, recipe = self.job, self.job.recipe
-        mine = job.accumulate * recipe.microbatch
+    def _data(self, step: int) -> Batch:
+        """This rank's samples of the step, on the device."""
+        share = self.job.batch // self.job.layout.batch_ranks
+        first = self.spread.batch_rank * share
         with span("wait_for_batch"):
-            first = self.ranks.rank * mine
-            bytes_ST = text.batch(self.text, recipe.seq_len, recipe.seed, step, range(first, first + mine))
-            batch_MBT = torch.from_numpy(bytes_ST).unflatten(0, (job.accumulate, recipe.microbatch))
-            return batch_MBT.to(self.ranks.device).long()
-
-    def _forward_backward(self, micro_MBT: Tensor) -> Tensor:
-        """This rank's mean loss; the gradients stay in the parameters."""
-        total = torch.zeros((), device=self.ranks.device)
-        for number, batch_BT in enumerate(micro_MBT, start=1):
-            with self.spread.micro_batch(last=number == len(micro_MBT)):
-                loss = self.spread.call(batch_BT[:, :-1], batch_BT[:, 1:]) / len(micro_MBT)
-                loss.backward()
-            total += loss.detach()
-        return total
+            return self.samples.batch(step, range(first, first + share)).to(self.ranks.device)
 
     def about(self) -> About:
-        digests = {"text": self.text.sha256}
-        final = weights.digest(self.spread.decoder)
+        digests = {"text": self.samples.sha256}
+        final = weights.digest(self.spread.modules, self.spread.meshes)
         if self.initial and final:
             digests |= {"weights_initial": self.initial, "weights_final": final}
         else:
             digests["weights"] = f"none: they are larger than {weights.DIGEST_CAP / 1e9:.0f} GB"
         seed = self.job.recipe.seed
-        parameters = weights.count(self.spread.decoder)
-        return About(self.text.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops)
+        parameters = weights.count(self.spread.modules, self.spread.meshes)
+        return About(self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops)

@@ -4,52 +4,59 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+from trainyard.train.parallel.mesh import Meshes
 
 DIGEST_CAP = 2 * 10**9
 """Bytes of weights beyond which no digest is taken: gathering and hashing them would take seconds."""
 
-_STD = 0.02
 
-
-def fill(model: nn.Module, layers: int, seed: int) -> None:
-    """Draws every parameter on the host from a stream of its own, (seed, name), and keeps this rank's shard.
-
-    Normal with deviation 0.02, the two projections back to the residual stream divided by sqrt(2 * layers) (GPT-2's
-    scheme); norms are one.
-    """
+def fill(module: nn.Module, draw: Callable[[str, torch.Size], Tensor]) -> None:
+    """Draws every parameter and kept buffer whole on the host, and keeps this rank's shard."""
+    kept = module.state_dict(keep_vars=True)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            whole = _draw(name, parameter.shape, layers, seed).to(parameter.device)
-            if isinstance(parameter, DTensor):
-                whole = distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
-            parameter.copy_(whole)
+        for name, values in kept.items():
+            whole = draw(name, values.shape).to(values.device)
+            if isinstance(values, DTensor):
+                whole = distribute_tensor(whole, values.device_mesh, values.placements, src_data_rank=None)
+            values.copy_(whole)
 
 
-def _draw(name: str, shape: torch.Size, layers: int, seed: int) -> Tensor:
-    if len(shape) == 1:
-        return torch.ones(shape)
+def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
+    """From a stream of its own, (seed, name): mean 0."""
     mixed = hashlib.blake2b(struct.pack("<Q", seed) + name.encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little") >> 1)
-    into_residual = name.endswith(("attention.out.weight", "mlp.down.weight"))
-    return torch.empty(shape).normal_(0.0, _STD / (2 * layers) ** 0.5 if into_residual else _STD, generator=generator)
+    return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 
-def count(model: nn.Module) -> int:
-    """Parameters of the whole model; a shard counts as what it is a shard of."""
-    return sum(parameter.numel() for parameter in model.parameters())
+def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
+    """Parameters of the whole model; a shard counts as what it is a shard of. With pipeline stages, collective."""
+    own = torch.tensor(sum(parameter.numel() for module in modules for parameter in module.parameters()))
+    if meshes is not None and meshes.layout.pp > 1:
+        group = meshes.data.get_group("pp")
+        own = own.to(meshes.world.device_type)
+        dist.all_reduce(own, group=group)
+    return int(own)
 
 
-def digest(model: nn.Module) -> str | None:
-    """sha256 over names and values of all weights, gathered: every rank must call. None above `DIGEST_CAP`."""
-    if sum(parameter.numel() * parameter.element_size() for parameter in model.parameters()) > DIGEST_CAP:
+def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
+    """sha256 over the names and values of all weights, gathered: every rank must call. None above `DIGEST_CAP`."""
+    if 4 * count(modules, meshes) > DIGEST_CAP:
         return None
-    total = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-        total.update(name.encode())
-        total.update(whole.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return total.hexdigest()
+    parts = {name: _sha256(parameter) for module in modules for name, parameter in module.named_parameters()}
+    if meshes is not None and meshes.layout.pp > 1:
+        stages: list[dict[str, str]] = [{} for _ in range(meshes.layout.pp)]
+        dist.all_gather_object(stages, parts, group=meshes.data.get_group("pp"))
+        parts = {name: part for stage in stages for name, part in stage.items()}
+    return hashlib.sha256("".join(f"{name} {parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
+
+
+def _sha256(parameter: Tensor) -> str:
+    whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+    return hashlib.sha256(whole.detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()

@@ -18,10 +18,12 @@ class Transformer:
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
-        from trainyard.train import ranks
+        from trainyard.train import layout, ranks
+        from trainyard.train.language import Bytes, Language
         from trainyard.train.trainer import Trainer
 
-        return Trainer(job, ranks.find(vendor), transformer_ops.model_flops(job))
+        layout.check(job)
+        return Trainer(job, ranks.find(vendor), Language(job), Bytes(job), transformer_ops.model_flops(job))
 
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` likewise."""

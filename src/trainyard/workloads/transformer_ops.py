@@ -36,7 +36,7 @@ def model_flops(job: Job) -> int:
     arXiv:2204.02311, appendix B, counts 12 L T H C: the masked pairs too).
     """
     layout.check(job)
-    model, tokens = job.model, job.recipe.tokens_per_step
+    model, tokens = job.decoder, job.recipe.tokens_per_step
     weights = parameters(model) - model.vocab * model.width - (2 * model.layers + 1) * model.width
     return 3 * (2 * weights * tokens + model.layers * _pair_flops(job, tokens) * 2)
 
@@ -83,7 +83,7 @@ def _pair_flops(job: Job, tokens: int) -> int:
     """Of one product over all query-key pairs that the mask keeps, in one layer."""
     sequences = tokens // job.recipe.seq_len
     pairs = job.recipe.seq_len * (job.recipe.seq_len + 1) // 2
-    return 2 * sequences * pairs * job.model.heads * job.model.head_dim
+    return 2 * sequences * pairs * job.decoder.heads * job.decoder.head_dim
 
 
 def _recomputed(job: Job, operation: Operation) -> list[Operation]:
@@ -94,7 +94,7 @@ def _recomputed(job: Job, operation: Operation) -> list[Operation]:
 
 
 def _matmul(job: Job) -> list[Operation]:
-    model = job.model
+    model = job.decoder
     layer = _attention_linear(model) + _mlp(model)
     forward = _products(job, "forward", model.layers * layer + _head(model), 1)
     backward = _products(job, "backward", model.layers * layer + _head(model), 2)
@@ -116,7 +116,7 @@ def _products(job: Job, phase: str, shapes: list[tuple[int, int]], times: int) -
 
 
 def _attention(job: Job) -> list[Operation]:
-    model, tokens, micro = job.model, _tokens(job), job.accumulate
+    model, tokens, micro = job.decoder, _tokens(job), job.accumulate
     width = model.head_dim * _element(job)
     sums = tokens * model.heads * _F32  # the log-sum-exp of each row of scores, kept for the backward pass
     product = model.layers * _pair_flops(job, tokens)
@@ -140,12 +140,12 @@ def _attention(job: Job) -> list[Operation]:
 
 
 def _norm(job: Job) -> list[Operation]:
-    per_layer = 2 * job.model.layers
-    again = _pointwise(job, "norm", "forward", per_layer, job.model.width, flops=4, moved=2)
+    per_layer = 2 * job.decoder.layers
+    again = _pointwise(job, "norm", "forward", per_layer, job.decoder.width, flops=4, moved=2)
     return [
-        _pointwise(job, "norm", "forward", per_layer + 1, job.model.width, flops=4, moved=2),
+        _pointwise(job, "norm", "forward", per_layer + 1, job.decoder.width, flops=4, moved=2),
         *_recomputed(job, again),
-        _pointwise(job, "norm", "backward", per_layer + 1, job.model.width, flops=8, moved=3),
+        _pointwise(job, "norm", "backward", per_layer + 1, job.decoder.width, flops=8, moved=3),
     ]
 
 
@@ -164,7 +164,7 @@ def _pointwise(job: Job, op: str, phase: str, calls: int, width: int, flops: int
 
 def _elementwise(job: Job) -> list[Operation]:
     """Rotary turns, SwiGLU, residual sums; casts of weights and of their gradients; summing up micro-batches."""
-    model = job.model
+    model = job.decoder
     turned = (model.heads + model.kv_heads) * model.head_dim
     forward = _sum(
         _pointwise(job, "elementwise", "forward", model.layers, turned, flops=3, moved=2),
@@ -185,7 +185,7 @@ def _elementwise(job: Job) -> list[Operation]:
 
 
 def _per_weight(job: Job, phase: str, times: int, weights: int, flops: int, moved: int) -> Operation:
-    calls = times * (2 + 7 * job.model.layers)
+    calls = times * (2 + 7 * job.decoder.layers)
     return Operation(
         op="elementwise", phase=phase, count=calls, flops=times * flops * weights, bytes=times * moved * weights
     )
@@ -203,7 +203,7 @@ def _sum(*parts: Operation) -> Operation:
 
 
 def _embedding(job: Job) -> list[Operation]:
-    model, elements = job.model, _tokens(job) * job.model.width
+    model, elements = job.decoder, _tokens(job) * job.decoder.width
     table = job.accumulate * model.vocab * model.width * _F32
     moved = elements * (_F32 + _element(job))
     return [
@@ -214,7 +214,7 @@ def _embedding(job: Job) -> list[Operation]:
 
 def _loss(job: Job) -> list[Operation]:
     """Cross-entropy in float32, with the casts of the logits and of their gradient."""
-    logits = _tokens(job) * job.model.vocab
+    logits = _tokens(job) * job.decoder.vocab
     moved = logits * (_F32 + _element(job))
     return [
         Operation(op="softmax", phase="forward", count=job.accumulate, flops=4 * logits, bytes=moved),
@@ -224,7 +224,7 @@ def _loss(job: Job) -> list[Operation]:
 
 def _update(job: Job) -> list[Operation]:
     """The gradient norm, clipping by it, and AdamW, over this rank's shard."""
-    mine = -(-parameters(job.model) // job.layout.dp_shard)
+    mine = -(-parameters(job.decoder) // job.layout.dp_shard)
     return [
         Operation(op="reduction", phase="other", count=1, flops=2 * mine, bytes=_F32 * mine),
         Operation(op="elementwise", phase="other", count=1, flops=mine, bytes=2 * _F32 * mine),

@@ -1,0 +1,72 @@
+"""The `Task` of training a decoder: the next byte of real text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.job import Job
+from trainyard.train import text, weights
+from trainyard.train.decoder import Decoder
+from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.precision import computes
+from trainyard.train.span import span
+from trainyard.train.task import Batch
+
+_INTO_RESIDUAL = ("attention.out.weight", "mlp.down.weight")
+
+
+class Language:
+    """A `Task`, `Staged` and `Splits`. Outputs are logits (B, T, V), targets (B, T)."""
+
+    def __init__(self, job: Job) -> None:
+        self.model = job.decoder
+        self.seed = job.recipe.seed
+        self.dtype = computes(job.recipe)
+
+    def module(self) -> Decoder:
+        return self.stage(0, 1)
+
+    def stage(self, number: int, of: int) -> Decoder:
+        """Layers are divided as evenly as they can be, the first stages having one more."""
+        layers = range(self.model.layers)
+        each, rest = divmod(len(layers), of)
+        start = number * each + min(number, rest)
+        mine = layers[start : start + each + (number < rest)]
+        return Decoder(self.model, self.dtype, mine, first=number == 0, last=number == of - 1)
+
+    def split(self, module: nn.Module, meshes: Meshes) -> None:
+        """tp, ep and cp; refused by layout.check until each is here."""
+
+    def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
+        return {f"layers.{name}": block for name, block in cast(Decoder, module).layers.items()}
+
+    def draw(self, name: str, shape: torch.Size) -> Tensor:
+        """Normal with deviation 0.02, the projections back to the residual stream divided by sqrt(2 * layers) (GPT-2's
+        scheme); norms are one."""
+        if len(shape) == 1:
+            return torch.ones(shape)
+        deviation = 0.02 / (2 * self.model.layers) ** 0.5 if name.endswith(_INTO_RESIDUAL) else 0.02
+        return weights.normal(name, shape, self.seed, deviation)
+
+    def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
+        """Cross-entropy in nats a token."""
+        with span("loss"):
+            return F.cross_entropy(outputs.flatten(0, 1).float(), targets[0].flatten())
+
+
+class Bytes:
+    """`Samples` of a text: inputs are bytes 0 to T - 1 of a sequence, targets bytes 1 to T."""
+
+    def __init__(self, job: Job) -> None:
+        self.recipe = job.recipe
+        self.text = text.read(job.recipe.text)
+        self.source, self.sha256 = self.text.source, self.text.sha256
+
+    def batch(self, step: int, indices: range) -> Batch:
+        bytes_BT = torch.from_numpy(text.batch(self.text, self.recipe.seq_len, self.recipe.seed, step, indices)).long()
+        return Batch((bytes_BT[:, :-1],), (bytes_BT[:, 1:],))
