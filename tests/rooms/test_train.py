@@ -17,6 +17,7 @@ from trainyard.run.facts import read_facts
 from trainyard.store.folder import read_samples
 from trainyard.train import layout
 from trainyard.train import text as texts
+from trainyard.workloads import transformer_ops
 
 MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
 STEPS = 6
@@ -157,13 +158,6 @@ def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"spread": Layout(tp=2)}, "tp = 2, but no matrix is split over ranks. On the same 2 ranks, dp_shard 2 works."),
-        (
-            {"spread": Layout(dp_replicate=2, cp=2, pp=2)},
-            "cp = 2, but no sequence is split over ranks, pp = 2, but no layer is placed on another rank. "
-            "On the same 8 ranks, dp_replicate 2 x dp_shard 4 works.",
-        ),
-        ({"spread": Layout(ep=2)}, "On the same 1 ranks, one rank works."),
         ({"model": msgspec.structs.replace(MODEL, experts=4, active=2, expert_ffn=8)}, "experts = 4 at $.model"),
         ({"model": msgspec.structs.replace(MODEL, vocab=200)}, "256 - 200 = 56 would have no row. Use vocab = 256"),
         ({"dtype": "float16"}, "dtype = 'float16' at $.recipe is not trained here. Use 'bfloat16'."),
@@ -174,7 +168,7 @@ def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
 )
 def test_refused_with_the_arithmetic_and_the_next_step(change, says):
     with pytest.raises(BadJob) as caught:
-        layout.check(a_job(**change))
+        transformer_ops.check(a_job(**change))
     assert says in str(caught.value)
 
 

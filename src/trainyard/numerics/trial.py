@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainyard import plugins
 from trainyard.errors import RankDied
@@ -41,8 +41,8 @@ def trial(job: Job, steps: int, patience_s: float = 120.0) -> Trial:
     context.set_forkserver_preload(_PRELOAD)
     ranks = job.layout.ranks
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
-        pipes: list[Connection] = []
-        processes: list[multiprocessing.process.BaseProcess] = []
+        pipes: list[Any] = []
+        processes: list[Any] = []
         for rank in range(ranks):
             reading, writing = context.Pipe(duplex=False)
             given = (job, rank, steps, f"file://{folder}/meet", writing)
@@ -59,7 +59,7 @@ def trial(job: Job, steps: int, patience_s: float = 120.0) -> Trial:
     return Trial(told, time.monotonic() - began)
 
 
-def _gather(pipes: list[Connection], until: float) -> list[Outcome]:
+def _gather(pipes: list[Any], until: float) -> list[Outcome]:
     """What rank 0 says, once all have said the same."""
     told: dict[int, list[Outcome]] = {}
     while len(told) < len(pipes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from trainyard.job import Job
-from trainyard.train import clip, layout, optimizer, weights
+from trainyard.train import clip, optimizer, weights
 from trainyard.train.outcome import About, Outcome
 from trainyard.train.ranks import Ranks
 from trainyard.train.span import span
@@ -24,8 +24,6 @@ class Trainer:
     """
 
     def __init__(self, job: Job, ranks: Ranks, task: Task, samples: Samples, model_flops: int) -> None:
-        """Raises `BadJob` for what this step cannot train."""
-        layout.check(job)
         self.job = job
         self.ranks = ranks
         self.samples = samples

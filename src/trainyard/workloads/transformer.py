@@ -18,11 +18,11 @@ class Transformer:
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
-        from trainyard.train import layout, ranks
+        from trainyard.train import ranks
         from trainyard.train.language import Bytes, Language
         from trainyard.train.trainer import Trainer
 
-        layout.check(job)
+        transformer_ops.check(job)
         return Trainer(job, ranks.find(vendor), Language(job), Bytes(job), transformer_ops.model_flops(job))
 
     def expect(self, job: Job) -> Sequence[Operation]:

@@ -17,6 +17,7 @@ from trainyard import words
 from trainyard.cost import Operation
 from trainyard.job import Job, Model
 from trainyard.train import layout
+from trainyard.train.rules import decoder
 
 _F32 = words.DTYPES["float32"]
 
@@ -28,6 +29,12 @@ def parameters(model: Model) -> int:
     return linear + norms + model.vocab * model.width
 
 
+def check(job: Job) -> None:
+    """Raises `BadJob` for what cannot be trained."""
+    decoder.check(job)
+    layout.check(job)
+
+
 def model_flops(job: Job) -> int:
     """FLOPs a step needs over all ranks, for MFU: three times the forward pass, whatever is recomputed.
 
@@ -35,7 +42,7 @@ def model_flops(job: Job) -> int:
     one) and causal attention by the pairs kept: about 6 N + 6 L T H C FLOPs a token (Chowdhery et al. 2022,
     arXiv:2204.02311, appendix B, counts 12 L T H C: the masked pairs too).
     """
-    layout.check(job)
+    check(job)
     model, tokens = job.decoder, job.recipe.tokens_per_step
     weights = parameters(model) - model.vocab * model.width - (2 * model.layers + 1) * model.width
     return 3 * (2 * weights * tokens + model.layers * _pair_flops(job, tokens) * 2)
@@ -43,7 +50,7 @@ def model_flops(job: Job) -> int:
 
 def operations(job: Job) -> list[Operation]:
     """One step of one rank, in the order of the forward pass. Raises `BadJob` for what cannot be trained."""
-    layout.check(job)
+    check(job)
     return [
         *_embedding(job),
         *_matmul(job),
