@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from trainyard import words
 from trainyard.job import Job
 from trainyard.ledger import Ledger
 from trainyard.machine import Claim
@@ -29,6 +30,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: int
     profiled: bool = False
     warmup: bool = False
+    attempt: int = 0
+    """How often the job had been started again before this step; a step may stand here once for each attempt."""
 
 
 class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +63,30 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the training text came from."""
 
 
+class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A fault of a running job and what came of it. `kind` as in words.FAULTS; times in seconds.
+
+    `rank` and `node` are who is blamed (-1: nobody, or no single one); `step` the last that had ended. `detect_s`: from
+    the fault, as far as its moment is known, to its being noticed; `restart_s`: from then until all ranks train again;
+    `lost_s`: training done before the fault and done again. `resumed`: the step that training went on with, -1 if none.
+    """
+
+    kind: str
+    when: str
+    attempt: int
+    says: str
+    rank: int = -1
+    node: int = -1
+    step: int = -1
+    detect_s: float = 0.0
+    restart_s: float = 0.0
+    lost_s: float = 0.0
+    resumed: int = -1
+
+    def __post_init__(self) -> None:
+        words.check(self.kind, words.FAULTS, "fault")
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One execution of a job. `ledgers`: per rank and step, the mean over full steps last.
 
@@ -78,6 +105,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace: tuple[str, ...] = ()
     claims: dict[str, Claim] = {}
     failure: str = ""
+    incidents: tuple[Incident, ...] = ()
+    goodput: dict[str, float] = {}
+    """Seconds of the job's life by cause (words.TIMES); they sum to its whole life. Empty where nothing watched it."""
     digest: str = ""
     schema: Literal["trainyard/run/1"] = SCHEMA
 

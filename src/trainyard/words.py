@@ -184,6 +184,28 @@ SHORTAGES: Mapping[str, Word] = {
 }
 """Why an allocation failed."""
 
+FAULTS: Mapping[str, Word] = {
+    "worker_death": Word("worker death", "A rank's process ended early."),
+    "agent_death": Word("agent death", "The agent of a node ended, and its ranks with it."),
+    "hang": Word("hang", "A rank took no step for longer than it may."),
+    "slow": Word("slow rank", "A rank takes longer than its peers, step after step."),
+    "disk_full": Word("full disk", "A checkpoint found no room."),
+    "bad_checkpoint": Word("bad checkpoint", "A checkpoint's files are not what was written."),
+    "preempted": Word("pre-empted", "The job was asked to leave, saved and left."),
+}
+"""What can happen to a running job."""
+
+TIMES: Mapping[str, Word] = {
+    "good": Word("steps", "Steps that count: each once."),
+    "init": Word("init", "From starting processes to the first step, without loading."),
+    "load": Word("load", "Reading a checkpoint back."),
+    "save": Word("save", "Steps stalled for a checkpoint going out."),
+    "recompute": Word("recompute", "Steps done again after a fault."),
+    "stall": Word("stall", "From a fault until it was noticed."),
+    "restart": Word("restart", "From noticing a fault until new processes were started."),
+}
+"""What a running job's life goes into: `good` over all of them is its goodput."""
+
 STATES: Mapping[str, Word] = {
     "complete": Word("complete", "The run ended and everything was written."),
     "failed": Word("failed", "It ended early; what was measured until then is kept."),
