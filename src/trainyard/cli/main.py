@@ -30,6 +30,7 @@ COMMANDS = {
     "run": _Place("run", "Run a job on this machine: train, time, profile, book, record."),
     "trace": _Place("trace", "Profiler files of one or many ranks: where every nanosecond went."),
     "diff": _Place("diff", "Two runs or traces: what changed, account by account."),
+    "numerics": _Place("numerics", "Is it still the same training? Parity of layouts with one process."),
     "report": _Place("report", "A run or trace as a page, spreadsheet, Markdown or Perfetto archive."),
     "runs": _Place("runs", "List, show, tag and delete stored runs."),
 }

@@ -1,0 +1,99 @@
+"""Is a job the same training however it is spread? Each mix against one process, from the same seed and data order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from trainyard.errors import BadInput, BadJob, MissingLibrary, RankDied
+from trainyard.job import Job, Layout
+from trainyard.numerics.trial import Trial
+from trainyard.train.outcome import Outcome
+
+STEPS = 4
+TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 2e-3, "float8": 5e-2}
+"""Largest relative error allowed, of any step's loss or gradient norm, by the number format computed in: sums taken in
+another order differ by some units in the last place (2^-24, 2^-11, 2^-9, 2^-4), and a few steps let that grow."""
+
+Run = Callable[[Job, int], Trial]
+
+
+class Mix(NamedTuple):
+    """A named job."""
+
+    name: str
+    job: Job
+
+
+class Parity(msgspec.Struct, frozen=True, kw_only=True):
+    """A mix against one process. Errors are the largest relative ones over the steps; None where nothing ran."""
+
+    mix: str
+    ranks: int
+    loss_error: float | None = None
+    grad_norm_error: float | None = None
+    tolerance: float
+    verdict: Literal["equal", "different", "refused"]
+    why: str = ""
+    seconds: float
+
+
+def alone(job: Job) -> Job:
+    """The same training on one rank, with nothing computed again, compiled or placed elsewhere.
+
+    Micro-batches keep their size: batch norm and an auxiliary loss see one at a time, on any layout.
+    """
+    recipe = replace(
+        job.recipe, remat="none", remat_every=1, schedule="none", offload=False, compile=False, workers=0, pin=False
+    )
+    return replace(job, layout=Layout(), recipe=recipe)
+
+
+def compare(mixes: Iterable[Mix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
+    """One verdict a mix, as each is known. A job on one process is run once for all mixes that compare with it."""
+    known: dict[bytes, Sequence[Outcome]] = {}
+    for mix in mixes:
+        tolerance = TOLERANCE[mix.job.recipe.dtype]
+        ranks = mix.job.layout.ranks
+        try:
+            spread = run(mix.job, steps)
+        except (BadJob, MissingLibrary) as error:
+            yield Parity(mix=mix.name, ranks=ranks, tolerance=tolerance, verdict="refused", why=str(error), seconds=0.0)
+            continue
+        except RankDied as error:
+            why = str(error).strip().splitlines()[-1]
+            yield Parity(mix=mix.name, ranks=ranks, tolerance=tolerance, verdict="different", why=why, seconds=0.0)
+            continue
+        reference = alone(mix.job)
+        key = msgspec.json.encode(reference)
+        if key not in known:
+            known[key] = run(reference, steps).outcomes
+        yield _judged(mix, spread, known[key], tolerance)
+
+
+def _judged(mix: Mix, spread: Trial, reference: Sequence[Outcome], tolerance: float) -> Parity:
+    loss = _largest([(one.loss, other.loss) for one, other in zip(spread.outcomes, reference)])
+    norm = _largest([(one.grad_norm, other.grad_norm) for one, other in zip(spread.outcomes, reference)])
+    equal = loss <= tolerance and norm <= tolerance
+    what = " and ".join(name for name, error in (("loss", loss), ("gradient norm", norm)) if not error <= tolerance)
+    return Parity(
+        mix=mix.name,
+        ranks=mix.job.layout.ranks,
+        loss_error=loss,
+        grad_norm_error=norm,
+        tolerance=tolerance,
+        verdict="equal" if equal else "different",
+        why="" if equal else f"{what} off by more than {tolerance:g}",
+        seconds=round(spread.seconds, 2),
+    )
+
+
+def _largest(pairs: Sequence[tuple[float, float]]) -> float:
+    """The largest relative difference; infinite where one is not finite and the other is."""
+    if not pairs:
+        raise BadInput("nothing was trained, so there is nothing to compare.", "Take at least one step.")
+    errors = [0.0 if one == other else abs(one - other) / abs(other) if other else float("inf") for one, other in pairs]
+    return max(float("inf") if error != error else error for error in errors)
