@@ -37,6 +37,7 @@ _PUBLIC = {
     "diff": "ledger",
     "mean": "ledger",
     "measure_files": "trace.ranks",
+    "step": "run.script.mark",
     "tables": "trace.export.tables",
     "what_if": "trace.whatif.predict",
 }

@@ -15,7 +15,8 @@ SCHEMA = "trainyard/run/1"
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step of one rank. `loss` is the mean over the global batch (nats a token).
+    """One step of one rank. `loss` is the mean over the global batch (nats a token), None where nobody said it;
+    `tokens` this rank's, 0 likewise.
 
     `memory_bytes`: peak so far; allocated on an accelerator, resident on a CPU. `profiled` steps carry
     the profiler's own cost and are never mixed with the others.
@@ -26,7 +27,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeat: int
     wall_ns: int
     tokens: int
-    loss: float
+    loss: float | None = None
     memory_bytes: int
     profiled: bool = False
     warmup: bool = False

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import which
 
 import click
 from rich.console import Console
@@ -16,10 +17,12 @@ from trainyard import job as jobs
 from trainyard import units
 from trainyard.cli.output import console, print_json, say
 from trainyard.cli.runs import document
+from trainyard.job import Measure
 from trainyard.ledger import Ledger
 from trainyard.report.build import view_of_run
 from trainyard.report.terminal import print_view
 from trainyard.run.harness import Progress, execute
+from trainyard.run.script import execute as script
 from trainyard.store.store import Store, check_tag
 from trainyard.trace.measure import Measured, measure, read
 
@@ -37,32 +40,38 @@ class Booking:
 
 
 @click.command()
-@click.argument("job", metavar="JOB.toml", type=click.Path(path_type=Path))
+@click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1, required=True)
 @click.option("--tag", help="Give the run this name.")
 @click.option("--port", type=int, help="Port on 127.0.0.1 at which the ranks meet; without it a free one.")
+@click.option(
+    "--profile", type=click.IntRange(min=0), default=3, show_default=True, help="Steps of COMMAND to profile."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the stored run as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress and no talk.")
-def command(job: Path, tag: str | None, port: int | None, as_json: bool, quiet: bool) -> None:
+def command(what: tuple[str, ...], tag: str | None, port: int | None, profile: int, as_json: bool, quiet: bool) -> None:
     """Run the job that JOB.toml describes on this machine, and show where a step's time goes.
 
     Measured steps run without the profiler; then a few with it become the ledger. Everything is kept in the
     store, under $TRAINYARD_STORE or ~/.local/share/trainyard.
+
+    Or run a training script of your own, unchanged: `trainyard run -- python my_train.py --lr 3e-4`, or
+    `-- torchrun --nproc-per-node 2 my_train.py`. A step ends where its optimizer steps, or where
+    `with trainyard.step():` ends, if the script says so.
     """
-    text = jobs.read(job)
-    wanted = jobs.parse(text, str(job))
-    store, book = Store(say=say), Booking(wanted.layout.only_axis)
+    store = Store(say=say)
     if tag:
         check_tag(tag)
-    with _shown(quiet) as progress:
-        run = execute(
-            wanted,
-            text,
-            store,
-            book,
-            progress,
-            say=(lambda _: None) if quiet else say,
-            port=port,
-        )
+    talk = (lambda _: None) if quiet else say
+    first = next(iter(what))
+    if len(what) > 1 or (not first.endswith(".toml") and which(first)):
+        book = Booking("")
+        run = script.execute(what, store, book, Measure(warmup=3, steps=10, profiled=profile), talk)
+    else:
+        text = jobs.read(first)
+        wanted = jobs.parse(text, first, Path(first).parent)
+        book = Booking(wanted.layout.only_axis)
+        with _shown(quiet) as progress:
+            run = execute(wanted, text, store, book, progress, say=talk, port=port)
     if tag:
         store.tag(run.id, tag)
     if as_json:
@@ -89,4 +98,5 @@ def _shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 
 def _line(at: Progress) -> str:
-    return f"loss {at.loss:.4f}  {units.show_count(at.tokens_per_s)} tokens/s"
+    loss = "" if at.loss is None else f"loss {at.loss:.4f}  "
+    return f"{loss}{units.show_count(at.tokens_per_s)} tokens/s"

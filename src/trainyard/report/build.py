@@ -14,6 +14,7 @@ from trainyard.detect.rules import findings
 from trainyard.detect.straggler import late_rank
 from trainyard.detect.wording import whole
 from trainyard.finding import Finding
+from trainyard.job import SCRIPT
 from trainyard.ledger import WINDOW, Ledger
 from trainyard.record import Run
 from trainyard.report.facts import tables
@@ -52,6 +53,8 @@ def view_of_run(run: Run, measured: Measured | None = None, draw: bool = True) -
         f"{job.name} · {job.layout.ranks} × {device} · {job.layout} · {job.recipe.dtype} · seq {job.recipe.seq_len}"
         f" · {job.recipe.tokens_per_step:,} tokens a step"
     )
+    if job.workload == SCRIPT:
+        subtitle = f"{job.sizes['command']} · {job.layout.ranks} × {device}"
     mean = measured.mean if measured else (run.ledgers[-1] if run.ledgers else None)
     ranks = per_rank(measured.ledgers if measured else run.ledgers)
     if mean is None:

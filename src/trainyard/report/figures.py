@@ -33,7 +33,8 @@ def figures_of_run(run: Run) -> list[Figure]:
                 f"± {100 * spread:.1f} % over {len(summary.repeats_ns)} repeats" if len(summary.repeats_ns) > 1 else "",
             )
         )
-        made.append(_figure("throughput", units.show_rate(summary.tokens_per_s, " tok/s"), "Tokens of all ranks."))
+        if summary.tokens_per_s:
+            made.append(_figure("throughput", units.show_rate(summary.tokens_per_s, " tok/s"), "Tokens of all ranks."))
     for share, label, means in (
         (
             summary.mfu,

@@ -35,7 +35,11 @@ def summarise(run: Run) -> Summary:
     walls = {repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeats)}
     every = [wall for repeat in walls.values() for wall in repeat]
     step_ns = round(median(every)) if every else 0
-    losses = [sample.loss for sample in sorted(run.samples, key=lambda s: s.step) if sample.rank == 0]
+    losses = [
+        sample.loss
+        for sample in sorted(run.samples, key=lambda s: s.step)
+        if sample.rank == 0 and sample.loss is not None
+    ]
     cost = run.claims.get("profiler_cost")
     return Summary(
         step_ns=step_ns,

@@ -1,0 +1,249 @@
+"""A script of one's own under `trainyard run`: its steps are seen, its profile is booked, and nothing else changes."""
+
+import itertools
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import trainyard
+from trainyard.job import SCRIPT, Measure
+from trainyard.record import Sample
+from trainyard.run.script import mark
+from trainyard.run.script.execute import INJECT, without_secrets
+
+PLAIN = """
+import os, sys, torch
+import torch.distributed as dist
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+model = torch.nn.Linear(64, 64)
+if "RANK" in os.environ:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(int(sys.argv[1])):
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("the script's last word")
+"""
+MARKED = """
+import sys, torch, trainyard
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loss = None
+for step in range(int(sys.argv[1])):
+    with trainyard.step(tokens=32, loss=loss):
+        for _ in range(2):  # two updates a step: only the mark counts
+            found = model(torch.randn(8, 64)).square().mean()
+            found.backward()
+            optimizer.step()
+        loss = found.item()
+"""
+
+
+def run(tmp_path, command, *options):
+    """The stored run as JSON, and how the command ended."""
+    given = [sys.executable, "-m", "trainyard.cli.main", "run", *options, "--json", "--", *command]
+    environment = {**__import__("os").environ, "TRAINYARD_STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(given, capture_output=True, text=True, env=environment, check=False, cwd=tmp_path)
+    return (json.loads(done.stdout) if done.stdout else None), done
+
+
+def written(tmp_path, text):
+    path = tmp_path / "my_train.py"
+    path.write_text(text)
+    return str(path)
+
+
+# The watch itself, by a clock of the test's own
+
+
+class Profiler:
+    def __init__(self):
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+
+
+def watched(folder, monkeypatch, measure, walls):
+    """A script of marked steps, `walls` ns each; what was written, and the steps the profiler was told of."""
+    pytest.importorskip("torch")
+    from contextlib import contextmanager
+
+    from trainyard.run import capture as captures
+    from trainyard.run.script import watch as watches
+
+    (folder / "samples").mkdir()
+    profiler, now = Profiler(), [0]
+
+    @contextmanager
+    def capture(*_, **__):
+        yield profiler
+
+    monkeypatch.setattr(captures, "capture", capture)
+    watch = watches.Watch(folder, 0, measure, look=lambda: now[0])
+    for wall in walls:
+        with watch.step(5, None):
+            now[0] += wall
+    watch.close()
+    lines = (folder / "samples" / "rank0.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Sample) for line in lines], profiler.steps
+
+
+@pytest.mark.torch
+def test_steps_are_warmed_up_timed_profiled_and_timed_again(tmp_path, monkeypatch):
+    walls = [10 + step for step in range(14)]
+    samples, told = watched(tmp_path, monkeypatch, Measure(warmup=2, steps=4, repeats=1, profiled=3), walls)
+    assert [sample.wall_ns for sample in samples] == walls
+    assert [sample.step for sample in samples] == list(range(14))
+    #                       warm-up   timed       profiled, the first thrown away   disturbed, timed
+    assert [sample.warmup for sample in samples] == [True] * 2 + [False] * 4 + [True] + [False] * 3 + [True] + [
+        False
+    ] * 3
+    assert [sample.profiled for sample in samples] == [False] * 6 + [True] * 4 + [False] * 4
+    assert [sample.repeat for sample in samples] == [0] * 6 + [1] * 8
+    assert told == 4
+    assert {(sample.tokens, sample.loss) for sample in samples} == {(5, None)}
+
+
+@pytest.mark.torch
+def test_without_a_profile_no_step_is_thrown_away_after_the_warm_up(tmp_path, monkeypatch):
+    samples, told = watched(tmp_path, monkeypatch, Measure(warmup=1, steps=2, repeats=1, profiled=0), [1] * 6)
+    assert [sample.warmup for sample in samples] == [True] + [False] * 5
+    assert told == 0
+
+
+@pytest.mark.torch
+def test_a_fault_of_ours_ends_the_watching_and_not_the_script(tmp_path, capsys):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch import Watch
+
+    watch = Watch(tmp_path / "nowhere", 3, Measure())
+    for _ in range(3):
+        with watch.step(0, None):
+            pass
+    said = capsys.readouterr().err
+    assert said.count("rank 3 is watched no longer") == 1
+
+
+@pytest.mark.torch
+def test_the_first_optimizer_that_steps_ends_a_step(tmp_path):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch import Watch
+
+    hooks = []
+    (tmp_path / "samples").mkdir()
+    watch = Watch(tmp_path, 0, Measure(warmup=0, steps=100, profiled=0))
+    watch.follow(SimpleNamespace(register_optimizer_step_post_hook=hooks.append))
+    first, second = object(), object()
+    for _ in range(4):
+        for optimizer in (first, second, second):
+            hooks[0](optimizer, (), {})
+    watch.close()
+    assert watch.took == 3  # nobody saw where the first began
+
+
+def test_a_mark_is_nothing_where_nobody_watches():
+    assert trainyard.step is mark.step
+    with trainyard.step(tokens=3):
+        pass
+
+
+@given(st.lists(st.sampled_from(["python", "train.py", "--lr", "3", "--api-key", "--token=xyz", "secret"])))
+def test_secrets_are_cut_out_of_a_command(command):
+    shown = without_secrets(command)
+    assert len(shown) == len(command)
+    assert "--token=xyz" not in shown
+    assert all(after == "***" for before, after in zip(command, shown[1:]) if before == "--api-key")
+    changed = [one for one, other in zip(command, shown) if one != other]
+    kept = {"--token=xyz"} | {after for before, after in itertools.pairwise(command) if before == "--api-key"}
+    assert set(changed) <= kept
+
+
+def test_an_environments_own_sitecustomize_is_still_run(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('its own')")
+    path = f"{INJECT}:{tmp_path}"
+    done = subprocess.run(
+        [sys.executable, "-c", ""], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("its own\n", "")
+
+
+# Whole scripts
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_an_unchanged_script_is_recorded_and_booked(tmp_path):
+    pytest.importorskip("torch")
+    found, done = run(tmp_path, [sys.executable, written(tmp_path, PLAIN), "25"], "--profile", "2")
+    assert done.returncode == 0, done.stderr
+    assert "the script's last word" in done.stderr
+    assert found["job"]["workload"] == SCRIPT
+    assert found["job"]["name"] == "my_train"
+    samples = [sample for sample in found["samples"] if not sample.get("profiled")]
+    assert len(found["samples"]) == 24
+    assert all(sample["wall_ns"] > 0 and sample["memory_bytes"] > 0 for sample in samples)
+    mean = found["ledgers"][-1]
+    assert mean["basis"] == "measured"
+    assert sum(entry["ns"] for entry in mean["entries"]) == mean["wall_ns"]
+    assert len(mean["scope"]["steps"]) == 2
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_whatever_launches_the_ranks(tmp_path):
+    pytest.importorskip("torch")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found, done = run(tmp_path, [*launcher, written(tmp_path, PLAIN), "25"])
+    assert done.returncode == 0, done.stderr
+    assert found["job"]["layout"]["dp_replicate"] == 2
+    assert {sample["rank"] for sample in found["samples"]} == {0, 1}
+    assert any(entry["account"].startswith("comm/") for entry in found["ledgers"][-1]["entries"])
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
+    pytest.importorskip("torch")
+    found, done = run(tmp_path, [sys.executable, written(tmp_path, MARKED), "20"])
+    assert done.returncode == 0, done.stderr
+    assert len(found["samples"]) == 20
+    assert found["job"]["recipe"]["tokens_per_step"] == 32
+    assert [sample.get("loss") is None for sample in found["samples"]] == [True] + [False] * 19
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "code", "says"),
+    [
+        (
+            PLAIN.replace("print(", "raise SystemExit(9)\nprint("),
+            4,
+            "ended with exit code 9.\n       What was measured is kept",
+        ),
+        ("raise SystemExit(3)", 4, "ended with exit code 3 before its second step"),
+        ("print('no training here')", 2, "no step was seen in it"),
+    ],
+    ids=["fails late", "fails at once", "takes no step"],
+)
+def test_a_script_that_fails_or_takes_no_step(tmp_path, text, code, says):
+    pytest.importorskip("torch")
+    found, done = run(tmp_path, [sys.executable, written(tmp_path, text), "8"])
+    assert done.returncode == code
+    assert found is None
+    assert says in done.stderr
+
+
+def test_what_is_neither_a_job_nor_a_program(tmp_path):
+    _, done = run(tmp_path, ["no-such-program", "x"])
+    assert done.returncode == 2
+    assert "'no-such-program' is no job file and no program" in done.stderr
