@@ -19,6 +19,7 @@ from trainyard import plugins
 from trainyard.errors import RankDied
 from trainyard.job import Job
 from trainyard.train.outcome import Outcome
+from trainyard.train.rules import device
 
 _PRELOAD = ["trainyard.train.trainer", "trainyard.train.language"]
 
@@ -36,6 +37,7 @@ def trial(job: Job, steps: int, patience_s: float = 120.0) -> Trial:
     Raises `BadJob` for what cannot be trained, `RankDied` with the first rank's last words or after `patience_s`.
     """
     plugins.load("workloads", job.workload).expect(job)
+    device.check(job.recipe, "cpu")
     began = time.monotonic()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
@@ -46,7 +48,7 @@ def trial(job: Job, steps: int, patience_s: float = 120.0) -> Trial:
         for rank in range(ranks):
             reading, writing = context.Pipe(duplex=False)
             given = (job, rank, steps, f"file://{folder}/meet", writing)
-            processes.append(context.Process(target=_rank, args=given, daemon=True))
+            processes.append(context.Process(target=_rank, args=given))
             processes[-1].start()
             writing.close()
             pipes.append(reading)
