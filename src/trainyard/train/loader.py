@@ -1,0 +1,60 @@
+"""A rank's batches, one after the other, made in place or ahead of time by processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from multiprocessing import get_all_start_methods
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+
+from trainyard.job import Job
+from trainyard.train.task import Batch, Samples
+
+
+class Loader:
+    """Call with a step's number: this rank's samples of it, on the host.
+
+    A batch is a function of the step alone, so workers change when it is made and nothing else. Steps come in order;
+    after a jump (a run that resumes) the workers start anew from there.
+    """
+
+    def __init__(self, job: Job, samples: Samples, batch_rank: int) -> None:
+        share = job.batch // job.layout.batch_ranks
+        self.recipe = job.recipe
+        self.share = _Share(samples, range(batch_rank * share, (batch_rank + 1) * share))
+        self.ahead: Iterator[Batch] | None = None
+        self.next = -1
+
+    def __call__(self, step: int) -> Batch:
+        if not self.recipe.workers:
+            return self.share[step]
+        if self.ahead is None or step != self.next:
+            self.ahead = self._from(step)
+        self.next = step + 1
+        return next(self.ahead)
+
+    def _from(self, step: int) -> Iterator[Batch]:
+        sampler: Any = count(step)
+        loader = DataLoader(
+            self.share,
+            batch_size=None,
+            sampler=sampler,
+            num_workers=self.recipe.workers,
+            prefetch_factor=self.recipe.prefetch,
+            pin_memory=self.recipe.pin,
+            # A child of the rank itself, so that it ends when the rank is killed.
+            multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,
+        )
+        return iter(loader)
+
+
+class _Share(Dataset[Batch]):
+    """One item a step."""
+
+    def __init__(self, samples: Samples, indices: range) -> None:
+        self.samples, self.indices = samples, indices
+
+    def __getitem__(self, step: int) -> Batch:
+        return self.samples.batch(step, self.indices)
