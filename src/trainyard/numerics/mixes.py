@@ -14,6 +14,46 @@ _DENSE = Job(
     model=Model(name="dense", layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8),
     recipe=Recipe(seq_len=32, tokens_per_step=512, microbatch=2, learning_rate=1e-2, seed=7),
 )
+_MOE = replace(
+    _DENSE,
+    model=Model(
+        name="moe",
+        layers=2,
+        width=32,
+        ffn=64,
+        heads=4,
+        kv_heads=2,
+        head_dim=8,
+        experts=4,
+        active=2,
+        expert_ffn=32,
+        shared_experts=1,
+        balance="loss",
+    ),
+)
+_LATENT = replace(
+    _DENSE,
+    model=Model(
+        name="latent",
+        layers=2,
+        width=32,
+        ffn=64,
+        heads=4,
+        kv_heads=4,
+        head_dim=8,
+        experts=4,
+        active=2,
+        expert_ffn=32,
+        shared_experts=1,
+        dense_layers=1,
+        router="sigmoid",
+        balance="bias",
+        q_rank=16,
+        kv_rank=16,
+        rope_dim=8,
+        value_dim=8,
+    ),
+)
 _LAYOUT = set(Layout.__struct_fields__)
 
 
@@ -28,11 +68,13 @@ def _mix(name: str, job: Job = _DENSE, **changes: Any) -> Mix:
 
 def _data() -> Iterator[Mix]:
     yield _mix("DDP", dp_replicate=2)
-    yield _mix("FSDP2, ZeRO-3", dp_shard=2)
-    yield _mix("FSDP2, ZeRO-2", dp_shard=2, zero=2)
+    yield _mix("DDP, no accumulation", dp_replicate=2, microbatch=8)
+    yield _mix("DDP, batches by two workers", dp_replicate=2, workers=2)
     yield _mix("ZeRO-1", dp_shard=2, zero=1)
+    yield _mix("FSDP2, ZeRO-2", dp_shard=2, zero=2)
+    yield _mix("FSDP2, ZeRO-3", dp_shard=2)
+    yield _mix("FSDP2 on 4", dp_shard=4)
     yield _mix("HSDP", dp_replicate=2, dp_shard=2)
-    yield _mix("DDP without accumulation", dp_replicate=2, microbatch=8)
 
 
 def _tensor() -> Iterator[Mix]:
@@ -51,11 +93,64 @@ def _context() -> Iterator[Mix]:
 def _pipeline() -> Iterator[Mix]:
     yield _mix("PP GPipe", pp=2, schedule="gpipe")
     yield _mix("PP 1F1B", pp=2, schedule="1f1b")
-    yield _mix("PP interleaved 1F1B", pp=2, interleave=2, schedule="interleaved")
-    yield _mix("PP looped BFS", pp=2, interleave=2, schedule="looped_bfs")
-    yield _mix("PP zero-bubble", pp=2, interleave=2, schedule="zero_bubble")
-    yield _mix("PP ZBV", pp=2, interleave=2, schedule="zbv")
-    yield _mix("PP DualPipeV", pp=2, interleave=2, schedule="dualpipev")
+    yield _mix("PP 1F1B on 4", pp=4, schedule="1f1b")
+    for label, schedule in (
+        ("interleaved 1F1B", "interleaved"),
+        ("looped BFS", "looped_bfs"),
+        ("zero-bubble", "zero_bubble"),
+        ("ZBV", "zbv"),
+        ("DualPipeV", "dualpipev"),
+    ):
+        yield _mix(f"PP {label}", pp=2, interleave=2, schedule=schedule)
 
 
-MIXES: tuple[Mix, ...] = (*_data(), *_tensor(), *_context(), *_pipeline())
+def _products() -> Iterator[Mix]:
+    yield _mix("TP x DDP", tp=2, dp_replicate=2)
+    yield _mix("TP, SP x FSDP2", tp=2, sequence_parallel=True, dp_shard=2)
+    yield _mix("CP x FSDP2", cp=2, dp_shard=2)
+    yield _mix("CP x TP", cp=2, tp=2)
+    yield _mix("PP x DDP", pp=2, schedule="1f1b", dp_replicate=2)
+    yield _mix("PP x FSDP2", pp=2, schedule="1f1b", dp_shard=2)
+    yield _mix("PP x TP", pp=2, schedule="1f1b", tp=2)
+    yield _mix("PP x CP", pp=2, schedule="1f1b", cp=2)
+    yield _mix("PP x HSDP", pp=2, schedule="1f1b", dp_replicate=2, dp_shard=2)
+    yield _mix("PP x FSDP2 x TP", pp=2, schedule="1f1b", dp_shard=2, tp=2)
+    yield _mix("FSDP2 x CP x TP", dp_shard=2, cp=2, tp=2)
+    yield _mix("PP interleaved x DDP x TP, SP", pp=2, interleave=2, schedule="interleaved", dp_replicate=2, tp=2)
+
+
+def _experts() -> Iterator[Mix]:
+    yield _mix("MoE, FSDP2", _MOE, dp_shard=2)
+    yield _mix("MoE, EP", _MOE, dp_shard=2, ep=2)
+    yield _mix("MoE, EP x FSDP2", _MOE, dp_shard=4, ep=2)
+    yield _mix("MoE, EP x PP", _MOE, dp_shard=2, ep=2, pp=2, schedule="1f1b")
+    yield _mix("MoE with MLA, HSDP", _LATENT, dp_replicate=2, dp_shard=2)
+    yield _mix("MoE with MLA, EP", _LATENT, dp_shard=2, ep=2)
+
+
+def _recipes() -> Iterator[Mix]:
+    yield _mix("recomputed blocks, FSDP2", dp_shard=2, remat="full")
+    yield _mix("recomputed ops, FSDP2", dp_shard=2, remat="op")
+    yield _mix("every second block recomputed, TP", tp=2, remat="full", remat_every=2)
+    yield _mix("compiled blocks, DDP", dp_replicate=2, compile=True)
+    yield _mix("compiled whole", compile="whole")
+    yield _mix("foreach AdamW, FSDP2", dp_shard=2, update="foreach")
+    yield _mix("Muon, DDP", dp_replicate=2, optimizer="muon")
+    yield _mix("Muon, FSDP2", dp_shard=2, optimizer="muon")
+    yield _mix("Shampoo, FSDP2", dp_shard=2, optimizer="shampoo")
+    yield _mix("bfloat16, FSDP2", dp_shard=2, dtype="bfloat16")
+    yield _mix("bfloat16, TP", tp=2, dtype="bfloat16")
+    yield _mix("float16 with scaling, FSDP2", dp_shard=2, dtype="float16")
+    yield _mix("float8, FSDP2", dp_shard=2, dtype="float8")
+    yield _mix("weights offloaded, FSDP2", dp_shard=2, offload=True)
+
+
+MIXES: tuple[Mix, ...] = (
+    *_data(),
+    *_tensor(),
+    *_context(),
+    *_pipeline(),
+    *_products(),
+    *_experts(),
+    *_recipes(),
+)

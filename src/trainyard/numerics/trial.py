@@ -13,15 +13,21 @@ import time
 import traceback
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainyard import plugins
 from trainyard.errors import RankDied
 from trainyard.job import Job
+from trainyard.launch.failure import tail
+from trainyard.launch.orphan import die_with_parent
 from trainyard.train.outcome import Outcome
 from trainyard.train.rules import device
 
-_PRELOAD = ["trainyard.train.trainer", "trainyard.train.language"]
+_PRELOAD = [
+    f"trainyard.train.{part}"
+    for part in ("trainer", "language", "parallel.tensor", "parallel.context", "parallel.expert")
+]
 
 
 class Trial(NamedTuple):
@@ -31,7 +37,7 @@ class Trial(NamedTuple):
     seconds: float
 
 
-def trial(job: Job, steps: int, patience_s: float = 120.0) -> Trial:
+def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
     """Trains `steps` steps on `job.layout.ranks` processes of one thread each.
 
     Raises `BadJob` for what cannot be trained, `RankDied` with the first rank's last words or after `patience_s`.
@@ -47,13 +53,13 @@ def trial(job: Job, steps: int, patience_s: float = 120.0) -> Trial:
         processes: list[Any] = []
         for rank in range(ranks):
             reading, writing = context.Pipe(duplex=False)
-            given = (job, rank, steps, f"file://{folder}/meet", writing)
+            given = (job, rank, steps, Path(folder), writing)
             processes.append(context.Process(target=_rank, args=given))
             processes[-1].start()
             writing.close()
             pipes.append(reading)
         try:
-            told = _gather(pipes, began + patience_s)
+            told = _gather(pipes, began + patience_s, Path(folder))
         finally:
             for process in processes:
                 process.kill()
@@ -61,7 +67,7 @@ def trial(job: Job, steps: int, patience_s: float = 120.0) -> Trial:
     return Trial(told, time.monotonic() - began)
 
 
-def _gather(pipes: list[Any], until: float) -> list[Outcome]:
+def _gather(pipes: list[Any], until: float, folder: Path) -> list[Outcome]:
     """What rank 0 says, once all have said the same."""
     told: dict[int, list[Outcome]] = {}
     while len(told) < len(pipes):
@@ -73,7 +79,7 @@ def _gather(pipes: list[Any], until: float) -> list[Outcome]:
             try:
                 said = pipes[rank].recv()
             except EOFError:
-                said = "it ended without a word"
+                said = tail(_log(folder, rank)) or "it left no last words"
             if isinstance(said, str):
                 raise RankDied(f"rank {rank} of a trial died: {said}")
             told[rank] = said
@@ -83,17 +89,24 @@ def _gather(pipes: list[Any], until: float) -> list[Outcome]:
     return told[0]
 
 
-def _rank(job: Job, rank: int, steps: int, meet: str, pipe: Connection) -> None:
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.log"
+
+
+def _rank(job: Job, rank: int, steps: int, folder: Path, pipe: Connection) -> None:
     """Says its outcomes, or its traceback; then waits for its end, so that no peer sees it leave."""
     import torch
 
     from trainyard.train import ranks
 
+    die_with_parent(os.getppid(), signal.SIGKILL)
+    with _log(folder, rank).open("wb") as log:
+        os.dup2(log.fileno(), 2)  # torch's warnings would stand between our lines
     try:
         torch.set_num_threads(1)
         world = str(job.layout.ranks)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
-        with ranks.joined(ranks.find("cpu"), meet):
+        with ranks.joined(ranks.find("cpu"), f"file://{folder}/meet"):
             training = plugins.load("workloads", job.workload).build(job, "cpu")
             pipe.send([training(step) for step in range(steps)])
             signal.pause()

@@ -32,8 +32,8 @@ def table(results: Sequence[Parity], steps: int) -> Table:
             (
                 one.mix,
                 one.ranks,
-                _shown(one.loss_error),
-                _shown(one.grad_norm_error),
+                shown(one.loss_error),
+                shown(one.grad_norm_error),
                 f"{one.tolerance:g}",
                 one.verdict,
                 one.seconds,
@@ -43,5 +43,5 @@ def table(results: Sequence[Parity], steps: int) -> Table:
     )
 
 
-def _shown(error: float | None) -> str | None:
+def shown(error: float | None) -> str | None:
     return None if error is None else "0" if error == 0 else f"{error:.1e}"

@@ -1,0 +1,65 @@
+"""Writes docs/parity.md: every mix against one process, as `trainyard numerics parity` prints it (`make parity`)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from trainyard.numerics.mixes import MIXES
+from trainyard.numerics.parity import STEPS, Parity, compare
+from trainyard.numerics.trial import trial
+from trainyard.report.parity import shown
+
+HEAD = """# Parity
+
+Every way to spread, store and recompute a training step that trainyard offers, each against a single process that
+trains the same micro-batches from the same seed: the same losses and the same gradient norms, to rounding. Errors are
+the largest relative ones of any of {steps} steps. The tolerance goes with the number format: sums taken in another
+order differ by some units in the last place, and a few steps let that grow.
+
+`trainyard numerics parity` prints this table on your machine, `--only TEXT` a part of it, and
+`trainyard numerics parity JOB.toml` tries your own job's layout. `make parity` writes this page.
+
+Written {date} with torch {torch}, Python {python}: {count} mixes, {seconds:.0f} s on {cores} cores.
+
+| mix | ranks | loss error | gradient norm error | tolerance | verdict |
+|---|---|---|---|---|---|
+"""
+
+
+def page(results: Sequence[Parity], seconds: float, cores: int) -> str:
+    head = HEAD.format(
+        steps=STEPS,
+        date=f"{datetime.now(UTC):%Y-%m-%d}",
+        torch=version("torch"),
+        python=platform.python_version(),
+        count=len(results),
+        seconds=seconds,
+        cores=cores,
+    )
+    rows = [
+        f"| {one.mix} | {one.ranks} | {shown(one.loss_error) or ''} | {shown(one.grad_norm_error) or ''} "
+        f"| {one.tolerance:g} | {one.verdict} |\n"
+        for one in results
+    ]
+    refused = [f"- **{one.mix}**: {one.why}\n" for one in results if one.verdict == "refused"]
+    return head + "".join(rows) + ("\nRefused, and why:\n\n" + "".join(refused) if refused else "")
+
+
+def main() -> None:
+    began = time.monotonic()
+    results = []
+    for one in compare(MIXES, trial):
+        results.append(one)
+        print(f"{one.mix}: {one.verdict} {one.why}", flush=True)
+    text = page(results, time.monotonic() - began, len(os.sched_getaffinity(0)))
+    Path(__file__).with_name("parity.md").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
