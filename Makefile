@@ -17,7 +17,7 @@ PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo demo-trace native test test-light lint docs bench bench-peers device-evidence carry clean
+.PHONY: help env demo demo-trace native test test-light lint docs parity bench bench-peers device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ lint: $(READY)  ## ruff, types, floors
 docs: $(READY)  ## write docs/reference.md from the code
 	$(BIN)/python docs/reference.py
 
+parity: $(READY)  ## train every mix against one process, write docs/parity.md
+	$(BIN)/python docs/parity.py
+
 bench: $(READY)  ## measure trainyard itself
 	$(BIN)/python -m benchmarks
 
@@ -91,7 +94,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/pip install -q -c constraints.txt torch || { \
 	  echo "torch $(TORCH) could not be installed for $$($(BIN)/python -V). Point pip at an index that has it" \
 	  "(PIP_EXTRA_INDEX_URL), or run 'make test-light', which needs no torch." >&2; exit 1; }
-	@$(BIN)/pip install -q -c constraints.txt -e '.[train,fast,sql,xlsx,ray,dev]'
+	@$(BIN)/pip install -q -c constraints.txt -e '.[train,float8,safetensors,data,fast,sql,xlsx,ray,dev]'
 	@touch $@
 
 $(LIGHT_READY): pyproject.toml constraints.txt

@@ -11,7 +11,8 @@
         ├── MissingLibrary               4  an optional library is not installed
         ├── PlaceUnwritable              4  a folder cannot be written
         ├── PortInUse                    4  another program holds the port
-        └── RankDied                     4  a rank of a running job ended early
+        ├── RankDied                     4  a rank of a running job ended early, or hung
+        └── Preempted                    4  a running job was asked to save and leave, and did: it can be gone on with
 
 `BadInput` is a `ValueError` so that msgspec, which wraps those, keeps the path in the document
 (`$.layout.tp`) when a constructor refuses a decoded value.
@@ -78,6 +79,10 @@ class PortInUse(EnvironmentFailed):
 
 
 class RankDied(EnvironmentFailed):
+    pass
+
+
+class Preempted(EnvironmentFailed):
     pass
 
 

@@ -6,15 +6,16 @@ are torchtitan's (`dp_replicate`, `dp_shard`, `tp`, `cp`, `pp`, `ep`).
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from trainyard import words
+from trainyard import models, words
 from trainyard.errors import BadFile, BadJob, nearest
 
 
@@ -51,6 +52,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     shared_experts: int = 0
     dense_layers: int = 0
     router: Literal["softmax", "sigmoid"] = "softmax"
+    route_scale: float = 1.0
+    """What the weights of a token's experts add up to."""
+    expert_groups: int = 1
+    active_groups: int = 1
+    """A token's experts are of `active_groups` of `expert_groups` groups of equal size."""
     balance: Literal["none", "loss", "bias"] = "none"
     """How experts are kept evenly used: an auxiliary loss, or a bias that follows the counts (no loss)."""
     q_rank: int = 0
@@ -68,20 +74,42 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 "but each key/value head serves a whole number of query heads.",
                 f"Make kv_heads a divisor of {self.heads}.",
             )
-        if self.head_dim % 2:
-            raise BadJob(f"head_dim = {self.head_dim} is odd, but rotary embedding turns pairs.")
-        if not 0 <= self.active <= self.experts:
-            raise BadJob(f"active = {self.active} of experts = {self.experts}.")
-        if self.experts and not (self.active and self.expert_ffn):
-            raise BadJob(
-                f"experts = {self.experts}, but active = {self.active} and expert_ffn = {self.expert_ffn}.",
-                "Say how many experts a token uses, and how wide each is.",
-            )
+        turning = "rope_dim" if self.kv_rank else "head_dim"
+        if self.position == "rope" and getattr(self, turning) % 2:
+            raise BadJob(f"{turning} = {getattr(self, turning)} is odd, but rotary embedding turns pairs.")
+        self._check_experts()
         if self.kv_rank and not (self.rope_dim and self.value_dim):
             raise BadJob(
                 f"kv_rank = {self.kv_rank}, but rope_dim = {self.rope_dim} and value_dim = {self.value_dim}.",
                 "Latent attention needs both.",
             )
+
+    def _check_experts(self) -> None:
+        for field in ("experts", "active", "expert_ffn", "shared_experts", "dense_layers"):
+            if getattr(self, field) < 0:
+                raise BadJob(f"{field} = {getattr(self, field)} must not be negative.")
+        if self.active > self.experts:
+            raise BadJob(f"active = {self.active} of experts = {self.experts}.")
+        if not self.experts:
+            return
+        if not (self.active and self.expert_ffn):
+            raise BadJob(
+                f"experts = {self.experts}, but active = {self.active} and expert_ffn = {self.expert_ffn}.",
+                "Say how many experts a token uses, and how wide each is.",
+            )
+        if self.expert_groups < 1 or self.experts % self.expert_groups:
+            raise BadJob(f"experts = {self.experts} are not {self.expert_groups} groups (expert_groups) of equal size.")
+        if not 1 <= self.active_groups <= self.expert_groups:
+            raise BadJob(f"active_groups = {self.active_groups} of expert_groups = {self.expert_groups}.")
+        eligible = self.experts // self.expert_groups * self.active_groups
+        if self.active > eligible:
+            raise BadJob(
+                f"experts {self.experts} / expert_groups {self.expert_groups} * active_groups {self.active_groups} = "
+                f"{eligible}, but a token uses active = {self.active}.",
+                "Raise active_groups.",
+            )
+        if not self.route_scale > 0:
+            raise BadJob(f"route_scale = {self.route_scale} must be more than 0.")
 
 
 FACTORS = tuple(axis for axis in words.AXES if axis != "ep")
@@ -172,10 +200,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pin: bool = False
 
     def __post_init__(self) -> None:
-        for field in ("seq_len", "tokens_per_step", "microbatch", "remat_every", "prefetch"):
+        for field in ("seq_len", "microbatch", "remat_every", "prefetch"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least 1.")
-        for field in ("rise_steps", "fall_steps", "workers"):
+        for field in ("tokens_per_step", "rise_steps", "fall_steps", "workers"):
             if getattr(self, field) < 0:
                 raise BadJob(f"{field} = {getattr(self, field)} must not be negative.")
         if not 0 < self.learning_rate < float("inf"):
@@ -185,6 +213,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         words.check(self.dtype, words.DTYPES, "dtype")
 
 
+SCRIPT = "script"
+"""The workload of a run of somebody's own program: all that is known of it is its command and its samples."""
 PROFILER_WARMUP = 1
 """Profiled steps before the window that are thrown away: the profiler starts up in them."""
 
@@ -268,6 +298,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     recovery: Recovery = Recovery()
 
     def __post_init__(self) -> None:
+        if self.workload == SCRIPT:
+            return
+        if self.recipe.tokens_per_step < 1:
+            raise BadJob(f"tokens_per_step = {self.recipe.tokens_per_step} at $.recipe must be at least 1.")
         ways = self.layout.batch_ranks
         slice_tokens = self.recipe.seq_len * self.recipe.microbatch * ways
         if self.recipe.tokens_per_step % slice_tokens:
@@ -307,7 +341,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             )
 
 
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 _PLACED = re.compile(r"(?P<says>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
 _UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`")
 
 
@@ -326,24 +362,38 @@ def _fields_at(path: str) -> tuple[str, ...]:
     return getattr(kind, "__struct_fields__", ())
 
 
-def parse(text: str, where: str) -> Job:
-    """A job from TOML. Raises `BadJob` naming `where`, the path in the document and the next step."""
+def parse(text: str, where: str, folder: Path = Path()) -> Job:
+    """A job from TOML, complete: what its `[model]` or `[sizes]` take by `from` is in it. Files that it names lie under
+    `folder`. Raises `BadJob` naming `where`, the path in the document and the next step, and `BadFile` for such a file.
+    """
     try:
-        return msgspec.convert(tomllib.loads(text), Job)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadJob(f"{where}: not TOML: {error}.") from error
+    except RecursionError as error:
+        raise BadJob(f"{where}: not TOML: nested too deeply.") from error
+    taken = models.fill(document, where, folder)
+    if "model" in taken:
+        _converted(taken["model"].keys, Model, taken["model"].where, ".model")
+    return _converted(document, Job, where)
+
+
+def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> Kind:
+    """`root`: where in a document of a job its fields stand."""
+    try:
+        return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
         says, path = _placed(str(error))
         hint = ""
         if unknown := _UNKNOWN_KEY.search(says):
             says = f"unknown key {unknown[1]!r}"
-            hint = nearest(unknown[1], _fields_at(path))
-        raise BadJob(f"{where} at ${path}: {says.rstrip('.')}.", hint) from error
+            hint = nearest(unknown[1], _fields_at(root + path))
+        raise BadJob(f"{where} at ${root}{path}: {says.rstrip('.')}.", hint) from error
 
 
 def load(path: str | Path) -> Job:
     """A job file. Raises `BadFile` when it cannot be read and `BadJob` when it makes no sense."""
-    return parse(read(path), str(path))
+    return parse(read(path), str(path), Path(path).parent)
 
 
 def read(path: str | Path) -> str:
@@ -354,3 +404,31 @@ def read(path: str | Path) -> str:
         raise BadFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error
+
+
+def complete(text: str, job: Job) -> str:
+    """`text`, of which `job` was made, or where it takes sizes from elsewhere a text of all of the job instead: what is
+    kept of a run needs no other file."""
+    document = tomllib.loads(text)
+    sections = (document.get("model"), document.get("sizes"))
+    return write(job) if any(isinstance(section, dict) and "from" in section for section in sections) else text
+
+
+def write(job: Job) -> str:
+    """As TOML that `parse` makes the same job of."""
+    document: dict[str, Any] = {key: value for key, value in msgspec.to_builtins(job).items() if value is not None}
+    lines = [_assigned(key, value) for key, value in document.items() if not isinstance(value, dict)]
+    tables: dict[str, dict[str, Any]] = {key: value for key, value in document.items() if isinstance(value, dict)}
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(_assigned(key, value) for key, value in table.items())] if table else []
+    return "\n".join(lines) + "\n"
+
+
+def _assigned(key: str, value: object) -> str:
+    """JSON's notation is TOML's too, but for numbers that are none, and for DEL, which TOML wants escaped."""
+    said = repr(value) if isinstance(value, float) else _json(value)
+    return f"{key if _BARE.fullmatch(key) else _json(key)} = {said}"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

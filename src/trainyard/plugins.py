@@ -16,7 +16,7 @@ from trainyard.cost import Operation
 from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.events import Events
 from trainyard.finding import Finding
-from trainyard.job import Job
+from trainyard.job import Job, Recipe
 from trainyard.ledger import Account, Ledger
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Run
@@ -54,6 +54,15 @@ class Workload(Protocol):
 
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank."""
+        ...
+
+
+class Optimizer(Protocol):
+    """How weights follow from gradients."""
+
+    def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
+        """A `torch.optim.Optimizer` of these parameters, named as in the whole model; some may be DTensors. The `lr`
+        of each of its groups is set before each step. torch is loaded here and not before."""
         ...
 
 
@@ -113,6 +122,7 @@ class Detector(Protocol):
 DOORS = {
     "vendors": Vendor,
     "workloads": Workload,
+    "optimizers": Optimizer,
     "readers": Reader,
     "launchers": Launcher,
     "detectors": Detector,

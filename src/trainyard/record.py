@@ -33,6 +33,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     warmup: bool = False
     attempt: int = 0
     """How often the job had been started again before this step; a step may stand here once for each attempt."""
+    ended_ns: int = 0
+    """When it had ended, ns since the epoch; 0 where nobody said it."""
 
 
 class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -112,6 +114,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str = ""
     schema: Literal["trainyard/run/1"] = SCHEMA
 
+    def kept(self) -> list[Sample]:
+        """Each step's samples of the last attempt that took it: what it did before was done again."""
+        last: dict[int, int] = {}
+        for sample in self.samples:
+            last[sample.step] = max(last.get(sample.step, 0), sample.attempt)
+        return [sample for sample in self.samples if sample.attempt == last[sample.step]]
+
     def measured(self) -> list[Sample]:
-        """The samples a figure may be made of: no warm-up, no profiler."""
-        return [sample for sample in self.samples if not sample.warmup and not sample.profiled]
+        """The samples a figure may be made of: no warm-up, no profiler, and of a step done again the last."""
+        return [sample for sample in self.kept() if not sample.warmup and not sample.profiled]

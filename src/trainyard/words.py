@@ -201,8 +201,10 @@ TIMES: Mapping[str, Word] = {
     "load": Word("load", "Reading a checkpoint back."),
     "save": Word("save", "Steps stalled for a checkpoint going out."),
     "recompute": Word("recompute", "Steps done again after a fault."),
+    "lost": Word("lost", "A step that a fault cut short."),
     "stall": Word("stall", "From a fault until it was noticed."),
-    "restart": Word("restart", "From noticing a fault until new processes were started."),
+    "restart": Word("restart", "From noticing a fault, or leaving for more nodes, until new processes were started."),
+    "finish": Word("finish", "From the last step to the end."),
 }
 """What a running job's life goes into: `good` over all of them is its goodput."""
 

@@ -88,7 +88,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def until(condition, seconds: float = 30.0) -> bool:  # type: ignore[no-untyped-def]
+def until(condition, seconds: float = 120.0) -> bool:  # type: ignore[no-untyped-def]
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)

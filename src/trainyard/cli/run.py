@@ -22,6 +22,7 @@ from trainyard.ledger import Ledger
 from trainyard.report.build import view_of_run
 from trainyard.report.terminal import print_view
 from trainyard.run.harness import Progress, execute
+from trainyard.run.harness import resume as go_on
 from trainyard.run.script import execute as script
 from trainyard.store.store import Store, check_tag
 from trainyard.trace.measure import Measured, measure, read
@@ -40,7 +41,8 @@ class Booking:
 
 
 @click.command()
-@click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1, required=True)
+@click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1)
+@click.option("--resume", metavar="RUN", help="Go on with a stored run that did not end, instead of starting one.")
 @click.option("--tag", help="Give the run this name.")
 @click.option("--port", type=int, help="Port on 127.0.0.1 at which the ranks meet; without it a free one.")
 @click.option(
@@ -48,7 +50,15 @@ class Booking:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the stored run as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress and no talk.")
-def command(what: tuple[str, ...], tag: str | None, port: int | None, profile: int, as_json: bool, quiet: bool) -> None:
+def command(
+    what: tuple[str, ...],
+    resume: str | None,
+    tag: str | None,
+    port: int | None,
+    profile: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Run the job that JOB.toml describes on this machine, and show where a step's time goes.
 
     Measured steps run without the profiler; then a few with it become the ledger. Everything is kept in the
@@ -57,13 +67,22 @@ def command(what: tuple[str, ...], tag: str | None, port: int | None, profile: i
     Or run a training script of your own, unchanged: `trainyard run -- python my_train.py --lr 3e-4`, or
     `-- torchrun --nproc-per-node 2 my_train.py`. A step ends where its optimizer steps, or where
     `with trainyard.step():` ends, if the script says so.
+
+    `--resume RUN` goes on with a run that was killed or failed, under its own id and with its own job, from its last
+    good checkpoint ([checkpoint] in the job says how often one is saved); from its beginning where it has none.
     """
+    if (resume is None) == (not what):
+        raise click.UsageError("Give a JOB.toml, a COMMAND after --, or --resume RUN: one of the three.")
     store = Store(say=say)
     if tag:
         check_tag(tag)
     talk = (lambda _: None) if quiet else say
-    first = next(iter(what))
-    if len(what) > 1 or (not first.endswith(".toml") and which(first)):
+    first = next(iter(what), "")
+    if resume is not None:
+        book = Booking(store.load(resume).job.layout.only_axis)
+        with _shown(quiet) as progress:
+            run = go_on(resume, store, book, progress, say=talk, port=port)
+    elif len(what) > 1 or (not first.endswith(".toml") and which(first)):
         book = Booking("")
         run = script.execute(what, store, book, Measure(warmup=3, steps=10, profiled=profile), talk)
     else:

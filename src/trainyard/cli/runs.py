@@ -65,7 +65,7 @@ def _table(rows: list[Row]) -> None:
     table.add_column("tags")
     for row in rows:
         step = units.show_time(row.step_ns) if row.step_ns else "–"
-        rate = units.show_count(row.tokens_per_s) if row.step_ns else "–"
+        rate = units.show_count(row.tokens_per_s) if row.tokens_per_s else "–"
         when = row.started[:16].replace("T", " ")
         cells = (row.id, when, row.job, row.layout, row.state, step, rate, ", ".join(row.tags))
         table.add_row(*(Text(plain(cell)) for cell in cells))
@@ -132,6 +132,26 @@ def tag(store: Store, run: str, name: str, as_json: bool) -> None:
 def untag(store: Store, name: str, as_json: bool) -> None:
     """Take a name away from the run that has it."""
     _told(store.untag(name).name, f"is no longer tagged {name!r}", as_json, untagged=name)
+
+
+@command.command()
+@click.argument("run")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The safetensors file to write.")
+@click.option("--step", type=click.IntRange(min=0), help="Of this step's checkpoint, not the last good one.")
+@_as_json
+@click.pass_obj
+def export_weights(store: Store, run: str, out: Path, step: int | None, as_json: bool) -> None:
+    """Write the weights of a run's last good checkpoint as safetensors, under the whole model's names."""
+    from trainyard.train.checkpoint.export import export
+
+    folder = store.find(run)
+    done = export(folder, out, step)
+    for rejected in done.rejected:
+        say(rejected)
+    if as_json:
+        print_json({"run": folder.name, "out": str(out), **done._asdict()})
+    else:
+        say(f"{out}: {done.tensors} tensors, {units.show_size(done.bytes)}, as they were after step {done.step}.")
 
 
 @command.command()

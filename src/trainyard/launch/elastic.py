@@ -1,88 +1,270 @@
-"""`python -m trainyard.launch.elastic SPEC.json PARENT`: starts the ranks through torch's elastic launcher.
+"""`python -m trainyard.launch.elastic SPEC.json NODE [PARENT]`: the agent of one node, on torch's elastic agent.
 
-A process of its own, so that the one a user talks to never imports torch and can kill all of it.
-Exit codes: 0 all ranks ended well; 4 a rank died or none could start, and failure.json beside the SPEC says which.
+It starts, kills and watches its node's ranks as the supervisor's plan says, and tells what it sees; it decides
+nothing. It may be started on any host that reaches the store named in the SPEC, at any time, again and again.
+Ranks are forked from it, with torch loaded: starting them costs milliseconds. It holds no store of its own, and its
+ranks meet in one that the supervisor made for them: no host is special. Without the supervisor it ends, and its ranks
+with it.
 """
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import os
+import secrets
 import signal
 import sys
-import tempfile
 import time
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-from torch.distributed.elastic.rendezvous import RendezvousConnectionError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed import DistError
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.rendezvous import (
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
 
-from trainyard.launch.failure import Failure, tail, write
+from trainyard.launch import rank, talk
+from trainyard.launch.failure import tail
 from trainyard.launch.orphan import die_with_parent
+from trainyard.launch.pulse import Board
 from trainyard.launch.spec import Spec
+from trainyard.launch.talk import Member, Plan, RankSays, Says
+
+_TURN_S = 0.05
+_PATIENCE = timedelta(seconds=20)
+"""How long the store may take to answer before the supervisor counts as lost."""
 
 
-def main(path: Path, parent: int) -> int:
+class Line:
+    """The agent's line to the supervisor: what it says, and the plan it hears."""
+
+    def __init__(self, store: Store, node: int) -> None:
+        self.store = store
+        self.member = Member(node, secrets.token_hex(8))
+        self._beat = 0
+
+    def say(self, generation: int = -1, serial: int = -1, ranks: tuple[RankSays, ...] = ()) -> Plan:
+        """Tells the state of this node; what the supervisor wants now."""
+        self._beat += 1
+        node, life = self.member.node, self.member.life
+        says = Says(
+            node=node, life=life, beat=self._beat, pid=os.getpid(), generation=generation, serial=serial, ranks=ranks
+        )
+        self.store.set(talk.key(node), msgspec.json.encode(says).decode())
+        return msgspec.json.decode(self.store.get(talk.PLAN), type=Plan)
+
+
+class Meeting(RendezvousHandler):
+    """The supervisor decides who takes part: meeting is waiting for its word. `plan`: the one that was met by."""
+
+    def __init__(self, line: Line, spec: Spec, run_id: str) -> None:
+        self.line, self.spec, self.run_id = line, spec, run_id
+        self.plan = Plan()
+        self._shut = False
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Waits for a plan to run something of which this agent is a member and which it has not run yet."""
+        while True:
+            plan = self.line.say()
+            if plan.do == "end":
+                raise RendezvousGracefulExitError("the job is over")
+            if plan.do == "run" and plan.generation > self.plan.generation and self.line.member in plan.members:
+                self.plan = plan
+                meet = RendezvousStoreInfo(self.spec.host, plan.port)
+                place = plan.members.index(self.line.member)
+                return RendezvousInfo(self.line.store, place, len(plan.members), meet)
+            time.sleep(_TURN_S)
+
+    def get_backend(self) -> str:
+        return "trainyard"
+
+    def get_run_id(self) -> str:
+        return self.run_id
+
+    def is_closed(self) -> bool:
+        return self._shut
+
+    def set_closed(self) -> None:
+        self._shut = True
+
+    def open(self) -> None:
+        """The ranks are stopped; the next meeting may come."""
+        self._shut = False
+
+    def num_nodes_waiting(self) -> int:
+        """Asked while ranks run: not zero when they are to be stopped."""
+        return int(self._shut)
+
+    def shutdown(self) -> bool:
+        return True
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The ranks' store stands already, at the supervisor; none of them is to open one."""
+        return True
+
+
+class Agent(SimpleElasticAgent):
+    """What torch leaves open: how ranks are forked, watched and ended."""
+
+    def __init__(self, meeting: Meeting, spec: Spec, logs: Path) -> None:
+        each = spec.ranks_each
+        super().__init__(
+            WorkerSpec(
+                role="trainyard", local_world_size=each, rdzv_handler=meeting, entrypoint=spec.module,
+                monitor_interval=_TURN_S,
+            )
+        )  # fmt: skip
+        self.meeting, self.spec, self.logs = meeting, spec, logs
+        self.board = Board(each)
+        self.processes: dict[int, ForkProcess] = {}
+        self.ended: dict[int, int] = {}
+        self.done = -1  # serial of the last plan whose signal was passed on
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        fork = multiprocessing.get_context("fork")
+        generation = self.meeting.plan.generation
+        self.processes, self.ended = {}, {}
+        for worker in worker_group.workers:
+            given = {
+                "RANK": worker.global_rank,
+                "LOCAL_RANK": worker.local_rank,
+                "ROLE_RANK": worker.role_rank,
+                "ROLE_NAME": self.spec.module,
+                "GROUP_RANK": worker_group.group_rank,
+                "WORLD_SIZE": worker.world_size,
+                "LOCAL_WORLD_SIZE": self.spec.ranks_each,
+                "GROUP_WORLD_SIZE": worker_group.group_world_size,
+                "ROLE_WORLD_SIZE": worker.role_world_size,
+                "MASTER_ADDR": worker_group.master_addr,
+                "MASTER_PORT": worker_group.master_port,
+                "TORCHELASTIC_RESTART_COUNT": generation,
+                "TORCHELASTIC_MAX_RESTARTS": self.spec.restarts,
+                "TORCHELASTIC_RUN_ID": self.meeting.run_id,
+                "TORCHELASTIC_USE_AGENT_STORE": True,
+            }
+            environment = {name: str(value) for name, value in given.items()}
+            own = self.board.pulse(worker.local_rank)
+            process = fork.Process(
+                target=rank.main,
+                args=(self.logs, os.getpid(), environment, own, self.spec.module, self.spec.args),
+            )
+            process.start()
+            self.processes[worker.local_rank] = process
+        return {local: process.pid for local, process in self.processes.items()}
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Says what is, does what the plan says. Always healthy: the supervisor judges."""
+        plan = self.meeting.line.say(self.meeting.plan.generation, self.done, self._seen())
+        if plan.serial > self.done:
+            self.done = plan.serial
+            if plan.generation == self.meeting.plan.generation:
+                self._act(plan)
+        if plan.do in ("stop", "end") or plan.generation != self.meeting.plan.generation:
+            self.meeting.set_closed()
+        return RunResult(WorkerState.HEALTHY)
+
+    def _act(self, plan: Plan) -> None:
+        if plan.do == "stacks":
+            self._signal(signal.SIGUSR1)
+        elif plan.do == "leave":
+            for local, process in self.processes.items():
+                if not self.board.see(local).count:
+                    process.kill()
+                elif plan.before < 0:
+                    self.board.hold(local)
+                else:
+                    self.board.leave(local, plan.before)
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._shutdown()
+        self.meeting.line.say(self.meeting.plan.generation, self.done, self._seen())
+        self.meeting.open()
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 0) -> None:
+        """Kills: a rank may be stopped, or wait for a peer that is no more. Asking to leave comes before, by a plan."""
+        self._signal(signal.SIGKILL)
+        for process in self.processes.values():
+            process.join()
+
+    def _signal(self, sign: signal.Signals) -> None:
+        for process in self.processes.values():
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, sign)
+
+    def _seen(self) -> tuple[RankSays, ...]:
+        return tuple(self._look(local, process) for local, process in self.processes.items())
+
+    def _look(self, local: int, process: ForkProcess) -> RankSays:
+        number = self._worker_group.workers[local].global_rank
+        exit_code, seen, pid = process.exitcode, self.board.see(local), process.pid or 0
+        why, told_at, ended = "", 0, 0
+        if exit_code is not None:
+            ended = self.ended.setdefault(local, time.time_ns())
+            if exit_code:
+                told_at, why = rank.told(self.logs / f"rank{number}.failed")
+                why = why or tail(self.logs / f"rank{number}.err")
+        state, ticks = _process(pid) if exit_code is None else ("", 0)
+        return RankSays(
+            rank=number, pid=pid, count=seen.count, begun=seen.begun, done=seen.done, phase=seen.phase,
+            own_ns=seen.own_ns, at=seen.at, held=seen.held, state=state, ticks=ticks, exit_code=exit_code, ended=ended,
+            told=told_at, why=why,
+        )  # fmt: skip
+
+
+def _process(pid: int) -> tuple[str, int]:
+    """(state letter, processor ticks) of proc(5); nothing where there is none."""
+    try:
+        parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return parts[0], int(parts[11]) + int(parts[12])
+    except (OSError, IndexError, ValueError):
+        return "", 0
+
+
+def main(path: Path, node: int, parent: int | None) -> int:
+    if parent is not None:
+        die_with_parent(parent, signal.SIGKILL)
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
-    die_with_parent(parent, signal.SIGTERM)
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")  # seconds from asking a rank to end to killing it
+    # One size for all nodes: their ranks follow from their places, and none waits for another's word.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is sent to all, ranks and supervisor act on it
     logs = path.parent / "logs"
     logs.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=spec.ranks,
-            run_id=path.parent.name,
-            rdzv_backend="c10d",
-            rdzv_endpoint=f"127.0.0.1:{spec.port}",
-            rdzv_configs={"is_host": True},
-            local_addr="127.0.0.1",
-            max_restarts=0,
-            monitor_interval=0.1,
-            logs_specs=DefaultLogsSpecs(log_dir=scratch),
-        )
-        rank = ["-P", "-m", "trainyard.launch.rank", str(logs), str(os.getpid()), spec.module, *spec.args]
-        try:
-            elastic_launch(config, sys.executable)(*rank)
-        except ChildFailedError as error:
-            write(path.parent, _failure(error.failures, logs))
-            return 4
-        except RendezvousConnectionError as error:
-            why = str(error.__cause__ or error).splitlines()[0]
-            words = f"the ranks cannot meet at {config.rdzv_endpoint}: {why}"
-            write(path.parent, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=words))
-            return 4
-        except SignalException as error:
-            return 128 + error.sigval
+    (logs / f"agent{node}.pid").write_text(str(os.getpid()))
+    try:
+        store = TCPStore(spec.host, spec.port, None, False, _PATIENCE, wait_for_workers=False)
+        meeting = Meeting(Line(store, node), spec, path.parent.name)
+        agent = Agent(meeting, spec, logs)
+        agent.run()
+    except DistError as error:
+        sys.stderr.write(f"node {node}: the supervisor at {spec.host}:{spec.port} is lost: {error}\n")
+        return 4
     return 0
 
 
-def _failure(failures: dict[int, ProcessFailure], logs: Path) -> Failure:
-    """The failure that came first. torch stamps them by the second, and adds the ranks it ended itself."""
-    ours = [rank for rank in failures if failures[rank].exitcode == -signal.SIGTERM]
-    told = {rank: _told(logs / f"rank{rank}.failed") for rank in sorted(failures.keys() - ours) or ours}
-    # A rank killed by a signal could tell nothing, and its peers fail after it: it goes first.
-    rank = min(told, key=lambda rank: told[rank][0])
-    return Failure(
-        rank=rank,
-        pid=failures[rank].pid,
-        exit_code=failures[rank].exitcode,
-        when=time.time(),
-        last_words=told[rank][1] or tail(logs / f"rank{rank}.err"),
-    )
-
-
-def _told(path: Path) -> tuple[int, str]:
-    """When (ns since the epoch) and why a rank says that it failed; zero and nothing from one that could not say."""
-    try:
-        when, _, why = path.read_text("utf-8").partition("\n")
-        return int(when), why
-    except (OSError, ValueError):
-        return 0, ""
+def alone(path: Path, node: int, parent: int | None) -> int:
+    """An agent that no supervisor of this machine forked."""
+    for name in msgspec.json.decode(path.read_bytes(), type=Spec).preload:
+        with suppress(ImportError):  # the rank will say what it lacks
+            importlib.import_module(name)
+    return main(path, node, parent)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    raise SystemExit(alone(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None))

@@ -12,7 +12,7 @@ _LINES = 8
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """`exit_code` is negative for a signal, as in `subprocess`. `rank` is -1 when no rank had started.
+    """`exit_code` is negative for a signal, as in `subprocess`. `rank` is -1 when it is no single rank's.
 
     `when`: seconds since the epoch. `last_words`: the exception that ended it, else the end of its stderr.
     """
@@ -22,6 +22,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int
     when: float
     last_words: str = ""
+    kind: str = "worker_death"
+    """As in words.FAULTS; `last_words` then says how the launcher knows it."""
 
     @property
     def how(self) -> str:
@@ -35,6 +37,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
+        if self.kind == "hang":
+            return (
+                f"rank {self.rank} hung: {self.last_words}." if self.rank >= 0 else f"the job hung: {self.last_words}."
+            )
+        if self.kind == "preempted":
+            return f"the job was pre-empted: {self.last_words}."
+        if self.kind != "worker_death":
+            return f"{self.last_words}."
         who = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
         lines = self.last_words.splitlines()
         words = "It left no last words." if not lines else "Its last words: " + "\n    ".join(lines)
@@ -42,6 +52,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def next_step(self) -> str:
+        if self.kind == "preempted":
+            return "Its checkpoints stand in the run's folder."
         if self.exit_code == -signal.SIGKILL:
             return "Without a kill of yours this is the kernel running out of memory: lower microbatch or seq_len."
         return "The whole of what each rank wrote stands in the run folder's logs."

@@ -1,4 +1,4 @@
-"""Ranks on this machine, started through torch's elastic launcher."""
+"""Ranks on this machine, started and kept going by a supervisor of torch's elastic agents."""
 
 from __future__ import annotations
 
@@ -25,32 +25,51 @@ _GRACE_S = 5.0
 
 
 class Local:
-    """A `Launcher`. `port` is where the ranks meet; without one the launcher takes a free one.
+    """A `Launcher`. `port` is where the job's agents meet; without one the launcher takes a free one.
 
-    `environment` is what the ranks get beside this process's own, which goes first.
+    `environment` is what the ranks get beside this process's own, which goes first. `sizes`: with how many nodes the
+    job can go on, all of them where empty. `preload`: modules that are loaded once for all ranks.
     """
 
-    def __init__(self, port: int | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        sizes: Sequence[int] = (),
+        preload: Sequence[str] = (),
+    ) -> None:
         self.port = port
         self.environment = environment or {}
+        self.sizes = tuple(sizes)
+        self.preload = tuple(preload)
         self._started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
 
     def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
         """`launch.json`. `command` is a Python module and its arguments. Raises `PortInUse`."""
         port = _checked(self.port) if self.port is not None else 0
         module, *args = command
-        spec = Spec(ranks=job.layout.ranks, port=port, module=module, args=tuple(args))
+        spec = Spec(
+            ranks=job.layout.ranks,
+            port=port,
+            module=module,
+            args=tuple(args),
+            nodes=job.recovery.nodes,
+            sizes=self.sizes,
+            restarts=job.recovery.restarts,
+            hang_s=job.recovery.hang_s,
+            preload=self.preload,
+        )
         return {FILE: msgspec.json.encode(spec).decode()}
 
     def submit(self, files: Path) -> str:
-        """Starts what `render` wrote; the id is that of the elastic process. Raises `MissingLibrary` without torch."""
+        """Starts what `render` wrote; the id is that of the supervisor. Raises `MissingLibrary` without torch."""
         if find_spec("torch") is None:
             raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
         logs = files / "logs"
         logs.mkdir(exist_ok=True)
         with (logs / "launcher.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainyard.launch.elastic", str(files / FILE), str(os.getpid())],
+                [sys.executable, "-P", "-m", "trainyard.launch.supervisor", str(files / FILE), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -78,13 +97,19 @@ class Local:
             last_words=failures.tail(files / "logs" / "launcher.log"),
         )
 
-    def cancel(self, id: str) -> None:
-        """Ends every process of the job: asks first, kills after five seconds; a rank dies with its agent."""
+    def notice(self, id: str) -> None:
+        """Asks the job to save its state and leave; it ends as failed, of the kind `preempted`."""
         process, _ = self._find(id)
-        for sign in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+
+    def cancel(self, id: str) -> None:
+        """Ends every process of the job: the supervisor does it, and is killed after five seconds. Nothing is saved."""
+        process, _ = self._find(id)
+        for end in (lambda: process.send_signal(signal.SIGINT), lambda: os.killpg(process.pid, signal.SIGKILL)):
             if process.poll() is not None:
                 return
-            os.killpg(process.pid, sign)
+            end()
             try:
                 process.wait(_GRACE_S)
             except subprocess.TimeoutExpired:

@@ -17,7 +17,7 @@ from trainyard.finding import Finding
 from trainyard.job import SCRIPT
 from trainyard.ledger import WINDOW, Ledger
 from trainyard.record import Run
-from trainyard.report.facts import tables
+from trainyard.report.facts import of_life, tables
 from trainyard.report.figures import figures_of_run, ideal_ns
 from trainyard.report.lanes import timeline
 from trainyard.report.view import Figure, Heat, Row, View
@@ -102,7 +102,7 @@ def _view(
         findings=tuple(found),
         kernels=_rows(kernels, mean.wall_ns),
         modules=_rows(top(measured, "modules", most=30), mean.wall_ns) if measured else (),
-        tables=tables(measured) if measured else (),
+        tables=((*(of_life(run) if run else ()), *(tables(measured) if measured else ()))),
         table=tuple(
             (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in mean.sorted_entries()
         ),

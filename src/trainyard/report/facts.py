@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.ledger import Ledger
+from trainyard.record import Run
 from trainyard.report.view import Cell, Column, Table
 from trainyard.trace.bandwidth import Bandwidth
 from trainyard.trace.export.sql import Answer
@@ -22,6 +23,51 @@ def tables(measured: Measured) -> tuple[Table, ...]:
     """Those that have something to say."""
     found = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
     return tuple(table for table in found if table.rows)
+
+
+def of_life(run: Run) -> tuple[Table, ...]:
+    """What went wrong while a job ran, and where its life went; nothing where all went well."""
+    return (incidents(run), goodput(run)) if run.incidents else ()
+
+
+def incidents(run: Run) -> Table:
+    """Who was blamed, and what it cost."""
+    return Table(
+        title="Incidents",
+        notes=(
+            "In seconds: from the fault to its being noticed, from then until all ranks trained again, and of training "
+            "that was done again. Resumed: the step that training went on with.",
+        ),
+        columns=_columns("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
+        rows=tuple(
+            (
+                words.FAULTS[one.kind].label,
+                one.says.splitlines()[0] if one.says else "",
+                *(None if number < 0 else number for number in (one.rank, one.node, one.step)),
+                one.detect_s,
+                one.restart_s,
+                one.lost_s,
+                None if one.resumed < 0 else one.resumed,
+            )
+            for one in run.incidents
+        ),
+    )
+
+
+def goodput(run: Run) -> Table:
+    """The job's life by cause."""
+    whole = sum(run.goodput.values())
+    shares = {cause: units.show_share(round(spent * 1e9), round(whole * 1e9)) for cause, spent in run.goodput.items()}
+    return Table(
+        title="Goodput",
+        notes=(f"Of {whole:.1f} s from the start of the job to its end, {shares.get('good', '0 %')} went into steps.",),
+        columns=_columns("Cause", "Means", "Share", Seconds=2),
+        rows=tuple(
+            (words.TIMES[cause].label, words.TIMES[cause].means, shares[cause], run.goodput[cause])
+            for cause in words.TIMES
+            if run.goodput.get(cause)
+        ),
+    )
 
 
 def ops(measured: Measured) -> Table:

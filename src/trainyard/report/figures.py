@@ -35,20 +35,7 @@ def figures_of_run(run: Run) -> list[Figure]:
         )
         if summary.tokens_per_s:
             made.append(_figure("throughput", units.show_rate(summary.tokens_per_s, " tok/s"), "Tokens of all ranks."))
-    for share, label, means in (
-        (
-            summary.mfu,
-            "MFU",
-            "Model FLOPs (3 x forward, causal pairs only, nothing recomputed) over the device's peak.",
-        ),
-        (
-            summary.matmul_share,
-            "of matmul rate",
-            "Model FLOPs over what a matmul of this dtype reached on this machine.",
-        ),
-    ):
-        if share is not None:
-            made.append(Figure(label=label, value=f"{100 * share:.1f}", unit="%", means=means))
+    made += shares_of_run(run)
     if summary.memory_bytes:
         made.append(_figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
     if summary.profiler_ns is not None and summary.step_ns:
@@ -63,6 +50,30 @@ def figures_of_run(run: Run) -> list[Figure]:
     if summary.loss_first is not None and summary.loss_last is not None:
         change = f"from {summary.loss_first:.3f}"
         made.append(Figure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means="Nats a token."))
+    return made
+
+
+def shares_of_run(run: Run) -> list[Figure]:
+    """MFU, and the share of the measured matmul rate, each with its numerator and denominator. Without MFU, why."""
+    summary = summarise(run)
+    made: list[Figure] = []
+    for share, label in ((summary.mfu, "MFU"), (summary.matmul_share, "of matmul rate")):
+        if share is None:
+            continue
+        why = f" (no MFU: {summary.no_mfu})" if summary.no_mfu else ""
+        counted = run.claims["model_flops"].source
+        made.append(
+            Figure(
+                label=label,
+                value=f"{100 * share.value:.1f}",
+                unit="%",
+                means=f"Model FLOPs ({counted}) a second, over {share.of} of all ranks.",
+                worked=(
+                    f"{units.show_rate(share.flops, 'FLOP', 2)} a step / {units.show_time(share.step_ns)} / "
+                    f"({share.ranks} × {units.show_rate(share.rate, 'FLOP/s')}, {share.of}){why}"
+                ),
+            )
+        )
     return made
 
 

@@ -26,6 +26,7 @@ def text(view: View) -> str:
         parts.append(
             " · ".join(f"**{escaped(f'{one.value} {one.unit}'.strip())}** {escaped(one.label)}" for one in view.figures)
         )
+        parts += [escaped(one.line) for one in view.figures if one.line]
     if view.wall_ns:
         parts.append(_ledger(view))
     if view.findings:

@@ -60,6 +60,7 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
     ]
     if view.figures:
         parts.append(figures_line(view.figures))
+        parts.extend(Text(plain(figure.line), style="dim") for figure in view.figures if figure.line)
     parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
         parts.append(Padding(_ledger(view), (1, 0, 0, 0)))

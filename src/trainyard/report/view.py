@@ -13,7 +13,8 @@ from trainyard.finding import Finding
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One key figure: `418.0` `ms` `step time`; `change` is what it was compared with, if anything."""
+    """One key figure: `418.0` `ms` `step time`; `change` is what it was compared with, if anything, `worked` the
+    arithmetic that gives it, where that is worth a line."""
 
     label: str
     value: str
@@ -21,6 +22,12 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     change: str = ""
     better: bool | None = None
     means: str = ""
+    worked: str = ""
+
+    @property
+    def line(self) -> str:
+        """`MFU 41.2 % = ...`, or nothing."""
+        return f"{self.label} {self.value} {self.unit} = {self.worked}" if self.worked else ""
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):

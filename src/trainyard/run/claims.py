@@ -27,11 +27,11 @@ def of_run(run: Run, facts: Sequence[Facts], vendors: Mapping[str, Vendor]) -> d
         source = f"{rates[0].source}; mean of {len(rates)} ranks"
         made["matmul_rate"] = replace(rates[0], value=fmean(rate.value for rate in rates), source=source)
     if facts and facts[0].model_flops:
-        source = "3 x forward, causal pairs only, nothing recomputed"
+        source = "3 x the products of the forward pass, of attention the pairs that a mask keeps, nothing recomputed"
         made["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source=source)
         operations = plugins.load("workloads", run.job.workload).expect(run.job)
         flops = sum(operation.flops for operation in operations if operation.op == "matmul")
-        source = "matrix products of one rank's step in all phases, counted from the job"
+        source = "matrix products of one rank's step in all phases, the mean over ranks, counted from the job"
         made["matmul_flops"] = Claim(value=flops, unit="FLOP", source=source)
     if cost := _profiler_cost(run):
         made["profiler_cost"] = cost
@@ -41,13 +41,15 @@ def of_run(run: Run, facts: Sequence[Facts], vendors: Mapping[str, Vendor]) -> d
 
 
 def _peak(run: Run, vendors: Mapping[str, Vendor]) -> Claim | None:
+    """In the format that the recipe multiplies in: of float8 the float8 peak, though what is not a layer of a block
+    (attention, the head) stays bfloat16; of float32 that of true float32, without tf32."""
     device = run.provenance.devices[0]
     return vendors[device.vendor].peaks(device).get(run.job.recipe.dtype) if device.vendor in vendors else None
 
 
 def _profiler_cost(run: Run) -> Claim | None:
     """How much longer the median profiled step took than the median measured one; never below zero."""
-    profiled = step_walls(sample for sample in run.samples if sample.profiled and not sample.warmup)
+    profiled = step_walls(sample for sample in run.kept() if sample.profiled and not sample.warmup)
     bare = step_walls(run.measured())
     if not profiled or not bare:
         return None

@@ -17,6 +17,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     `parameters` and `model_flops` (a step, over all ranks, nothing recomputed) are of the whole model.
     `digests`: sha256 of `text`, `weights_initial` and `weights_final`, or why there is none of `weights`.
+    `experts`: tokens of each expert in the last step, over all ranks, by the name of the layer; of this rank's layers.
     `clocks`: what rank 0's vendor said right after the warm-up steps.
     """
 
@@ -35,6 +36,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     model_flops: int
     matmul_rate: Claim
     torch_build: dict[str, str]
+    experts: dict[str, list[int]] = {}
     clocks: dict[str, str] = {}
 
 

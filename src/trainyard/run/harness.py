@@ -5,31 +5,40 @@ No torch here: the ranks are processes of their own, and what they say comes thr
 
 from __future__ import annotations
 
+import fcntl
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from trainyard import job as jobs
 from trainyard import plugins
-from trainyard.errors import RankDied, TrainyardError
+from trainyard.errors import BadInput, EnvironmentFailed, Preempted, RankDied, TrainyardError
 from trainyard.job import Job
+from trainyard.launch import life
 from trainyard.launch.local import Local
 from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Run, Sample
-from trainyard.run import claims, provenance
+from trainyard.run import claims, provenance, recovery
 from trainyard.run.facts import read_facts
 from trainyard.store.disk import write_whole
 from trainyard.store.folder import decode_sample, rank_files, read_samples
 from trainyard.store.store import Store, new_id, now
 from trainyard.train import text
+from trainyard.train.rules import device
 from trainyard.units import show_time
 
 WORKER = "trainyard.run.worker"
 _POLL_S = 0.1
+_PRELOAD = ("trainyard.run.keeping", "trainyard.run.capture", "trainyard.run.probe", "trainyard.train.language")
+"""What the ranks' module imports that is slow to import: it is loaded once for all."""
 
 Book = Callable[[list[Path]], Sequence[Ledger]]
 """Profiler files -> ledgers: per rank and step, the mean over full steps last."""
@@ -40,7 +49,7 @@ class Progress(NamedTuple):
 
     step: int
     of: int
-    loss: float
+    loss: float | None
     tokens_per_s: float
 
 
@@ -60,36 +69,140 @@ def execute(
     `devices`: take these instead of asking the vendors. `worker`: the module that each rank runs.
     Raises `BadJob` for what does not fit or cannot be trained, `UnknownName` for its workload, `PortInUse` and
     `MissingLibrary`, all before anything starts, and `RankDied` after storing what was measured until then.
+    What goes wrong while it runs is got over as `job.recovery` says, and stands in the run's `incidents`; a job that is
+    asked to leave (SIGTERM) saves its state, leaves and raises `Preempted`.
     Interrupted, it ends every process and leaves the run marked incomplete.
     """
     vendors = plugins.load_all("vendors")
     seen = tuple(devices) if devices is not None else find_devices(vendors)
-    job.check_fits(capacity(seen), f"this machine ({seen[0].name})")
-    plugins.load("workloads", job.workload).expect(job)  # refuses what it cannot train
-    text.check(job.recipe)
+    _check(job, seen)
     ranks_get = environment(job.layout.ranks, vendors)
-    launcher = Local(port, ranks_get)
+    launcher = _launcher(job, port, ranks_get, worker)
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, ranks_get))
     files = launcher.render(job, [worker, str(store.runs / run.id), seen[0].vendor])
-    folder = store.begin(run, job_text)
+    folder = store.begin(run, jobs.complete(job_text, job))
+    with alone(folder):
+        try:
+            started = _start(launcher, folder, files)
+        except TrainyardError:
+            store.delete(run.id)  # what never started is no run
+            raise
+        say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
+        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say)
+
+
+def resume(
+    name: str,
+    store: Store,
+    book: Book,
+    progress: Callable[[Progress], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+    port: int | None = None,
+    devices: Sequence[DeviceSeen] | None = None,
+    worker: str = WORKER,
+) -> Run:
+    """Goes on with a stored run that did not end, in its own folder and under its own id, from its last good
+    checkpoint; from its beginning where it has none. Its job is the one it has.
+
+    Raises `BadInput` for a run that is complete, `EnvironmentFailed` for one that is still going, and as `execute`.
+    """
+    run, folder = store.load(name), store.find(name)
+    if run.state == "complete":
+        raise BadInput(f"run {run.id} is complete: nothing of it is left to do.")
+    if folder.parent.resolve() != store.runs.resolve():
+        raise BadInput(f"{folder} is not in the store {store.root}.", "Only stored runs can be gone on with.")
+    vendors = plugins.load_all("vendors")
+    seen = tuple(devices) if devices is not None else find_devices(vendors)
+    _check(run.job, seen)
+    ranks_get = environment(run.job.layout.ranks, vendors)
+    launcher = _launcher(run.job, port, ranks_get, worker)
+    with alone(folder):
+        here = provenance.gather(seen, vendors, ranks_get)
+        changed = [
+            part for part in ("code", "packages", "devices") if getattr(here, part) != getattr(run.provenance, part)
+        ]
+        if changed:
+            say(f"run {run.id} goes on with other {', '.join(changed)} than it began with; its record keeps the first.")
+        files = launcher.render(run.job, [worker, str(folder), seen[0].vendor])
+        run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
+        log = folder / "samples" / "rank0.jsonl"
+        told = log.stat().st_size if log.exists() else 0
+        started = _start(launcher, folder, files)
+        say(f"run {run.id} goes on: {run.job.layout.ranks} x {seen[0].name}, in {folder}")
+        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say, told)
+
+
+def _check(job: Job, seen: Sequence[DeviceSeen]) -> None:
+    """Raises `BadJob` where these devices do not hold the job or nobody can train it."""
+    job.check_fits(capacity(seen), f"this machine ({seen[0].name})")
+    plugins.load("workloads", job.workload).expect(job)  # refuses what it cannot train
+    if job.model is not None:  # any other workload has data of its own
+        text.check(job.recipe)
+    device.check(job.recipe, seen[0].vendor)
+
+
+def _launcher(job: Job, port: int | None, ranks_get: Mapping[str, str], worker: str) -> Local:
+    """Raises `BadJob` where the job cannot go on with as few nodes as it says."""
+    sizes = recovery.sizes(job, plugins.load("workloads", job.workload).expect)
+    return Local(port, ranks_get, sizes, _PRELOAD if worker == WORKER else ())
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Inside, no other process starts ranks in this folder. Raises `EnvironmentFailed` where one has."""
+    with (folder / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise EnvironmentFailed(f"run {folder.name} is still going.", "Wait for it, or end it first.") from error
+        yield
+
+
+def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
+    for name, contents in files.items():
+        write_whole(folder / name, contents.encode())
+    return launcher.submit(folder)
+
+
+def _see_through(
+    launcher: Local,
+    started: str,
+    run: Run,
+    folder: Path,
+    vendors: Mapping[str, Vendor],
+    store: Store,
+    book: Book,
+    progress: Callable[[Progress], None],
+    say: Callable[[str], None],
+    told: int = 0,
+) -> Run:
+    """Until the ranks have ended; the stored run. `told`: bytes of rank 0's samples that are old news."""
     try:
-        for name, contents in files.items():
-            write_whole(folder / name, contents.encode())
-        started = launcher.submit(folder)
-    except TrainyardError:
-        store.delete(run.id)  # what never started is no run
-        raise
-    say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-    try:
-        _follow(launcher, started, folder, job, progress)
+        with _passing_on(launcher, started):
+            _follow(launcher, started, folder, run.job, progress, told)
     finally:
         launcher.cancel(started)  # nothing is left to end, unless we were interrupted
     if launcher.status(started) != "ended":
         failure, kept = launcher.failure(started), measured(run, folder, vendors)
-        store.finish(_failed(kept, failure.says))
+        store.finish(failed(kept, failure.says))
+        if failure.kind == "preempted":
+            raise Preempted(failure.says, f"{failure.next_step} What was measured is kept as run {run.id}.")
         until = _last_step(kept, failure.rank)
         raise RankDied(failure.says, f"{failure.next_step} {until}What was measured is kept as run {run.id}.")
-    return _booked(measured(run, folder, vendors), folder, store, book, say)
+    return booked(measured(run, folder, vendors), folder, store, book, say)
+
+
+@contextmanager
+def _passing_on(launcher: Local, started: str) -> Iterator[None]:
+    """Inside, a SIGTERM asks the job to save and leave. Only the main thread can take signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: launcher.notice(started))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def find_devices(vendors: Mapping[str, Vendor]) -> tuple[DeviceSeen, ...]:
@@ -118,24 +231,24 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
     return given
 
 
-def _follow(launcher: Local, started: str, folder: Path, job: Job, progress: Callable[[Progress], None]) -> None:
+def _follow(
+    launcher: Local, started: str, folder: Path, job: Job, progress: Callable[[Progress], None], at: int
+) -> None:
     """Until the launcher says that the job has ended or failed."""
-    told = _appended(folder / "samples" / "rank0.jsonl")
-    step = 0
+    told = _appended(folder / "samples" / "rank0.jsonl", at)
     running = True
     while running:
         running = launcher.status(started) == "running"
         for sample in next(told):
-            step += 1
             rate = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
-            progress(Progress(step, job.measure.in_all, sample.loss, rate))
+            progress(Progress(sample.step + 1, job.measure.in_all, sample.loss, rate))
         if running:
             time.sleep(_POLL_S)
 
 
-def _appended(path: Path) -> Iterator[list[Sample]]:
-    """At each `next`, the samples that were added to the file since; half a line waits for its rest."""
-    at = 0
+def _appended(path: Path, at: int = 0) -> Iterator[list[Sample]]:
+    """At each `next`, the samples that were added to the file since, first since byte `at`; half a line waits for its
+    rest."""
     while True:
         data = b""
         if path.exists():
@@ -148,16 +261,26 @@ def _appended(path: Path) -> Iterator[list[Sample]]:
 
 
 def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
-    """`run` with what the ranks left in its folder: samples, facts, and the claims that follow from them."""
-    facts = read_facts(folder)
+    """`run` with what the ranks left in its folder: samples, facts, and the claims that follow from them; what happened
+    in its life, and where that went."""
+    events = life.read(folder)
+    ranks = recovery.last_ranks(events, run.job)
+    facts = [fact for fact in read_facts(folder) if fact.rank < ranks]
     samples = tuple(read_samples(folder))
-    traces = (f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz"))
+    traces = [f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)]
     about = provenance.with_facts(run.provenance, facts)
-    known = replace(run, samples=samples, trace=tuple(traces), provenance=about)
+    known = replace(
+        run,
+        samples=samples,
+        trace=tuple(traces),
+        provenance=about,
+        incidents=recovery.incidents(events, samples),
+        goodput=recovery.goodput(events, samples),
+    )
     return replace(known, claims=claims.of_run(known, facts, vendors))
 
 
-def _booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str], None]) -> Run:
+def booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str], None]) -> Run:
     """Stores the run with its ledgers; as failed, and the error goes on, when its traces cannot be booked."""
     ledgers: Sequence[Ledger] = ()
     if run.trace:
@@ -166,7 +289,7 @@ def _booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str
         try:
             ledgers = book([folder / name for name in run.trace])
         except Exception as error:  # even a fault of ours must not lose what was measured
-            store.finish(_failed(run, f"its traces could not be booked: {error}"))
+            store.finish(failed(run, f"its traces could not be booked: {error}"))
             raise
         say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")
     return store.finish(replace(run, state="complete", ledgers=tuple(ledgers)))
@@ -174,8 +297,12 @@ def _booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str
 
 def _last_step(run: Run, rank: int) -> str:
     own = [sample for sample in run.samples if sample.rank == rank]
-    return f"It ended step {own[-1].step} at loss {own[-1].loss:.4f}. " if own else ""
+    return f"It ended step {own[-1].step}{_at_loss(own[-1])}. " if own else ""
 
 
-def _failed(run: Run, why: str) -> Run:
+def _at_loss(sample: Sample) -> str:
+    return "" if sample.loss is None else f" at loss {sample.loss:.4f}"
+
+
+def failed(run: Run, why: str) -> Run:
     return replace(run, state="failed", failure=why)

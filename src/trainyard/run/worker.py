@@ -2,14 +2,18 @@
 
 VENDOR is whose devices the machine has: it is an error when torch cannot use those. Reads FOLDER/job.toml and leaves
 `samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at its end, `facts/rank<N>.json`.
-Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1.
+Where FOLDER has a good checkpoint it goes on from there, and its lines follow those that are there.
+Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1. Asked to leave, it saves its
+state and exits with `launch.spec.LEFT`.
 """
 
 from __future__ import annotations
 
-import resource
+import os
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -21,14 +25,20 @@ from trainyard import job as jobs
 from trainyard import plugins
 from trainyard.errors import EnvironmentFailed
 from trainyard.job import PROFILER_WARMUP, Job, Measure
+from trainyard.launch import pulse
+from trainyard.launch.life import Diary
+from trainyard.launch.spec import LEFT
 from trainyard.record import Sample
 from trainyard.run.capture import capture
 from trainyard.run.clock import Clock
 from trainyard.run.facts import Facts, write_facts
+from trainyard.run.keeping import Keeping, attempt, mend
+from trainyard.run.memory import forget_peak, peak_memory
 from trainyard.run.probe import matmul_rate
+from trainyard.run.recovery import shrunk
 from trainyard.train.outcome import Training
 from trainyard.train.precision import computes
-from trainyard.train.ranks import Ranks, barrier, find, joined, patient_barrier, synchronize, vendor_here
+from trainyard.train.ranks import TIMEOUT, Ranks, barrier, find, joined, patient_barrier, synchronize, vendor_here
 
 
 class Turn(NamedTuple):
@@ -59,14 +69,35 @@ def turns(measure: Measure) -> Iterator[Turn]:
         step += 1
 
 
+def left(every: Iterable[Turn], begin: int) -> list[Turn]:
+    """Those from step `begin` on. Of a profiled window that was begun, the first step that is left is thrown away
+    anew, and one that is left alone is not profiled."""
+    rest = [turn for turn in every if turn.step >= begin]
+    for place, turn in enumerate(rest):
+        if turn.step == begin:
+            rest[place] = turn = turn._replace(first=True)
+            if turn.profiled:
+                rest[place] = turn._replace(warmup=True, profiled=len(rest) > PROFILER_WARMUP)
+    return rest
+
+
 class Rank:
     """What one rank does: its steps, timed by `clock`, each written to `log` as it ends.
 
     `clocks`: what rank 0's vendor says right after the warm-up steps, before all ranks meet for the measured ones.
+    `keeping`: what saves the state after a step. `attempt`: how often the job had been started before.
     """
 
     def __init__(
-        self, job: Job, ranks: Ranks, training: Training, clock: Clock, log: IO[bytes], say: Callable[[str], object]
+        self,
+        job: Job,
+        ranks: Ranks,
+        training: Training,
+        clock: Clock,
+        log: IO[bytes],
+        say: Callable[[str], object],
+        keeping: Keeping | None = None,
+        attempt: int = 0,
     ):
         self.job = job
         self.ranks = ranks
@@ -74,24 +105,28 @@ class Rank:
         self.clock = clock
         self.log = log
         self.say = say
+        self.keeping = keeping
+        self.attempt = attempt
+        self.pulse = pulse.own()
         self.clocks: dict[str, str] = {}
 
-    def run(self, folder: Path) -> None:
-        """All turns, the profiled ones under the profiler."""
-        every = list(turns(self.job.measure))
+    def run(self, folder: Path, begin: int = 0) -> None:
+        """All turns from step `begin` on, the profiled ones under the profiler."""
+        every = left(turns(self.job.measure), begin)
         for turn in every:
-            if turn.step == self.job.measure.warmup:
+            if turn.step == max(begin, self.job.measure.warmup):
                 self.clocks = self._at_work()
             if not turn.profiled:
                 self._take(turn)
         window = [turn for turn in every if turn.profiled]
         if not window:
             return
-        ranks, steps = self.ranks, self.job.measure.profiled
+        ranks, steps = self.ranks, len(window) - PROFILER_WARMUP
         with capture(folder, ranks.rank, steps, ranks.device, together=lambda: barrier(ranks)) as profiler:
             for turn in window:
                 self._take(turn)
                 profiler.step()
+            self.pulse.phase("finishing")
         patient_barrier(self.ranks)  # one may pack its trace minutes longer than another
 
     def _at_work(self) -> dict[str, str]:
@@ -99,12 +134,24 @@ class Rank:
             return {}
         return dict(plugins.load("vendors", self.ranks.vendor).telemetry())
 
+    def _leave(self, step: int) -> None:
+        """Before `step`, as all ranks do."""
+        self.pulse.phase("saving")
+        if self.keeping is not None:
+            self.keeping.leave(step - 1)
+        barrier(self.ranks)  # nobody closes its sockets while a peer still reads from them
+        raise SystemExit(LEFT)
+
     def _take(self, turn: Turn) -> None:
+        if self.pulse.leaves(turn.step):
+            self._leave(turn.step)
         if turn.first:
             barrier(self.ranks)
+        self.pulse.begin(turn.step, fresh=turn.first)
         began = self.clock.now()
         outcome = self.training(turn.step)
         wall_ns = self.clock.now() - began
+        self.pulse.end()
         sample = Sample(
             step=turn.step,
             rank=self.ranks.rank,
@@ -115,6 +162,8 @@ class Rank:
             memory_bytes=peak_memory(self.ranks.device),
             profiled=turn.profiled,
             warmup=turn.warmup,
+            attempt=self.attempt,
+            ended_ns=time.time_ns(),
         )
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()
@@ -123,21 +172,13 @@ class Rank:
             f"step {turn.step} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
             f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
         )
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes at most so far: allocated on an accelerator, resident on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def forget_peak(device: torch.device) -> None:
-    """What came and went on an accelerator before is no part of the peak from here on."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+        if self.keeping is not None:
+            every = self.job.checkpoint.every
+            if every and (turn.step + 1) % every == 0:
+                self.pulse.phase("saving")
+            self.keeping.after(turn.step)
+            if every and (turn.step + 1) % every == 0:
+                self.pulse.phase("stepping")
 
 
 def torch_build() -> dict[str, str]:
@@ -164,27 +205,37 @@ def device_name(ranks: Ranks) -> str:
 
 def main(folder: Path, vendor: str = "cpu") -> None:
     job = jobs.load(folder / "job.toml")
+    job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
+    pulse.own().phase("starting")
     ranks = find(vendor_here(vendor))
     if ranks.world != job.layout.ranks:
         raise EnvironmentFailed(
             f"{ranks.world} ranks were started, but the layout ({job.layout}) has {job.layout.ranks}.",
             f"Start {job.layout.ranks} processes.",
         )
+    # The supervisor is to find a rank that hangs before its peers give up.
+    patience = max(TIMEOUT, timedelta(seconds=2 * job.recovery.hang_s))
     samples = folder / "samples" / f"rank{ranks.rank}.jsonl"
     samples.parent.mkdir(parents=True, exist_ok=True)
-    with joined(ranks), samples.open("wb") as log:
-        write_facts(folder, train(job, ranks, folder, log))
+    begun = attempt(folder)
+    mend(samples)
+    with joined(ranks, timeout=patience), samples.open("ab") as log:
+        write_facts(folder, train(job, ranks, folder, log, begun))
 
 
-def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes]) -> Facts:
+def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0) -> Facts:
     """The whole of a rank's work; nothing that holds a process group outlives it."""
     clock = Clock(synchronize=lambda: synchronize(ranks))
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = computes(job.recipe)
     rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
-    rank = Rank(job, ranks, training, clock, log, _say if ranks.rank == 0 else lambda _: None)
-    rank.run(folder)
+    say = _say if ranks.rank == 0 else lambda _: None
+    keeping = Keeping(folder, job, ranks, training, Diary(folder, f"rank{ranks.rank}", attempt), say)
+    rank = Rank(job, ranks, training, clock, log, say, keeping, attempt)
+    rank.run(folder, keeping.resume())
+    pulse.own().phase("finishing")
+    keeping.close(job.measure.in_all - 1)
     about = training.about()
     return Facts(
         rank=ranks.rank,
@@ -201,6 +252,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes]) -> Facts:
         model_flops=about.model_flops,
         matmul_rate=rate,
         torch_build=torch_build(),
+        experts={layer: list(tokens) for layer, tokens in about.experts.items()},
         clocks=rank.clocks,
     )
 

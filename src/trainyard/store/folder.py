@@ -119,10 +119,12 @@ def _sample_files(folder: Path) -> list[Path]:
     return rank_files(folder / "samples", ".jsonl")
 
 
-def rank_files(part: Path, *endings: str) -> list[Path]:
-    """`rank<N>` with one of the `endings`, by number; what an unfinished write left is not among them."""
+def rank_files(part: Path, *endings: str, ranks: int = 0) -> list[Path]:
+    """`rank<N>` with one of the `endings`, by number; what an unfinished write left is not among them. `ranks`: of so
+    many only, the first ones, where it is not 0."""
     found = [(match, path) for path in part.glob("rank*") if (match := _RANK.match(path.name)) and match[2] in endings]
-    return [path for _, path in sorted(found, key=lambda pair: int(pair[0][1]))]
+    numbered = sorted((int(match[1]), path) for match, path in found)
+    return [path for number, path in numbered if not ranks or number < ranks]
 
 
 def digest(folder: Path) -> str:

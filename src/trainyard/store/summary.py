@@ -10,12 +10,24 @@ import msgspec
 from trainyard.record import Run, Sample
 
 
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """`value` = `flops` / (`step_ns` / 1e9) / (`ranks` * `rate`): model FLOPs of a step over what all ranks could have
+    done in it at `rate` FLOP/s each, which is `of`."""
+
+    value: float
+    flops: float
+    step_ns: int
+    ranks: int
+    rate: float
+    of: str
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A step lasts as long as its slowest rank. `step_ns` is the median over the measured steps;
     `repeats_ns` holds each repeat's own median, whose range is the spread. Zero: not measured.
 
-    `mfu` and `matmul_share` are parts of one: model FLOPs over what all ranks could have done in that time
-    at the device's stated peak, and at the rate its own matrix products reached.
+    `mfu` is a share of the device's stated peak in the format that products are computed in, `matmul_share` of the rate
+    that its own products reached. `no_mfu`: why there is none, where FLOPs were counted.
     """
 
     step_ns: int = 0
@@ -25,8 +37,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     loss_last: float | None = None
     memory_bytes: int = 0
     profiler_ns: int | None = None
-    mfu: float | None = None
-    matmul_share: float | None = None
+    mfu: Share | None = None
+    matmul_share: Share | None = None
+    no_mfu: str = ""
 
 
 def summarise(run: Run) -> Summary:
@@ -37,7 +50,7 @@ def summarise(run: Run) -> Summary:
     step_ns = round(median(every)) if every else 0
     losses = [
         sample.loss
-        for sample in sorted(run.samples, key=lambda s: s.step)
+        for sample in sorted(run.kept(), key=lambda s: s.step)
         if sample.rank == 0 and sample.loss is not None
     ]
     cost = run.claims.get("profiler_cost")
@@ -49,8 +62,9 @@ def summarise(run: Run) -> Summary:
         loss_last=losses[-1] if losses else None,
         memory_bytes=max((sample.memory_bytes for sample in run.samples), default=0),
         profiler_ns=round(cost.value) if cost else None,
-        mfu=_share(run, step_ns, "peak"),
-        matmul_share=_share(run, step_ns, "matmul_rate"),
+        mfu=_share(run, step_ns, "peak", f"the peak in {run.job.recipe.dtype}"),
+        matmul_share=_share(run, step_ns, "matmul_rate", "the rate that matrix products reached here"),
+        no_mfu=_no_mfu(run, step_ns),
     )
 
 
@@ -62,9 +76,17 @@ def step_walls(samples: Iterable[Sample]) -> list[int]:
     return list(slowest.values())
 
 
-def _share(run: Run, step_ns: int, rate: str) -> float | None:
-    """Model FLOPs of a step over what all ranks do in it at the claimed FLOP/s a rank."""
+def _share(run: Run, step_ns: int, rate: str, of: str) -> Share | None:
     flops, reached = run.claims.get("model_flops"), run.claims.get(rate)
     if flops is None or reached is None or not reached.value or not step_ns:
         return None
-    return flops.value / (reached.value * run.job.layout.ranks * step_ns / 1e9)
+    ranks = run.job.layout.ranks
+    value = flops.value / (reached.value * ranks * step_ns / 1e9)
+    return Share(value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached.value, of=of)
+
+
+def _no_mfu(run: Run, step_ns: int) -> str:
+    if "model_flops" not in run.claims or "peak" in run.claims or not step_ns:
+        return ""
+    device = run.provenance.devices[0].name if run.provenance.devices else "the device"
+    return f"no peak in {run.job.recipe.dtype} is known of {device}"

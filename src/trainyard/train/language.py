@@ -12,19 +12,21 @@ from torch import Tensor, nn
 from trainyard.job import Job
 from trainyard.train import text, weights
 from trainyard.train.decoder import Decoder
+from trainyard.train.parallel import context, expert, tensor
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.precision import computes
 from trainyard.train.span import span
 from trainyard.train.task import Batch
 
-_INTO_RESIDUAL = ("attention.out.weight", "mlp.down.weight")
+_INTO_RESIDUAL = ("attention.out.weight", "mlp.down.weight", "mlp.experts.down", "mlp.shared.down.weight")
 
 
 class Language:
-    """A `Task`, `Staged` and `Splits`. Outputs are logits (B, T, V), targets (B, T)."""
+    """A `Task`, `Staged`, `Splits` and `Shares`. Outputs are logits (B, T, V), targets (B, T)."""
 
     def __init__(self, job: Job) -> None:
         self.model = job.decoder
+        self.layout, self.seq_len = job.layout, job.recipe.seq_len
         self.seed = job.recipe.seed
         self.dtype = computes(job.recipe)
 
@@ -37,26 +39,48 @@ class Language:
         each, rest = divmod(len(layers), of)
         start = number * each + min(number, rest)
         mine = layers[start : start + each + (number < rest)]
-        return Decoder(self.model, self.dtype, mine, first=number == 0, last=number == of - 1)
+        return Decoder(self.model, self.dtype, mine, self.seq_len, first=number == 0, last=number == of - 1)
+
+    def handed(self, samples: int) -> tuple[Tensor, ...]:
+        """Hidden states: (B, T, D) of this rank's part of each sequence."""
+        parts = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
+        return (torch.empty(samples, self.seq_len // parts, self.model.width, dtype=self.dtype, device="meta"),)
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """tp, ep and cp; refused by layout.check until each is here."""
+        """Over tp, ep and cp. A module then sees fewer positions than a sequence has, and is told which."""
+        layout = meshes.layout
+        if layout.tp > 1:
+            tensor.split(module, meshes)
+        if layout.cp > 1:
+            context.share(module, meshes)
+        expert.split(module, meshes)
+        if layout.cp > 1 or layout.sequence_parallel:
+            places = context.positions(self.seq_len, meshes)
+            cast(Decoder, module).positions = places.to(meshes.world.device_type)
+
+    def share(self, batch: Batch, meshes: Meshes) -> Batch:
+        """This rank's positions of every sequence, inputs and targets alike."""
+        if meshes.layout.cp == 1:
+            return batch
+        places = context.positions(self.seq_len, meshes).to(batch.inputs[0].device)
+        return Batch((batch.inputs[0][:, places],), (batch.targets[0][:, places],))
 
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
         return {f"layers.{name}": block for name, block in cast(Decoder, module).layers.items()}
 
     def draw(self, name: str, shape: torch.Size) -> Tensor:
         """Normal with deviation 0.02, the projections back to the residual stream divided by sqrt(2 * layers) (GPT-2's
-        scheme); norms are one."""
+        scheme); norms are one, biases zero."""
         if len(shape) == 1:
-            return torch.ones(shape)
+            return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
         deviation = 0.02 / (2 * self.model.layers) ** 0.5 if name.endswith(_INTO_RESIDUAL) else 0.02
         return weights.normal(name, shape, self.seed, deviation)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
         """Cross-entropy in nats a token."""
         with span("loss"):
-            return F.cross_entropy(outputs.flatten(0, 1).float(), targets[0].flatten())
+            logits_BTV = tensor.plain(outputs)
+            return tensor.plain(F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets[0].flatten()))
 
 
 class Bytes:

@@ -37,6 +37,17 @@ class Embedding(nn.Embedding):
         return F.embedding(input, self.weight).to(self.computes)
 
 
+class Tied(nn.Module):
+    """The embedding's rows as a head's: y = x W^T. It has no parameter of its own."""
+
+    def __init__(self, embedding: Embedding) -> None:
+        super().__init__()
+        self._of = (embedding,)  # in a tuple it is no child, and has no second name
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self._of[0].weight.to(x.dtype))
+
+
 class RmsNorm(nn.Module):
     """Root-mean-square normalisation over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 

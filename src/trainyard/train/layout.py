@@ -7,7 +7,7 @@ from collections.abc import Collection
 from trainyard import words
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout
-from trainyard.train.rules import context, expert, pipeline, recipe, tensor
+from trainyard.train.rules import context, data, expert, pipeline, recipe, tensor
 
 
 def check(job: Job, axes: Collection[str] = tuple(words.AXES)) -> None:
@@ -22,5 +22,5 @@ def check(job: Job, axes: Collection[str] = tuple(words.AXES)) -> None:
             f"bad layout at $.layout: {', '.join(refused)}, but {job.workload} divides along {', '.join(axes)} only.",
             f"On the same {job.layout.ranks} ranks, {works} works.",
         )
-    for rule in (tensor, context, pipeline, expert, recipe):
+    for rule in (tensor, context, pipeline, expert, data, recipe):
         rule.check(job)

@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import cos, pi
+from typing import Any
 
 import torch
 from torch import nn
 
+from trainyard import plugins
 from trainyard.job import Recipe
 from trainyard.train.clip import mesh_of
+from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.parallel.zero import Zero
+from trainyard.train.rules.data import divides_state
 
-BETAS = (0.9, 0.95)
-WEIGHT_DECAY = 0.1
 FALLS_TO = 0.1
 """Share of the learning rate that is left after `fall_steps`."""
 
 
-def make(parameters: Sequence[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    """One group a mesh: one call updates tensors of one mesh only."""
+def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) -> torch.optim.Optimizer:
+    """Of all parameters of `modules`; under ZeRO-1 each rank keeps the state of its own."""
+    named = [pair for module in modules for pair in module.named_parameters()]
+    plugin = plugins.load("optimizers", recipe.optimizer)
+    if meshes is not None and divides_state(meshes.layout):
+        return Zero(named, meshes.data.get_group("dp_shard"), lambda own: plugin.make(own, recipe))
+    return plugin.make(named, recipe)
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """One parameter group a mesh: one call updates tensors of one mesh only."""
     groups: dict[object, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         groups[mesh_of(parameter)].append(parameter)
-    return torch.optim.AdamW(
-        [{"params": group} for group in groups.values()],
-        lr=recipe.learning_rate,
-        betas=BETAS,
-        weight_decay=WEIGHT_DECAY,
-        fused=recipe.update == "fused",
-        foreach=recipe.update == "foreach",
-    )
+    return [{"params": group} for group in groups.values()]
 
 
 def rate(recipe: Recipe, step: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -22,6 +22,7 @@ class About(NamedTuple):
     seeds: Mapping[str, int]
     parameters: int
     model_flops: int
+    experts: Mapping[str, Sequence[int]] = {}
 
 
 class Training(Protocol):

@@ -72,7 +72,7 @@ def _count(variable: str, default: int) -> int:
 
 
 @contextmanager
-def joined(ranks: Ranks, meet: str | None = None) -> Iterator[None]:
+def joined(ranks: Ranks, meet: str | None = None, timeout: timedelta = TIMEOUT) -> Iterator[None]:
     """Inside, the process group exists and the device is current. `meet`: the URL at which ranks find each other,
     where the environment does not say."""
     if ranks.device.type == "cuda":
@@ -82,7 +82,7 @@ def joined(ranks: Ranks, meet: str | None = None) -> Iterator[None]:
         return
     bound = ranks.device if ranks.device.type == "cuda" else None
     dist.init_process_group(
-        ranks.backend, init_method=meet, rank=ranks.rank, world_size=ranks.world, timeout=TIMEOUT, device_id=bound
+        ranks.backend, init_method=meet, rank=ranks.rank, world_size=ranks.world, timeout=timeout, device_id=bound
     )
     yield
     # Not after an error: the peers may wait in another collective, and the process ends anyway.

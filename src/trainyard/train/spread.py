@@ -7,6 +7,7 @@ weights sharded or replicated (dp). A pipeline does this to each of its stages.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +15,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.job import Job
-from trainyard.train import blocks, weights
-from trainyard.train.parallel import data
+from trainyard.train import blocks, precision, weights
+from trainyard.train.parallel import data, tensor
 from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.parallel.pipeline import Pipeline, stages_of
 from trainyard.train.precision import computes
 from trainyard.train.ranks import Ranks
-from trainyard.train.task import Batch, Splits, Task
+from trainyard.train.rules.data import replicates, shards
+from trainyard.train.task import Batch, Shares, Splits, Staged, Task
 
 
 class Spread:
@@ -28,12 +31,20 @@ class Spread:
     def __init__(self, job: Job, ranks: Ranks, task: Task) -> None:
         self.job, self.ranks, self.task = job, ranks, task
         self.meshes = Meshes(job.layout, ranks.device.type) if ranks.world > 1 else None
+        self.pipeline: Pipeline | None = None
+        if self.meshes is not None and job.layout.pp > 1:
+            stages = self._stages(self.meshes)
+            self.modules = list(stages.values())
+            self.pipeline = Pipeline(job, task, self.meshes.data.get_group("pp"), ranks.device, stages)
+            return
         with torch.device("meta"):
             module = task.module()
         self.modules = [self._placed(module)]
         self.call: nn.Module = module
-        if self.meshes is not None and data.replicates(job.layout):
+        if self.meshes is not None and replicates(job.layout):
             self.call = data.replicate(module, self.meshes)
+        if job.recipe.compile == "whole":
+            self.call.compile()
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -49,21 +60,43 @@ class Spread:
         """How many ranks have a loss of their own that counts as much as any other's."""
         return self.ranks.world // self.job.layout.pp
 
+    def _stages(self, meshes: Meshes) -> dict[int, nn.Module]:
+        """This rank's stages of the pipeline, by their numbers."""
+        layout, task = self.job.layout, cast(Staged, self.task)
+        numbers = stages_of(meshes.data.get_local_rank("pp"), layout, self.job.recipe.schedule)
+        with torch.device("meta"):
+            stages = {number: task.stage(number, layout.pp * layout.interleave) for number in numbers}
+        return {number: self._placed(stage) for number, stage in stages.items()}
+
     def _placed(self, module: nn.Module) -> nn.Module:
         """One stage, or all of the model: split, prepared, sharded, filled."""
         layout, recipe = self.job.layout, self.job.recipe
         if self.meshes is not None and isinstance(self.task, Splits):
             self.task.split(module, self.meshes)
         parts = self.task.blocks(module)
+        precision.prepare(parts.values(), recipe)
         blocks.prepare(parts, recipe)
-        if self.meshes is not None and not data.replicates(layout):
-            data.shard(module, parts.values(), self.meshes, computes(recipe))
-        module.to_empty(device=self.ranks.device)
+        if self.meshes is not None and shards(layout):
+            data.shard(module, parts.values(), self.meshes, computes(recipe), recipe.offload)
+        module.to_empty(device="cpu" if recipe.offload else self.ranks.device)
         weights.fill(module, self.task.draw)
+        for part in module.modules():
+            for name, buffer in part.named_buffers(recurse=False):
+                setattr(part, name, buffer.to(self.ranks.device))  # is never offloaded
         return module
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """This rank's mean loss over the micro-batches of its share; the gradients stay in the parameters."""
+        if self.meshes is not None and isinstance(self.task, Shares):
+            batch = self.task.share(batch, self.meshes)
+        with tensor.around_loss(self.job.layout):
+            loss = self._forward_backward(batch)
+        tensor.settle(self.parameters)
+        return loss
+
+    def _forward_backward(self, batch: Batch) -> Tensor:
+        if self.pipeline is not None:
+            return self.pipeline.forward_backward(batch)
         total = torch.zeros((), device=self.ranks.device)
         micro = batch.split(self.job.accumulate)
         for number, part in enumerate(micro, start=1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -74,10 +74,23 @@ class Splits(Protocol):
 
 
 @runtime_checkable
+class Shares(Protocol):
+    """A task whose samples can be cut, since a model's parts on other ranks see the rest of them (cp)."""
+
+    def share(self, batch: Batch, meshes: Meshes) -> Batch:
+        """This rank's part of every sample; the losses of the parts count alike."""
+        ...
+
+
+@runtime_checkable
 class Staged(Protocol):
     """A task whose model can be cut into pipeline stages: each a module with the whole model's names."""
 
     def stage(self, number: int, of: int) -> nn.Module: ...
+
+    def handed(self, samples: int) -> tuple[Tensor, ...]:
+        """What a stage hands to the next on this rank: the shapes and dtypes, as tensors on the meta device."""
+        ...
 
 
 @runtime_checkable
@@ -86,4 +99,22 @@ class Counts(Protocol):
 
     def after_step(self) -> None:
         """Called on every rank after the optimizer's step."""
+        ...
+
+
+@runtime_checkable
+class Weighs(Protocol):
+    """A module with losses of its own, which no one reports: their gradients join those of the loss."""
+
+    def weigh(self, share: float) -> None:
+        """Called before a step. `share`: what each micro-batch's loss is multiplied by."""
+        ...
+
+
+@runtime_checkable
+class Tallies(Protocol):
+    """A module that can say what it counted."""
+
+    def tallies(self) -> Mapping[str, Sequence[int]]:
+        """Of the last step, over the global batch: tokens of each expert, by layer."""
         ...

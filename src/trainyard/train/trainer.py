@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TypeVar
+
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from trainyard.job import Job
 from trainyard.train import clip, optimizer, weights
+from trainyard.train.loader import Loader
 from trainyard.train.outcome import About, Outcome
 from trainyard.train.ranks import Ranks
+from trainyard.train.rules import device
+from trainyard.train.scaling import Scaling
 from trainyard.train.span import span
 from trainyard.train.spread import Spread
-from trainyard.train.task import Batch, Counts, Samples, Task
+from trainyard.train.task import Batch, Counts, Samples, Tallies, Task, Weighs
+
+Kind = TypeVar("Kind")
 
 CLIP = 1.0
 """The global gradient norm is brought down to this."""
@@ -28,33 +39,41 @@ class Trainer:
         self.ranks = ranks
         self.samples = samples
         self.model_flops = model_flops
+        device.check(job.recipe, ranks.vendor)
+        self.scaling = Scaling(job)
+        task.loss = self.scaling.over(task.loss)  # in one place, whoever asks for the loss
         self.spread = Spread(job, ranks, task)
-        self.optimizer = optimizer.make(self.spread.parameters, job.recipe)
+        self.loader = Loader(job, samples, self.spread.batch_rank)
+        self.optimizer = optimizer.make(self.spread.modules, job.recipe, self.spread.meshes)
         self.initial = weights.digest(self.spread.modules, self.spread.meshes)
 
     def __call__(self, step: int) -> Outcome:
         batch = self._data(step)
         self.optimizer.zero_grad()
+        for part in self._parts(Weighs):
+            part.weigh(self.scaling.factor / self.job.accumulate)
         loss = self.spread.forward_backward(batch)
         parameters = self.spread.parameters
-        norm = clip.total_norm(parameters, self.spread.meshes)
-        clip.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0))
-        optimizer.set_rate(self.optimizer, self.job.recipe, step)
-        self.optimizer.step()
-        for module in self.spread.modules:
-            for part in module.modules():
-                if isinstance(part, Counts):
-                    part.after_step()
+        factor = self.scaling.factor
+        norm = clip.total_norm(parameters, self.spread.meshes) / factor
+        if self.scaling.passes(norm):
+            clip.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0) / factor)
+            optimizer.set_rate(self.optimizer, self.job.recipe, step)
+            self.optimizer.step()
+        for part in self._parts(Counts):
+            part.after_step()
         if self.ranks.world > 1:
             dist.all_reduce(loss)
-        return Outcome(loss.item() / self.spread.loss_ranks, norm.item())
+        return Outcome(loss.item() / factor / self.spread.loss_ranks, norm.nan_to_num(nan=inf, posinf=inf).item())
+
+    def _parts(self, kind: type[Kind]) -> list[Kind]:
+        """The modules within the model that are of a kind."""
+        return [part for module in self.spread.modules for part in module.modules() if isinstance(part, kind)]
 
     def _data(self, step: int) -> Batch:
         """This rank's samples of the step, on the device."""
-        share = self.job.batch // self.job.layout.batch_ranks
-        first = self.spread.batch_rank * share
         with span("wait_for_batch"):
-            return self.samples.batch(step, range(first, first + share)).to(self.ranks.device)
+            return self.loader(step).to(self.ranks.device)
 
     def about(self) -> About:
         digests = {"text": self.samples.sha256}
@@ -65,4 +84,22 @@ class Trainer:
             digests["weights"] = f"none: they are larger than {weights.DIGEST_CAP / 1e9:.0f} GB"
         seed = self.job.recipe.seed
         parameters = weights.count(self.spread.modules, self.spread.meshes)
-        return About(self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops)
+        experts = {name: tokens for part in self._parts(Tallies) for name, tokens in part.tallies().items()}
+        return About(
+            self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, experts
+        )
+
+    # What a checkpoint keeps; train/checkpoint/state.py says how it is asked for.
+
+    def modules(self) -> Sequence[nn.Module]:
+        return self.spread.modules
+
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        return [self.optimizer]
+
+    def numbers(self) -> Mapping[str, float]:
+        """Of the loss's scale; learning rate and samples follow from the step."""
+        return self.scaling.state()
+
+    def set_numbers(self, numbers: Mapping[str, float]) -> None:
+        self.scaling.restore(numbers)

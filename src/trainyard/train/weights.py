@@ -18,9 +18,11 @@ DIGEST_CAP = 2 * 10**9
 
 
 def fill(module: nn.Module, draw: Callable[[str, torch.Size], Tensor]) -> None:
-    """Draws every parameter and kept buffer whole on the host, and keeps this rank's shard."""
+    """Draws every parameter and kept buffer whole on the host, and keeps this rank's shard. Other buffers are zero."""
     kept = module.state_dict(keep_vars=True)
     with torch.no_grad():
+        for buffer in module.buffers():
+            buffer.zero_()
         for name, values in kept.items():
             whole = draw(name, values.shape).to(values.device)
             if isinstance(values, DTensor):
@@ -58,5 +60,7 @@ def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
 
 
 def _sha256(parameter: Tensor) -> str:
-    whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+    whole = parameter
+    if isinstance(parameter, DTensor):
+        whole = parameter.to(parameter.device_mesh.device_type).full_tensor()  # where it can be gathered, if offloaded
     return hashlib.sha256(whole.detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()

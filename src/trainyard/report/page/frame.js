@@ -5,6 +5,9 @@ function hero() {
   content.append(el("div", { class: "hero" },
     el("div", { class: "sentence" }, el("h1", {}, view.title), el("p", {}, view.subtitle, " ", ...chips.flatMap((chip) => [chip, " "]))),
     el("dl", { class: "figures" }, ...view.figures.map(figure))));
+  for (const { label, value, unit, worked } of view.figures) {
+    if (worked) content.append(el("p", { class: "worked" }, `${label} ${value} ${unit} = ${worked}`));
+  }
   if (view.warnings.length) {
     content.append(el("aside", { class: "warnings", role: "note", "aria-label": "Warnings" }, ...view.warnings.map((warning) => el("p", {}, warning))));
   }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainyard.job import Layout
+
+# It warns of a gathering over two axes one after the other: only whole weights are gathered so, outside the step.
+logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 
 class Meshes:
@@ -20,27 +25,32 @@ class Meshes:
         self.layout = layout
         self.world = init_device_mesh(device_type, (layout.ranks,), mesh_dim_names=("world",))
 
+    def _view(self, **axes: int) -> DeviceMesh:
+        """The ranks by `axes`, name to size. The backend is named, though it is the world's: without that, torch gives
+        an axis that holds all ranks the world's own group, which no profile can tell from any other use of it."""
+        backend = dist.get_backend()
+        return self.world._unflatten(0, tuple(axes.values()), tuple(axes), dict.fromkeys(axes, backend))
+
     @cached_property
     def data(self) -> DeviceMesh:
         """pp, dp_replicate, dp_shard (with cp: weights are sharded over both), tp."""
         lay = self.layout
-        shard = "dp_shard_cp" if lay.cp > 1 else "dp_shard"
-        sizes = (lay.pp, lay.dp_replicate, lay.dp_shard * lay.cp, lay.tp)
-        return self.world._unflatten(0, sizes, ("pp", "dp_replicate", shard, "tp"))
+        return self._view(
+            pp=lay.pp, dp_replicate=lay.dp_replicate, **{self.shard_name: lay.dp_shard * lay.cp}, tp=lay.tp
+        )
 
     @cached_property
     def sequence(self) -> DeviceMesh:
         """pp, dp_replicate, dp_shard, cp, tp: each alone."""
         lay = self.layout
-        sizes = (lay.pp, lay.dp_replicate, lay.dp_shard, lay.cp, lay.tp)
-        return self.world._unflatten(0, sizes, ("pp", "dp_replicate", "dp_shard", "cp", "tp"))
+        return self._view(pp=lay.pp, dp_replicate=lay.dp_replicate, dp_shard=lay.dp_shard, cp=lay.cp, tp=lay.tp)
 
     @cached_property
     def experts(self) -> DeviceMesh:
         """pp, dp_replicate, dp_shard and cp without what experts borrow, ep, tp."""
         lay = self.layout
-        sizes = (lay.pp, lay.dp_replicate, lay.dp_shard * lay.cp // lay.ep, lay.ep, lay.tp)
-        return self.world._unflatten(0, sizes, ("pp", "dp_replicate", "dp_shard_ep", "ep", "tp"))
+        rest = lay.dp_shard * lay.cp // lay.ep
+        return self._view(pp=lay.pp, dp_replicate=lay.dp_replicate, dp_shard_ep=rest, ep=lay.ep, tp=lay.tp)
 
     @property
     def replicate_shard(self) -> DeviceMesh:

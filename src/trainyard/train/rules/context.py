@@ -3,10 +3,49 @@
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job
+from trainyard.job import Job, Model
 
 
 def check(job: Job) -> None:
     """Raises `BadJob` with the arithmetic and the nearest layout that works."""
-    if job.layout.cp > 1:
-        raise BadJob(f"cp = {job.layout.cp} at $.layout, but no sequence is split over ranks.", "Use cp = 1.")
+    layout = job.layout
+    if layout.cp == 1 or job.model is None:
+        return
+    _check_sequence(job)
+    if layout.cp_method == "ulysses":
+        _check_heads(job)
+    if layout.cp_method == "ring":
+        _check_widths(job.model)
+
+
+def _check_sequence(job: Job) -> None:
+    layout, length = job.layout, job.recipe.seq_len
+    chunks = layout.cp if layout.cp_method == "ulysses" else 2 * layout.cp
+    if length % chunks:
+        why = "one chunk" if layout.cp_method == "ulysses" else "an early and a late chunk, so that all have equal work"
+        raise BadJob(
+            f"cp = {layout.cp} at $.layout: seq_len {length} % {chunks} chunks = {length % chunks}, but with "
+            f"{layout.cp_method} each rank has {why}.",
+            f"Use seq_len = {max(1, round(length / chunks)) * chunks}.",
+        )
+
+
+def _check_widths(model: Model) -> None:
+    keys = model.head_dim + model.rope_dim
+    if model.kv_rank and model.value_dim > keys:
+        raise BadJob(
+            f"cp_method = 'ring' at $.layout: values have {model.value_dim} channels, keys head_dim {model.head_dim} + "
+            f"rope_dim {model.rope_dim} = {keys}, but the fused kernels that tell the log-sum-exp take none wider.",
+            "Use cp_method = 'all_gather'.",
+        )
+
+
+def _check_heads(job: Job) -> None:
+    layout, heads = job.layout, job.decoder.heads
+    if heads % (layout.tp * layout.cp):
+        by_tp = f" * tp {layout.tp}" * (layout.tp > 1)
+        raise BadJob(
+            f"cp_method = 'ulysses' at $.layout: heads {heads} % (cp {layout.cp}{by_tp}) = "
+            f"{heads % (layout.tp * layout.cp)}, but each rank attends with a whole and equal number of heads.",
+            "Use cp_method = 'all_gather', which divides no heads.",
+        )

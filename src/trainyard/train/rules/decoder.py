@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job
+from trainyard.job import Job, Model
 
 BYTES = 256
 """Token ids that byte-level text uses; a larger vocabulary leaves the rest unused."""
@@ -12,11 +12,36 @@ BYTES = 256
 def check(job: Job) -> None:
     """Raises `BadJob` with the reason and the nearest model that works."""
     model = job.decoder
-    if model.experts:
-        raise BadJob(f"experts = {model.experts} at $.model, but this decoder is dense.", "Use experts = 0.")
     if model.vocab < BYTES:
         raise BadJob(
             f"vocab = {model.vocab} at $.model, but a byte has {BYTES} values: "
             f"{BYTES} - {model.vocab} = {BYTES - model.vocab} would have no row.",
             f"Use vocab = {BYTES} or more.",
         )
+    if model.kv_rank:
+        _check_latent(model)
+    if model.experts:
+        _check_experts(model)
+
+
+def _check_latent(model: Model) -> None:
+    if model.position != "rope":
+        raise BadJob(
+            f"position = {model.position!r} at $.model, but latent attention (kv_rank = {model.kv_rank}) has "
+            f"rope_dim = {model.rope_dim} channels to turn.",
+            "Use position = 'rope'.",
+        )
+    if model.bias != "none":
+        raise BadJob(f"bias = {model.bias!r} at $.model, but latent attention has none.", "Use bias = 'none'.")
+    if model.qk_norm:
+        raise BadJob(
+            "qk_norm = true at $.model, but latent attention norms the latents that queries and keys come from.",
+            "Use qk_norm = false.",
+        )
+
+
+def _check_experts(model: Model) -> None:
+    if model.mlp != "swiglu":
+        raise BadJob(f"mlp = {model.mlp!r} at $.model, but experts are SwiGLU.", "Use mlp = 'swiglu', or experts = 0.")
+    if model.bias == "all":
+        raise BadJob("bias = 'all' at $.model, but experts have none.", "Use bias = 'qkv' or 'none', or experts = 0.")

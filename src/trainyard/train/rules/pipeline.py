@@ -1,12 +1,128 @@
-"""When pipeline parallelism cannot be. No torch here."""
+"""When pipeline parallelism cannot be. No torch here.
+
+The numbers are those that torch.distributed.pipelining (2.13) asks of its schedules; a test holds the two together.
+"""
 
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job
+from trainyard.job import Job, Layout, Model, Recipe
+
+ONE_STAGE = ("gpipe", "1f1b")
+"""Schedules of one stage a rank."""
+V_SHAPED = ("zbv", "dualpipev")
+"""Schedules of two stages a rank: down the ranks and back up, so that the first rank has the first and the last."""
+SPLITS_BACKWARD = ("zero_bubble", *V_SHAPED)
+"""Schedules that take the gradients of a stage's weights later than those of its inputs."""
 
 
 def check(job: Job) -> None:
     """Raises `BadJob` with the arithmetic and the nearest layout that works."""
-    if job.layout.pp > 1:
-        raise BadJob(f"pp = {job.layout.pp} at $.layout, but no layer is placed on another rank.", "Use pp = 1.")
+    layout, schedule = job.layout, job.recipe.schedule
+    if layout.pp == 1:
+        _check_alone(layout, schedule)
+        return
+    if schedule == "none":
+        raise BadJob(
+            f"pp = {layout.pp} at $.layout, but schedule = 'none' at $.recipe: nothing says in which order stages run.",
+            f"Use schedule = '{'1f1b' if job.accumulate >= layout.pp else 'gpipe'}'.",
+        )
+    _check_interleave(layout, schedule)
+    _check_micro_batches(job)
+    if schedule in SPLITS_BACKWARD:
+        _check_backward(job.recipe)
+    if job.model is not None:
+        _check_tied(job.model)
+        enough(job.model.layers, "layers", layout)
+
+
+def _check_alone(layout: Layout, schedule: str) -> None:
+    if schedule != "none":
+        raise BadJob(
+            f"schedule = {schedule!r} at $.recipe, but pp = 1 at $.layout: there is one stage.",
+            "Use schedule = 'none', or pp = 2 or more.",
+        )
+    if layout.interleave > 1:
+        raise BadJob(
+            f"interleave = {layout.interleave} at $.layout, but pp = 1: there is one stage.",
+            "Use interleave = 1, or pp = 2 or more.",
+        )
+
+
+def _check_interleave(layout: Layout, schedule: str) -> None:
+    only = 1 if schedule in ONE_STAGE else 2 if schedule in V_SHAPED else layout.interleave
+    if layout.interleave != only:
+        raise BadJob(
+            f"interleave = {layout.interleave} at $.layout, but schedule = {schedule!r} runs {only} "
+            f"stage{'s' * (only > 1)} a rank.",
+            f"Use interleave = {only}, or schedule = 'interleaved'.",
+        )
+
+
+def _check_micro_batches(job: Job) -> None:
+    layout, recipe = job.layout, job.recipe
+    works = nearest_count(recipe.schedule, layout.pp, job.accumulate)
+    if job.accumulate == works:
+        return
+    if recipe.schedule in ("1f1b", "dualpipev"):
+        why = f"takes at least one for each of {layout.pp} * interleave {layout.interleave} = {works} stages"
+    else:
+        rounds = job.accumulate // layout.pp
+        why = f"runs them in {job.accumulate} // pp {layout.pp} = {rounds} rounds of equal size"
+    # tokens_per_step = seq_len * microbatch * ranks of data * micro-batches
+    tokens = recipe.tokens_per_step // job.accumulate * works
+    raise BadJob(
+        f"{job.accumulate} micro-batches a step at $.recipe (tokens_per_step {recipe.tokens_per_step:,} / (seq_len "
+        f"{recipe.seq_len} * microbatch {recipe.microbatch} * data-parallel ranks {layout.batch_ranks})), but "
+        f"schedule = {recipe.schedule!r} {why}.",
+        f"Use tokens_per_step = {tokens}, for {works}, or schedule = "
+        f"'{'gpipe' if recipe.schedule == '1f1b' else 'looped_bfs'}', which takes any number.",
+    )
+
+
+def nearest_count(schedule: str, pp: int, count: int) -> int:
+    """The number of micro-batches nearest to `count` that the schedule takes."""
+    if schedule == "1f1b":
+        return max(count, pp)
+    if schedule == "dualpipev":
+        return max(count, 2 * pp)
+    if schedule in ("interleaved", "zero_bubble"):
+        return count - count % max(1, count // pp)
+    return count
+
+
+def _check_backward(recipe: Recipe) -> None:
+    splits = f"schedule = {recipe.schedule!r}, which takes the gradients of weights apart from those of inputs"
+    if recipe.compile:
+        raise BadJob(
+            f"compile at $.recipe with {splits}: the backward pass of compiled code is one piece.",
+            "Use compile = false, or schedule = 'interleaved'.",
+        )
+    if recipe.remat != "none":
+        raise BadJob(
+            f"remat = {recipe.remat!r} at $.recipe with {splits}: torch then computes a block again for its inputs "
+            "and once more for each of its weights (1 + 9 = 10 times for one of 9).",
+            "Use remat = 'none', or schedule = 'interleaved'.",
+        )
+
+
+def _check_tied(model: Model) -> None:
+    if model.tied:
+        raise BadJob(
+            "tied = true at $.model, but a pipeline has the embedding in its first stage and the head in its last: "
+            "two copies, whose gradients no schedule adds.",
+            "Use tied = false, or pp = 1.",
+        )
+
+
+def enough(count: int, what: str, layout: Layout) -> None:
+    """Each stage has one of `count` blocks or more; `what` they are called."""
+    stages = layout.pp * layout.interleave
+    if layout.pp == 1 or count >= stages:
+        return
+    pp = max(1, count // layout.interleave)
+    raise BadJob(
+        f"pp {layout.pp} * interleave {layout.interleave} = {stages} stages at $.layout, but the model has {count} "
+        f"{what}: {stages - count} would be empty.",
+        f"Use pp = {pp}." if pp > 1 else f"Use {stages} {what}, or pp = 1.",
+    )

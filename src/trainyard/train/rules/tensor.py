@@ -2,11 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trainyard.errors import BadJob
-from trainyard.job import Job
+from trainyard.job import Job, Layout, Model
 
 
 def check(job: Job) -> None:
     """Raises `BadJob` with the arithmetic and the nearest layout that works."""
-    if job.layout.tp > 1:
-        raise BadJob(f"tp = {job.layout.tp} at $.layout, but no matrix is split over ranks.", "Use tp = 1.")
+    layout, model = job.layout, job.model
+    if layout.tp == 1:
+        _check_alone(layout)
+        return
+    if model is None:
+        return
+    _check_known(model, layout)
+    parts = {"heads": model.heads, "kv_heads": model.kv_heads, "ffn": model.ffn, "vocab": model.vocab}
+    for name, size in parts.items():
+        if size % layout.tp:
+            raise BadJob(
+                f"tp = {layout.tp} at $.layout: {name} {size:,} % tp {layout.tp} = {size % layout.tp}, but each rank has "
+                f"a whole and equal number of {_COUNTED[name]}.",
+                _nearest(parts, layout.tp),
+            )
+    _check_sequence(job)
+
+
+_COUNTED: Mapping[str, str] = {
+    "heads": "query heads",
+    "kv_heads": "key/value heads",
+    "ffn": "columns of the MLP",
+    "vocab": "rows of the embedding",
+}
+
+
+def _nearest(parts: Mapping[str, int], tp: int) -> str:
+    """The widest split, not wider than `tp`, that every part allows."""
+    works = next(ways for ways in range(tp, 0, -1) if not any(size % ways for size in parts.values()))
+    return f"Use tp = {works}."
+
+
+def _check_alone(layout: Layout) -> None:
+    for field in ("sequence_parallel", "loss_parallel"):
+        if getattr(layout, field):
+            raise BadJob(
+                f"{field} = true at $.layout, but tp = 1: there are no ranks of tp to split over.",
+                f"Use {field} = false, or tp = 2 or more.",
+            )
+
+
+def _check_known(model: Model, layout: Layout) -> None:
+    if model.experts:
+        raise BadJob(
+            f"tp = {layout.tp} at $.layout with experts = {model.experts} at $.model, but experts' matrices are not "
+            "split.",
+            f"Use tp = 1, and ep = {layout.tp} to divide the experts.",
+        )
+    if model.kv_rank:
+        raise BadJob(
+            f"tp = {layout.tp} at $.layout with kv_rank = {model.kv_rank} at $.model, but all heads share the latent "
+            "and the key that turns: no rank has the whole gradient of theirs.",
+            f"Use tp = 1, and dp_shard = {layout.dp_shard * layout.tp}.",
+        )
+
+
+def _check_sequence(job: Job) -> None:
+    layout, length = job.layout, job.recipe.seq_len
+    if layout.sequence_parallel and length % (layout.cp * layout.tp):
+        by_cp = f" * cp {layout.cp}" * (layout.cp > 1)
+        ways = layout.cp * layout.tp
+        raise BadJob(
+            f"sequence_parallel = true at $.layout: seq_len {length} % (tp {layout.tp}{by_cp}) = {length % ways}, but "
+            "each rank has a whole and equal number of positions.",
+            f"Use seq_len = {max(1, round(length / ways)) * ways}, or sequence_parallel = false.",
+        )
+    if job.decoder.position == "learned" and length % layout.tp:
+        raise BadJob(
+            f"tp = {layout.tp} at $.layout with learned positions: seq_len {length} % tp {layout.tp} = "
+            f"{length % layout.tp}, but each rank has a whole and equal number of their rows.",
+            f"Use seq_len = {max(1, round(length / layout.tp)) * layout.tp}.",
+        )

@@ -1,0 +1,141 @@
+"""`python -m benchmarks.checkpoint`: what a step waits for when its state is saved, in one process; then the losses of a
+training saved on four ranks and gone on with on four, two and one.
+
+Sync and async saves take turns, so that both meet the same machine; the ratio is of their medians. Beside it stands what
+async saves cost the steps that run while files are written, which share the cores with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from trainyard import plugins, units
+from trainyard.job import Checkpoint, Job, Layout, Model, Recipe
+from trainyard.train.checkpoint.shelf import Shelf
+
+_TEXT = str(Path(plugins.__file__).parent / "words.py")
+_TINY = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+_SAVED, _UNTIL = 2, 6
+
+
+def a_job(model: Model, layout: Layout | None = None, every: int = 0) -> Job:
+    recipe = Recipe(seq_len=32, tokens_per_step=256, learning_rate=1e-2, text=_TEXT)
+    return Job(model=model, layout=layout or Layout(), recipe=recipe, checkpoint=Checkpoint(every=every, keep=1))
+
+
+def stalls(width: int, saves: int) -> None:
+    import torch
+
+    from trainyard.train import ranks
+    from trainyard.train.checkpoint.saver import Saver
+
+    here = ranks.find(ranks.vendor_here())
+    model = Model(layers=4, width=width, ffn=4 * width, heads=8, kv_heads=8, head_dim=width // 8)
+    plain = a_job(model)
+    training = plugins.load("workloads", "transformer").build(plain, here.vendor)
+    found: dict[str, list[float]] = {"sync": [], "async": [], "step": [], "step while writing": []}
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TRAINYARD_STORE")) as folder:
+        saver = Saver(Path(folder), plain, here, training)
+        step = 0
+        for number in range(saves + 1):  # the first of each is warm-up
+            for mode in ("sync", "async"):
+                training(step)
+                before = saver.stalled_ns
+                saver.job = Job(**{**_fields(plain), "checkpoint": Checkpoint(every=1, keep=1, mode=mode)})
+                saver.after(step)
+                if number:
+                    found[mode].append((saver.stalled_ns - before) / 1e6)
+                began = time.perf_counter()
+                training(step + 1)
+                if number:
+                    which = "step while writing" if mode == "async" else "step"
+                    found[which].append((time.perf_counter() - began) * 1e3)
+                step += 2
+                saver.save_now(saver.saved)  # what is in flight ends before the next is timed
+        size = sum(file.bytes for file in Shelf(Path(folder)).read(saver.saved).files.values())
+        saver.close()
+    where = (
+        torch.cuda.get_device_name() if here.device.type == "cuda" else f"{torch.get_num_threads()} threads of a CPU"
+    )
+    print(f"state {units.show_size(size)}, one rank, {where}, {saves} saves of each kind")
+    for what, values in found.items():
+        print(f"  {what:20} {median(values):9.1f} ms  ({min(values):.1f} to {max(values):.1f})")
+    print(f"  async / sync         {100 * median(found['async']) / median(found['sync']):9.1f} %")
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in job.__struct_fields__}
+
+
+def losses() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        whole = _trained(a_job(_TINY, Layout(dp_shard=4), every=3), folder)
+        shutil.rmtree(Shelf(Path(folder)).folder(_UNTIL - 1))
+        print(
+            f"\nsaved on 4 ranks after step {_SAVED}; losses of the steps after it, and the largest relative difference"
+        )
+        print(f"  {'never interrupted':20} {_show(whole[_SAVED + 1 :])}")
+        for ranks in (4, 2, 1):
+            rest = _trained(a_job(_TINY, Layout(dp_shard=ranks)), folder)
+            worst = max(abs(one - other) / other for one, other in zip(rest, whole[_SAVED + 1 :]))
+            print(f"  {f'gone on with on {ranks}':20} {_show(rest)}  {worst:.1e}")
+
+
+def _show(values: list[float]) -> str:
+    return "  ".join(f"{value:.8f}" for value in values)
+
+
+def _trained(job: Job, run: str) -> list[float]:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainyard.train.trainer", "trainyard.train.checkpoint.saver"])
+    told = context.SimpleQueue()
+    with tempfile.TemporaryDirectory() as meet:
+        ranks = [context.Process(target=_rank, args=(job, rank, run, meet, told)) for rank in range(job.layout.ranks)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join()
+    return told.get()
+
+
+def _rank(job: Job, rank: int, run: str, meet: str, told: Any) -> None:
+    import torch
+
+    from trainyard.train import ranks
+    from trainyard.train.checkpoint.saver import Saver
+
+    torch.set_num_threads(1)
+    world = str(job.layout.ranks)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=world, LOCAL_WORLD_SIZE=world)
+    here = ranks.find("cpu")
+    with ranks.joined(here, f"file://{meet}/meet"):
+        training = plugins.load("workloads", job.workload).build(job, "cpu")
+        saver = Saver(Path(run), job, here, training)
+        found: list[float] = []
+        for step in range(saver.resume(), _UNTIL):
+            found.append(training(step).loss)
+            saver.after(step)
+        saver.close()
+        if rank == 0:
+            told.put(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--width", type=int, default=512, help="of the model that is saved; state grows as its square")
+    parser.add_argument("--saves", type=int, default=7)
+    given = parser.parse_args()
+    stalls(given.width, given.saves)
+    losses()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""`python -m trainyard.launch.supervisor SPEC.json PARENT`: starts a job's agents, and keeps the job running.
+
+A process of its own, so that the one a user talks to never imports torch and can kill all of it. It owns the store
+that the agents meet in, and makes one for the ranks of each generation: no agent's death closes one.
+SIGTERM asks the job to save and leave; SIGINT ends it at once.
+Exit codes: 0 all ranks ended well; 4 something died and could not be started again, and failure.json beside the SPEC
+says what; 75 the job was asked to leave and did.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from trainyard.launch import life, talk
+from trainyard.launch.failure import Failure, tail, write
+from trainyard.launch.life import SUPERVISOR, Diary
+from trainyard.launch.nursery import Nursery
+from trainyard.launch.orphan import die_with_parent
+from trainyard.launch.spec import FILE, Spec
+from trainyard.launch.supervision import Now, Supervision
+
+_TURN_S = 0.05
+_PARTING_S = 3.0
+_STILLBORN = 3
+"""So many agents of a node may end without a word, one after the other, before the job is given up."""
+
+
+class Store:
+    """The supervisor's own store, and one more for each generation's ranks. Each runs in a thread."""
+
+    def __init__(self, host: str, listening: socket.socket) -> None:
+        self._host = host
+        self._own: Any = self._new_at(listening)
+        self._ranks: Any = None
+
+    def _new_at(self, listening: socket.socket) -> Any:
+        from torch._C._distributed_c10d import TCPStore
+
+        port = listening.getsockname()[1]
+        return TCPStore(
+            self._host, port, None, True, timedelta(seconds=20), wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )  # fmt: skip
+
+    def for_ranks(self) -> int:
+        """The port of a new one; that of the generation before is closed."""
+        self._ranks = self._new_at(listen(self._host, 0))
+        return self._ranks.port
+
+    def tell(self, plan: talk.Plan) -> None:
+        self._own.set(talk.PLAN, msgspec.json.encode(plan).decode())
+
+    def said(self, nodes: int) -> dict[int, talk.Says]:
+        keys = {node: talk.key(node) for node in range(nodes)}
+        there = [node for node in keys if self._own.check([keys[node]])]
+        return {node: msgspec.json.decode(self._own.get(keys[node]), type=talk.Says) for node in there}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises `OSError` where another program listens."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(512)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def now() -> Now:
+    return Now(time.monotonic(), time.time_ns())
+
+
+def stacks(logs: Path) -> dict[int, str]:
+    """Rank -> what faulthandler wrote of it."""
+    found: dict[int, str] = {}
+    for path in logs.glob("rank*.stacks"):
+        if match := re.fullmatch(r"rank(\d+)\.stacks", path.name):
+            found[int(match[1])] = path.read_text("utf-8", "replace")
+    return found
+
+
+def attempts(folder: Path) -> int:
+    """How many there were before, of a run that is gone on with."""
+    return max((event.attempt + 1 for event in life.read(folder) if event.what == "launched"), default=0)
+
+
+def main(path: Path, parent: int) -> int:
+    die_with_parent(parent, signal.SIGKILL)
+    spec = msgspec.json.decode(path.read_bytes(), type=Spec)
+    folder = path.parent
+    (folder / "logs").mkdir(exist_ok=True)
+    try:
+        listening = listen(spec.host, spec.port)
+    except OSError as error:
+        words = f"the ranks cannot meet at {spec.host}:{spec.port}: {(error.strerror or str(error)).lower()}"
+        write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=words))
+        return 4
+    spec = replace(spec, port=listening.getsockname()[1])
+    met = folder / f".{FILE}.met"
+    met.write_bytes(msgspec.json.encode(spec))
+    met.replace(path)
+    asked: list[int] = []
+
+    def note(sign: int, _: FrameType | None) -> None:
+        asked.append(sign)
+
+    began = now()
+    for name in spec.preload:
+        with suppress(ImportError):  # the rank will say what it lacks
+            importlib.import_module(name)
+    from trainyard.launch import elastic
+
+    def agent(node: int, nursery: int) -> int:
+        listening.close()
+        log = os.open(folder / "logs" / f"agent{node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        return elastic.main(path, node, nursery)
+
+    nursery = Nursery(agent)
+    signal.signal(signal.SIGTERM, note)
+    try:
+        store = Store(spec.host, listening)
+        job = Supervision(spec, began, store.for_ranks, lambda: stacks(folder / "logs"), attempts(folder))
+        return Keeper(job, store, nursery, folder).follow(asked)
+    finally:
+        nursery.end()
+
+
+class Keeper:
+    """Passes on between what was concluded and the processes that it is about."""
+
+    def __init__(self, job: Supervision, store: Store, nursery: Nursery, folder: Path) -> None:
+        self.job, self.store, self.nursery, self.folder = job, store, nursery, folder
+        self.diary = Diary(folder, SUPERVISOR)
+        spec = job.spec
+        self.own = range(spec.nodes if spec.started < 0 else spec.started)
+        self._lives: dict[int, str] = {}
+        self._stillborn = dict.fromkeys(self.own, 0)
+        self._told = -1
+
+    def follow(self, asked: list[int]) -> int:
+        """Until the job is over. `asked`: signals that came."""
+        for node in self.own:
+            self.nursery.start(node)
+        job = self.job
+        while job.result is None:
+            self._tell()
+            said = self.store.said(job.spec.nodes)
+            job.hear(now(), said)
+            self._bury(said)
+            if asked:
+                asked.clear()
+                job.notice(now())
+            job.look(now())
+            for node in job.lost & set(self.own):
+                self.nursery.kill(node)
+            job.lost.clear()
+            while job.events:
+                self.diary.add(job.events.pop(0))
+            if job.plan.serial == self._told:
+                time.sleep(_TURN_S)
+        self._tell()
+        if job.failure:
+            write(self.folder, job.failure)
+        self._part()
+        return job.result
+
+    def _tell(self) -> None:
+        if self.job.plan.serial > self._told:
+            self.store.tell(self.job.plan)
+            self._told = self.job.plan.serial
+
+    def _bury(self, said: Mapping[int, talk.Says]) -> None:
+        """An agent that has ended is followed by another one, as long as they come to speak."""
+        for node in self.nursery.ended():
+            self.job.gone(node)
+            life = said[node].life if node in said else ""
+            spoke = life != self._lives.get(node, "")
+            self._lives[node] = life
+            self._stillborn[node] = 0 if spoke else self._stillborn[node] + 1
+            if self._stillborn[node] < _STILLBORN:
+                self.nursery.start(node)
+            else:
+                words = tail(self.folder / "logs" / f"agent{node}.log")
+                self.job.abort(now(), f"the agent of node {node} does not start: {words}")
+
+    def _part(self) -> None:
+        """The agents hear that the job is over; who does not is killed with the nursery."""
+        until, left = time.monotonic() + _PARTING_S, len(self.own)
+        while left > 0 and time.monotonic() < until:
+            left -= len(self.nursery.ended())
+            time.sleep(_TURN_S / 5)
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

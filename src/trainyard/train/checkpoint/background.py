@@ -1,0 +1,41 @@
+"""A thread that does one thing after the other, while training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+
+class Background:
+    """One thread for all of a rank's saves, begun with the first. It does not keep the process from ending."""
+
+    def __init__(self) -> None:
+        self._waiting: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def do(self, work: Callable[[], Any]) -> Future[Any]:
+        """What it returns or raises."""
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="checkpoint", daemon=True)
+            self._thread.start()
+        future: Future[Any] = Future()
+        self._waiting.put((work, future))
+        return future
+
+    def close(self) -> None:
+        """After what was given to it."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (given := self._waiting.get()) is not None:
+            work, future = given
+            try:
+                future.set_result(work())
+            except BaseException as error:
+                future.set_exception(error)

@@ -1,0 +1,90 @@
+"""The weights of a checkpoint as one safetensors file, under the whole model's names, for other programs. No torch."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary
+from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored, damage
+from trainyard.train.checkpoint.shelf import Shelf
+
+WEIGHTS = "model/"
+
+
+class Exported(NamedTuple):
+    """`rejected`: later checkpoints that were not what was written, and why."""
+
+    step: int
+    tensors: int
+    bytes: int
+    rejected: tuple[str, ...]
+
+
+def export(run: Path, out: Path, step: int | None = None) -> Exported:
+    """Those of `step`, or of the last good checkpoint in the run's folder. Holds them in memory once.
+
+    Raises `BadInput` where there is none, `BadFile` where the one asked for is damaged.
+    """
+    try:
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise MissingLibrary("safetensors is not installed.", "pip install 'trainyard[safetensors]'") from error
+    shelf = Shelf(run)
+    manifest, rejected = _last_good(shelf, step)
+    weights = {
+        name.removeprefix(WEIGHTS): tensor(shelf.folder(manifest.step), stored)
+        for name, stored in manifest.tensors.items()
+        if name.startswith(WEIGHTS)
+    }
+    part = out.with_name(f".{out.name}.part")
+    try:
+        save_file(weights, part, {"step": str(manifest.step), "format": "pt"})
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise EnvironmentFailed(f"{out}: cannot be written: {error.strerror or error}.") from error
+    return Exported(manifest.step, len(weights), sum(values.nbytes for values in weights.values()), tuple(rejected))
+
+
+def _last_good(shelf: Shelf, step: int | None) -> tuple[Manifest, list[str]]:
+    rejected: list[str] = []
+    steps = shelf.steps()
+    if step is not None and step not in steps:
+        there = f"there are those of {', '.join(map(str, steps))}" if steps else "there is none"
+        raise BadInput(f"{shelf.root} has no checkpoint of step {step}: {there}.")
+    for number in steps if step is None else [step]:
+        try:
+            manifest = shelf.read(number)
+            wrong = damage(shelf.folder(number), manifest, sorted(manifest.files))
+        except BadFile as error:
+            wrong = error.says
+        if not wrong:
+            return manifest, rejected
+        if step is not None:
+            raise BadFile(f"{shelf.folder(number)}: {wrong.rstrip('.')}.")
+        rejected.append(f"the checkpoint of step {number} was passed over: {wrong.rstrip('.')}")
+    raise BadInput(
+        " ".join([f"{shelf.root} has no good checkpoint.", *(f"{said}." for said in rejected)]),
+        "" if steps else "A job with [checkpoint] every = N saves some.",
+    )
+
+
+def tensor(folder: Path, stored: Stored) -> NDArray[Any]:
+    """A whole tensor. bfloat16, which numpy lacks, becomes float32, exactly."""
+    if stored.dtype.startswith("float8"):
+        raise BadFile(f"{folder}: {stored.dtype} cannot be exported.")
+    wide = stored.dtype == "bfloat16"
+    values = np.zeros(stored.shape, np.uint16 if wide else np.dtype(stored.dtype))
+    for piece in stored.pieces:
+        count = prod(piece.sizes)
+        with (folder / piece.file).open("rb") as file:
+            file.seek(piece.at)
+            data = file.read(count * WIDTHS[stored.dtype])
+        box = tuple(slice(offset, offset + size) for offset, size in zip(piece.offsets, piece.sizes))
+        values[box] = np.frombuffer(data, values.dtype, count).reshape(piece.sizes)
+    return (values.astype(np.uint32) << 16).view(np.float32) if wide else values

@@ -1,0 +1,128 @@
+"""The folder of a run's checkpoints: what is on it, and how one comes to it, leaves it or is set aside. No torch.
+
+step-000123/          the state after step 123, whole: it comes here in one rename, its manifest in it
+.step-000123.<token>/ one that is being written; what a killed attempt left is removed by the next
+bad-step-000123/      one whose files are not what was written; why.txt says why
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from trainyard.errors import BadFile
+from trainyard.train.checkpoint import manifest as manifests
+from trainyard.train.checkpoint.manifest import File, Manifest
+
+FOLDER = "checkpoints"
+_WHOLE = re.compile(r"(bad-)?step-(\d{6,})(\.\d+)?\Z")
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_BLOCK = 1 << 24
+
+
+class Shelf:
+    """`token` tells the parts of this attempt from those of another that may still be writing."""
+
+    def __init__(self, run: Path, token: str = "") -> None:
+        self.root = run / FOLDER
+        self.token = token
+
+    def folder(self, step: int) -> Path:
+        return self.root / f"step-{step:06d}"
+
+    def part(self, step: int) -> Path:
+        return self.root / f".step-{step:06d}.{self.token}"
+
+    def steps(self) -> list[int]:
+        """Of what is whole, as far as its name says, newest first."""
+        return sorted((step for step, bad, _ in self._all() if not bad), reverse=True)
+
+    def _all(self) -> Iterator[tuple[int, bool, Path]]:
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            if (match := _WHOLE.match(path.name)) and path.is_dir():
+                yield int(match[2]), bool(match[1]), path
+
+    def read(self, step: int) -> Manifest:
+        """Raises `BadFile` with the reason when it is not the manifest of that step."""
+        path = self.folder(step) / manifests.NAME
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BadFile(f"{manifests.NAME} cannot be read: {error.strerror or error}.") from error
+        manifest = manifests.unseal(data)
+        if manifest.step != step:
+            raise BadFile(f"{manifests.NAME} is that of step {manifest.step}.")
+        if wrong := manifests.strangers(self.folder(step), manifest):
+            raise BadFile(wrong)
+        return manifest
+
+    def commit(self, manifest: Manifest) -> None:
+        """Seals the part of this step and makes it whole; each file must have reached the disk before."""
+        part, folder = self.part(manifest.step), self.folder(manifest.step)
+        write(part / manifests.NAME, [manifests.seal(manifest)])
+        _sync_folder(part)
+        if folder.exists():
+            shutil.rmtree(folder)
+        part.rename(folder)
+        _sync_folder(self.root)
+
+    def drop(self, step: int) -> None:
+        """The part that was begun."""
+        shutil.rmtree(self.part(step), ignore_errors=True)
+
+    def clear(self) -> None:
+        """What other attempts began and did not end."""
+        for part in self.root.glob(".step-*"):
+            shutil.rmtree(part, ignore_errors=True)
+
+    def set_aside(self, step: int, why: str) -> Path:
+        """Its new place."""
+        name = f"bad-step-{step:06d}"
+        taken = sum(1 for path in self.root.glob(f"{name}*"))
+        place = self.root / (f"{name}.{taken}" if taken else name)
+        self.folder(step).rename(place)
+        (place / "why.txt").write_text(why + "\n")
+        return place
+
+    def retain(self, keep: int) -> None:
+        """Removes all but the last `keep`, and whatever was set aside before the first of those."""
+        kept = self.steps()[:keep]
+        for step, _, path in list(self._all()):
+            if kept and step < kept[-1]:
+                gone = self.root / f".step-{step:06d}.gone.{self.token}"
+                path.rename(gone)  # in one step, as others see it
+                shutil.rmtree(gone)
+
+
+def write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
+    """A new file of `parts`, one after the other, on the disk when this returns."""
+    total, size = hashlib.sha256(), 0
+    with path.open("xb", buffering=0) as file:
+        for part in parts:
+            whole = memoryview(part)
+            for at in range(0, len(whole), _BLOCK):
+                block = whole[at : at + _BLOCK]
+                total.update(block)
+                size += len(block)
+                while block:
+                    block = block[file.write(block) :]
+        os.fsync(file.fileno())
+    return File(bytes=size, sha256=total.hexdigest())
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the disk, or the user's share of it, is."""
+    return isinstance(error, OSError) and error.errno in _FULL
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

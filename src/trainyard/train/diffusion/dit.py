@@ -1,0 +1,246 @@
+"""The diffusion transformer: Stable Diffusion 3's (Esser et al. 2024, arXiv:2403.03206, section 4 and figure 2), whose
+blocks are all double, and FLUX.1's (github.com/black-forest-labs/flux), which has single ones after them.
+
+Shapes: B samples, T patches, S text tokens, A = S + T positions of both, D width, E all heads' channels, C a head's.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.train.diffusion import time
+from trainyard.train.diffusion.sizes import TIME_WIDTH, Dit
+from trainyard.train.layers import Linear, RmsNorm
+from trainyard.train.rope import rotate
+from trainyard.train.span import span
+from trainyard.train.vision.attend import heads
+
+EPS = 1e-6
+TIMES = 1000.0
+"""What times and strengths, from 0 to 1, are multiplied by before they are coded."""
+
+
+class Turns(NamedTuple):
+    """Cosine and sine of each position's angles, each (A, C); none where a fixed code is added instead."""
+
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+
+    def apply(self, x_BHAC: Tensor) -> Tensor:
+        return x_BHAC if self.cos is None or self.sin is None else rotate(x_BHAC, self.cos, self.sin)
+
+
+def norm(x_BTD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
+    """A layer norm whose weights depend on the sample (Peebles and Xie 2022, arXiv:2212.09748, section 3.2)."""
+    return F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=EPS) * (1 + scale_B1D) + shift_B1D
+
+
+class Modulation(nn.Module):
+    """`parts` vectors (B, 1, D) from what conditions the sample."""
+
+    def __init__(self, width: int, parts: int) -> None:
+        super().__init__()
+        self.parts = parts
+        self.linear = Linear(width, parts * width, bias=True)
+
+    def forward(self, given_BD: Tensor) -> tuple[Tensor, ...]:
+        return self.linear(F.silu(given_BD)).unsqueeze(1).chunk(self.parts, dim=-1)
+
+
+class Projections(nn.Module):
+    """Queries, keys and values (B, H, T, C), of the heads whose columns the matrices hold."""
+
+    def __init__(self, sizes: Dit) -> None:
+        super().__init__()
+        self.head_dim = sizes.head_dim
+        self.q = Linear(sizes.width, sizes.width, bias=True)
+        self.k = Linear(sizes.width, sizes.width, bias=True)
+        self.v = Linear(sizes.width, sizes.width, bias=True)
+        self.q_norm = RmsNorm(sizes.head_dim, EPS) if sizes.qk_norm else None
+        self.k_norm = RmsNorm(sizes.head_dim, EPS) if sizes.qk_norm else None
+
+    def forward(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = (heads(part(x_BTD), self.head_dim) for part in (self.q, self.k, self.v))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v
+
+
+def attend(q_BHAC: Tensor, k_BHAC: Tensor, v_BHAC: Tensor, turns: Turns) -> Tensor:
+    """(B, A, E)"""
+    y_BHAC = F.scaled_dot_product_attention(turns.apply(q_BHAC), turns.apply(k_BHAC), v_BHAC)
+    return y_BHAC.transpose(1, 2).flatten(2)
+
+
+class Mlp(nn.Module):
+    def __init__(self, sizes: Dit) -> None:
+        super().__init__()
+        self.up = Linear(sizes.width, sizes.ffn, bias=True)
+        self.down = Linear(sizes.ffn, sizes.width, bias=True)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))
+
+
+class Ending(nn.Module):
+    """A double block's weights for text whose result nothing uses: it is only looked at."""
+
+    def __init__(self, sizes: Dit, parts: int = 2) -> None:
+        super().__init__()
+        self.modulation = Modulation(sizes.width, parts)
+        self.attention = Projections(sizes)
+
+
+class Stream(Ending):
+    """A double block's weights for pictures, or for text."""
+
+    def __init__(self, sizes: Dit) -> None:
+        super().__init__(sizes, parts=6)
+        self.out = Linear(sizes.width, sizes.width, bias=True)
+        self.mlp = Mlp(sizes)
+
+    def finish(self, x_BTD: Tensor, y_BTE: Tensor, parts: list[Tensor]) -> Tensor:
+        """`y_BTE`: what attention gives."""
+        gate, shift, scale, gate_mlp = parts
+        x_BTD = x_BTD + gate * self.out(y_BTE)
+        return x_BTD + gate_mlp * self.mlp(norm(x_BTD, shift, scale))
+
+
+class DoubleBlock(nn.Module):
+    """Pictures and text with weights of their own, and attention over both. The text's result is None where it ends."""
+
+    def __init__(self, sizes: Dit, name: str, text_ends: bool) -> None:
+        super().__init__()
+        self.name = name
+        self.image = Stream(sizes)
+        self.text = Ending(sizes) if text_ends else Stream(sizes)
+
+    def forward(self, x_BTD: Tensor, text_BSD: Tensor, given_BD: Tensor, turns: Turns) -> tuple[Tensor, Tensor | None]:
+        with span(self.name, ".attention"):
+            shift, scale, *rest_text = self.text.modulation(given_BD)
+            of_text = self.text.attention(norm(text_BSD, shift, scale))
+            shift, scale, *rest = self.image.modulation(given_BD)
+            of_image = self.image.attention(norm(x_BTD, shift, scale))
+            q, k, v = (torch.cat(both, dim=2) for both in zip(of_text, of_image))
+            y_BAE = attend(q, k, v, turns)
+        with span(self.name, ".mlp"):
+            length = text_BSD.shape[1]
+            image_BTD = self.image.finish(x_BTD, y_BAE[:, length:], rest)
+            if not isinstance(self.text, Stream):
+                return image_BTD, None
+            return image_BTD, self.text.finish(text_BSD, y_BAE[:, :length], rest_text)
+
+
+class SingleBlock(nn.Module):
+    """Pictures and text with the same weights; attention and MLP side by side (Dehghani et al. 2023,
+    arXiv:2302.05442, section 2)."""
+
+    def __init__(self, sizes: Dit, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.modulation = Modulation(sizes.width, 3)
+        self.attention = Projections(sizes)
+        self.up = Linear(sizes.width, sizes.ffn, bias=True)
+        self.out = Linear(sizes.width, sizes.width)  # the bias of the sum is the other's
+        self.down = Linear(sizes.ffn, sizes.width, bias=True)
+
+    def forward(self, x_BAD: Tensor, given_BD: Tensor, turns: Turns) -> Tensor:
+        shift, scale, gate = self.modulation(given_BD)
+        normed_BAD = norm(x_BAD, shift, scale)
+        with span(self.name, ".attention"):
+            q, k, v = self.attention(normed_BAD)
+            y_BAD = self.out(attend(q, k, v, turns))
+        with span(self.name, ".mlp"):
+            y_BAD = y_BAD + self.down(F.gelu(self.up(normed_BAD), approximate="tanh"))
+        return x_BAD + gate * y_BAD
+
+
+class DiffusionTransformer(nn.Module):
+    """Latents (B, channels, L, L), times (B) from 0 to 1, text (B, S, text_width) and (B, pooled_width) to what the
+    loss compares, shaped as the latents."""
+
+    def __init__(self, sizes: Dit, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.sizes, self.computes = sizes, dtype
+        self.patches = Linear(sizes.dots, sizes.width, bias=True)
+        self.text = Linear(sizes.text_width, sizes.width, bias=True)
+        self.time = time.Embedder(TIME_WIDTH, sizes.width)
+        self.guidance = time.Embedder(TIME_WIDTH, sizes.width) if sizes.guidance else None
+        self.pooled = time.Embedder(sizes.pooled_width, sizes.width)
+        last = sizes.double - 1
+        self.doubles = nn.ModuleDict(
+            {
+                str(number): DoubleBlock(sizes, f"doubles.{number}", text_ends=number == last and not sizes.single)
+                for number in range(sizes.double)
+            }
+        )
+        self.singles = nn.ModuleDict(
+            {str(number): SingleBlock(sizes, f"singles.{number}") for number in range(sizes.single)}
+        )
+        self.modulation = Modulation(sizes.width, 2)
+        self.head = Linear(sizes.width, sizes.dots, bias=True)
+
+    @property
+    def blocks(self) -> dict[str, nn.Module]:
+        double = {f"doubles.{name}": block for name, block in self.doubles.items()}
+        return double | {f"singles.{name}": block for name, block in self.singles.items()}
+
+    def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
+        dtype, length = self.computes, text_BSW.shape[1]
+        with span("embed"):
+            x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))
+            text_BSD = self.text(text_BSW.to(dtype))
+            given_BD = self.time(time.code(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(pooled_BW.to(dtype))
+            if self.guidance is not None:
+                strength_B = torch.full_like(times_B, TIMES)  # a guidance of 1: what the data say, and no more
+                given_BD = given_BD + self.guidance(time.code(strength_B, TIME_WIDTH).to(dtype))
+            turns = self._turns(length, x_BTD.device) if self.sizes.rope else Turns()
+            if not self.sizes.rope:
+                x_BTD = x_BTD + self._code(x_BTD.device).to(dtype)
+        for block in self.doubles.values():
+            x_BTD, text_BSD = block(x_BTD, text_BSD, given_BD, turns)
+        if self.singles:
+            x_BAD = torch.cat((text_BSD, x_BTD), dim=1)
+            for block in self.singles.values():
+                x_BAD = block(x_BAD, given_BD, turns)
+            x_BTD = x_BAD[:, length:]
+        with span("head"):
+            return self._latents(self.head(norm(x_BTD, *self.modulation(given_BD))))
+
+    def _patches(self, latents_BKLL: Tensor) -> Tensor:
+        """(B, T, patch * patch * channels), in rows."""
+        patch = self.sizes.patch
+        cut = latents_BKLL.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))
+        return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
+
+    def _latents(self, x_BTP: Tensor) -> Tensor:
+        """The way back from `_patches`."""
+        patch, side = self.sizes.patch, self.sizes.latent // self.sizes.patch
+        cut = x_BTP.unflatten(2, (-1, patch, patch)).unflatten(1, (side, side))
+        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3).clone()  # FSDP's hooks want no view
+
+    def _turns(self, length: int, device: torch.device) -> Turns:
+        """Text stands at 0, patches at their row and column; each axis turns channels of its own."""
+        places_A3 = torch.cat((torch.zeros(length, 3, device=device), self._grid(device)))
+        angles = []
+        for axis, channels in enumerate(self.sizes.rope):
+            powers = torch.arange(0, channels, 2, device=device, dtype=torch.float32) / max(1, channels)
+            angles.append(torch.outer(places_A3[:, axis], time.LONGEST**-powers))
+        angles_AC = torch.cat(angles, dim=1).repeat(1, 2)
+        return Turns(angles_AC.cos(), angles_AC.sin())
+
+    def _code(self, device: torch.device) -> Tensor:
+        """(T, D): half of the channels tell the row, half the column."""
+        _, rows_T, columns_T = self._grid(device).unbind(1)
+        half = self.sizes.width // 2
+        return torch.cat((time.code(rows_T, half), time.code(columns_T, half)), dim=1)
+
+    def _grid(self, device: torch.device) -> Tensor:
+        """(T, 3): 0, row, column of each patch."""
+        side = torch.arange(self.sizes.latent // self.sizes.patch, device=device, dtype=torch.float32)
+        rows, columns = torch.meshgrid(side, side, indexing="ij")
+        return torch.stack((torch.zeros_like(rows), rows, columns), dim=-1).flatten(0, 1)

@@ -1,0 +1,137 @@
+"""Dimensions of the diffusion models. No torch here."""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import msgspec
+
+from trainyard.errors import BadJob
+from trainyard.train.sizes import at_least, divides
+
+
+class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="dit"):
+    """A diffusion transformer on latents of `latent` x `latent` x `channels`, cut into patches of `patch` a side.
+
+    `double` blocks keep weights apart for pictures and text, `single` blocks after them share theirs. Text is
+    `text_tokens` vectors of `text_width`, and one of `pooled_width`. `rope`: channels of a head that turn by
+    (order in the text, row, column), FLUX's way; empty is a fixed code added to the patches, Stable Diffusion 3's.
+    `guidance`: the strength of guidance is an input too (a constant here), as of a model distilled from a guided one.
+    """
+
+    latent: int
+    channels: int = 16
+    patch: int = 2
+    width: int
+    ffn: int
+    heads: int
+    double: int
+    single: int = 0
+    text_tokens: int
+    text_width: int
+    pooled_width: int
+    rope: list[int] = []
+    qk_norm: bool = False
+    guidance: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "latent", "channels", "patch", "width", "ffn", "heads", "double")
+        at_least(self, 1, "text_tokens", "text_width", "pooled_width")
+        at_least(self, 0, "single", "rope")
+        divides(self, "latent", "patch", "latents are a whole number of patches")
+        divides(self, "width", "heads", "each head has a whole number of channels")
+        _check_channels(self.channels)
+        if self.rope:
+            self._check_turning()
+        elif self.width % 4:
+            raise BadJob(
+                f"width {self.width} % 4 = {self.width % 4} at $.sizes.width, but the code of rows and columns is a "
+                "sine and a cosine for each.",
+                f"Use {max(1, self.width // 4) * 4}.",
+            )
+
+    def _check_turning(self) -> None:
+        if len(self.rope) != 3 or any(channels % 2 for channels in self.rope):
+            raise BadJob(
+                f"rope = {self.rope} at $.sizes.rope, but it is three even numbers: channels of a head that turn by "
+                "order, row and column.",
+            )
+        if sum(self.rope) != self.head_dim:
+            said = " + ".join(map(str, self.rope))
+            raise BadJob(
+                f"rope {said} = {sum(self.rope)} at $.sizes.rope, but a head has width {self.width} / heads "
+                f"{self.heads} = {self.head_dim} channels.",
+            )
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def dots(self) -> int:
+        """Numbers in a patch."""
+        return self.patch**2 * self.channels
+
+    @property
+    def patches(self) -> int:
+        """Of one sample's latents."""
+        return (self.latent // self.patch) ** 2
+
+
+class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="unet"):
+    """A U-shaped convolutional network on latents of `latent` x `latent` x `channels`.
+
+    Level i has `width` * `multiples[i]` channels at 1 / 2^i of the side, `blocks` residual blocks down and one more up,
+    and `attention[i]` (0: none) transformer blocks after each, of `heads` heads, that look at the text too. `groups` of
+    channels are normalised together. Text is `text_tokens` vectors of `text_width`.
+    """
+
+    latent: int
+    channels: int = 4
+    width: int
+    multiples: list[int]
+    blocks: int = 2
+    attention: list[int]
+    heads: int
+    groups: int = 32
+    text_tokens: int
+    text_width: int
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "latent", "channels", "width", "multiples", "blocks", "heads", "groups")
+        at_least(self, 1, "text_tokens", "text_width")
+        at_least(self, 0, "attention")
+        divides(self, "width", "groups", "each group has a whole number of channels")
+        divides(self, "width", "heads", "each head has a whole number of channels")
+        _check_channels(self.channels)
+        if not self.multiples or len(self.multiples) != len(self.attention):
+            raise BadJob(
+                f"{len(self.attention)} numbers at $.sizes.attention, but {len(self.multiples)} at $.sizes.multiples: "
+                "each level has one of both."
+            )
+        if self.width % 2:
+            raise BadJob(f"width = {self.width} at $.sizes.width is odd, but time is coded by sines and cosines.")
+        halvings = 2 ** (len(self.multiples) - 1)
+        if self.latent % halvings:
+            raise BadJob(
+                f"latent {self.latent} % {halvings} = {self.latent % halvings} at $.sizes.latent, but it is halved "
+                f"{len(self.multiples) - 1} times.",
+                f"Use {max(1, round(self.latent / halvings)) * halvings}.",
+            )
+
+
+def _check_channels(channels: int) -> None:
+    if isqrt(channels) ** 2 != channels:
+        raise BadJob(
+            f"channels = {channels} at $.sizes.channels is no square, but a latent pixel is a square of grey pixels.",
+            f"Use {isqrt(channels) ** 2}.",
+        )
+
+
+GROWS = 4
+"""Width of the time code's matrices, and of a transformer block's gated part, over the channels they serve."""
+TIME_WIDTH = 256
+"""Sines and cosines that a diffusion transformer is told the time by."""
+
+Sizes = Dit | UNet
+KINDS = (Dit, UNet)

@@ -1,0 +1,173 @@
+"""The U-shaped network of latent diffusion (Rombach et al. 2021, arXiv:2112.10752, section 3.3 and appendix E.2.1) with
+Stable Diffusion 1's sizes: no dropout.
+
+Shapes: B samples, K channels, H rows, W columns, N = H W positions, S text tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.train.diffusion import time
+from trainyard.train.diffusion.sizes import GROWS, UNet
+from trainyard.train.layers import LayerNorm, Linear
+from trainyard.train.span import span
+from trainyard.train.vision.attend import attend
+from trainyard.train.vision.layers import Conv2d, GroupNorm
+
+
+class Residual(nn.Module):
+    """Two convolutions, told the time between them."""
+
+    def __init__(self, sizes: UNet, channels_in: int, channels: int) -> None:
+        super().__init__()
+        self.norm1 = GroupNorm(sizes.groups, channels_in)
+        self.conv1 = Conv2d(channels_in, channels, 3)
+        self.time = Linear(GROWS * sizes.width, channels, bias=True)
+        self.norm2 = GroupNorm(sizes.groups, channels)
+        self.conv2 = Conv2d(channels, channels, 3)
+        self.skip = Conv2d(channels_in, channels, 1) if channels_in != channels else None
+
+    def forward(self, x_BKHW: Tensor, time_BD: Tensor) -> Tensor:
+        kept_BKHW = x_BKHW if self.skip is None else self.skip(x_BKHW)
+        y_BKHW = self.conv1(F.silu(self.norm1(x_BKHW))) + self.time(F.silu(time_BD))[:, :, None, None]
+        return kept_BKHW + self.conv2(F.silu(self.norm2(y_BKHW)))
+
+
+class Attention(nn.Module):
+    """From positions to themselves, or to the text."""
+
+    def __init__(self, width: int, seen_width: int, heads: int) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.q = Linear(width, width)
+        self.k = Linear(seen_width, width)
+        self.v = Linear(seen_width, width)
+        self.out = Linear(width, width, bias=True)
+
+    def forward(self, x_BNK: Tensor, seen_BSW: Tensor) -> Tensor:
+        return self.out(attend(self.q(x_BNK), self.k(seen_BSW), self.v(seen_BSW), self.head_dim))
+
+
+class Mlp(nn.Module):
+    """GEGLU (Shazeer 2020, arXiv:2002.05202)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = Linear(width, 2 * GROWS * width, bias=True)
+        self.down = Linear(GROWS * width, width, bias=True)
+
+    def forward(self, x_BNK: Tensor) -> Tensor:
+        values, gates = self.up(x_BNK).chunk(2, dim=-1)
+        return self.down(values * F.gelu(gates))
+
+
+class Block(nn.Module):
+    def __init__(self, sizes: UNet, width: int) -> None:
+        super().__init__()
+        self.norm1 = LayerNorm(width)
+        self.attention = Attention(width, width, sizes.heads)
+        self.norm2 = LayerNorm(width)
+        self.cross = Attention(width, sizes.text_width, sizes.heads)
+        self.norm3 = LayerNorm(width)
+        self.mlp = Mlp(width)
+
+    def forward(self, x_BNK: Tensor, text_BSW: Tensor) -> Tensor:
+        normed_BNK = self.norm1(x_BNK)
+        x_BNK = x_BNK + self.attention(normed_BNK, normed_BNK)
+        x_BNK = x_BNK + self.cross(self.norm2(x_BNK), text_BSW)
+        return x_BNK + self.mlp(self.norm3(x_BNK))
+
+
+class Spatial(nn.Module):
+    """Transformer blocks over the positions of a map."""
+
+    def __init__(self, sizes: UNet, width: int, blocks: int) -> None:
+        super().__init__()
+        self.norm = GroupNorm(sizes.groups, width, eps=1e-6)
+        self.first = Conv2d(width, width, 1)
+        self.blocks = nn.ModuleList(Block(sizes, width) for _ in range(blocks))
+        self.last = Conv2d(width, width, 1)
+
+    def forward(self, x_BKHW: Tensor, text_BSW: Tensor) -> Tensor:
+        y_BNK = self.first(self.norm(x_BKHW)).flatten(2).transpose(1, 2)
+        for block in self.blocks:
+            y_BNK = block(y_BNK, text_BSW)
+        return x_BKHW + self.last(y_BNK.transpose(1, 2).unflatten(2, x_BKHW.shape[2:]))
+
+
+class Part(nn.Module):
+    """A residual block and, where its level has them, transformer blocks."""
+
+    def __init__(self, sizes: UNet, channels_in: int, channels: int, attention: int) -> None:
+        super().__init__()
+        self.residual = Residual(sizes, channels_in, channels)
+        self.spatial = Spatial(sizes, channels, attention) if attention else None
+
+    def forward(self, x_BKHW: Tensor, time_BD: Tensor, text_BSW: Tensor) -> Tensor:
+        x_BKHW = self.residual(x_BKHW, time_BD)
+        return x_BKHW if self.spatial is None else self.spatial(x_BKHW, text_BSW)
+
+
+class UNetwork(nn.Module):
+    """Latents (B, channels, L, L), times (B) from 0 to 999 and text (B, S, text_width) to the noise in the latents."""
+
+    def __init__(self, sizes: UNet, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.sizes, self.computes = sizes, dtype
+        widths = [sizes.width * multiple for multiple in sizes.multiples]
+        self.time = time.Embedder(sizes.width, GROWS * sizes.width)
+        self.first = Conv2d(sizes.channels, sizes.width, 3)
+        self.down, self.shrink = nn.ModuleDict(), nn.ModuleDict()
+        channels, kept = sizes.width, [sizes.width]
+        for level, width in enumerate(widths):
+            for number in range(sizes.blocks):
+                self.down[f"{level}_{number}"] = Part(sizes, channels, width, sizes.attention[level])
+                channels = width
+                kept.append(channels)
+            if level + 1 < len(widths):
+                self.shrink[str(level)] = Conv2d(channels, channels, 3, stride=2)
+                kept.append(channels)
+        self.middle = Part(sizes, channels, channels, max(sizes.attention))
+        self.after = Residual(sizes, channels, channels)
+        self.up, self.grow = nn.ModuleDict(), nn.ModuleDict()
+        for level, width in reversed(list(enumerate(widths))):
+            for number in range(sizes.blocks + 1):
+                self.up[f"{level}_{number}"] = Part(sizes, channels + kept.pop(), width, sizes.attention[level])
+                channels = width
+            if level:
+                self.grow[str(level)] = Conv2d(channels, channels, 3)
+        self.norm = GroupNorm(sizes.groups, channels)
+        self.head = Conv2d(channels, sizes.channels, 3)
+
+    @property
+    def blocks(self) -> dict[str, nn.Module]:
+        """In the order in which they run."""
+        down = {f"down.{name}": block for name, block in self.down.items()}
+        up = {f"up.{name}": block for name, block in self.up.items()}
+        return {**down, "middle": self.middle, "after": self.after, **up}
+
+    def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor) -> Tensor:
+        dtype, levels, blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
+        text_BSW = text_BSW.to(dtype)
+        with span("time"):
+            time_BD = self.time(time.code(times_B, self.sizes.width).to(dtype))
+        x = self.first(latents_BKLL.to(dtype))
+        kept = [x]
+        for level in range(levels):
+            for number in range(blocks):
+                x = self.down[f"{level}_{number}"](x, time_BD, text_BSW)
+                kept.append(x)
+            if level + 1 < levels:
+                x = self.shrink[str(level)](x)
+                kept.append(x)
+        x = self.after(self.middle(x, time_BD, text_BSW), time_BD)
+        for level in reversed(range(levels)):
+            for number in range(blocks + 1):
+                x = self.up[f"{level}_{number}"](torch.cat((x, kept.pop()), dim=1), time_BD, text_BSW)
+            if level:
+                x = self.grow[str(level)](F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        with span("head"):
+            return self.head(F.silu(self.norm(x)))

@@ -1,0 +1,29 @@
+"""The `Optimizer` AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.job import Recipe
+
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+
+
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101)."""
+
+    def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
+        import torch
+
+        from trainyard.train.optimizer import by_mesh
+
+        return torch.optim.AdamW(
+            by_mesh(parameter for _, parameter in named),
+            lr=recipe.learning_rate,
+            betas=BETAS,
+            weight_decay=WEIGHT_DECAY,
+            fused=recipe.update == "fused",
+            foreach=recipe.update == "foreach",
+        )

@@ -1,0 +1,18 @@
+"""The `Optimizer` Muon."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.job import Recipe
+
+
+class Muon:
+    """Momentum made orthogonal, for the layers' matrices; AdamW for embeddings, head, norms and biases (Jordan et al.
+    2024, kellerjordan.github.io/posts/muon)."""
+
+    def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
+        from trainyard.train.whole import Orthogonal
+
+        return Orthogonal(named, recipe)

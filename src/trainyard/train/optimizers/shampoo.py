@@ -1,0 +1,18 @@
+"""The `Optimizer` Shampoo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainyard.job import Recipe
+
+
+class Shampoo:
+    """Gradients preconditioned from both sides, for the layers' matrices; AdamW for embeddings, head, norms and biases
+    (Gupta et al. 2018, arXiv:1802.09568, algorithm 1)."""
+
+    def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
+        from trainyard.train.whole import Kronecker
+
+        return Kronecker(named, recipe)

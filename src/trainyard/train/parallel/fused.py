@@ -1,0 +1,107 @@
+"""Attention that also tells the log-sum-exp of each row of scores, which `scaled_dot_product_attention` keeps to itself:
+torch's fused kernels where they take the operands, plain products elsewhere.
+
+Shapes: B sequences, S queries, T keys, H query heads, K key/value heads, C channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Grads = tuple[Tensor, Tensor, Tensor]
+
+
+class Kernel(NamedTuple):
+    """Of H heads each. `forward(q, k, v, causal)`, `backward(d_out, q, k, v, out, lse, causal)`."""
+
+    forward: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
+    backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool], Grads]
+
+
+def attend(q_BHSC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor, causal: bool, kernel: str = "") -> tuple[Tensor, Tensor]:
+    """Output (B, H, S, C) and log-sum-exp (B, H, S) float32. `causal`: S = T, and a query sees no later key."""
+    k, v = _of_each_query(q_BHSC, k_BKTC), _of_each_query(q_BHSC, v_BKTC)
+    return KERNELS[kernel or fitting(q_BHSC)].forward(q_BHSC, k, v, causal)
+
+
+def attend_backward(
+    d_out: Tensor,
+    q_BHSC: Tensor,
+    k_BKTC: Tensor,
+    v_BKTC: Tensor,
+    out: Tensor,
+    lse_BHS: Tensor,
+    causal: bool,
+    kernel: str = "",
+) -> Grads:
+    """Gradients of q, k, v. `out`, `lse_BHS`: of the whole row, of which these keys may be a part."""
+    k, v = _of_each_query(q_BHSC, k_BKTC), _of_each_query(q_BHSC, v_BKTC)
+    backward = KERNELS[kernel or fitting(q_BHSC)].backward
+    d_q, d_k, d_v = backward(d_out, q_BHSC, k, v, out, lse_BHS, causal)
+    groups = k_BKTC.shape[1]
+    return d_q, d_k.unflatten(1, (groups, -1)).sum(2), d_v.unflatten(1, (groups, -1)).sum(2)
+
+
+def fitting(q: Tensor) -> str:
+    """The fastest kernel that takes `q`."""
+    if q.device.type == "cpu":
+        return "cpu"
+    return "flash" if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) else "plain"
+
+
+def _of_each_query(q_BHSC: Tensor, x_BKTC: Tensor) -> Tensor:
+    """(B, H, T, C): a key/value head serves several query heads."""
+    return x_BKTC.repeat_interleave(q_BHSC.shape[1] // x_BKTC.shape[1], dim=1)
+
+
+def _cpu(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+
+
+def _cpu_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool) -> Grads:
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    return backward(d_out, q, k, v, out, lse, 0.0, causal)
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
+
+
+def _flash_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool) -> Grads:
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
+    nothing = torch.empty(0, dtype=torch.int64, device=q.device)  # no dropout: no state of a generator
+    lengths = (None, None, q.shape[2], k.shape[2])
+    return backward(d_out, q, k, v, out, lse.contiguous(), *lengths, 0.0, causal, nothing, nothing)
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+    scores = _scores(q, k, causal)
+    lse = scores.logsumexp(-1)
+    return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
+
+
+def _plain_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool) -> Grads:
+    share = (_scores(q, k, causal) - lse[..., None]).exp()
+    d_v = share.to(d_out.dtype).transpose(-1, -2) @ d_out
+    d_share = (d_out @ v.transpose(-1, -2)).float() - (d_out.float() * out.float()).sum(-1, keepdim=True)
+    d_scores = (share * d_share * q.shape[-1] ** -0.5).to(q.dtype)
+    return d_scores @ k, d_scores.transpose(-1, -2) @ q, d_v
+
+
+def _scores(q: Tensor, k: Tensor, causal: bool) -> Tensor:
+    scores = (q @ k.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    if not causal:
+        return scores
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    return scores.masked_fill(later, float("-inf"))
+
+
+KERNELS: Mapping[str, Kernel] = {
+    "cpu": Kernel(_cpu, _cpu_backward),
+    "flash": Kernel(_flash, _flash_backward),
+    "plain": Kernel(_plain, _plain_backward),
+}

@@ -1,0 +1,138 @@
+"""Tensor parallelism: matrices split over ranks, by columns then by rows, so that a pair needs one sum (Shoeybi et al.
+2019, arXiv:1909.08053, section 3); with sequence parallelism what lies between pairs is split by sequence (Korthikanti
+et al. 2022, arXiv:2205.05198, section 4.2); with loss parallelism the logits stay split by vocabulary.
+
+Between the split matrices activations are plain tensors: all of (B, T, D), or this rank's T / tp positions of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.placement_types import Placement
+
+from trainyard.job import Layout
+from trainyard.train.parallel.mesh import Meshes
+
+_COLUMNS = frozenset(("q", "k", "v", "gate", "up"))
+_ROWS = frozenset(("out", "down"))
+_GATHERED = frozenset(("attention", "mlp"))
+_NORMS = frozenset(("attention_norm", "mlp_norm", "norm"))
+_HEAD_NORMS = frozenset(("q_norm", "k_norm"))
+_HEADS = 1
+"""The dimension of (B, H, T, C) that is split."""
+
+
+def split(module: nn.Module, meshes: Meshes) -> None:
+    """Splits a decoder, or a stage of one, over `tp`. rules/tensor.py says which decoders."""
+    parallelize_module(module, meshes.data["tp"], plan(module, meshes.layout))
+
+
+def plan(module: nn.Module, layout: Layout) -> dict[str, ParallelStyle]:
+    """What is done to each part, by the last part of its name."""
+    between = Shard(1) if layout.sequence_parallel else Replicate()
+    styles: dict[str, ParallelStyle] = {}
+    for name, part in module.named_modules():
+        last = name.rpartition(".")[2]
+        if last in _COLUMNS:
+            styles[name] = ColwiseParallel()
+        elif last in _ROWS:
+            styles[name] = RowwiseParallel(output_layouts=between)
+        elif last in _GATHERED:
+            styles[name] = _Gathered(between)
+        elif last in _NORMS and layout.sequence_parallel:
+            styles[name] = SequenceParallel(use_local_output=True)
+        elif last in _HEAD_NORMS:
+            styles[name] = SequenceParallel(sequence_dim=_HEADS, use_local_output=True)
+        elif last == "embed":
+            styles[name] = _Rows(between)
+        elif last == "place":
+            styles[name] = _Rows(Shard(0) if layout.sequence_parallel else Replicate())  # of (T, D): it knows no samples
+        elif last == "head":
+            styles[name] = _head(part, between, Shard(-1) if layout.loss_parallel else Replicate())
+    return styles
+
+
+def _head(part: nn.Module, between: Placement, kept: Placement) -> ParallelStyle:
+    if isinstance(part, nn.Linear):
+        return ColwiseParallel(input_layouts=between, output_layouts=kept, use_local_output=False)
+    # Tied: it multiplies by the rows that the embedding has been left with.
+    return PrepareModuleInputOutput(
+        input_layouts=(between,),
+        desired_input_layouts=(Replicate(),),
+        output_layouts=(Shard(-1),),
+        desired_output_layouts=(kept,),
+        use_local_output=False,
+    )
+
+
+class _Rows(ParallelStyle):
+    """An embedding's rows are split; every rank looks up what it has, and the sum is `kept` so.
+
+    As torch's own style for it, but waits for the sum: a compiled block could take what that gives forward, and then
+    its gradient found no way back (torch 2.13).
+    """
+
+    def __init__(self, kept: Placement) -> None:
+        self.kept = kept
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def divide(_: str, part: nn.Module, mesh: DeviceMesh) -> None:
+            for name, parameter in list(part.named_parameters(recurse=False)):
+                part.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, (Shard(0),))))
+
+        def given(_: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> tuple[Tensor, ...]:
+            return tuple(DTensor.from_local(x, mesh, (Replicate(),), run_check=False) for x in inputs)
+
+        def got(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
+            return output.redistribute(mesh, (self.kept,)).to_local()
+
+        return distribute_module(module, device_mesh, divide, given, got)
+
+
+class _Gathered(ParallelStyle):
+    """The first argument whole on every rank, gathered once for all matrices that take it."""
+
+    def __init__(self, between: Placement) -> None:
+        self.between = between
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gather(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+            x = DTensor.from_local(given[0], device_mesh, (self.between,), run_check=False)
+            return (x.redistribute(placements=(Replicate(),)), *given[1:])
+
+        module.register_forward_pre_hook(gather)
+        return module
+
+
+def around_loss(layout: Layout) -> AbstractContextManager[object]:
+    """Around a loss of logits that are split by vocabulary, and around its backward pass."""
+    return loss_parallel() if layout.tp > 1 and layout.loss_parallel else nullcontext()
+
+
+def plain(x: Tensor) -> Tensor:
+    """As a plain tensor where every rank of `tp` has all of it, else as it is."""
+    return x.to_local() if isinstance(x, DTensor) and x.placements == (Replicate(),) else x
+
+
+def settle(parameters: Iterable[nn.Parameter]) -> None:
+    """Sums gradients of which each rank has a part (those of weights that all ranks use on positions of their own).
+    FSDP does it for what it holds."""
+    for parameter in parameters:
+        grad = parameter.grad
+        if isinstance(parameter, DTensor) and isinstance(grad, DTensor) and grad.placements != parameter.placements:
+            parameter.grad = grad.redistribute(placements=parameter.placements)

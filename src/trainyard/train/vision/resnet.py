@@ -1,0 +1,76 @@
+"""The residual network with bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), whose 3x3 convolutions have the
+stride (the variant called 1.5, of torchvision's published counts).
+
+Shapes: B images, C channels, H rows, W columns.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.train.layers import Linear
+from trainyard.train.span import span
+from trainyard.train.vision.layers import BatchNorm, Conv2d, settle
+from trainyard.train.vision.sizes import EXPANSION, ResNet
+
+
+class Bottleneck(nn.Module):
+    """`width` channels inside, `EXPANSION` times as many out."""
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        out = EXPANSION * width
+        self.conv1 = Conv2d(channels_in, width, 1, bias=False)
+        self.norm1 = BatchNorm(width)
+        self.conv2 = Conv2d(width, width, 3, stride, bias=False)
+        self.norm2 = BatchNorm(width)
+        self.conv3 = Conv2d(width, out, 1, bias=False)
+        self.norm3 = BatchNorm(out)
+        changes = stride != 1 or channels_in != out
+        self.skip = Conv2d(channels_in, out, 1, stride, bias=False) if changes else None
+        self.skip_norm = BatchNorm(out) if changes else None
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        y_BCHW = F.relu(self.norm1(self.conv1(x_BCHW)))
+        y_BCHW = F.relu(self.norm2(self.conv2(y_BCHW)))
+        y_BCHW = self.norm3(self.conv3(y_BCHW))
+        if self.skip is not None and self.skip_norm is not None:
+            x_BCHW = self.skip_norm(self.skip(x_BCHW))
+        return F.relu(x_BCHW + y_BCHW)
+
+
+class ResidualNetwork(nn.Module):
+    """Images (B, C, H, W) to logits (B, classes). A `Counts`: its batch norms' running statistics."""
+
+    def __init__(self, sizes: ResNet, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.computes = dtype
+        self.conv = Conv2d(sizes.channels, sizes.width, 7, 2, bias=False)
+        self.norm = BatchNorm(sizes.width)
+        self.layers = nn.ModuleDict()
+        channels = sizes.width
+        for stage, blocks in enumerate(sizes.stages):
+            width = sizes.width << stage
+            for number in range(blocks):
+                stride = 2 if stage and not number else 1
+                self.layers[f"{stage}_{number}"] = Bottleneck(channels, width, stride)
+                channels = EXPANSION * width
+        self.head = Linear(channels, sizes.classes, bias=True)
+
+    @property
+    def blocks(self) -> dict[str, nn.Module]:
+        return {f"layers.{name}": block for name, block in self.layers.items()}
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        with span("stem"):
+            x_BCHW = F.relu(self.norm(self.conv(images_BCHW.to(self.computes))))
+            x_BCHW = F.max_pool2d(x_BCHW, 3, 2, 1)
+        for layer in self.layers.values():
+            x_BCHW = layer(x_BCHW)
+        with span("head"):
+            return self.head(x_BCHW.mean((2, 3)))
+
+    def after_step(self) -> None:
+        settle(module for module in self.modules() if isinstance(module, BatchNorm))

@@ -1,0 +1,87 @@
+"""The vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929, section 3.1), without dropout.
+
+Shapes: B images, T positions (the class token, then patches in rows), D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.train.layers import LayerNorm, Linear
+from trainyard.train.span import span
+from trainyard.train.vision.attend import attend
+from trainyard.train.vision.layers import Patches
+from trainyard.train.vision.sizes import Vit
+
+EPS = 1e-6
+
+
+class Attention(nn.Module):
+    """Of the heads whose columns its matrices hold: all, or under tensor parallelism this rank's."""
+
+    def __init__(self, sizes: Vit) -> None:
+        super().__init__()
+        self.head_dim = sizes.width // sizes.heads
+        self.q = Linear(sizes.width, sizes.width, bias=True)
+        self.k = Linear(sizes.width, sizes.width, bias=True)
+        self.v = Linear(sizes.width, sizes.width, bias=True)
+        self.out = Linear(sizes.width, sizes.width, bias=True)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.out(attend(self.q(x_BTD), self.k(x_BTD), self.v(x_BTD), self.head_dim))
+
+
+class Mlp(nn.Module):
+    def __init__(self, sizes: Vit) -> None:
+        super().__init__()
+        self.up = Linear(sizes.width, sizes.ffn, bias=True)
+        self.down = Linear(sizes.ffn, sizes.width, bias=True)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x_BTD)))
+
+
+class Block(nn.Module):
+    def __init__(self, sizes: Vit, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.attention_norm = LayerNorm(sizes.width, EPS)
+        self.attention = Attention(sizes)
+        self.mlp_norm = LayerNorm(sizes.width, EPS)
+        self.mlp = Mlp(sizes)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        with span(self.name, ".attention"):
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
+        with span(self.name, ".mlp"):
+            return x_BTD + self.mlp(self.mlp_norm(x_BTD))
+
+
+class VisionTransformer(nn.Module):
+    """Images (B, C, H, W) to logits (B, classes), from the class token."""
+
+    def __init__(self, sizes: Vit, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.computes = dtype
+        self.patches = Patches(sizes.channels, sizes.width, sizes.patch)
+        self.class_token = nn.Parameter(torch.empty(sizes.width))
+        self.position = nn.Parameter(torch.empty(sizes.tokens, sizes.width))
+        self.layers = nn.ModuleDict({str(layer): Block(sizes, f"layers.{layer}") for layer in range(sizes.layers)})
+        self.norm = LayerNorm(sizes.width, EPS)
+        self.head = Linear(sizes.width, sizes.classes, bias=True)
+
+    @property
+    def blocks(self) -> dict[str, nn.Module]:
+        return {f"layers.{name}": block for name, block in self.layers.items()}
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        with span("embed"):
+            patches_BTD = self.patches(images_BCHW.to(self.computes)).flatten(2).transpose(1, 2)
+            first_BTD = self.class_token.to(self.computes).expand(len(patches_BTD), 1, -1)
+            x_BTD = torch.cat((first_BTD, patches_BTD), dim=1) + self.position.to(self.computes)
+        for layer in self.layers.values():
+            x_BTD = layer(x_BTD)
+        with span("head"):
+            return self.head(self.norm(x_BTD[:, 0]))

@@ -1,0 +1,33 @@
+"""The `Workload` that trains a diffusion transformer or a U-shaped network on latents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.cost import Operation
+from trainyard.job import Job
+from trainyard.train.outcome import Training
+from trainyard.workloads import diffusion_ops
+
+
+class Diffusion:
+    """`params`: the parts of a job it obeys. torch is needed, and loaded, by `build` alone."""
+
+    name = "diffusion"
+    params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "layout.tp", "recipe")
+
+    def build(self, job: Job, vendor: str) -> Training:
+        """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
+        from trainyard.train import ranks
+        from trainyard.train.diffusion.noise import NoisyLatents
+        from trainyard.train.diffusion.task import Denoise
+        from trainyard.train.trainer import Trainer
+
+        sizes = diffusion_ops.check(job)
+        return Trainer(
+            job, ranks.find(vendor), Denoise(job, sizes), NoisyLatents(job, sizes), diffusion_ops.model_flops(job)
+        )
+
+    def expect(self, job: Job) -> Sequence[Operation]:
+        """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
+        return diffusion_ops.operations(job)

@@ -1,0 +1,78 @@
+"""The products that torch counts a model doing, beside those that its workload expects, and trials of both."""
+
+from collections import Counter
+
+import pytest
+
+from trainyard import models, plugins
+from trainyard.job import Job, Layout, Recipe
+
+CLASSES = {
+    "aten.mm": "matmul",
+    "aten.addmm": "matmul",
+    "aten.bmm": "attention",
+    "aten.convolution": "conv",
+    "aten.convolution_backward": "conv",
+}
+
+
+def a_job(preset, layout=None, sizes=None, **recipe):
+    """Of a preset's sizes: 4 samples a micro-batch, 16 a step, synthetic unless said."""
+    given = models.load(preset)
+    recipe = {"tokens_per_step": 16, "microbatch": 4, "learning_rate": 1e-2, "seed": 7, "text": "synthetic", **recipe}
+    return Job(
+        workload=given.workload,
+        sizes={**given.sizes, **(sizes or {})},
+        layout=layout or Layout(),
+        recipe=Recipe(**recipe),
+    )
+
+
+def expected(job):
+    """op -> FLOPs of the products of all phases, attention backward as the plain kernel does it: four products, where
+    a fused one has five."""
+    total = Counter()
+    for operation in plugins.load("workloads", job.workload).expect(job):
+        if operation.op in CLASSES.values():
+            plain = (operation.op, operation.phase) == ("attention", "backward")
+            total[operation.op] += operation.flops * 4 // 5 if plain else operation.flops
+    return dict(total)
+
+
+def counted(task, inputs, targets, recipe):
+    """op -> FLOPs that torch counts forward and backward on the meta device, and the parameters."""
+    torch = pytest.importorskip("torch")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from trainyard.train import blocks
+
+    with torch.device("meta"):
+        model = task.module()
+    blocks.prepare(task.blocks(model), recipe)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        task.loss(model(*inputs), targets).backward()
+    total = Counter()
+    for op, flops in counter.get_flop_counts()["Global"].items():
+        total[CLASSES[str(op)]] += flops
+    return dict(total), sum(parameter.numel() for parameter in model.parameters())
+
+
+def differs(job, other, steps=3):
+    """The largest relative difference of losses and gradient norms between two jobs' trials."""
+    from trainyard.numerics.trial import trial
+
+    alone, spread = trial(job, steps).outcomes, trial(other, steps).outcomes
+    assert all(outcome.grad_norm > 0 for outcome in alone)
+    return max(abs(a - b) / abs(a) for one, two in zip(alone, spread) for a, b in zip(one, two))
+
+
+def train(job, task, samples, steps):
+    """Outcomes of a rank alone in this process, and its trainer."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.ranks import Ranks
+    from trainyard.train.trainer import Trainer
+
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
+    trainer = Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), task, samples, model_flops=0)
+    return [trainer(step) for step in range(steps)], trainer

@@ -1,0 +1,71 @@
+"""Ranks forked from one process that has torch loaded: a function of each, and what each of them returns."""
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import time
+import traceback
+from multiprocessing.connection import wait
+from pathlib import Path
+
+_PRELOAD = ["trainyard.train.trainer", "trainyard.train.language", "trainyard.train.checkpoint.saver"]
+
+
+def on_ranks(world, work, *given, patience_s=120.0):
+    """`work(ranks, *given)` on `world` processes of one thread each; their results, by rank.
+
+    A rank whose work is to die by a signal gives that signal, negative, as its result.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    with tempfile.TemporaryDirectory() as folder:
+        processes, pipes = [], []
+        for rank in range(world):
+            reading, writing = context.Pipe(duplex=False)
+            process = context.Process(target=_rank, args=(rank, world, folder, writing, work, given), daemon=True)
+            process.start()
+            writing.close()
+            processes.append(process)
+            pipes.append(reading)
+        try:
+            return _gather(processes, pipes, time.monotonic() + patience_s)
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _gather(processes, pipes, until):
+    told = {}
+    while len(told) < len(pipes):
+        waiting = {pipes[rank]: rank for rank in range(len(pipes)) if rank not in told}
+        ready = wait(list(waiting), timeout=max(0.0, until - time.monotonic()))
+        assert ready, f"ranks {sorted(waiting.values())} did not end in time"
+        for pipe in ready:
+            rank = waiting[pipe]
+            try:
+                good, said = pipe.recv()
+            except EOFError:
+                processes[rank].join()
+                good, said = True, processes[rank].exitcode
+            assert good, f"rank {rank}: {said}"
+            told[rank] = said
+    return [told[rank] for rank in range(len(pipes))]
+
+
+def _rank(rank, world, folder, pipe, work, given):
+    import torch
+
+    from trainyard.train import ranks
+
+    try:
+        torch.set_num_threads(1)
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
+        here = ranks.find("cpu")
+        with ranks.joined(here, (Path(folder) / "meet").as_uri()):
+            pipe.send((True, work(here, *given)))
+            signal.pause()  # no peer sees it leave
+    except BaseException:
+        pipe.send((False, traceback.format_exc()))
+        signal.pause()

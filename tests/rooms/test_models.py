@@ -1,0 +1,307 @@
+"""Models as data: what the files hold, how a job takes them, and what a Hugging Face config.json may and may not say."""
+
+import json
+import re
+import tomllib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard import hugging_face, models
+from trainyard import job as jobs
+from trainyard.errors import BadFile, BadInput, BadJob, UnknownName
+from trainyard.job import Model, parse
+from trainyard.workloads.matrices import active_parameters, parameters
+
+DECODERS = [name for name in models.known() if models.load(name).model is not None]
+PUBLISHED = [name for name in DECODERS if models.load(name).parameters is not None]
+LENGTH = {"gpt2-xl": 1024, "gpt3-175b": 2048}
+"""Positions of models that learn them."""
+RECIPE = "[recipe]\nseq_len = 16\ntokens_per_step = 16\n"
+
+# As published: what each key of the files says, in transformers' words.
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 128000,
+    "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 14336, "max_position_embeddings": 8192, "model_type": "llama", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": None,
+    "rope_theta": 500000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.40.0",
+    "use_cache": True, "vocab_size": 128256,
+}  # fmt: skip
+QWEN2 = {
+    "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 3584,
+    "initializer_range": 0.02, "intermediate_size": 18944, "max_position_embeddings": 131072, "max_window_layers": 28,
+    "model_type": "qwen2", "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4,
+    "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": False,
+    "use_cache": True, "use_mrope": False, "use_sliding_window": False, "vocab_size": 152064,
+}  # fmt: skip
+QWEN3 = {
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "head_dim": 128,
+    "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288, "max_window_layers": 36,
+    "model_type": "qwen3", "num_attention_heads": 32, "num_hidden_layers": 36, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": None,
+    "tie_word_embeddings": False, "use_sliding_window": False, "vocab_size": 151936,
+}  # fmt: skip
+GPT2 = {
+    "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.0, "bos_token_id": 50256,
+    "embd_pdrop": 0.0, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 1600, "n_head": 25, "n_layer": 48, "n_positions": 1024,
+    "resid_pdrop": 0.0, "summary_activation": None, "summary_first_dropout": 0.1, "summary_use_proj": True,
+    "vocab_size": 50257,
+}  # fmt: skip
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 14336, "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": True,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": None,
+    "tie_word_embeddings": False, "vocab_size": 32000,
+}  # fmt: skip
+DEEPSEEK = {
+    "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "auto_map": {},
+    "aux_loss_alpha": 0.001, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168,
+    "intermediate_size": 18432, "kv_lora_rank": 512, "model_type": "deepseek_v3", "moe_intermediate_size": 2048,
+    "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": True,
+    "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+    "pretraining_tp": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "quantization_config": {"fmt": "e4m3"}, "rms_norm_eps": 1e-06, "rope_theta": 10000,
+    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "seq_aux": True, "tie_word_embeddings": False,
+    "topk_group": 4, "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 129280,
+}  # fmt: skip
+CONFIGS = {
+    "llama3-8b": LLAMA,
+    "qwen2.5-7b": QWEN2,
+    "qwen3-8b": QWEN3,
+    "gpt2-xl": GPT2,
+    "mixtral-8x7b": MIXTRAL,
+    "deepseek-v3": DEEPSEEK,
+}
+
+
+def decoder(name):
+    return msgspec.convert(models.load(name).model, Model)
+
+
+def converted(config, *without):
+    return hugging_face.model(json.dumps(config).encode(), "some/config.json", without)
+
+
+def a_job(section):
+    return f"[model]\n{section}\n{RECIPE}"
+
+
+# The files
+
+
+@pytest.mark.parametrize("name", models.known())
+def test_a_file_says_where_its_sizes_come_from(name):
+    preset = models.load(name)
+    assert preset.source
+    assert (preset.model is None) != (preset.sizes is None)
+    if preset.model is not None:
+        assert decoder(name).name == name
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name):
+    preset, model = models.load(name), decoder(name)
+    assert parameters(model, LENGTH.get(name, 0)) == pytest.approx(preset.parameters.value, rel=3e-3)
+    active = active_parameters(model, LENGTH.get(name, 0))
+    if preset.active is None:
+        assert active == parameters(model, LENGTH.get(name, 0))
+    else:
+        assert active == pytest.approx(preset.active.value, rel=2e-2)
+
+
+def test_the_models_that_are_to_be_here_are():
+    wanted = {"llama3-8b": 8.03e9, "llama3-70b": 70.6e9, "llama3-405b": 405e9, "qwen2.5-7b": 7.62e9, "gpt3-175b": 175e9}
+    wanted |= {"mixtral-8x7b": 46.7e9, "deepseek-v3": 671e9}
+    assert {name: models.load(name).parameters.value for name in wanted} == wanted
+    assert (models.load("mixtral-8x7b").active.value, models.load("deepseek-v3").active.value) == (12.9e9, 37e9)
+    assert {"tiny", "tiny-moe", "tiny-mla", "qwen3-8b", "gpt2-xl"} <= set(DECODERS)
+
+
+# A job takes them
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_job_takes_a_model_by_name_and_is_complete(name):
+    job = parse(a_job(f'from = "{name}"'), "job.toml")
+    assert job.model == decoder(name)
+    assert b"from" not in msgspec.json.encode(job.model)
+
+
+def test_further_keys_override():
+    job = parse(a_job('from = "llama3-8b"\nlayers = 4\nname = "cut"'), "job.toml")
+    assert job.model == msgspec.structs.replace(decoder("llama3-8b"), layers=4, name="cut")
+
+
+def test_what_is_kept_of_a_job_needs_no_other_file(tmp_path):
+    (tmp_path / "mine.toml").write_text('[model]\nname = "é \\u007f \\"x\\""\nlayers = 1\nwidth = 8\nffn = 8\nheads = 1\n'
+                                        "kv_heads = 1\nhead_dim = 8\n", "utf-8")  # fmt: skip
+    path = tmp_path / "job.toml"
+    path.write_text(a_job('from = "mine.toml"\nnorm_eps = 1e-6') + "learning_rate = 1e-22\n[recovery]\nhang_s = inf\n")
+    job = jobs.load(path)
+    kept = jobs.complete(path.read_text(), job)
+    assert "from" not in tomllib.loads(kept)["model"]
+    assert parse(kept, "elsewhere") == job
+    plain = a_job("\n".join(f"{key} = {json.dumps(value)}" for key, value in models.load("tiny").model.items()))
+    assert jobs.complete(plain, parse(plain, "job")) == plain, "comments and order of a job that is complete are kept"
+
+
+@given(st.text(), st.floats(min_value=1e-300, max_value=1e300), st.sampled_from(DECODERS))
+def test_a_job_survives_being_written(name, rate, model):
+    text = a_job(f"from = {json.dumps(model)}")
+    job = parse(text, "job")
+    job = msgspec.structs.replace(job, name=name, recipe=msgspec.structs.replace(job.recipe, learning_rate=rate))
+    assert parse(jobs.write(job), "written") == job
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ('from = "lama3-8b"', r"^job\.toml at \$\.model\.from: there is no model 'lama3-8b'.* Did you mean 'llama3-8b'\?"),
+        ("from = 3", r"^job\.toml at \$\.model\.from: 3 is no name"),
+        ('from = "tiny"\nheeds = 3', r"^job\.toml at \$\.model: unknown key 'heeds'\. Did you mean 'heads'\?"),
+        ('from = "tiny"\nkv_heads = 3', r"^job\.toml at \$\.model: heads 4 % kv_heads 3"),
+        ('from = "tiny"\nwithout = 1', r"^job\.toml at \$\.model\.without: 1 is no list"),
+        ('from = "tiny"\nwithout = ["dropout"]', r"tiny\.toml: without = \['dropout'\], but only a config\.json"),
+        ('from = "mine.toml"', r"mine\.toml at \$\.model: unknown key 'widht'\. Did you mean 'width'\?"),
+        ('from = "sizes.toml"', r"sizes\.toml: it has no \[model\]\. Take it in \[sizes\]\."),
+        ('from = "odd.toml"', r"odd\.toml: .*unknown field `modle`"),
+        ('from = "broken.toml"', r"broken\.toml: "),
+        ('from = "deep.toml"', r"deep\.toml: "),
+        ('from = "large.json"', r"large\.json: more than 1,048,576 bytes"),
+        ('from = "folder"', "there is no model 'folder'"),
+        ('from = ""', "there is no model ''"),
+        ('from = "a\\u0000b"', "there is no model"),
+        (f'from = "{"x" * 5000}"', "there is no model 'xxx"),
+        ('without = ["a"]', r"^job\.toml at \$\.model: unknown key 'without'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_taken_names_file_path_key_and_nearest_name(section, says, tmp_path):
+    (tmp_path / "mine.toml").write_text("[model]\nlayers = 1\nwidht = 8\n")
+    (tmp_path / "sizes.toml").write_text('workload = "vision"\n[sizes]\nfamily = "resnet"\n')
+    (tmp_path / "odd.toml").write_text("[modle]\nlayers = 1\n")
+    (tmp_path / "broken.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    (tmp_path / "large.json").write_bytes(b" " * (models.LARGEST + 1))
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(BadInput, match=re.compile(says, re.DOTALL)):
+        parse(a_job(section), "job.toml", tmp_path)
+
+
+def test_other_workloads_take_their_sizes_and_their_workload(tmp_path):
+    (tmp_path / "net.toml").write_text('workload = "vision"\n[sizes]\nfamily = "resnet"\ndepths = [3, 4]\n')
+    text = f'[sizes]\nfrom = "net.toml"\nclasses = 10\n{RECIPE}'
+    job = parse(text, "job.toml", tmp_path)
+    assert job.sizes == {"family": "resnet", "depths": [3, 4], "classes": 10}
+    assert job.workload == "vision"
+    assert parse(jobs.complete(text, job), "kept") == job
+    with pytest.raises(BadJob, match=r"^job\.toml at \$\.workload: 'diffusion', but 'net\.toml' holds sizes for 'vis"):
+        parse(f'workload = "diffusion"\n{text}', "job.toml", tmp_path)
+
+
+def test_a_name_that_is_no_model():
+    with pytest.raises(UnknownName, match="Did you mean 'mixtral-8x7b'"):
+        models.load("mixtral-8x7")
+
+
+# Hugging Face
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_gives_the_models_dimensions(name, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
+    job = parse(a_job(f'from = "config.json"\nname = "{name}"'), "job.toml", tmp_path)
+    assert job.model == decoder(name)
+
+
+def test_a_config_is_named_by_itself_else_by_its_folder(tmp_path):
+    assert converted({**LLAMA, "_name_or_path": "/home/x/my-llama"})["name"] == "my-llama"
+    assert converted(LLAMA)["name"] == "some"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("key", ["rope_scaling", "residual_multiplier", "attention_chunk_size"])
+def test_what_would_change_the_arithmetic_is_refused_unless_left_out_by_name(name, key):
+    config = {**CONFIGS[name], key: {"rope_type": "yarn", "factor": 40}}
+    with pytest.raises(BadFile, match=rf"not modelled here: {key}: .*add without = \[\"{key}\"\] beside `from`"):
+        converted(config)
+    left_out = converted(config, key)
+    assert left_out.pop("name") == f"some without {key}", "what is stored says what was left out"
+    whole = converted(CONFIGS[name])
+    whole.pop("name")
+    assert left_out == whole
+    with pytest.raises(BadFile, match="not what stands in the way"):
+        converted(CONFIGS[name], key)
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "says"),
+    [
+        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling: positions are not scaled"),
+        (LLAMA, {"hidden_act": "gelu"}, "hidden_act: the MLP's gate is SiLU"),
+        (LLAMA, {"attention_dropout": 0.1}, "attention_dropout: there is no dropout"),
+        (LLAMA, {"attention_bias": True}, "attention_bias: all matrices have biases or none"),
+        (LLAMA, {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_parameters: positions are not"),
+        (QWEN2, {"use_sliding_window": True}, "use_sliding_window: attention sees all"),
+        (QWEN2, {"layer_types": ["sliding_attention"] * 28}, "layer_types: all layers attend fully"),
+        (QWEN3, {"attention_bias": True}, "attention_bias: no matrix has a bias"),
+        (MIXTRAL, {"sliding_window": 4096}, "sliding_window: attention sees all"),
+        (MIXTRAL, {"router_jitter_noise": 0.1}, "router_jitter_noise: there is no noise"),
+        (DEEPSEEK, {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers: one token is predicted"),
+        (DEEPSEEK, {"scoring_func": "softmax"}, "scoring_func: scores are sigmoids"),
+        (DEEPSEEK, {"num_key_value_heads": 8}, "num_key_value_heads: every head"),
+        (GPT2, {"attn_pdrop": None}, "attn_pdrop: there is no dropout, and it is 0.1"),
+        (GPT2, {"activation_function": "relu"}, "activation_function: the MLP has GELU by tanh"),
+        (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: scores are"),
+    ],
+)
+def test_each_reason_is_given(config, change, says):
+    with pytest.raises(BadFile, match=re.escape(says)):
+        converted({**config, **change})
+
+
+def test_the_new_form_of_rotary_settings():
+    config = {key: value for key, value in LLAMA.items() if key not in ("rope_theta", "rope_scaling")}
+    assert converted({**config, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}) == converted(LLAMA)
+
+
+def test_an_architecture_that_is_not_modelled():
+    with pytest.raises(BadFile, match=r"'LlamaForCausaLM' is not modelled here\. Did you mean 'LlamaForCausalLM'\?"):
+        converted({**LLAMA, "architectures": ["LlamaForCausaLM"]})
+    with pytest.raises(BadFile, match="not a list of one name"):
+        converted({"hidden_size": 8})
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.sampled_from(sorted(CONFIGS)), st.data())
+def test_a_hostile_config_is_refused_or_is_a_model(name, data):
+    config = dict(CONFIGS[name])
+    for key in data.draw(st.lists(st.sampled_from(sorted(config)), max_size=3)):
+        config[key] = data.draw(ANYTHING)
+    try:
+        keys = converted(config)
+        msgspec.convert(keys, Model)
+    except (BadInput, msgspec.ValidationError):
+        return
+    assert keys["layers"] <= hugging_face.LARGEST
+
+
+@given(st.binary())
+def test_bytes_are_no_config(data):
+    with pytest.raises(BadFile):
+        hugging_face.model(data, "config.json")
+
+
+def test_depth_is_no_weapon():
+    with pytest.raises(BadFile):
+        hugging_face.model(b'{"a": ' + b"[" * 100_000, "config.json")

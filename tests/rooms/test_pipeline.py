@@ -1,0 +1,335 @@
+"""Pipeline parallelism: every schedule trains as one process does, and what torch would refuse is refused before."""
+
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.train.rules import pipeline as rules
+
+MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+STEPS = 3
+STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped_bfs": 2, "zero_bubble": 2, "zbv": 2, "dualpipev": 2}
+"""Stages a rank, by schedule."""
+
+
+def a_job(schedule="none", layers=4, micro_batches=4, layout=None, **recipe):
+    """With a learning rate at which AdamW's first steps do not turn rounding into more than it is."""
+    layout = layout or Layout(pp=1 if schedule == "none" else 2, interleave=STAGES.get(schedule, 1))
+    given = {"seq_len": 32, "microbatch": 2, "learning_rate": 1e-3, "seed": 7, "schedule": schedule, **recipe}
+    given["tokens_per_step"] = given["seq_len"] * given["microbatch"] * layout.batch_ranks * micro_batches
+    return Job(model=replace(MODEL, layers=layers), layout=layout, recipe=Recipe(**given))
+
+
+# What is refused
+
+
+def test_without_a_pipeline_there_is_no_schedule():
+    rules.check(a_job())
+    with pytest.raises(BadJob, match=r"schedule = '1f1b' at \$\.recipe, but pp = 1 .*Use schedule = 'none'"):
+        rules.check(a_job("1f1b", layout=Layout()))
+    with pytest.raises(BadJob, match=r"interleave = 2 at \$\.layout, but pp = 1"):
+        rules.check(a_job(layout=Layout(interleave=2)))
+    with pytest.raises(BadJob, match=r"pp = 2 .* schedule = 'none' .*Use schedule = '1f1b'"):
+        rules.check(a_job(layout=Layout(pp=2)))
+    with pytest.raises(BadJob, match="Use schedule = 'gpipe'"):
+        rules.check(a_job(layout=Layout(pp=2), micro_batches=1))
+
+
+@pytest.mark.parametrize(
+    ("job", "says"),
+    [
+        (a_job("zbv", layout=Layout(pp=2)), "schedule = 'zbv' runs 2 stages a rank. Use interleave = 2"),
+        (
+            a_job("gpipe", layout=Layout(pp=2, interleave=3)),
+            "schedule = 'gpipe' runs 1 stage a rank. Use interleave = 1",
+        ),
+        (
+            a_job("1f1b", layout=Layout(pp=4, dp_shard=2), micro_batches=3),
+            "3 micro-batches a step at $.recipe (tokens_per_step 384 / (seq_len 32 * microbatch 2 * data-parallel "
+            "ranks 2)), but schedule = '1f1b' takes at least one for each of 4 * interleave 1 = 4 stages. "
+            "Use tokens_per_step = 512, for 4, or schedule = 'gpipe', which takes any number.",
+        ),
+        (
+            a_job("interleaved", micro_batches=5),
+            "runs them in 5 // pp 2 = 2 rounds of equal size. Use tokens_per_step = 256, for 4, or schedule = 'looped",
+        ),
+        (
+            a_job("interleaved", layers=5, layout=Layout(pp=3, interleave=2), micro_batches=3),
+            "pp 3 * interleave 2 = 6 stages at $.layout, but the model has 5 layers: 1 would be empty. Use pp = 2.",
+        ),
+        (a_job("gpipe", layers=1), "the model has 1 layers: 1 would be empty. Use 2 layers, or pp = 1."),
+        (a_job("zbv", compile=True), "the backward pass of compiled code is one piece. Use compile = false"),
+        (a_job("zero_bubble", remat="full"), "(1 + 9 = 10 times for one of 9). Use remat = 'none', or schedule ="),
+    ],
+)
+def test_refused_with_the_arithmetic_and_the_next_step(job, says):
+    with pytest.raises(BadJob) as caught:
+        rules.check(job)
+    assert says in str(caught.value)
+
+
+def test_tied_embeddings_are_refused():
+    job = a_job("1f1b")
+    rules.check(job)
+    with pytest.raises(BadJob, match=r"two copies, whose gradients no schedule adds\. Use tied = false, or pp = 1"):
+        rules.check(replace(job, model=replace(job.decoder, tied=True)))
+
+
+class Mock:
+    """As much of a stage as a schedule asks before it runs."""
+
+    def __init__(self, number, of, ranks, rank):
+        from torch import nn
+
+        self.submod = nn.Module()
+        self.stage_index, self.num_stages, self.group_size, self.group_rank = number, of, ranks, rank
+        self.is_first, self.is_last = number == 0, number == of - 1
+
+
+def torch_takes(schedule, pp, interleave, micro_batches):
+    """Whether torch makes the schedule on each rank."""
+    from trainyard.train.parallel import pipeline
+
+    of = pp * interleave
+    for rank in range(pp):
+        numbers = pipeline.stages_of(rank, Layout(pp=pp, interleave=interleave), schedule)
+        # In a V there are two whatever `interleave` says; torch is to hear what it says.
+        stages: list[Any] = [Mock(number, of, pp, rank) for number in (*numbers, *numbers)[:interleave]]
+        try:
+            if schedule in rules.ONE_STAGE:
+                (stage,) = stages
+                pipeline._ONE[schedule](stage, micro_batches, loss_fn=lambda output, target: output)
+            else:
+                pipeline._MANY[schedule](stages, micro_batches, loss_fn=lambda output, target: output)
+        except ValueError:
+            return False
+    return True
+
+
+@pytest.mark.torch
+@settings(deadline=None)
+@given(st.sampled_from(sorted(STAGES)), st.integers(2, 4), st.integers(1, 3), st.integers(1, 11))
+def test_rules_refuse_what_torch_refuses_and_nothing_else(schedule, pp, interleave, micro_batches):
+    pytest.importorskip("torch")
+    layout = Layout(pp=pp, interleave=interleave)
+    job = a_job(schedule, layers=15, layout=layout, micro_batches=micro_batches)
+    takes = torch_takes(schedule, pp, interleave, micro_batches)
+    try:
+        rules.check(job)
+    except BadJob as refusal:
+        assert not takes
+        if advised := re.search(r"Use tokens_per_step = (\d+)", str(refusal)):
+            rules.check(replace(job, recipe=replace(job.recipe, tokens_per_step=int(advised[1]))))
+    else:
+        assert takes
+
+
+@pytest.mark.torch
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 12))
+def test_each_stage_has_a_layer_or_the_layout_is_refused(pp, interleave, layers):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.language import Language
+
+    layout = Layout(pp=pp, interleave=interleave)
+    job = a_job("looped_bfs", layers=layers, layout=layout)
+    of = pp * interleave
+    with torch.device("meta"):
+        owned = [list(Language(job).stage(number, of).layers) for number in range(of)]
+    assert [layer for part in owned for layer in part] == [str(layer) for layer in range(layers)]
+    try:
+        rules.check(job)
+    except BadJob:
+        assert not all(owned)
+    else:
+        assert all(owned)
+
+
+# What a rank has
+
+
+@pytest.mark.torch
+@given(st.sampled_from(sorted(STAGES)), st.integers(2, 8))
+def test_stages_lie_where_torch_looks_for_them(schedule, pp):
+    pytest.importorskip("torch")
+    from torch.distributed.pipelining._utils import generate_stage_to_rank_mapping
+
+    from trainyard.train.parallel.pipeline import stages_of
+
+    layout = Layout(pp=pp, interleave=STAGES[schedule])
+    style = "v" if schedule in rules.V_SHAPED else "loop"
+    ranks = {number: rank for rank in range(pp) for number in stages_of(rank, layout, schedule)}
+    assert ranks == generate_stage_to_rank_mapping(pp, pp * STAGES[schedule], style)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("of", [2, 3, 4])
+def test_stages_have_the_names_of_the_whole_model_once_each(of):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.language import Language
+
+    task = Language(a_job())
+    with torch.device("meta"):
+        whole = Counter(name for name, _ in task.module().named_parameters())
+        parts = Counter(name for number in range(of) for name, _ in task.stage(number, of).named_parameters())
+    assert parts == whole
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_stage_hands_on_what_it_says(dtype):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.language import Language
+
+    task = Language(a_job("1f1b", dtype=dtype))
+    with torch.device("meta"):
+        x = torch.zeros(2, 32, dtype=torch.long)
+        for number in range(3):
+            x = task.stage(number, 4)(x)
+            (said,) = task.handed(2)
+            assert (x.shape, x.dtype) == (said.shape, said.dtype)
+
+
+# The step, all stages in one process
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A process group of one rank."""
+    torch = pytest.importorskip("torch")
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
+    dist.init_process_group("gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def drawn(task, module):
+    from trainyard.train import weights
+
+    module.to_empty(device="cpu")
+    weights.fill(module, task.draw)
+    return module
+
+
+def forward_backward(schedule, group):
+    """Loss and gradients by name of 3 micro-batches, through `schedule` or, of `none`, as one batch; the actions."""
+    import torch
+
+    from trainyard.train.language import Language
+    from trainyard.train.parallel.pipeline import Pipeline
+    from trainyard.train.task import Batch
+
+    job = a_job(schedule, layout=Layout(interleave=STAGES.get(schedule, 1)), micro_batches=3)
+    task = Language(job)
+    tokens = torch.randint(256, (job.batch, 33), generator=torch.Generator().manual_seed(1))
+    batch = Batch((tokens[:, :-1],), (tokens[:, 1:],))
+    of = job.layout.interleave
+    with torch.device("meta"):
+        stages = {number: task.stage(number, of) for number in range(of)}
+    stages = {number: drawn(task, stage) for number, stage in stages.items()}
+    with torch.profiler.profile() as profile:
+        if schedule == "none":
+            loss = task.loss(stages[0](*batch.inputs), batch.targets)
+            loss.backward()
+        else:
+            loss = Pipeline(job, task, group, torch.device("cpu"), stages).forward_backward(batch)
+    grads = {name: p.grad for stage in stages.values() for name, p in stage.named_parameters()}
+    return loss.detach(), grads, [event.name for event in profile.events() or () if event.name.startswith("PP:")]
+
+
+@pytest.fixture(scope="module")
+def at_once(alone):
+    return forward_backward("none", alone)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("schedule", sorted(STAGES))
+def test_a_schedule_leaves_the_gradients_of_the_whole_batch(alone, at_once, schedule):
+    torch = pytest.importorskip("torch")
+    loss, grads, _ = at_once
+    other, found, names = forward_backward(schedule, alone)
+    torch.testing.assert_close(other, loss)
+    assert found.keys() == grads.keys()
+    for name, grad in grads.items():
+        torch.testing.assert_close(found[name], grad)
+    done = Counter(re.findall(r"\d+[FBIW]\d+", " ".join(names)))
+    for stage in range(STAGES[schedule]):
+        for micro_batch in range(3):
+            both = done[f"{stage}B{micro_batch}"], done[f"{stage}I{micro_batch}"] + done[f"{stage}W{micro_batch}"]
+            assert (done[f"{stage}F{micro_batch}"], both) in ((1, (1, 0)), (1, (0, 2))), "each action has its name"
+
+
+# The step, spread over ranks
+
+
+def relative(outcomes, others):
+    pairs = [pair for one, other in zip(outcomes, others, strict=True) for pair in zip(one, other)]
+    return max(abs(one - other) / abs(one) for one, other in pairs)
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    """What one process says of the same steps: asked for once for each model and batch."""
+    pytest.importorskip("torch")
+    from trainyard.numerics.trial import trial
+
+    said = {}
+
+    def outcomes(job):
+        recipe = replace(job.recipe, schedule="none", microbatch=job.batch // job.accumulate)
+        same = replace(job, layout=Layout(), recipe=recipe)
+        if str(same) not in said:
+            said[str(same)] = trial(same, STEPS).outcomes
+        return said[str(same)]
+
+    return outcomes
+
+
+def spread(schedule, **axes):
+    layout = Layout(**{"pp": 2, "interleave": STAGES[schedule], **axes})
+    # The same global batch on any layout: 4 micro-batches of 4 samples, over all ranks.
+    return a_job(
+        schedule, layers=max(4, layout.pp * layout.interleave), layout=layout, microbatch=4 // layout.batch_ranks
+    )
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "job",
+    [
+        *(spread(schedule) for schedule in STAGES),
+        spread("1f1b", pp=4),
+        spread("zbv", dp_shard=2),
+        spread("interleaved", dp_shard=2),
+        spread("zero_bubble", dp_replicate=2),
+        spread("1f1b", tp=2, sequence_parallel=True),
+        spread("dualpipev", cp=2),
+        spread("interleaved", dp_shard=2, tp=2),
+    ],
+    ids=lambda job: f"{job.recipe.schedule}, {job.layout}",
+)
+def test_spread_over_ranks_it_is_the_same_training(one_process, job):
+    from trainyard.numerics.trial import trial
+
+    assert relative(one_process(job), trial(job, STEPS).outcomes) < 1e-5
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_bfloat16_goes_between_stages_as_it_is(one_process):
+    from trainyard.numerics.trial import trial
+
+    job = spread("zbv")
+    half = replace(job, recipe=replace(job.recipe, dtype="bfloat16"))
+    plain, alone, piped = one_process(job), one_process(half), trial(half, STEPS).outcomes
+    assert relative(alone, piped) < 1e-5 < relative(plain, alone)
