@@ -1,8 +1,8 @@
-"""`python -m benchmarks.checkpoint`: what a step waits for when its state is saved, in one process; then the losses of a
-training saved on four ranks and gone on with on four, two and one.
+"""`python -m benchmarks.checkpoint`: what a step waits for when its state is saved, in one process; then the losses of
+a training saved on four ranks and gone on with on four, two and one.
 
-Sync and async saves take turns, so that both meet the same machine; the ratio is of their medians. Beside it stands what
-async saves cost the steps that run while files are written, which share the cores with them.
+Sync and async saves take turns, so that both meet the same machine; the ratio is of their medians. Beside it stands
+what async saves cost the steps that run while files are written, which share the cores with them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAVED, _UNTIL = 2, 6
 
 def a_job(model: Model, layout: Layout | None = None, every: int = 0) -> Job:
     recipe = Recipe(seq_len=32, tokens_per_step=256, learning_rate=1e-2, text=_TEXT)
-    return Job(model=model, layout=layout or Layout(), recipe=recipe, checkpoint=Checkpoint(every=every, keep=1))
+    return Job(model=model, layout=layout or Layout(), recipe=recipe, checkpoint=Checkpoint(every=every, keep=2))
 
 
 def stalls(width: int, saves: int) -> None:
@@ -37,6 +37,7 @@ def stalls(width: int, saves: int) -> None:
     from trainyard.train import ranks
     from trainyard.train.checkpoint.saver import Saver
 
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
     here = ranks.find(ranks.vendor_here())
     model = Model(layers=4, width=width, ffn=4 * width, heads=8, kv_heads=8, head_dim=width // 8)
     plain = a_job(model)
@@ -62,9 +63,7 @@ def stalls(width: int, saves: int) -> None:
                 saver.save_now(saver.saved)  # what is in flight ends before the next is timed
         size = sum(file.bytes for file in Shelf(Path(folder)).read(saver.saved).files.values())
         saver.close()
-    where = (
-        torch.cuda.get_device_name() if here.device.type == "cuda" else f"{torch.get_num_threads()} threads of a CPU"
-    )
+    where = torch.cuda.get_device_name() if here.device.type == "cuda" else "one core"
     print(f"state {units.show_size(size)}, one rank, {where}, {saves} saves of each kind")
     for what, values in found.items():
         print(f"  {what:20} {median(values):9.1f} ms  ({min(values):.1f} to {max(values):.1f})")
@@ -130,8 +129,8 @@ def _rank(job: Job, rank: int, run: str, meet: str, told: Any) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--width", type=int, default=512, help="of the model that is saved; state grows as its square")
-    parser.add_argument("--saves", type=int, default=7)
+    parser.add_argument("--width", type=int, default=384, help="of the model that is saved; state grows as its square")
+    parser.add_argument("--saves", type=int, default=5)
     given = parser.parse_args()
     stalls(given.width, given.saves)
     losses()

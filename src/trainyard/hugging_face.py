@@ -31,8 +31,7 @@ _SAYS_NOTHING = re.compile(
 
 
 def model(data: bytes, where: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The keys of a job's [model]. Raises `BadFile` for no such file, and for what is neither modelled nor in `without`.
-    """
+    """The keys of a job's [model]. Raises `BadFile` for no such file, and for what is not modelled nor in `without`."""
     try:
         said = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.ValidationError as error:

@@ -9,13 +9,19 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ranks import on_ranks
+from trainyard import job as jobs
 from trainyard import plugins
+from trainyard.cli.runs import command as runs_command
 from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe
+from trainyard.record import DeviceSeen, Run
+from trainyard.run import harness
+from trainyard.store.store import Store, now
 from trainyard.train.checkpoint import manifest as manifests
 from trainyard.train.checkpoint import shelf as shelves
 from trainyard.train.checkpoint.manifest import File, Manifest, Piece, Stored
@@ -663,3 +669,62 @@ def test_what_is_left_of_a_run(begin, rest):
     every = left(turns(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin)
     assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
     assert not every or every[0].first
+
+
+CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
+
+
+@pytest.fixture
+def killed(tmp_path, monkeypatch):
+    """A stored run that was killed in step 3."""
+    pytest.importorskip("torch")
+    from trainyard.run import worker
+    from trainyard.train import trainer
+
+    store = Store(tmp_path / "store")
+    folder = store.begin(Run(id="0badcafe", job=jobs.parse(TOML, "here"), started=now()), TOML)
+    real = trainer.Trainer.__call__
+
+    def dies(self, step):
+        if step == 3:
+            raise KeyboardInterrupt
+        return real(self, step)
+
+    monkeypatch.setattr(trainer.Trainer, "__call__", dies)
+    with pytest.raises(KeyboardInterrupt):
+        worker.main(folder)
+    return store
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
+    told = []
+    run = harness.resume("0bad", killed, lambda traces: (), told.append, devices=CORES)
+    assert (run.id, run.state, run.failure) == ("0badcafe", "complete", "")
+    assert [(s.step, s.attempt) for s in killed.load("0bad").samples] == [(n, 0) for n in (0, 1, 2)] + [
+        (n, 1) for n in (2, 3, 4, 5, 6)
+    ]
+    assert [at.step for at in told] == [3, 4, 5, 6, 7], "old news is not told again"
+    assert run.trace == ("traces/rank0.json.gz",)
+    with pytest.raises(BadInput, match="run 0badcafe is complete"):
+        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+
+
+@pytest.mark.torch
+def test_a_run_that_is_still_going_is_left_alone(killed):
+    going = harness.alone(killed.find("0bad"))
+    with going, pytest.raises(EnvironmentFailed, match="run 0badcafe is still going"):
+        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+
+
+@pytest.mark.torch
+def test_the_command_exports_weights(killed, tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    monkeypatch.setenv("TRAINYARD_STORE", str(killed.root))
+    out = tmp_path / "weights.safetensors"
+    done = CliRunner().invoke(runs_command, ["export-weights", "0bad", "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    said = msgspec.json.decode(done.stdout)
+    assert (said["run"], said["step"], said["rejected"]) == ("0badcafe", 1, [])
+    assert out.stat().st_size > said["bytes"] > 0

@@ -1,4 +1,4 @@
-"""Models as data: what the files hold, how a job takes them, and what a Hugging Face config.json may and may not say."""
+"""Models as data: what the files hold, how a job takes them, and what a Hugging Face config.json may say."""
 
 import json
 import re
@@ -79,6 +79,11 @@ CONFIGS = {
 }
 
 
+def published(name, field="parameters"):
+    claim = getattr(models.load(name), field)
+    return None if claim is None else claim.value
+
+
 def decoder(name):
     return msgspec.convert(models.load(name).model, Model)
 
@@ -105,20 +110,17 @@ def test_a_file_says_where_its_sizes_come_from(name):
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_those_published(name):
-    preset, model = models.load(name), decoder(name)
-    assert parameters(model, LENGTH.get(name, 0)) == pytest.approx(preset.parameters.value, rel=3e-3)
-    active = active_parameters(model, LENGTH.get(name, 0))
-    if preset.active is None:
-        assert active == parameters(model, LENGTH.get(name, 0))
-    else:
-        assert active == pytest.approx(preset.active.value, rel=2e-2)
+    model = decoder(name)
+    total, active = parameters(model, LENGTH.get(name, 0)), active_parameters(model, LENGTH.get(name, 0))
+    assert total == pytest.approx(published(name), rel=3e-3)
+    assert active == pytest.approx(published(name, "active") or total, rel=2e-2)
 
 
 def test_the_models_that_are_to_be_here_are():
     wanted = {"llama3-8b": 8.03e9, "llama3-70b": 70.6e9, "llama3-405b": 405e9, "qwen2.5-7b": 7.62e9, "gpt3-175b": 175e9}
     wanted |= {"mixtral-8x7b": 46.7e9, "deepseek-v3": 671e9}
-    assert {name: models.load(name).parameters.value for name in wanted} == wanted
-    assert (models.load("mixtral-8x7b").active.value, models.load("deepseek-v3").active.value) == (12.9e9, 37e9)
+    assert {name: published(name) for name in wanted} == wanted
+    assert (published("mixtral-8x7b", "active"), published("deepseek-v3", "active")) == (12.9e9, 37e9)
     assert {"tiny", "tiny-moe", "tiny-mla", "qwen3-8b", "gpt2-xl"} <= set(DECODERS)
 
 
@@ -138,15 +140,15 @@ def test_further_keys_override():
 
 
 def test_what_is_kept_of_a_job_needs_no_other_file(tmp_path):
-    (tmp_path / "mine.toml").write_text('[model]\nname = "é \\u007f \\"x\\""\nlayers = 1\nwidth = 8\nffn = 8\nheads = 1\n'
-                                        "kv_heads = 1\nhead_dim = 8\n", "utf-8")  # fmt: skip
+    sizes = "layers = 1\nwidth = 8\nffn = 8\nheads = 1\nkv_heads = 1\nhead_dim = 8\n"
+    (tmp_path / "mine.toml").write_text(f'[model]\nname = "é \\u007f \\"x\\""\n{sizes}', "utf-8")
     path = tmp_path / "job.toml"
     path.write_text(a_job('from = "mine.toml"\nnorm_eps = 1e-6') + "learning_rate = 1e-22\n[recovery]\nhang_s = inf\n")
     job = jobs.load(path)
     kept = jobs.complete(path.read_text(), job)
     assert "from" not in tomllib.loads(kept)["model"]
     assert parse(kept, "elsewhere") == job
-    plain = a_job("\n".join(f"{key} = {json.dumps(value)}" for key, value in models.load("tiny").model.items()))
+    plain = a_job("\n".join(f"{key} = {json.dumps(value)}" for key, value in (models.load("tiny").model or {}).items()))
     assert jobs.complete(plain, parse(plain, "job")) == plain, "comments and order of a job that is complete are kept"
 
 
@@ -161,7 +163,7 @@ def test_a_job_survives_being_written(name, rate, model):
 @pytest.mark.parametrize(
     ("section", "says"),
     [
-        ('from = "lama3-8b"', r"^job\.toml at \$\.model\.from: there is no model 'lama3-8b'.* Did you mean 'llama3-8b'\?"),
+        ('from = "lama3-8b"', r"^job\.toml at \$\.model\.from: .* 'lama3-8b'.* Did you mean 'llama3-8b'"),
         ("from = 3", r"^job\.toml at \$\.model\.from: 3 is no name"),
         ('from = "tiny"\nheeds = 3', r"^job\.toml at \$\.model: unknown key 'heeds'\. Did you mean 'heads'\?"),
         ('from = "tiny"\nkv_heads = 3', r"^job\.toml at \$\.model: heads 4 % kv_heads 3"),

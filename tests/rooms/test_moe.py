@@ -1,6 +1,7 @@
 """A mixture of experts: who gets which token, how use is kept even, and the same training however it is divided."""
 
 import re
+from functools import cache
 
 import pytest
 from hypothesis import example, given
@@ -242,6 +243,12 @@ def _trained(ranks, job, steps):
     return outcomes, training.about()
 
 
+@cache
+def _alone(model):
+    """By one process."""
+    return on_ranks(1, _trained, a_job(model), 3)[0]
+
+
 SPREADS = {
     "fsdp": (MODEL, Layout(dp_shard=2), {}),
     "fsdp, by bias": (replace(MODEL, balance="bias"), Layout(dp_shard=2), {}),
@@ -266,7 +273,7 @@ def test_spread_over_ranks_it_is_the_same_training(spread):
     """Losses, gradient norms, and to the token how many each expert got."""
     pytest.importorskip("torch")
     model, layout, recipe = SPREADS[spread]
-    ((alone, known),) = on_ranks(1, _trained, a_job(model), 3)
+    alone, known = _alone(model)
     told = on_ranks(layout.ranks, _trained, a_job(model, layout, **recipe), 3)
     for outcomes, _ in told:
         assert outcomes == told[0][0]

@@ -1,6 +1,8 @@
 """Matrices, sequences and logits split over ranks: the same losses and gradient norms as one process."""
 
 from functools import cache
+from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -8,7 +10,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train.rules import context, tensor
 
-MODEL = {"layers": 2, "width": 32, "ffn": 64, "heads": 4, "kv_heads": 2, "head_dim": 8}
+MODEL: dict[str, Any] = {"layers": 2, "width": 32, "ffn": 64, "heads": 4, "kv_heads": 2, "head_dim": 8}
 """Grouped: two query heads share a key/value head."""
 GPT = {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "kv_heads": 4, "tied": True}
 QWEN = {"bias": "qkv", "qk_norm": True}
@@ -20,10 +22,8 @@ STEPS = 3
 
 
 def a_job(spread=None, model=None, text="python", **recipe):
-    recipe = {"seq_len": 16, "tokens_per_step": 128, "microbatch": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
-    return Job(
-        model=Model(**MODEL | (model or {})), layout=Layout(**spread or {}), recipe=Recipe(text=text, **recipe)
-    )
+    recipe = {"seq_len": 16, "tokens_per_step": 64, "microbatch": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
+    return Job(model=Model(**MODEL | (model or {})), layout=Layout(**spread or {}), recipe=Recipe(text=text, **recipe))
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,10 @@ def mixes():
     yield mix("cp ulysses", {"cp": 4, "cp_method": "ulysses"})
     yield mix("cp ring", {"cp": 4, "cp_method": "ring"})
     yield mix("cp ring, latent, remat", {"cp": 2, "cp_method": "ring"}, LATENT, remat="full")
-    yield mix("cp x dp_shard, ZeRO-2", {"cp": 2, "dp_shard": 2, "zero": 2})
+    yield mix("cp x dp_shard, ZeRO-2", {"cp": 2, "dp_shard": 2, "zero": 2}, microbatch=1)
     yield mix("cp x dp_replicate x dp_shard", {"cp": 2, "dp_replicate": 2, "dp_shard": 2}, microbatch=1)
-    yield mix("tp x dp_shard, uneven", SP | {"dp_shard": 2}, UNEVEN)
-    yield mix("tp x dp_replicate", SP | {"dp_replicate": 2})
+    yield mix("tp x dp_shard, uneven", SP | {"dp_shard": 2}, UNEVEN, microbatch=1)
+    yield mix("tp x dp_replicate", SP | {"dp_replicate": 2}, microbatch=1)
     yield mix("tp x cp", SP | {"cp": 2}, remat="full")
     yield mix("tp x dp_replicate x dp_shard", {"tp": 2, "dp_replicate": 2, "dp_shard": 2}, microbatch=1)
 
@@ -134,10 +134,11 @@ def test_every_position_is_on_one_rank_and_causal_work_is_equal(method, ranks):
 
     def held(rank):
         mesh = SimpleNamespace(get_local_rank=lambda _: rank)
-        return positions(24, SimpleNamespace(layout=Layout(cp=ranks, cp_method=method), sequence=mesh)).tolist()
+        meshes: Any = SimpleNamespace(layout=Layout(cp=ranks, cp_method=method), sequence=mesh)
+        return positions(24, meshes).tolist()
 
     parts = [held(rank) for rank in range(ranks)]
-    assert sorted(sum(parts, [])) == list(range(24))
+    assert sorted(chain(*parts)) == list(range(24))
     assert all(part == sorted(part) for part in parts), "a local causal mask holds"
     if method != "ulysses":
         assert len({sum(part) for part in parts}) == 1
@@ -174,9 +175,19 @@ def _check_names(rank, meet):
     [
         ({"sequence_parallel": True}, {}, {}, "sequence_parallel = true at $.layout, but tp = 1"),
         ({"loss_parallel": True}, {}, {}, "Use loss_parallel = false, or tp = 2 or more."),
-        ({"tp": 3}, {}, {}, "heads 4 % tp 3 = 1, but each rank has a whole and equal number of query heads. Use tp = 2."),
+        (
+            {"tp": 3},
+            {},
+            {},
+            "heads 4 % tp 3 = 1, but each rank has a whole and equal number of query heads. Use tp = 2.",
+        ),
         ({"tp": 4}, {}, {}, "kv_heads 2 % tp 4 = 2, but each rank has a whole and equal number of key/value heads. "),
-        ({"tp": 2}, {"ffn": 63}, {}, "ffn 63 % tp 2 = 1, but each rank has a whole and equal number of columns of the MLP."),
+        (
+            {"tp": 2},
+            {"ffn": 63},
+            {},
+            "ffn 63 % tp 2 = 1, but each rank has a whole and equal number of columns of the MLP.",
+        ),
         ({"tp": 2}, {"vocab": 257}, {}, "vocab 257 % tp 2 = 1"),
         (SP | {"cp": 2}, {}, {"seq_len": 18}, "seq_len 18 % (tp 2 * cp 2) = 2"),
         ({"tp": 2}, {"position": "learned"}, {"seq_len": 17}, "seq_len 17 % tp 2 = 1, but"),
@@ -193,7 +204,12 @@ def test_a_tensor_split_that_cannot_be_is_refused_with_the_arithmetic(spread, mo
 @pytest.mark.parametrize(
     ("spread", "model", "recipe", "says"),
     [
-        ({"cp": 2}, {}, {"seq_len": 18}, "seq_len 18 % 4 chunks = 2, but with all_gather each rank has an early and a late"),
+        (
+            {"cp": 2},
+            {},
+            {"seq_len": 18},
+            "seq_len 18 % 4 chunks = 2, but with all_gather each rank has an early and a late",
+        ),
         ({"cp": 4, "cp_method": "ring"}, {}, {"seq_len": 20}, "seq_len 20 % 8 chunks = 4, but with ring"),
         ({"cp": 4, "cp_method": "ulysses"}, {}, {"seq_len": 18}, "Use seq_len = 16."),
         ({"cp": 4, "tp": 2, "cp_method": "ulysses"}, {}, {}, "heads 4 % (cp 4 * tp 2) = 4, but each rank attends with"),

@@ -108,7 +108,7 @@ def test_what_cannot_be_trained_is_not_expected_either():
 
 
 def test_a_rank_is_the_mean_of_those_that_share_samples():
-    """Two stages: one looks up embeddings, the other has head and loss. Beside the split matrices, ranks of tp repeat."""
+    """Of two stages one looks up embeddings, the other has head and loss. Ranks of tp repeat what is not split."""
     alone, staged = a_job(), a_job(layout=Layout(pp=2), schedule="gpipe")
     tensor, divided = (a_job(layout=Layout(tp=2, sequence_parallel=sp, loss_parallel=sp)) for sp in (False, True))
     for op in ("matmul", "attention", "norm", "elementwise", "embedding", "softmax"):
@@ -122,21 +122,22 @@ def test_a_rank_is_the_mean_of_those_that_share_samples():
     assert flops(divided, "softmax")["forward"] * 2 == flops(alone, "softmax")["forward"], "or its own"
 
 
+def formats(dtype, model=MODEL):
+    kept = ("matmul", "attention", "norm")
+    return {(o.op, o.dtype) for o in operations(a_job(model, dtype=dtype)) if o.op in kept}
+
+
 def test_formats():
     """Products alone are in float8 or tf32; in float8 those of the blocks' linear layers, as kernels take them."""
-    of = lambda dtype, model=MODEL: {  # noqa: E731
-        (o.op, o.dtype) for o in operations(a_job(model, dtype=dtype)) if o.op in ("matmul", "attention", "norm")
-    }
-    assert of("float16") == {("matmul", "float16"), ("attention", "float16"), ("norm", "float16")}
-    assert of("tf32") == {("matmul", "tf32"), ("attention", "tf32"), ("norm", "float32")}
-    assert of("float8") == {
-        ("matmul", "float8"), ("matmul", "bfloat16"), ("attention", "bfloat16"), ("norm", "bfloat16"),
-    }  # fmt: skip
+    assert formats("float16") == {("matmul", "float16"), ("attention", "float16"), ("norm", "float16")}
+    assert formats("tf32") == {("matmul", "tf32"), ("attention", "tf32"), ("norm", "float32")}
+    eight = {("matmul", "float8"), ("matmul", "bfloat16"), ("attention", "bfloat16"), ("norm", "bfloat16")}
+    assert formats("float8") == eight
+    assert ("matmul", "float32") in formats("bfloat16", decoder("tiny-moe")), "a router"
     odd = msgspec.structs.replace(MODEL, ffn=40)
     in_float8 = {job.decoder.ffn: flops8(job) for job in (a_job(MODEL, dtype="float8"), a_job(odd, dtype="float8"))}
     tokens, attention = 128, 2 * (2 * 32 * 32 + 2 * 32 * 16)  # layers x (q and out, k and v)
     assert in_float8 == {48: 3 * 2 * tokens * (attention + 2 * 3 * 32 * 48), 40: 3 * 2 * tokens * attention}
-    assert ("matmul", "float32") in of("bfloat16", decoder("tiny-moe")), "a router"
 
 
 def flops8(job):
@@ -186,14 +187,17 @@ def products_counted(run):
     Of a product of DTensors it counts the whole: here they are passed on, so that each rank's own part is counted.
     """
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch._subclasses.fake_tensor import FakeTensor
     from torch.distributed.tensor import DTensor
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
     class Local(_FlopCounterMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             if any(issubclass(kind, DTensor) for kind in types):
                 return NotImplemented
+            if any(isinstance(arg, torch.Tensor) and (arg.is_meta or isinstance(arg, FakeTensor)) for arg in args):
+                return func(*args, **(kwargs or {}))  # torch asks what shape a whole product would have
             return super().__torch_dispatch__(func, types, args, kwargs)
 
     def attended(q, k, v, *_, **__):
@@ -218,7 +222,7 @@ def products_counted(run):
 
 def products_expected(job, pairs):
     """The same by us. torch's counter knows the plain attention kernel, which multiplies pairs that a mask hides and
-    computes no scores again: 4 products backward where a fused kernel has 5. `pairs`: multiplied a sequence and head."""
+    computes no scores again: 4 products backward where a fused kernel has 5. `pairs`: so multiplied of a sequence."""
     length, (key, value) = job.recipe.seq_len, widths(job.decoder)
     expected = flops(job, "attention")
     plain = expected["backward"] * (2 * key + 2 * value) / (3 * key + 2 * value)
@@ -299,4 +303,4 @@ def test_the_mean_over_ranks_is_what_torch_counts_on_them(mix):
     job = a_job(MODELS[model], layout, **recipe)
     told = on_ranks(layout.ranks, counted_here, job)
     counted = [sum(parts) / layout.ranks for parts in zip(*told)]
-    assert counted == pytest.approx(products_expected(job, pairs), rel=1e-2)
+    assert counted == pytest.approx(products_expected(job, pairs), rel=1e-5)

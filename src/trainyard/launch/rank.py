@@ -1,8 +1,8 @@
 """One rank's process, before it is a rank. The agent forks it from a process that has torch loaded.
 
-Its output goes to `LOGS/rank<N>.out` and `.err`, its process id to `.pid`; it dies with the agent. It writes when and why it failed to
-`LOGS/rank<N>.failed`: the earliest is the culprit, the others its victims. On SIGUSR1 it writes where each of its
-threads stands to `LOGS/rank<N>.stacks`.
+Its output goes to `LOGS/rank<N>.out` and `.err`, its process id to `.pid`; it dies with the agent. It writes when and
+why it failed to `.failed`: the earliest is the culprit, the others its victims. On SIGUSR1 it writes where each of its
+threads stands to `.stacks`.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _view(
         findings=tuple(found),
         kernels=_rows(kernels, mean.wall_ns),
         modules=_rows(top(measured, "modules", most=30), mean.wall_ns) if measured else (),
-        tables=((*(of_life(run) if run else ()), *(tables(measured) if measured else ()))),
+        tables=(*(of_life(run) if run else ()), *(tables(measured) if measured else ())),
         table=tuple(
             (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in mean.sorted_entries()
         ),

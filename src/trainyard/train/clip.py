@@ -15,16 +15,22 @@ from torch.nn.utils import get_total_norm
 from trainyard.train.parallel.mesh import Meshes
 
 
-def total_norm(parameters: Sequence[nn.Parameter], meshes: Meshes | None) -> Tensor:
+def total_norm(
+    parameters: Sequence[nn.Parameter], meshes: Meshes | None, lone: Sequence[nn.Parameter] = ()
+) -> Tensor:
     """Of the gradients of the whole model, the same on every rank; infinite or NaN when any is.
 
-    What is divided over the ranks of an axis is summed over it, and what is alike on them counts once.
+    What is divided over the ranks of an axis is summed over it, and what is alike on them counts once. `lone`: those of
+    the parameters that are on this rank and on no other; some on each rank, or none on any.
     """
     device = parameters[0].device if meshes is None else torch.device(meshes.world.device_type)
     parts: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
+    apart = {id(parameter) for parameter in lone}
     for parameter in parameters:
         if parameter.grad is not None:
-            parts[_divided_over(parameter.grad)].append(_local(parameter.grad))
+            alone = meshes is not None and id(parameter) in apart
+            groups = (meshes.world.get_group(),) if alone else _divided_over(parameter.grad)
+            parts[groups].append(_local(parameter.grad))
     squares = torch.zeros((), device=device)
     for groups, grads in parts.items():
         square = get_total_norm(grads).to(device) ** 2

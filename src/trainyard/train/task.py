@@ -94,6 +94,15 @@ class Staged(Protocol):
 
 
 @runtime_checkable
+class Places(Protocol):
+    """A module that spreads its parameters over the ranks of data parallelism itself, and averages their gradients."""
+
+    def lone(self) -> Sequence[nn.Parameter]:
+        """Those that are on this rank and on no other: some on each rank, or none on any."""
+        ...
+
+
+@runtime_checkable
 class Counts(Protocol):
     """A module that changes between steps by what it counted, over the global batch (a router's balance)."""
 

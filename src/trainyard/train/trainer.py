@@ -55,7 +55,7 @@ class Trainer:
         loss = self.spread.forward_backward(batch)
         parameters = self.spread.parameters
         factor = self.scaling.factor
-        norm = clip.total_norm(parameters, self.spread.meshes) / factor
+        norm = clip.total_norm(parameters, self.spread.meshes, weights.lone(self.spread.modules)) / factor
         if self.scaling.passes(norm):
             clip.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0) / factor)
             optimizer.set_rate(self.optimizer, self.job.recipe, step)

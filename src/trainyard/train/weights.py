@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.task import Places
 
 DIGEST_CAP = 2 * 10**9
 """Bytes of weights beyond which no digest is taken: gathering and hashing them would take seconds."""
@@ -38,13 +40,24 @@ def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
 
 
 def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
-    """Parameters of the whole model; a shard counts as what it is a shard of. With pipeline stages, collective."""
-    own = torch.tensor(sum(parameter.numel() for module in modules for parameter in module.parameters()))
+    """Parameters of the whole model; a shard counts as what it is a shard of. Collective where ranks have others."""
+    alone = sum(parameter.numel() for parameter in lone(modules))
+    own = torch.tensor(sum(parameter.numel() for module in modules for parameter in module.parameters()) - alone)
     if meshes is not None and meshes.layout.pp > 1:
         group = meshes.data.get_group("pp")
         own = own.to(meshes.world.device_type)
         dist.all_reduce(own, group=group)
-    return int(own)
+    if meshes is not None and alone:
+        others = torch.tensor(alone, device=meshes.world.device_type)
+        dist.all_reduce(others, group=meshes.world.get_group())
+        alone = int(others)
+    return int(own) + alone
+
+
+def lone(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that are on this rank and on no other of data parallelism."""
+    parts = [part for module in modules for part in module.modules() if isinstance(part, Places)]
+    return [parameter for part in parts for parameter in part.lone()]
 
 
 def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
@@ -52,15 +65,20 @@ def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
     if 4 * count(modules, meshes) > DIGEST_CAP:
         return None
     parts = {name: _sha256(parameter) for module in modules for name, parameter in module.named_parameters()}
-    if meshes is not None and meshes.layout.pp > 1:
-        stages: list[dict[str, str]] = [{} for _ in range(meshes.layout.pp)]
-        dist.all_gather_object(stages, parts, group=meshes.data.get_group("pp"))
-        parts = {name: part for stage in stages for name, part in stage.items()}
+    if meshes is not None and (meshes.layout.pp > 1 or lone(modules)):
+        group = meshes.data.get_group("pp") if meshes.layout.pp > 1 else meshes.world.get_group()
+        ranks: list[dict[str, str]] = [{} for _ in range(group.size())]
+        dist.all_gather_object(ranks, parts, group=group)
+        parts = {name: part for rank in ranks for name, part in rank.items()}
     return hashlib.sha256("".join(f"{name} {parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, on each rank that has a part; collective. An offloaded part is gathered from its device."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    return cast(DTensor, tensor.to(tensor.device_mesh.device_type)).full_tensor()
+
+
 def _sha256(parameter: Tensor) -> str:
-    whole = parameter
-    if isinstance(parameter, DTensor):
-        whole = parameter.to(parameter.device_mesh.device_type).full_tensor()  # where it can be gathered, if offloaded
-    return hashlib.sha256(whole.detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()
+    return hashlib.sha256(whole(parameter).detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()

@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from trainyard.job import Recipe
 from trainyard.train.optimizer import by_mesh
 from trainyard.train.optimizers.adamw import BETAS, WEIGHT_DECAY
+from trainyard.train.weights import whole
 
 MOMENTUM = 0.95
 EPSILON = 1e-6
@@ -110,11 +111,6 @@ class Kronecker(WholeMatrices):
         state["left"] += matrix @ matrix.T
         state["right"] += matrix.T @ matrix
         return inverse_fourth_root(state["left"]) @ matrix @ inverse_fourth_root(state["right"]), 1.0, 0.0
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """All of it, on each rank that has a part."""
-    return tensor.to(tensor.device_mesh.device_type).full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:

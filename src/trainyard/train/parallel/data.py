@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.train.parallel import expert
 from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.task import Places
 
 
 def replicate(module: nn.Module, meshes: Meshes) -> nn.Module:
@@ -18,6 +19,7 @@ def replicate(module: nn.Module, meshes: Meshes) -> nn.Module:
     layout = meshes.layout
     axes = [axis for axis in ("dp_replicate", "dp_shard") if getattr(layout, axis) > 1]
     group = meshes.data.get_group(axes[0]) if len(axes) == 1 else meshes.world.get_group()
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, list(_placed(module)))
     replicated = DistributedDataParallel(module, process_group=group, init_sync=False, gradient_as_bucket_view=True)
     replicated.broadcast_buffers = False  # as an argument it has another name in each torch
     return replicated
@@ -35,8 +37,25 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], meshes: Meshes, dtype:
     layout = meshes.layout
     mesh = meshes.replicate_shard if layout.dp_replicate > 1 else meshes.data[meshes.shard_name]
     reshard = layout.zero == 3 and layout.pp == 1
-    blocks = list(blocks)
+    blocks, left = list(blocks), set(_placed(module).values())
     if layout.ep > 1:
         expert.shard(blocks, meshes, policy, reshard)
     for part in (*blocks, module):
-        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, offload_policy=waits)
+        fully_shard(
+            part,
+            mesh=mesh,
+            mp_policy=policy,
+            reshard_after_forward=reshard,
+            offload_policy=waits,
+            ignored_params=left,
+        )
+
+
+def _placed(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that a part of the model spreads itself."""
+    return {
+        f"{name}.{inner}": parameter
+        for name, part in module.named_modules()
+        if isinstance(part, Places)
+        for inner, parameter in part.named_parameters()
+    }

@@ -1,4 +1,4 @@
-"""Attention that also tells the log-sum-exp of each row of scores, which `scaled_dot_product_attention` keeps to itself:
+"""Attention that also tells the log-sum-exp of each row of scores, which `scaled_dot_product_attention` keeps back:
 torch's fused kernels where they take the operands, plain products elsewhere.
 
 Shapes: B sequences, S queries, T keys, H query heads, K key/value heads, C channels.

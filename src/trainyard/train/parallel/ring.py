@@ -33,7 +33,8 @@ class _Ring(torch.autograd.Function):
         for step in range(group.size()):
             arrive = _pass_on(kv, group) if step < group.size() - 1 else None
             rows, cols, causal = _pairs(q.shape[2], group.rank(), (group.rank() - step) % group.size())
-            part, part_lse = attend(q[:, :, rows], *kv[:, :, :, cols], causal)
+            near_k, near_v = kv[:, :, :, cols]
+            part, part_lse = attend(q[:, :, rows], near_k, near_v, causal)
             merged = torch.logaddexp(lse[:, :, rows], part_lse)
             old, new = (lse[:, :, rows] - merged).exp(), (part_lse - merged).exp()
             out[:, :, rows] = out[:, :, rows] * old[..., None] + part * new[..., None]
@@ -53,14 +54,18 @@ class _Ring(torch.autograd.Function):
         for step in range(group.size()):
             arrive = _pass_on(kv, group) if step < group.size() - 1 else None
             rows, cols, causal = _pairs(q.shape[2], group.rank(), (group.rank() - step) % group.size())
-            saved = (q[:, :, rows], *kv[:, :, :, cols], out[:, :, rows], lse[:, :, rows])
-            part_q, part_k, part_v = attend_backward(d_out[:, :, rows], *saved, causal)
+            part_out, part_lse = out[:, :, rows], lse[:, :, rows]
+            near_k, near_v = kv[:, :, :, cols]
+            part_q, part_k, part_v = attend_backward(
+                d_out[:, :, rows], q[:, :, rows], near_k, near_v, part_out, part_lse, causal
+            )
             d_q[:, :, rows] += part_q
             d_kv[:, :, :, cols] += torch.stack((part_k, part_v))
             # After the last part too: so they end where they belong.
             d_kv = _pass_on(d_kv, group)()
             kv = arrive() if arrive is not None else kv
-        return d_q.to(q.dtype), *d_kv.to(k.dtype), None
+        d_k, d_v = d_kv.to(kv.dtype)
+        return d_q.to(q.dtype), d_k, d_v, None
 
 
 def _pairs(length: int, rank: int, owner: int) -> tuple[slice, slice, bool]:

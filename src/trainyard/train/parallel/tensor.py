@@ -25,6 +25,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.placement_types import Placement
 
+from trainyard.errors import BadJob
 from trainyard.job import Layout
 from trainyard.train.parallel.mesh import Meshes
 
@@ -43,7 +44,8 @@ def split(module: nn.Module, meshes: Meshes) -> None:
 
 
 def plan(module: nn.Module, layout: Layout) -> dict[str, ParallelStyle]:
-    """What is done to each part, by the last part of its name."""
+    """What is done to each part, by the last part of its name. Raises `BadJob` for a part with weights that it does not
+    know: left as it is, it would train on what only this rank sees."""
     between = Shard(1) if layout.sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
     for name, part in module.named_modules():
@@ -61,9 +63,12 @@ def plan(module: nn.Module, layout: Layout) -> dict[str, ParallelStyle]:
         elif last == "embed":
             styles[name] = _Rows(between)
         elif last == "place":
-            styles[name] = _Rows(Shard(0) if layout.sequence_parallel else Replicate())  # of (T, D): it knows no samples
+            # Its output is (T, D): a position is the same for all samples.
+            styles[name] = _Rows(Shard(0) if layout.sequence_parallel else Replicate())
         elif last == "head":
             styles[name] = _head(part, between, Shard(-1) if layout.loss_parallel else Replicate())
+        elif last not in _NORMS and any(True for _ in part.parameters(recurse=False)):
+            raise BadJob(f"tp = {layout.tp} at $.layout, but nothing says how {name} is split.", "Use tp = 1.")
     return styles
 
 
@@ -95,10 +100,10 @@ class _Rows(ParallelStyle):
             for name, parameter in list(part.named_parameters(recurse=False)):
                 part.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, (Shard(0),))))
 
-        def given(_: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> tuple[Tensor, ...]:
+        def given(_: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> Any:
             return tuple(DTensor.from_local(x, mesh, (Replicate(),), run_check=False) for x in inputs)
 
-        def got(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
+        def got(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
             return output.redistribute(mesh, (self.kept,)).to_local()
 
         return distribute_module(module, device_mesh, divide, given, got)

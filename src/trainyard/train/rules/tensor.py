@@ -21,8 +21,8 @@ def check(job: Job) -> None:
     for name, size in parts.items():
         if size % layout.tp:
             raise BadJob(
-                f"tp = {layout.tp} at $.layout: {name} {size:,} % tp {layout.tp} = {size % layout.tp}, but each rank has "
-                f"a whole and equal number of {_COUNTED[name]}.",
+                f"tp = {layout.tp} at $.layout: {name} {size:,} % tp {layout.tp} = {size % layout.tp}, but each rank "
+                f"has a whole and equal number of {_COUNTED[name]}.",
                 _nearest(parts, layout.tp),
             )
     _check_sequence(job)

@@ -1,0 +1,118 @@
+"""Made-up features, ids and clicks, from a model that can be learnt: functions of (seed, step, index). No torch here.
+
+Numbers come from a counter through the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
+number generators", figure 17): a whole batch at once, and none shifts another.
+
+Shapes: B samples, F dense features, T tables, I ids of a sample over all tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import gcd, log
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.train.recommender.sizes import Dlrm
+
+Keys = NDArray[np.uint64]
+Reals = NDArray[np.float64]
+
+SIGNAL = 2.0
+"""Deviation of the dense features' part of the planted logit, and of the ids' part where none repeats."""
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Made(NamedTuple):
+    """Dense features (B, F) float32, ids (B, I) int64 by table, clicks (B) float32: 0 or 1."""
+
+    dense: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    clicks: NDArray[np.float32]
+
+
+class Planted:
+    """Clicks with the probability sigmoid(u . dense + sum of v[table, id]), with u and v of the seed alone."""
+
+    def __init__(self, sizes: Dlrm, seed: int) -> None:
+        self.sizes, self.seed = sizes, seed
+        weights = _uniform(_key("weights", seed), sizes.dense)
+        self.weights_F = (weights - 0.5) * 12**0.5 * SIGNAL / sizes.dense**0.5
+        self.rows_I = np.repeat(sizes.rows, sizes.hots)
+        self.tables_I = np.repeat(np.arange(len(sizes.rows), dtype=np.uint64), sizes.hots)
+        self.turns_I = np.repeat([_coprime(seed, table, rows) for table, rows in enumerate(sizes.rows)], sizes.hots)
+        self.shares_I = SIGNAL / (np.repeat(sizes.hots, sizes.hots) * len(sizes.rows)) ** 0.5
+
+    def batch(self, step: int, indices: range) -> Made:
+        sizes = self.sizes
+        samples_B = mixed(mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64))
+        drawn = _uniform(samples_B[:, None], 2 * sizes.dense + sizes.ids + 1)
+        one, other, ids, click = np.split(drawn, np.cumsum([sizes.dense, sizes.dense, sizes.ids]), axis=1)
+        dense_BF = np.sqrt(-2 * np.log(one)) * np.cos(2 * np.pi * other)  # Box and Muller 1958
+        # Frequent ids are spread over a table: rows that lie side by side are on one rank.
+        ids_BI = zipf(ids, self.rows_I, sizes.skew) * self.turns_I % self.rows_I
+        logits_B = dense_BF @ self.weights_F + self._effects(ids_BI) @ self.shares_I
+        clicks_B = click[:, 0] < 1 / (1 + np.exp(-logits_B))
+        return Made(dense_BF.astype(np.float32), ids_BI, clicks_B.astype(np.float32))
+
+    def _effects(self, ids_BI: NDArray[np.int64]) -> Reals:
+        """Of each id, uniform with deviation 1."""
+        keys_I = mixed(_key("effect", self.seed) + self.tables_I)
+        return (_real(mixed(keys_I + ids_BI.astype(np.uint64))) - 0.5) * 12**0.5
+
+
+def zipf(uniform: Reals, rows: NDArray[np.int64], skew: float) -> NDArray[np.int64]:
+    """Ranks from 0, rows - 1 the rarest, by numbers from 0 to 1: of density x^-skew on [1, rows + 1), rounded down."""
+    rest, logs = 1 - skew, np.log1p(rows)
+    if abs(rest) < 1e-9:
+        x = np.exp(uniform * logs)
+    else:
+        x = (1 + uniform * np.expm1(rest * logs)) ** (1 / rest)
+    return np.clip(x.astype(np.int64) - 1, 0, rows - 1)
+
+
+def hot_share(rows: int, skew: float, hot: int) -> float:
+    """Of all ids of a table, the expected share of its `hot` most frequent ones."""
+    rest = 1 - skew
+
+    def below(x: float) -> float:
+        return log(x) if abs(rest) < 1e-9 else (x**rest - 1) / rest
+
+    return below(min(hot, rows) + 1) / below(rows + 1)
+
+
+def mixed(keys: Keys) -> Keys:
+    """Each bit of each number depends on all of its bits."""
+    keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return keys ^ (keys >> np.uint64(31))
+
+
+def _key(purpose: str, seed: int) -> Keys:
+    digest = hashlib.blake2b(purpose.encode() + seed.to_bytes(8, "little"), digest_size=8).digest()
+    return np.frombuffer(digest, np.dtype("<u8")).astype(np.uint64)
+
+
+def _uniform(keys: Keys, draws: int) -> Reals:
+    """(..., draws) of keys (..., 1)."""
+    return _real(mixed(keys + _STEP * np.arange(1, draws + 1, dtype=np.uint64)))
+
+
+def _real(bits: Keys) -> Reals:
+    """Above 0 and below 1."""
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def _coprime(seed: int, table: int, rows: int) -> int:
+    """A number that takes 0 .. rows - 1 to themselves in another order, when they are multiplied by it."""
+    turn = int(mixed(_key("turn", seed) + np.uint64(table))[0] % np.uint64(rows))
+    while gcd(turn, rows) != 1:
+        turn += 1
+    return turn
+
+
+def _ends(indices: range) -> tuple[int, int, int]:
+    return indices.start, indices.stop, indices.step

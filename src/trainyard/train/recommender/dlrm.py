@@ -1,0 +1,69 @@
+"""DLRM (Naumov et al. 2019, arXiv:1906.00091) with low-rank cross layers instead of dot products (Wang et al. 2020,
+"DCN V2", arXiv:2008.13535): MLPerf training's recommender since version 3.0.
+
+Shapes: B samples, C values that are crossed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.train.layers import Linear
+from trainyard.train.recommender.embeddings import Embeddings
+from trainyard.train.recommender.sizes import Dlrm
+
+
+class Mlp(nn.ModuleList):
+    """A ReLU after each matrix, but where `ends`: not after the last."""
+
+    def __init__(self, width_in: int, widths: Sequence[int], ends: bool) -> None:
+        super().__init__(Linear(wide, high, bias=True) for wide, high in zip([width_in, *widths], widths))
+        self.ends = ends
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self, start=1):
+            x = layer(x)
+            if not (self.ends and number == len(self)):
+                x = F.relu(x)
+        return x
+
+
+class Cross(nn.Module):
+    """x0 * (up down x + b) + x, with `up` (C, rank) and `down` (rank, C)."""
+
+    def __init__(self, width: int, rank: int) -> None:
+        super().__init__()
+        self.down = Linear(width, rank)
+        self.up = Linear(rank, width, bias=True)
+
+    def forward(self, first_BC: Tensor, x_BC: Tensor) -> Tensor:
+        return first_BC * self.up(self.down(x_BC)) + x_BC
+
+
+class ClickModel(nn.Module):
+    """Dense features (B, F) and ids (B, I) to the logits of clicks (B)."""
+
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.computes = dtype
+        self.embed = Embeddings(sizes, dtype, range(len(sizes.rows)))
+        self.bottom = Mlp(sizes.dense, sizes.bottom, ends=False)
+        self.cross = nn.ModuleList(Cross(sizes.features, sizes.cross_rank) for _ in range(sizes.cross_layers))
+        self.top = Mlp(sizes.features, sizes.top, ends=True)
+
+    @property
+    def blocks(self) -> dict[str, nn.Module]:
+        crosses = {f"cross.{number}": layer for number, layer in enumerate(self.cross)}
+        return {"bottom": self.bottom, **crosses, "top": self.top}
+
+    def forward(self, dense_BF: Tensor, ids_BI: Tensor) -> Tensor:
+        vectors_BTD = self.embed(ids_BI)
+        dense_BD = self.bottom(dense_BF.to(self.computes))
+        first_BC = x_BC = torch.cat([dense_BD.unsqueeze(1), vectors_BTD], dim=1).flatten(1)
+        for layer in self.cross:
+            x_BC = layer(first_BC, x_BC)
+        return self.top(x_BC).squeeze(1)

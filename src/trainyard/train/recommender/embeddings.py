@@ -1,0 +1,115 @@
+"""Tables of categorical features: whole on each rank, divided by rows, or divided by tables (Mudigere et al. 2021,
+arXiv:2104.05158, section 4.2).
+
+Rows are added up in float32. Gradients of tables are as large as the tables.
+
+Shapes: B samples, T tables, D width, I ids of a sample over all tables, H of them of one table, R ranks, N = R B.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from trainyard.train.recommender.exchange import add_up, gather, send_back, trade
+from trainyard.train.recommender.sizes import Dlrm, owners
+from trainyard.train.span import span
+
+
+class Table(nn.Module):
+    """`weight` (rows, D)."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, width))
+
+    def forward(self, ids_BH: Tensor) -> Tensor:
+        """The sum of the rows of each sample, (B, D)."""
+        return F.embedding_bag(ids_BH, self.weight, mode="sum")
+
+
+class Embeddings(nn.ModuleDict):
+    """Tables by number; all of them here. Ids (B, I) to vectors (B, T, D) in `dtype`."""
+
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, tables: Iterable[int]) -> None:
+        super().__init__({str(table): Table(sizes.rows[table], sizes.width) for table in tables})
+        self.sizes = sizes
+        self.computes = dtype
+
+    def table(self, number: int) -> Table:
+        return cast(Table, self[str(number)])
+
+    def forward(self, ids_BI: Tensor) -> Tensor:
+        with span("embed"):
+            each = ids_BI.split(self.sizes.hots, dim=1)
+            return torch.stack([self.table(t)(ids_BH) for t, ids_BH in enumerate(each)], dim=1).to(self.computes)
+
+
+class ByRow(Embeddings):
+    """A `Places`: this rank has its part of the rows of every table. It sees the ids of all ranks, adds up those of its
+    own rows, and the ranks' sums are added where the samples are."""
+
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
+        super().__init__(sizes, dtype, range(len(sizes.rows)))
+        self.mesh = mesh
+        for table in self.values():
+            rows = distribute_tensor(cast(Table, table).weight.detach(), mesh, (Shard(0),), src_data_rank=None)
+            table.weight = nn.Parameter(rows)
+
+    def lone(self) -> Sequence[nn.Parameter]:
+        return ()
+
+    # How many ids are this rank's is known at run time only: nothing here to compile.
+    @torch.compiler.disable
+    def forward(self, ids_BI: Tensor) -> Tensor:
+        with span("embed"):
+            group = self.mesh.get_group()
+            each = gather(ids_BI, group).split(self.sizes.hots, dim=1)
+            sums_NTD = torch.stack([self._own(t, ids_NH) for t, ids_NH in enumerate(each)], dim=1)
+            return add_up(sums_NTD, group).to(self.computes)
+
+    def _own(self, table: int, ids_NH: Tensor) -> Tensor:
+        """(N, D): the sums of this rank's rows."""
+        rows = cast(DTensor, self.table(table).weight).to_local()
+        first = min(self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size()))
+        mine_NH = (ids_NH >= first) & (ids_NH < first + len(rows))
+        count_N = mine_NH.sum(dim=1)
+        return F.embedding_bag(ids_NH[mine_NH] - first, rows, count_N.cumsum(0) - count_N, mode="sum")
+
+
+class ByTable(Embeddings):
+    """A `Places`: this rank has whole tables, which no other has. Ids go to who has their table, sums come back."""
+
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
+        self.owners = owners(sizes.rows, mesh.size())
+        super().__init__(sizes, dtype, self.owners[mesh.get_local_rank()])
+        self.mesh = mesh
+
+    def lone(self) -> Sequence[nn.Parameter]:
+        return list(self.parameters())
+
+    @torch.compiler.disable
+    def forward(self, ids_BI: Tensor) -> Tensor:
+        with span("embed"):
+            group, ranks, samples = self.mesh.get_group(), self.mesh.size(), len(ids_BI)
+            hots, width, mine = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]
+            each = ids_BI.split(hots, dim=1)
+            leaving = [torch.cat([each[table] for table in tables], dim=1).flatten() for tables in self.owners]
+            coming = [samples * sum(hots[table] for table in mine)] * ranks
+            ids = trade(torch.cat(leaving), [len(part) for part in leaving], coming, group)
+            ids_NI = ids.view(ranks * samples, -1).split([hots[table] for table in mine], dim=1)
+            sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(mine, ids_NI)], dim=1)
+            leaving, coming = (
+                [sums.numel() // ranks] * ranks,
+                [samples * len(tables) * width for tables in self.owners],
+            )
+            back = send_back(sums.to(self.computes).flatten(), leaving, coming, group).split(coming)
+            sums_BTD = torch.cat([part.view(samples, -1, width) for part in back], dim=1)
+            order = torch.tensor([table for tables in self.owners for table in tables], device=sums.device)
+            return sums_BTD.index_select(1, order.argsort())

@@ -1,0 +1,31 @@
+"""The `Workload` that trains a recommender: who clicks on what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.cost import Operation
+from trainyard.job import Job
+from trainyard.train.outcome import Training
+from trainyard.workloads import recommender_ops
+
+
+class Recommender:
+    """`params`: the parts of a job it obeys. torch is needed, and loaded, by `build` alone."""
+
+    name = "recommender"
+    params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "recipe")
+
+    def build(self, job: Job, vendor: str) -> Training:
+        """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
+        from trainyard.train import ranks
+        from trainyard.train.recommender.task import Clicks, Predict
+        from trainyard.train.trainer import Trainer
+
+        sizes = recommender_ops.check(job)
+        flops = recommender_ops.model_flops(job)
+        return Trainer(job, ranks.find(vendor), Predict(job, sizes), Clicks(job, sizes), flops)
+
+    def expect(self, job: Job) -> Sequence[Operation]:
+        """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
+        return recommender_ops.operations(job)
