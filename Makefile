@@ -17,7 +17,7 @@ PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo demo-trace native test test-light lint docs parity bench bench-peers device-evidence carry clean
+.PHONY: help env demo demo-trace native test test-light lint docs parity chaos bench bench-peers device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,10 @@ docs: $(READY)  ## write docs/reference.md from the code
 
 parity: $(READY)  ## train every mix against one process, write docs/parity.md
 	$(BIN)/python docs/parity.py
+
+chaos: $(READY)  ## make every fault in small jobs, 240 runs in all, gone on with where it was interrupted; docs/chaos.md
+	$(BIN)/python -m validation.chaos
+	$(BIN)/python -m validation.chaos --write
 
 bench: $(READY)  ## measure trainyard itself
 	$(BIN)/python -m benchmarks

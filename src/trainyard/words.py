@@ -6,7 +6,7 @@ No other file spells these names out as literals where a table here can be asked
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trainyard.errors import UnknownName, nearest
 
@@ -17,6 +17,16 @@ class Word(NamedTuple):
     label: str
     means: str
     colour: str = "#8a8f98"
+
+
+class Injection(NamedTuple):
+    """A fault made on purpose: `strikes` a rank, a node or the whole job; `blamed`: the word of FAULTS it must be
+    found as."""
+
+    label: str
+    means: str
+    strikes: Literal["rank", "node", "job"]
+    blamed: str
 
 
 class Kind(NamedTuple):
@@ -194,6 +204,23 @@ FAULTS: Mapping[str, Word] = {
     "preempted": Word("pre-empted", "The job was asked to leave, saved and left."),
 }
 """What can happen to a running job."""
+
+INJECTIONS: Mapping[str, Injection] = {
+    "kill_worker": Injection("kill a worker", "A rank's process is killed (SIGKILL).", "rank", "worker_death"),
+    "kill_agent": Injection("kill an agent", "The agent of a node is killed (SIGKILL).", "node", "agent_death"),
+    "stop": Injection("stop a rank", "A rank's process is stopped (SIGSTOP).", "rank", "hang"),
+    "delay": Injection("delay a rank", "A rank sleeps before every step from this one on.", "rank", "slow"),
+    "drop_collective": Injection("drop a collective", "A rank does not come to a step's collectives.", "rank", "hang"),
+    "fill_disk": Injection("fill the disk", "A rank finds no room for its part of a save.", "rank", "disk_full"),
+    "flip_byte": Injection(
+        "flip a byte",
+        "A byte of the newest checkpoint is inverted, and a rank killed so that it is read.",
+        "rank",
+        "bad_checkpoint",
+    ),
+    "preempt": Injection("pre-empt the job", "All its processes are asked to leave (SIGTERM).", "job", "preempted"),
+}
+"""What `trainyard run --chaos` can do to a running job."""
 
 TIMES: Mapping[str, Word] = {
     "good": Word("steps", "Steps that count: each once."),

@@ -202,12 +202,12 @@ def test_the_first_rank_to_die_is_named(place: Path, how: str, code: int, says: 
     assert until(lambda: (place / "pid0").exists() and (place / "pid1").exists())
     begun = time.monotonic()
     assert until(lambda: launcher.status(id) != "running")
-    assert time.monotonic() - begun < 8
+    assert time.monotonic() - begun < 60, "a rank that waits two minutes is not waited for"
     found = launcher.failure(id)
     assert (found.rank, found.exit_code, found.last_words) == (1, code, words)
     assert found.pid == pids(place)[1]
     assert launcher.status(id).startswith(f"failed: {says}")
-    assert until(lambda: not any(map(alive, pids(place))), 5)
+    assert until(lambda: not any(map(alive, pids(place))), 30)
 
 
 @pytest.mark.torch
@@ -219,7 +219,7 @@ def test_cancel_ends_every_process(place: Path, how: str) -> None:
     assert until(lambda: all((place / f"waiting{rank}").exists() for rank in range(2)))
     launcher.cancel(id)
     assert launcher.status(id).startswith("failed")
-    assert until(lambda: not any(map(alive, [int(id), *pids(place)])), 5)
+    assert until(lambda: not any(map(alive, [int(id), *pids(place)])), 30)
 
 
 STARTER = """
@@ -243,7 +243,7 @@ def test_ranks_do_not_outlive_a_killed_parent(place: Path) -> None:
         agent = int(parent.stdout.readline())
         assert until(lambda: all((place / f"waiting{rank}").exists() for rank in range(2)))
         parent.send_signal(signal.SIGKILL)
-    assert until(lambda: not any(map(alive, [agent, *pids(place)])), 8)
+    assert until(lambda: not any(map(alive, [agent, *pids(place)])), 30)
 
 
 def test_a_launcher_that_dies_itself_is_told_with_its_words(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

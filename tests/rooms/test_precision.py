@@ -259,10 +259,13 @@ def _offloaded_rank(rank, job, path, pipe):
     """One of two ranks that shard as an accelerator's would, with the host for both memories."""
     import os
 
+    import torch
+
     from trainyard.train import ranks
     from trainyard.train.language import Bytes, Language
     from trainyard.train.trainer import Trainer
 
+    torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     device.check = lambda recipe, vendor: None
     with ranks.joined(ranks.find("cpu"), f"file://{path}"):

@@ -484,6 +484,19 @@ def test_an_agent_that_falls_silent_is_lost_and_may_come_back() -> None:
     assert len(one.plan.members) == 2
 
 
+def test_a_second_agent_of_a_node_changes_nothing_while_the_first_speaks() -> None:
+    one = running(world(restarts=1))
+    for _ in range(100):
+        one.lives[1] = "1b" if one.lives[1] == "1a" else "1a"
+        one.turn()
+    assert not one.faults
+    one.lives[1] = "1b"
+    one.until(lambda: bool(one.faults))
+    assert (one.faults[0].kind, one.faults[0].node) == ("agent_death", 1)
+    running(one)
+    assert one.plan.members[1].life == "1b"
+
+
 def test_peers_that_fail_first_do_not_take_the_blame_of_a_silent_node() -> None:
     one = running(world(ranks=2, nodes=2, restarts=1))
     one.silent.add(0)
@@ -812,8 +825,8 @@ def test_a_cluster_that_asks_every_process_gets_the_job_saved_and_gone(start: Ca
 @pytest.mark.torch
 @pytest.mark.slow
 def test_nothing_outlives_the_supervisor(start: Callable[..., Started]) -> None:
-    one = start()
-    one.agent(1)  # beside its own: the last that spoke is the node's
+    one = start(started=1)
+    one.agent(1)
     pairs = one.at(0, 4)
     one.process.kill()
     assert until(lambda: not any(alive(pid) for pair in pairs for pid in pair))

@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import which
 
 import click
+from msgspec import to_builtins
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -20,7 +21,9 @@ from trainyard.cli.runs import document
 from trainyard.job import Measure
 from trainyard.ledger import Ledger
 from trainyard.report.build import view_of_run
-from trainyard.report.terminal import print_view
+from trainyard.report.chaos import table as chaos_table
+from trainyard.report.terminal import print_table, print_view
+from trainyard.run.chaos import ordeal, plan
 from trainyard.run.harness import Progress, execute
 from trainyard.run.harness import resume as go_on
 from trainyard.run.script import execute as script
@@ -43,6 +46,8 @@ class Booking:
 @click.command()
 @click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1)
 @click.option("--resume", metavar="RUN", help="Go on with a stored run that did not end, instead of starting one.")
+@click.option("--chaos", metavar="PLAN.toml", help="Make this plan's faults in the job, and score how it takes them.")
+@click.option("--against", metavar="RUN", help="Of --chaos: a stored run without faults to compare losses with.")
 @click.option("--tag", help="Give the run this name.")
 @click.option("--port", type=int, help="Port on 127.0.0.1 at which the ranks meet; without it a free one.")
 @click.option(
@@ -53,6 +58,8 @@ class Booking:
 def command(
     what: tuple[str, ...],
     resume: str | None,
+    chaos: str | None,
+    against: str | None,
     tag: str | None,
     port: int | None,
     profile: int,
@@ -70,10 +77,17 @@ def command(
 
     `--resume RUN` goes on with a run that was killed or failed, under its own id and with its own job, from its last
     good checkpoint ([checkpoint] in the job says how often one is saved); from its beginning where it has none.
+
+    `--chaos PLAN.toml` runs the job twice, the second time with faults ([[fault]] kind, step, rank or node): killed,
+    stopped, slow ranks, a full disk, a damaged checkpoint. It prints who was blamed for each, what it cost, and whether
+    the losses are the same; the score is kept in the run's folder as chaos.json. Exit code 4 when the job was ended.
     """
     if (resume is None) == (not what):
         raise click.UsageError("Give a JOB.toml, a COMMAND after --, or --resume RUN: one of the three.")
+    if (chaos or against) and (not chaos or len(what) != 1):
+        raise click.UsageError("--chaos is for a JOB.toml, and --against for --chaos.")
     store = Store(say=say)
+    score: ordeal.Ordeal | None = None
     if tag:
         check_tag(tag)
     talk = (lambda _: None) if quiet else say
@@ -82,24 +96,40 @@ def command(
         book = Booking(store.load(resume).job.layout.only_axis)
         with _shown(quiet) as progress:
             run = go_on(resume, store, book, progress, say=talk, port=port)
-    elif len(what) > 1 or (not first.endswith(".toml") and which(first)):
+    elif not chaos and (len(what) > 1 or (not first.endswith(".toml") and which(first))):
         book = Booking("")
         run = script.execute(what, store, book, Measure(warmup=3, steps=10, profiled=profile), talk)
     else:
         text = jobs.read(first)
         wanted = jobs.parse(text, first, Path(first).parent)
+        faults = plan.load(chaos) if chaos else None
         book = Booking(wanted.layout.only_axis)
         with _shown(quiet) as progress:
-            run = execute(wanted, text, store, book, progress, say=talk, port=port)
+            if faults:
+                score = ordeal.execute(wanted, text, faults, store, book, progress, talk, port, against)
+                run = score.run
+            else:
+                run = execute(wanted, text, store, book, progress, say=talk, port=port)
     if tag:
         store.tag(run.id, tag)
     if as_json:
         notes = book.measured.notes if book.measured else ()
-        print_json({**document(run, store.runs / run.id), "notes": notes})
+        rows = {"chaos": to_builtins(score.rows), "against": score.against} if score else {}
+        print_json({**document(run, store.runs / run.id), "notes": notes, **rows})
+        _raise(score)
         return
     click.echo(f"run {run.id}  {store.runs / run.id}")
     click.echo()
     print_view(view_of_run(run, book.measured, draw=False), console())
+    if score:
+        print_table(chaos_table(score.rows), console())
+    _raise(score)
+
+
+def _raise(score: ordeal.Ordeal | None) -> None:
+    """What ended the job, now that all is said of it."""
+    if score and score.failure:
+        raise score.failure
 
 
 @contextmanager

@@ -27,6 +27,7 @@ SILENT_S = 8.0
 GIVE_UP_S = 60.0
 """How much longer than for all nodes it waits for enough of them."""
 SETTLE_S = 0.3
+TWICE_S = 1.0
 TOGETHER_S = 0.5
 STACKS_S = 0.7
 STOP_S = 10.0
@@ -88,9 +89,11 @@ class Supervision:
     # What is there
 
     def hear(self, now: Now, said: Mapping[int, Says]) -> None:
-        """What each agent said last."""
+        """What each agent said last. A second agent of a node is not listened to while the first speaks."""
         for node, says in said.items():
             known = self._heard.get(node)
+            if known and known.says.life != says.life and not known.dead and now.seconds - known.when.seconds < TWICE_S:
+                continue
             if known is None or (known.says.life, known.says.beat) != (says.life, says.beat):
                 self._heard[node] = Heard(now, says)
                 self._last[says.life] = now

@@ -63,10 +63,12 @@ def execute(
     port: int | None = None,
     devices: Sequence[DeviceSeen] | None = None,
     worker: str = WORKER,
+    begun: Callable[[Path], object] = lambda _: None,
 ) -> Run:
     """Runs `job` on this machine and returns the stored run.
 
-    `devices`: take these instead of asking the vendors. `worker`: the module that each rank runs.
+    `devices`: take these instead of asking the vendors. `worker`: the module that each rank runs. `begun`: is given the
+    run's folder, before anything is started in it.
     Raises `BadJob` for what does not fit or cannot be trained, `UnknownName` for its workload, `PortInUse` and
     `MissingLibrary`, all before anything starts, and `RankDied` after storing what was measured until then.
     What goes wrong while it runs is got over as `job.recovery` says, and stands in the run's `incidents`; a job that is
@@ -81,6 +83,7 @@ def execute(
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, ranks_get))
     files = launcher.render(job, [worker, str(store.runs / run.id), seen[0].vendor])
     folder = store.begin(run, jobs.complete(job_text, job))
+    begun(folder)
     with alone(folder):
         try:
             started = _start(launcher, folder, files)
@@ -265,7 +268,7 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     in its life, and where that went."""
     events = life.read(folder)
     ranks = recovery.last_ranks(events, run.job)
-    facts = [fact for fact in read_facts(folder) if fact.rank < ranks]
+    facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
     samples = tuple(read_samples(folder))
     traces = [f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)]
     about = provenance.with_facts(run.provenance, facts)

@@ -75,7 +75,7 @@ class Keeping:
         """A fault is the whole job's: one rank tells of it."""
         for notice in self.saver.notices() if self.saver is not None else ():
             if self.first:
-                self.diary.fault(notice.kind, notice.says, step=notice.step)
+                self.diary.fault(notice.kind, notice.says, notice.rank, notice.step)
             self.say(f"{notice.says}\n")
 
 

@@ -30,6 +30,7 @@ from trainyard.launch.life import Diary
 from trainyard.launch.spec import LEFT
 from trainyard.record import Sample
 from trainyard.run.capture import capture
+from trainyard.run.chaos import havoc
 from trainyard.run.clock import Clock
 from trainyard.run.facts import Facts, write_facts
 from trainyard.run.keeping import Keeping, attempt, mend
@@ -85,7 +86,8 @@ class Rank:
     """What one rank does: its steps, timed by `clock`, each written to `log` as it ends.
 
     `clocks`: what rank 0's vendor says right after the warm-up steps, before all ranks meet for the measured ones.
-    `keeping`: what saves the state after a step. `attempt`: how often the job had been started before.
+    `keeping`: what saves the state after a step. `attempt`: how often the job had been started before. `havoc`: what is
+    called before each step of a run with chaos.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Rank:
         say: Callable[[str], object],
         keeping: Keeping | None = None,
         attempt: int = 0,
+        havoc: Callable[[int], object] | None = None,
     ):
         self.job = job
         self.ranks = ranks
@@ -107,6 +110,7 @@ class Rank:
         self.say = say
         self.keeping = keeping
         self.attempt = attempt
+        self.havoc = havoc
         self.pulse = pulse.own()
         self.clocks: dict[str, str] = {}
 
@@ -145,6 +149,8 @@ class Rank:
     def _take(self, turn: Turn) -> None:
         if self.pulse.leaves(turn.step):
             self._leave(turn.step)
+        if self.havoc is not None:
+            self.havoc(turn.step)
         if turn.first:
             barrier(self.ranks)
         self.pulse.begin(turn.step, fresh=turn.first)
@@ -232,7 +238,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     forget_peak(ranks.device)
     say = _say if ranks.rank == 0 else lambda _: None
     keeping = Keeping(folder, job, ranks, training, Diary(folder, f"rank{ranks.rank}", attempt), say)
-    rank = Rank(job, ranks, training, clock, log, say, keeping, attempt)
+    rank = Rank(job, ranks, training, clock, log, say, keeping, attempt, havoc.of(folder, job, ranks, attempt))
     rank.run(folder, keeping.resume())
     pulse.own().phase("finishing")
     keeping.close(job.measure.in_all - 1)

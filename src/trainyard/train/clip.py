@@ -15,9 +15,7 @@ from torch.nn.utils import get_total_norm
 from trainyard.train.parallel.mesh import Meshes
 
 
-def total_norm(
-    parameters: Sequence[nn.Parameter], meshes: Meshes | None, lone: Sequence[nn.Parameter] = ()
-) -> Tensor:
+def total_norm(parameters: Sequence[nn.Parameter], meshes: Meshes | None, lone: Sequence[nn.Parameter] = ()) -> Tensor:
     """Of the gradients of the whole model, the same on every rank; infinite or NaN when any is.
 
     What is divided over the ranks of an axis is summed over it, and what is alike on them counts once. `lone`: those of
@@ -28,8 +26,9 @@ def total_norm(
     apart = {id(parameter) for parameter in lone}
     for parameter in parameters:
         if parameter.grad is not None:
-            alone = meshes is not None and id(parameter) in apart
-            groups = (meshes.world.get_group(),) if alone else _divided_over(parameter.grad)
+            groups = _divided_over(parameter.grad)
+            if meshes is not None and id(parameter) in apart:
+                groups = (meshes.world.get_group(),)
             parts[groups].append(_local(parameter.grad))
     squares = torch.zeros((), device=device)
     for groups, grads in parts.items():

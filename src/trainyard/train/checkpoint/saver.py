@@ -29,15 +29,18 @@ from trainyard.train.span import span
 
 
 class Notice(NamedTuple):
-    """Something that went wrong with a checkpoint and was got over. `kind` as in words.FAULTS."""
+    """Something that went wrong with a checkpoint and was got over. `kind` as in words.FAULTS; `rank`: whose part it
+    was, -1 where it is no single one's."""
 
     kind: str
     step: int
     says: str
+    rank: int = -1
 
 
 class _Failure(NamedTuple):
     full: bool
+    rank: int
     says: str
 
 
@@ -167,7 +170,7 @@ class Saver:
             part.mkdir(parents=True, exist_ok=True)
             told = write(part / plan.file, image)
         except Exception as error:
-            told = _Failure(is_full(error), f"rank {self.ranks.rank}: {error}")
+            told = _Failure(is_full(error), self.ranks.rank, f"rank {self.ranks.rank}: {error}")
         every = self._peers.gather(told)
         failure = self._peers.from_first(self._commit(step, plan, every, numbers) if self._peers.first else None)
         if failure is None:
@@ -175,7 +178,8 @@ class Saver:
         self.saved = -1
         if not failure.full:
             raise EnvironmentFailed(f"the checkpoint of step {step} could not be written: {failure.says}.")
-        self._notices.put(Notice("disk_full", step, f"the checkpoint of step {step} found no room: {failure.says}"))
+        says = f"the checkpoint of step {step} found no room: {failure.says}"
+        self._notices.put(Notice("disk_full", step, says, failure.rank))
 
     def _agreed(self, tensors: Mapping[str, Tensor]) -> Plan:
         """The plan of the save before, while all ranks have what they had then."""
@@ -205,7 +209,7 @@ class Saver:
                 self._shelf.retain(self.job.checkpoint.keep)
                 return None
             except OSError as error:
-                failures = [_Failure(is_full(error), f"rank 0: {error}")]
+                failures = [_Failure(is_full(error), 0, f"rank 0: {error}")]
         self._shelf.drop(step)
         return next((failure for failure in failures if not failure.full), failures[0])
 

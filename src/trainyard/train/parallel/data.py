@@ -53,9 +53,9 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], meshes: Meshes, dtype:
 
 def _placed(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that a part of the model spreads itself."""
+    parts = [name for name, part in module.named_modules() if isinstance(part, Places)]
     return {
-        f"{name}.{inner}": parameter
-        for name, part in module.named_modules()
-        if isinstance(part, Places)
-        for inner, parameter in part.named_parameters()
+        f"{part}.{name}": parameter
+        for part in parts
+        for name, parameter in module.get_submodule(part).named_parameters()
     }

@@ -48,7 +48,9 @@ class Planted:
 
     def batch(self, step: int, indices: range) -> Made:
         sizes = self.sizes
-        samples_B = mixed(mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64))
+        samples_B = mixed(
+            mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64)
+        )
         drawn = _uniform(samples_B[:, None], 2 * sizes.dense + sizes.ids + 1)
         one, other, ids, click = np.split(drawn, np.cumsum([sizes.dense, sizes.dense, sizes.ids]), axis=1)
         dense_BF = np.sqrt(-2 * np.log(one)) * np.cos(2 * np.pi * other)  # Box and Muller 1958

@@ -1,0 +1,60 @@
+"""How a job took the faults that were made in it, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard import words
+from trainyard.report.view import Column, Table
+from trainyard.run.chaos.score import Row
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """One row a fault, in the order of the plan."""
+    well = sum(row.well for row in rows)
+    return Table(
+        title="Chaos",
+        notes=(
+            f"{well} of {len(rows)} faults were got over, with the culprit named and the losses of the run without "
+            "faults. Detect: from the fault to its being noticed; restart: until all ranks trained again; lost: "
+            "training done again.",
+        ),
+        columns=(
+            Column(head="fault"),
+            Column(head="before step", digits=0),
+            Column(head="blamed"),
+            Column(head="right"),
+            Column(head="detect s", digits=2),
+            Column(head="restart s", digits=2),
+            Column(head="lost s", digits=2),
+            Column(head="outcome"),
+            Column(head="losses"),
+        ),
+        rows=tuple(
+            (
+                f"{words.INJECTIONS[row.kind].label} ({struck(row.rank, row.node)})",
+                row.made if row.made >= 0 else None,
+                blamed(row) or None,
+                "yes" if row.right else "no",
+                row.detect_s if row.blamed else None,
+                row.restart_s,
+                row.lost_s,
+                row.outcome,
+                row.losses + (f" by {row.loss_error:.1e}" if row.loss_error else ""),
+            )
+            for row in rows
+        ),
+    )
+
+
+def struck(rank: int, node: int) -> str:
+    """`rank 1`, `node 0` or `the job`."""
+    return f"rank {rank}" if rank >= 0 else f"node {node}" if node >= 0 else "the job"
+
+
+def blamed(row: Row) -> str:
+    """Of an incident that names a rank and its node, whichever the fault struck."""
+    if not row.blamed:
+        return ""
+    node = row.blamed_node if row.node >= 0 else -1
+    return f"{words.FAULTS[row.blamed].label} ({struck(row.blamed_rank, node)})"

@@ -1,0 +1,475 @@
+"""Faults made on purpose: plans that fit, each fault once, a score that says what is true of two runs."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from trainyard import words
+from trainyard.errors import BadFile, BadInput, UnknownName
+from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.launch.life import Event
+from trainyard.record import Incident, Run, Sample
+from trainyard.report.chaos import table
+from trainyard.run.chaos import marks, plan
+from trainyard.run.chaos.marks import Made
+from trainyard.run.chaos.plan import Fault, Plan
+from trainyard.run.chaos.score import Row, score
+
+S = 1_000_000_000
+
+
+def job(**more: Any) -> Job:
+    given: dict[str, Any] = {
+        "model": Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+        "layout": Layout(dp_replicate=2),
+        "recipe": Recipe(seq_len=8, tokens_per_step=32),
+        "measure": Measure(warmup=0, steps=20, repeats=1, profiled=0),
+        "checkpoint": Checkpoint(every=5),
+        "recovery": Recovery(restarts=3, nodes=2),
+    }
+    return Job(**{**given, **more})
+
+
+def fault(kind: str, step: int = 7, who: int = 0) -> Fault:
+    strikes = words.INJECTIONS[kind].strikes
+    amount = 50.0 if kind == "delay" else 0.0
+    return Fault(kind=kind, step=step, amount=amount, **({} if strikes == "job" else {strikes: who}))
+
+
+# Plans
+
+
+def test_every_fault_is_to_be_found_as_one_that_can_be_told() -> None:
+    assert {one.blamed for one in words.INJECTIONS.values()} == words.FAULTS.keys()
+    for one in words.INJECTIONS.values():
+        assert one.means.endswith(".")
+
+
+@pytest.mark.parametrize("kind", words.INJECTIONS)
+def test_a_fault_of_each_kind_fits_a_job_that_can_get_over_it(kind: str) -> None:
+    Plan(fault=(fault(kind),)).check(job())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", r"plan.toml at \$: Object missing required field `fault`"),
+        ("fault = []", r"there is no fault in it"),
+        ("[[fault]", r"plan.toml: not TOML"),
+        ('[[fault]]\nkind = "kill_agnet"\nstep = 1', r"\$\.fault\[0\]: 'kill_agnet' is not .*mean 'kill_agent'"),
+        ('[[fault]]\nkind = "stop"\nstep = 1\nrnak = 1', r"unknown key 'rnak'. Did you mean 'rank'\?"),
+        ('[[fault]]\nkind = "stop"\nstep = 1', r"\[0\]: stop strikes a rank: rank must be given"),
+        ('[[fault]]\nkind = "preempt"\nstep = 1\nrank = 0', r"preempt strikes the whole job: rank = 0 means nothing"),
+        ('[[fault]]\nkind = "kill_agent"\nstep = 1\nrank = 0', r"strikes a node: node must be given"),
+        ('[[fault]]\nkind = "delay"\nstep = 1\nrank = 0', r"delay needs an amount"),
+        ('[[fault]]\nkind = "stop"\nstep = 1\nrank = 0\namount = 5', r"amount = 5 means nothing to stop"),
+        ('[[fault]]\nkind = "stop"\nstep = -1\nrank = 0', r"step = -1 must not be negative"),
+    ],
+)
+def test_what_is_no_plan_is_refused_with_its_place(text: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        plan.parse(text, "plan.toml")
+
+
+@pytest.mark.parametrize(
+    ("faults", "job", "says"),
+    [
+        ([fault("stop", who=2)], job(), r"stop at \$\.fault\[0\]: rank 2 of 2. The last is 1"),
+        ([fault("kill_agent", who=2)], job(), r"node 2 of nodes = 2"),
+        ([fault("stop", 20)], job(), r"step 20, but the job's last is 19"),
+        ([fault("preempt", 19)], job(), r"would be over before it could leave"),
+        ([fault("fill_disk")], job(checkpoint=Checkpoint()), r"saves no checkpoint. Use \[checkpoint\] every"),
+        ([fault("flip_byte", 4)], job(), r"before step 5 there is no checkpoint"),
+        ([fault("fill_disk", 15)], job(checkpoint=Checkpoint(every=6)), r"nothing is saved any more \(every = 6\)"),
+        ([fault("flip_byte")], job(recovery=Recovery()), r"flip_byte: each takes a restart, 1 in all.*restarts = 0"),
+        ([fault("stop")] * 4, job(), r"4 in all, but the job has restarts = 3 .*Use restarts = 4"),
+        ([fault("delay")], job(layout=Layout(), recovery=Recovery()), r"a rank alone has no peers"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_job_is_refused(faults: list[Fault], job: Job, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        Plan(fault=tuple(faults)).check(job)
+
+
+def test_a_plan_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="there is no such file"):
+        plan.load(tmp_path / "none.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(BadFile, match="cannot be read as text"):
+        plan.load(tmp_path / "bytes.toml")
+    with pytest.raises(UnknownName):
+        Fault(kind="earthquake", step=1)
+
+
+def test_the_examples_fit(root: Path) -> None:
+    from trainyard import job as jobs
+
+    plan.load(root / "examples" / "chaos-plan.toml").check(jobs.load(root / "examples" / "chaos.toml"))
+
+
+# Each once
+
+
+def test_a_fault_is_made_once_in_the_life_of_a_run(tmp_path: Path) -> None:
+    assert marks.armed(tmp_path) is None
+    wanted = Plan(fault=(fault("stop"), fault("delay")))
+    marks.arm(tmp_path, wanted)
+    assert marks.armed(tmp_path) == wanted
+    assert marks.made(tmp_path) == {}
+    assert marks.claim(tmp_path, 1, 7, 0)
+    assert not marks.claim(tmp_path, 1, 8, 1)
+    assert marks.claim(tmp_path, 0, 9, 1)
+    assert {number: (one.step, one.attempt) for number, one in marks.made(tmp_path).items()} == {1: (7, 0), 0: (9, 1)}
+
+
+@pytest.mark.torch
+def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Path, monkeypatch: Any) -> None:
+    torch = pytest.importorskip("torch")
+    from trainyard.run.chaos import havoc
+    from trainyard.train.ranks import Ranks
+
+    done: list[tuple[int, str, int]] = []
+    seen: list[int] = []
+    for kind in list(havoc._DEEDS):
+        monkeypatch.setitem(havoc._DEEDS, kind, lambda own, one: done.append((own.ranks.rank, one.kind, seen[-1])))
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    faults = (
+        fault("stop", 2, who=1),
+        fault("kill_agent", 3, who=1),
+        fault("preempt", 4),
+        fault("kill_worker", 4, who=0),
+        fault("flip_byte", 5, who=0),
+    )
+    marks.arm(tmp_path, Plan(fault=faults))
+
+    def ranks(rank: int) -> Ranks:
+        return Ranks(rank, rank, 2, 1, "cpu", torch.device("cpu"))
+
+    def go(steps: Sequence[int]) -> None:
+        callers = [havoc.of(tmp_path, job(), ranks(rank), 0) for rank in range(2)]
+        for step in steps:
+            seen.append(step)
+            for call in callers:
+                assert call is not None
+                call(step)
+
+    go(range(4))
+    go(range(1, 8))  # started again, from a step before
+    assert done == [(1, "stop", 2), (1, "kill_agent", 3), (0, "preempt", 4), (0, "kill_worker", 4)]
+    (tmp_path / "checkpoints" / "step-000004").mkdir(parents=True)  # a byte can be flipped from now on
+    go([8, 9])
+    assert done[4:] == [(0, "flip_byte", 8)]
+    go(range(20))
+    assert len(done) == 5
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
+    assert havoc.of(tmp_path / "calm", job(), ranks(0), 0) is None
+
+
+@pytest.mark.torch
+def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monkeypatch: Any) -> None:
+    torch = pytest.importorskip("torch")
+    from trainyard.run.chaos import havoc
+    from trainyard.train.ranks import Ranks
+
+    slept: list[float] = []
+    clock = [100.0]
+    monkeypatch.setattr(
+        havoc.time, "sleep", lambda seconds: (slept.append(seconds), clock.__setitem__(0, 99 + clock[0]))
+    )
+    monkeypatch.setattr(havoc.time, "perf_counter", lambda: clock[0])
+    marks.arm(tmp_path, Plan(fault=(Fault(kind="delay", step=3, rank=0, amount=50.0),)))
+    call = havoc.of(tmp_path, job(), Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), 0)
+    assert call is not None
+    for step in range(6):
+        call(step)
+        clock[0] += 4.0
+    assert slept == [2.0, 2.0, 2.0], "before steps 3, 4, 5; what it slept is not of a step"
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(not plan.FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("parts", [[b"x" * 1000], [b"x" * 10, b"y" * 90]])
+def test_a_save_that_is_refused_meets_the_kernel_s_own_error_and_the_next_is_well(
+    tmp_path: Path, parts: list[bytes]
+) -> None:
+    pytest.importorskip("torch")
+    from trainyard.run.chaos import havoc
+    from trainyard.train.checkpoint import saver, shelf
+
+    real = saver.write
+    havoc._refuse(lambda: True)
+    with pytest.raises(OSError, match="No space left") as refused:
+        saver.write(tmp_path / "rank0.bin", parts)
+    assert refused.value.errno == errno.ENOSPC
+    assert shelf.is_full(refused.value)
+    assert (tmp_path / "rank0.bin").stat().st_size == len(parts[0]) // 2, "torn, as by a disk that fills up"
+    assert saver.write is real
+    assert saver.write(tmp_path / "rank1.bin", parts).bytes == sum(map(len, parts))
+    havoc._refuse(lambda: False)  # somebody else's by now
+    assert saver.write(tmp_path / "rank2.bin", parts).bytes == sum(map(len, parts))
+    assert saver.write is real
+
+
+# The score
+
+
+def sample(step: int, ended: float, loss: float | None = None, attempt: int = 0, rank: int = 0) -> Sample:
+    return Sample(
+        step=step, rank=rank, repeat=0, wall_ns=S, tokens=1, memory_bytes=0, attempt=attempt,
+        loss=5.0 - step / 100 if loss is None else loss, ended_ns=int(ended * S),
+    )  # fmt: skip
+
+
+def incident(kind: str, second: int, rank: int = -1, node: int = -1, detect: float = 0.5, **more: Any) -> Incident:
+    when = f"1970-01-01T00:{second // 60:02}:{second % 60:02}.250+00:00"
+    return Incident(kind=kind, when=when, attempt=0, says="so", rank=rank, node=node, detect_s=detect, **more)
+
+
+def run(samples: Sequence[Sample], incidents: Sequence[Incident] = (), **more: Any) -> Run:
+    given: dict[str, Any] = {"state": "complete", **more}
+    return Run(id="0" * 8, job=job(), started="", samples=tuple(samples), incidents=tuple(incidents), **given)
+
+
+CALM = run([sample(step, step + 1.0) for step in range(20)])
+
+
+def only(disturbed: Run, one: Fault, at: float = 7.1) -> Row:
+    made = {0: Made(at=int(at * S), step=one.step, attempt=0)}
+    (row,) = score(disturbed, CALM, Plan(fault=(one,)), made)
+    return row
+
+
+def test_a_fault_that_is_got_over_with_the_culprit_named() -> None:
+    again = [sample(step, step + 10.0, attempt=1) for step in range(5, 20)]
+    told = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
+    row = only(run([*CALM.samples[:7], *again], [told]), fault("kill_worker", who=1))
+    assert row.well
+    assert (row.made, row.blamed, row.blamed_rank, row.outcome, row.losses) == (
+        7, "worker_death", 1, "recovered", "identical",
+    )  # fmt: skip
+    assert row.detect_s == pytest.approx(0.65, abs=0.01), "from the fault itself, 7.1 s, to 7.75 s"
+    assert (row.restart_s, row.lost_s, row.import_s) == (2.0, 1.5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "blamed", "rank"),
+    [
+        ([], "", -1),
+        ([incident("worker_death", 7, rank=0)], "worker_death", 0),
+        ([incident("hang", 7, rank=1)], "hang", 1),
+        ([incident("worker_death", 3, rank=1)], "", -1),
+    ],
+)
+def test_nobody_and_the_wrong_one_and_one_before_are_not_right(told: list[Incident], blamed: str, rank: int) -> None:
+    row = only(run(CALM.samples, told), fault("kill_worker", who=1))
+    assert not row.right
+    assert not row.well
+    assert (row.blamed, row.blamed_rank) == (blamed, rank)
+
+
+def test_a_flipped_byte_is_found_when_it_is_read_and_costs_its_kill() -> None:
+    killed = incident("worker_death", 8, rank=1, restart_s=3.0, lost_s=1.0)
+    read = incident("bad_checkpoint", 10, detect=0.0)
+    row = only(run(CALM.samples, [killed, read]), fault("flip_byte", who=1))
+    assert (row.blamed, row.right, row.restart_s, row.lost_s) == ("bad_checkpoint", True, 3.0, 1.0)
+    assert not only(run(CALM.samples, [killed]), fault("flip_byte", who=1)).right, "killed, and the byte was used"
+
+
+@pytest.mark.parametrize(
+    ("changed", "losses"),
+    [
+        ({}, "identical"),
+        ({12: 1e-7}, "close"),
+        ({12: 1e-3}, "different"),
+        ({12: math.nan}, "different"),
+        ({3: 1e-3}, "identical"),  # before the fault
+    ],
+)
+def test_losses_after_the_fault_are_compared_to_the_bit(changed: dict[int, float], losses: str) -> None:
+    def bent(one: Sample) -> Sample:
+        return replace(one, loss=(one.loss or 0.0) * (1 + changed.get(one.step, 0.0)))
+
+    row = only(run(list(map(bent, CALM.samples))), fault("delay"))
+    assert row.losses == losses
+    assert (row.loss_error == 0) == (losses == "identical")
+
+
+def test_a_step_taken_twice_must_be_the_same_both_times() -> None:
+    wrong = sample(7, 7.5, loss=1.0)
+    again = [sample(step, step + 10.0, attempt=1) for step in range(5, 20)]
+    assert only(run([*CALM.samples[:7], wrong, *again]), fault("kill_worker")).losses == "different"
+
+
+def test_what_ends_early_has_failed_cleanly_only_where_it_says_of_what() -> None:
+    part = CALM.samples[:8]
+    assert only(run(part, state="failed", failure="rank 0 died"), fault("kill_worker")).outcome == "failed"
+    assert only(run(part, state="incomplete"), fault("kill_worker")).outcome == "stuck"
+    row = only(run(part, state="failed", failure="rank 0 died"), fault("kill_worker"))
+    assert row.losses == "missing"
+    (unmade,) = score(CALM, CALM, Plan(fault=(fault("stop"),)), {})
+    assert (unmade.outcome, unmade.made, unmade.right) == ("unmade", -1, False)
+
+
+def test_a_loss_that_is_not_a_number_on_both_sides_is_the_same() -> None:
+    calm = run([*CALM.samples[:19], sample(19, 20.0, loss=math.nan)])
+    made = {0: Made(at=7 * S, step=7, attempt=0)}
+    (row,) = score(calm, calm, Plan(fault=(fault("delay"),)), made)
+    assert row.losses == "identical"
+
+
+def test_what_importing_took_is_told_apart() -> None:
+    told = incident("preempted", 8, detect=0.0, restart_s=9.0)
+    lived = [
+        Event(what="started", at=0), Event(what="launched", at=2 * S),
+        Event(what="started", at=10 * S), Event(what="launched", at=14 * S),
+    ]  # fmt: skip
+    made = {0: Made(at=8 * S, step=7, attempt=0)}
+    (row,) = score(run(CALM.samples, [told]), CALM, Plan(fault=(fault("preempt"),)), made, lived)
+    assert (row.right, row.restart_s, row.import_s) == (True, 9.0, 4.0)
+
+
+MADE = st.lists(st.tuples(st.sampled_from(sorted(words.INJECTIONS)), st.integers(0, 1)), min_size=1, max_size=6)
+
+
+def found(one: Fault, second: int) -> list[Incident]:
+    """What a supervisor that is never wrong tells of it."""
+    kill = [incident("worker_death", second, rank=one.rank)] if one.kind == "flip_byte" else []
+    rank = -1 if one.kind == "flip_byte" else one.rank
+    return [*kill, incident(one.blamed, second, rank=rank, node=max(one.node, rank))]
+
+
+@given(MADE, st.randoms())
+def test_who_is_never_wrong_is_always_right_in_any_order_of_the_plan(made: list[tuple[str, int]], chance: Any) -> None:
+    faults = [fault(kind, 7, who) for kind, who in made]
+    told = [one for place, each in enumerate(faults) for one in found(each, 10 * place + 10)]
+    numbered = [(one, Made(at=(10 * place + 9) * S, step=7, attempt=0)) for place, one in enumerate(faults)]
+    chance.shuffle(numbered)
+    marked = {number: mark for number, (_, mark) in enumerate(numbered)}
+    wanted = Plan(fault=tuple(one for one, _ in numbered))
+    rows = score(run(CALM.samples, told), CALM, wanted, marked)
+    assert [row.kind for row in rows] == [one.kind for one in wanted.fault]
+    assert all(row.right for row in rows)
+    assert all(row.detect_s == pytest.approx(1.75, abs=0.01) for row in rows)
+
+
+@given(MADE, st.lists(st.tuples(st.sampled_from(sorted(words.FAULTS)), st.integers(-1, 1), st.integers(0, 59))))
+def test_no_incident_is_set_down_twice_and_none_before_its_fault(
+    made: list[tuple[str, int]], told: list[tuple[str, int, int]]
+) -> None:
+    faults = tuple(fault(kind, 7, who) for kind, who in made)
+    marked = {number: Made(at=(number * 7) * S, step=7, attempt=0) for number in range(len(faults))}
+    incidents = [incident(kind, second, rank, rank, restart_s=1.0) for kind, rank, second in told]
+    rows = score(run(CALM.samples, incidents), CALM, Plan(fault=faults), marked)
+    assert sum(bool(row.blamed) for row in rows) <= len(incidents)
+    assert all(row.detect_s >= 0 for row in rows)
+    for kind in words.FAULTS:
+        assert sum(row.blamed == kind for row in rows) <= sum(one.kind == kind for one in incidents)
+    for row in rows:
+        assert not row.right or row.blamed == words.INJECTIONS[row.kind].blamed
+    assert len(table(rows).rows) == len(rows)
+
+
+# The trials of `make chaos`
+
+
+def test_trials_cover_every_fault_first_and_are_the_same_every_time(root: Path) -> None:
+    from trainyard import job as jobs
+    from validation import chaos
+
+    small = jobs.load(root / "examples" / "chaos.toml")
+    every = list(chaos.wanted(small, 2, words.INJECTIONS))
+    assert every == list(chaos.wanted(small, 2, words.INJECTIONS))
+    assert len({(one.kind, one.step, number) for one, number in every}) == len(every) == 2 * 3 * len(words.INJECTIONS)
+    assert {one.kind for one, _ in every[: len(words.INJECTIONS)]} == words.INJECTIONS.keys()
+    for one, _ in every:
+        Plan(fault=(one,)).check(small)
+    alone = [(one, number) for one, number in every if one.kind == "stop"]
+    assert list(chaos.wanted(small, 2, ["stop"])) == alone
+
+
+def test_a_table_of_trials_counts_what_went_wrong_too() -> None:
+    from validation import chaos
+
+    well = only(run(CALM.samples, [incident("hang", 8, rank=0, restart_s=1.0)]), fault("stop"))
+    ill = only(run(CALM.samples[:9], state="incomplete"), fault("stop"))
+    trials = [
+        chaos.Trial(kind="stop", step=7, number=number, seconds=1.0, load=1.0, when="2026-01-01", row=row, error="none")
+        for number, row in enumerate([well, well, ill, None])
+    ]
+    assert "| stop a rank | 4 | 50 % | 50 % | 50 % | 2.6 s | 2.6 s |" in chaos.table(trials)
+    assert len(chaos.told(trials).splitlines()) == 2
+
+
+# The short form of it
+
+
+SMALL = """
+[model]
+layers = 2
+width = 16
+ffn = 32
+heads = 2
+kv_heads = 1
+head_dim = 8
+[layout]
+dp_replicate = 2
+[recipe]
+seq_len = 16
+tokens_per_step = 128
+text = "text.txt"
+[measure]
+warmup = 2
+steps = 14
+repeats = 2
+profiled = 0
+[checkpoint]
+every = 3
+[recovery]
+restarts = 2
+hang_s = 60
+nodes = 2
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(not plan.FULL.exists(), reason="needs /dev/full")
+def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    import os
+
+    from trainyard.job import parse
+    from trainyard.run.chaos import ordeal
+    from trainyard.store.store import Store
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 40)
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    store = Store(tmp_path / "store")
+    wanted = Plan(fault=(fault("kill_agent", 4, who=1), fault("fill_disk", 9, who=1), fault("flip_byte", 16)))
+    met = ordeal.execute(parse(SMALL, "small.toml"), SMALL, wanted, store, lambda _: [])
+    assert met.failure is None
+    assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.rows] == [
+        ("kill_agent", "agent_death", "recovered", "identical"),
+        ("fill_disk", "disk_full", "recovered", "identical"),
+        ("flip_byte", "bad_checkpoint", "recovered", "identical"),
+    ]
+    assert all(row.well for row in met.rows)
+    assert [row.made for row in met.rows] == [4, 11, 16]
+    assert all(row.detect_s + row.restart_s > 0 for row in met.rows)
+    kept = (store.runs / met.run.id / "chaos.json").read_text()
+    assert met.against in kept
+    assert (store.runs / met.run.id / "checkpoints").is_dir()
+    other = parse(SMALL.replace("width = 16", "width = 32"), "small.toml")
+    with pytest.raises(BadInput, match="of another training than the job"):
+        ordeal.execute(other, SMALL, wanted, store, lambda _: [], against=met.against)

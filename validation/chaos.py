@@ -1,0 +1,254 @@
+"""Every fault, at three steps drawn by chance, again and again: `python -m validation.chaos` (`make chaos`).
+
+Each trial is a run of examples/chaos.toml under one fault; a rank that is delayed sleeps twice as long as its steps
+take. A finished trial is a line of out/chaos.jsonl: what is there is not done again, so that it can be interrupted and
+gone on with. The runs lie in out/chaos; one that was got over well is removed.
+
+`--runs N`: trials of each fault at each step (10). `--only KIND`: of one fault. `--write`: no trial, docs/chaos.md from
+those that are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from trainyard import job as jobs
+from trainyard import words
+from trainyard.errors import TrainyardError
+from trainyard.job import Job
+from trainyard.run.chaos import ordeal
+from trainyard.run.chaos.plan import Fault, Plan
+from trainyard.run.chaos.score import Row
+from trainyard.run.harness import execute
+from trainyard.store.store import Store
+
+ROOT = Path(__file__).parents[1]
+JOB = ROOT / "examples" / "chaos.toml"
+TRIALS = ROOT / "out" / "chaos.jsonl"
+STORE = ROOT / "out" / "chaos"
+PAGE = ROOT / "docs" / "chaos.md"
+STEPS = 3
+SEED = 1906
+ROOM = 45
+"""Steps left after a fault: a slow rank is one in three windows of eight, and each must have time to be seen."""
+DELAY = 200.0
+CALM = "calm"
+HEAD = """# Chaos
+
+What becomes of a job when something is done to it. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a
+checkpoint every {every} steps, `hang_s = {hang:g}`) and makes one fault in it, before one of three steps drawn by
+chance; then the losses of every step taken after the fault, also of those taken twice, are set against those of a run
+without faults. `make chaos` runs the trials that are missing, `python -m validation.chaos --write` writes this page,
+and `trainyard run JOB.toml --chaos PLAN.toml` does the same to a job of yours.
+
+{count} trials, last on {date}, with torch {torch}, Python {python}, on {cores} cores{load}.
+
+"""
+NOTES = """
+Recovered or failed: the job came to its end, or said of what it ended and kept what it had. Culprit: the kind of fault,
+and the rank or node it was made in, as the run's incidents name them; a damaged checkpoint is nobody's. Recovery: from
+the fault until all ranks trained again; of a job that was pre-empted and started anew, without loading torch. A full
+disk and a slow rank stop nothing: of them it is the time until they were noticed.
+
+"""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`number` of those of a fault at a step. `load`: of the machine, when it began. `error`: why there is no row."""
+
+    kind: str
+    step: int
+    number: int
+    seconds: float
+    load: float
+    when: str
+    run: str = ""
+    row: Row | None = None
+    error: str = ""
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        return self.kind, self.step, self.number
+
+    @property
+    def held(self) -> bool:
+        """The job got over it, or failed as it should."""
+        return self.row is not None and self.row.outcome in ("recovered", "failed")
+
+    @property
+    def recovery_s(self) -> float | None:
+        """None where it was not got over or not noticed."""
+        if self.row is None or self.row.outcome != "recovered" or not self.row.blamed:
+            return None
+        return self.row.detect_s + self.row.restart_s - self.row.import_s
+
+
+def wanted(job: Job, runs: int, kinds: Iterable[str]) -> Iterator[tuple[Fault, int]]:
+    """(fault, number): every fault once before any comes again. The steps are the same whatever is asked for."""
+    steps = {kind: _steps(kind, job) for kind in words.INJECTIONS}
+    for number in range(runs):
+        for place in range(STEPS):
+            for kind in kinds:
+                strikes = words.INJECTIONS[kind].strikes
+                who = {} if strikes == "job" else {strikes: (place + number) % 2}
+                amount = DELAY if kind == "delay" else 0.0
+                yield Fault(kind=kind, step=steps[kind][place], amount=amount, **who), number
+
+
+def _steps(kind: str, job: Job) -> list[int]:
+    chance = random.Random(f"{SEED} {kind}")  # noqa: S311 - nothing secret
+    return sorted(chance.sample(range(job.checkpoint.every, job.measure.in_all - ROOM), STEPS))
+
+
+def read() -> list[Trial]:
+    """A line that an interruption tore is passed over."""
+    found: list[Trial] = []
+    for line in TRIALS.read_bytes().splitlines() if TRIALS.exists() else ():
+        try:
+            found.append(msgspec.json.decode(line, type=Trial))
+        except msgspec.MsgspecError:
+            continue
+    return found
+
+
+def calm(job: Job, text: str, store: Store) -> str:
+    """The run without faults; made once."""
+    tagged = {tag: row for row in store.rows() for tag in row.tags}
+    if CALM in tagged and tagged[CALM].state == "complete":
+        try:
+            return ordeal.comparable(store.load(CALM), job).id
+        except TrainyardError:
+            store.untag(CALM)
+    run = execute(job, text, store, lambda _: [])
+    store.tag(run.id, CALM)
+    return run.id
+
+
+def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: str) -> Trial:
+    began, load = time.monotonic(), os.getloadavg()[0]
+    run, row, error = "", None, ""
+    try:
+        met = ordeal.execute(job, text, Plan(fault=(fault,)), store, lambda _: [], against=against)
+        run, (row,) = met.run.id, met.rows
+        if row.well:
+            store.delete(run)
+    except TrainyardError as failure:
+        error = str(failure)
+    return Trial(
+        kind=fault.kind,
+        step=fault.step,
+        number=number,
+        seconds=round(time.monotonic() - began, 1),
+        load=round(load, 1),
+        when=datetime.now(UTC).isoformat(timespec="seconds"),
+        run=run,
+        row=row,
+        error=error,
+    )
+
+
+def table(trials: Sequence[Trial]) -> str:
+    """Markdown: a row a fault."""
+    lines = [
+        "| fault | runs | recovered or failed | culprit named | losses identical | recovery, median | most |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kind, word in words.INJECTIONS.items():
+        own = [trial for trial in trials if trial.kind == kind]
+        if not own:
+            continue
+        took = [seconds for trial in own if (seconds := trial.recovery_s) is not None]
+        cells = (
+            word.label,
+            len(own),
+            _share(trial.held for trial in own),
+            _share(trial.row is not None and trial.row.right for trial in own),
+            _share(trial.row is not None and trial.row.losses == "identical" for trial in own),
+            f"{median(took):.1f} s" if took else "",
+            f"{max(took):.1f} s" if took else "",
+        )
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _share(each: Iterable[bool]) -> str:
+    every = list(each)
+    return f"{100 * sum(every) / len(every):.0f} %"
+
+
+def told(trials: Sequence[Trial]) -> str:
+    """What was not as it should be, a line each."""
+    lines: list[str] = []
+    for trial in trials:
+        row = trial.row
+        if row is None:
+            lines.append(f"{trial.kind} before step {trial.step}: {trial.error}")
+        elif not row.well:
+            found = f"{row.blamed} of rank {row.blamed_rank}, node {row.blamed_node}" if row.blamed else "nobody"
+            lines.append(
+                f"{trial.kind} before step {trial.step}: {row.outcome}, blamed {found}, losses {row.losses} "
+                f"(load {trial.load:g})"
+            )
+    return "".join(f"- {line}\n" for line in lines)
+
+
+def page(trials: Sequence[Trial], job: Job) -> str:
+    loads = [trial.load for trial in trials]
+    head = HEAD.format(
+        every=job.checkpoint.every,
+        hang=job.recovery.hang_s,
+        count=len(trials),
+        date=max(trial.when for trial in trials)[:10],
+        torch=version("torch"),
+        python=platform.python_version(),
+        cores=len(os.sched_getaffinity(0)),
+        load=f", which other programs kept busy (load {min(loads):.0f} to {max(loads):.0f})" if max(loads) > 4 else "",
+    )
+    failed = told(trials)
+    return head + table(trials) + NOTES + (f"What was not as it should be:\n\n{failed}" if failed else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--only", choices=list(words.INJECTIONS))
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    text = jobs.read(JOB)
+    job = jobs.parse(text, str(JOB), JOB.parent)
+    if not asked.write:
+        STORE.mkdir(parents=True, exist_ok=True)
+        store, done = Store(STORE), {trial.key for trial in read()}
+        against = ""
+        for fault, number in wanted(job, asked.runs, [asked.only] if asked.only else list(words.INJECTIONS)):
+            if (fault.kind, fault.step, number) in done:
+                continue
+            against = against or calm(job, text, store)
+            trial = one(job, text, fault, number, store, against)
+            with TRIALS.open("ab") as lines:
+                lines.write(msgspec.json.encode(trial) + b"\n")
+            fine = trial.row is not None and trial.row.well
+            print(f"{fault.kind} of {fault.who} before step {fault.step}: {'well' if fine else 'NOT well'}, "
+                  f"{trial.seconds:.0f} s", flush=True)  # fmt: skip
+    trials = read()
+    if not trials:
+        print("no trial is there yet.")
+        return
+    if asked.write:
+        PAGE.write_text(page(trials, job), "utf-8")
+    print(table(trials) + "\n" + told(trials))
+
+
+if __name__ == "__main__":
+    main()
