@@ -31,7 +31,7 @@ SETTINGS = {
 }
 """Environment variables that trainyard reads; a test compares them with the code."""
 
-VOCABULARIES: Mapping[str, Mapping[str, words.Word]] = {
+VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Collectives": words.COLLECTIVES,
     "Classes of arithmetic": words.OP_CLASSES,
     "Copies": words.COPIES,
@@ -50,6 +50,9 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word]] = {
     "Verdicts": words.VERDICTS,
     "Severities": words.SEVERITIES,
     "States of a run": words.STATES,
+    "What can happen to a running job": words.FAULTS,
+    "What can be done to one (`--chaos`)": words.INJECTIONS,
+    "What a job's life goes into": words.TIMES,
 }
 
 

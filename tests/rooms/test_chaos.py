@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import math
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from trainyard import words
+from trainyard.cli.run import command
 from trainyard.errors import BadFile, BadInput, UnknownName
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.launch import blame
 from trainyard.launch.life import Event
 from trainyard.record import Incident, Run, Sample
 from trainyard.report.chaos import table
@@ -69,7 +74,7 @@ def test_a_fault_of_each_kind_fits_a_job_that_can_get_over_it(kind: str) -> None
         ('[[fault]]\nkind = "stop"\nstep = 1\nrnak = 1', r"unknown key 'rnak'. Did you mean 'rank'\?"),
         ('[[fault]]\nkind = "stop"\nstep = 1', r"\[0\]: stop strikes a rank: rank must be given"),
         ('[[fault]]\nkind = "preempt"\nstep = 1\nrank = 0', r"preempt strikes the whole job: rank = 0 means nothing"),
-        ('[[fault]]\nkind = "kill_agent"\nstep = 1\nrank = 0', r"strikes a node: node must be given"),
+        ('[[fault]]\nkind = "kill_agent"\nstep = 1\nrank = 0', r"kill_agent strikes a node: rank = 0 means nothing"),
         ('[[fault]]\nkind = "delay"\nstep = 1\nrank = 0', r"delay needs an amount"),
         ('[[fault]]\nkind = "stop"\nstep = 1\nrank = 0\namount = 5', r"amount = 5 means nothing to stop"),
         ('[[fault]]\nkind = "stop"\nstep = -1\nrank = 0', r"step = -1 must not be negative"),
@@ -89,7 +94,7 @@ def test_what_is_no_plan_is_refused_with_its_place(text: str, says: str) -> None
         ([fault("preempt", 19)], job(), r"would be over before it could leave"),
         ([fault("fill_disk")], job(checkpoint=Checkpoint()), r"saves no checkpoint. Use \[checkpoint\] every"),
         ([fault("flip_byte", 4)], job(), r"before step 5 there is no checkpoint"),
-        ([fault("fill_disk", 15)], job(checkpoint=Checkpoint(every=6)), r"nothing is saved any more \(every = 6\)"),
+        ([fault("fill_disk", 18)], job(checkpoint=Checkpoint(every=6)), r"nothing is saved any more \(every = 6\)"),
         ([fault("flip_byte")], job(recovery=Recovery()), r"flip_byte: each takes a restart, 1 in all.*restarts = 0"),
         ([fault("stop")] * 4, job(), r"4 in all, but the job has restarts = 3 .*Use restarts = 4"),
         ([fault("delay")], job(layout=Layout(), recovery=Recovery()), r"a rank alone has no peers"),
@@ -182,9 +187,12 @@ def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monke
 
     slept: list[float] = []
     clock = [100.0]
-    monkeypatch.setattr(
-        havoc.time, "sleep", lambda seconds: (slept.append(seconds), clock.__setitem__(0, 99 + clock[0]))
-    )
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock[0] += 99.0
+
+    monkeypatch.setattr(havoc.time, "sleep", sleep)
     monkeypatch.setattr(havoc.time, "perf_counter", lambda: clock[0])
     marks.arm(tmp_path, Plan(fault=(Fault(kind="delay", step=3, rank=0, amount=50.0),)))
     call = havoc.of(tmp_path, job(), Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), 0)
@@ -378,6 +386,21 @@ def test_no_incident_is_set_down_twice_and_none_before_its_fault(
     assert len(table(rows).rows) == len(rows)
 
 
+def test_a_rank_that_stays_away_is_told_from_one_that_waits_whatever_its_other_threads_do(tmp_path: Path) -> None:
+    """faulthandler calls the thread that took the signal `Current thread`, others `Thread`; the main one comes last."""
+    free = threading.Event()
+    thread = threading.Thread(target=free.wait)
+    thread.start()
+    with (tmp_path / "stacks").open("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        free.set()
+        thread.join()
+        file.seek(0)
+        stack = file.read()
+    assert stack.count("hread 0x") > 1
+    assert Path(__file__).name in blame.innermost(stack)
+
+
 # The trials of `make chaos`
 
 
@@ -405,7 +428,7 @@ def test_a_table_of_trials_counts_what_went_wrong_too() -> None:
         chaos.Trial(kind="stop", step=7, number=number, seconds=1.0, load=1.0, when="2026-01-01", row=row, error="none")
         for number, row in enumerate([well, well, ill, None])
     ]
-    assert "| stop a rank | 4 | 50 % | 50 % | 50 % | 2.6 s | 2.6 s |" in chaos.table(trials)
+    assert "| stop a rank | 4 | 50 % | 50 % | 50 % | 2.7 s | 2.7 s |" in chaos.table(trials)
     assert len(chaos.told(trials).splitlines()) == 2
 
 
@@ -473,3 +496,23 @@ def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monke
     other = parse(SMALL.replace("width = 16", "width = 32"), "small.toml")
     with pytest.raises(BadInput, match="of another training than the job"):
         ordeal.execute(other, SMALL, wanted, store, lambda _: [], against=met.against)
+
+
+@pytest.mark.parametrize("given", [["--chaos", "plan.toml"], ["job.toml", "--against", "abc"],
+                                   ["--chaos", "plan.toml", "--", "python", "train.py"]])  # fmt: skip
+def test_chaos_is_for_a_job_and_against_for_chaos(given: list[str]) -> None:
+    done = CliRunner().invoke(command, given)
+    assert done.exit_code == 2
+    assert "Give a JOB.toml" in done.output or "--chaos is for a JOB.toml" in done.output
+
+
+def test_a_plan_that_does_not_fit_is_refused_before_anything_runs(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
+    (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "stop"\nrank = 7\nstep = 1\n')
+    example = root / "examples" / "chaos.toml"
+    done = CliRunner().invoke(command, [str(example), "--chaos", str(tmp_path / "plan.toml")])
+    assert isinstance(done.exception, BadInput)
+    assert "rank 7 of 2" in str(done.exception)
+    assert not (tmp_path / "store" / "runs").exists()

@@ -62,8 +62,8 @@ def waits(stack: str) -> bool:
 
 
 def innermost(stack: str) -> str:
-    """Of the thread that was written last: the main one."""
-    calls = [line.strip() for line in stack.split("Thread 0x")[-1].splitlines() if line.lstrip().startswith("File ")]
+    """Of the thread that was written last: the main one, which took the signal and is called the current one."""
+    calls = [line.strip() for line in stack.split("hread 0x")[-1].splitlines() if line.lstrip().startswith("File ")]
     return calls[0] if calls else ""
 
 
