@@ -11,11 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
+from types import UnionType
+from typing import get_args, get_origin
 
 import click
 import msgspec
 
-from trainyard import errors, job, machine, plugins, units, words
+from trainyard import errors, job, machine, models, plugins, units, words
 from trainyard.cli.main import cli
 from trainyard.trace.export import schema
 from trainyard.trace.whatif import suppose
@@ -27,6 +29,8 @@ SETTINGS = {
     "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
     "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
     "TRAINYARD_PURE": "Anything: reads traces without the compiled scanner. Default: it is used where it was built.",
+    "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
+    "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",
     "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",
 }
 """Environment variables that trainyard reads; a test compares them with the code."""
@@ -120,22 +124,44 @@ def _job_keys() -> Iterable[str]:
         ("layout", job.Layout),
         ("recipe", job.Recipe),
         ("measure", job.Measure),
+        ("checkpoint", job.Checkpoint),
+        ("recovery", job.Recovery),
     ):
         yield f"### [{name}]" if name else "### Top"
         yield " ".join((kind.__doc__ or "").split())
-        fields = [field for field in msgspec.structs.fields(kind) if not hasattr(field.type, "__struct_fields__")]
+        fields = [field for field in msgspec.structs.fields(kind) if not _is_table(field.type)]
         yield _table(("key", "type", "default"), [(f"`{f.name}`", _type(f.type), _default(f)) for f in fields])
+
+    yield (
+        "In `[model]` and `[sizes]`, `from` names one of the files below, a TOML file or a Hugging Face `config.json` "
+        "(relative to the job file); further keys override it. `without` lists keys of a `config.json` that are not "
+        "modelled and that the job is to go on without."
+    )
+    rows = [(name, models.load(name)) for name in sorted(models.known())]
+    yield _table(
+        ("`from =`", "for", "source"),
+        [(f"`{name}`", preset.workload or "transformer", preset.source) for name, preset in rows],
+    )
+
+
+def _is_table(kind: object) -> bool:
+    """Whether a field is a section of its own: a Struct, or one or nothing."""
+    return any(hasattr(part, "__struct_fields__") for part in (kind, *get_args(kind)))
 
 
 def _type(kind: object) -> str:
-    choices = getattr(kind, "__args__", None)
+    if get_origin(kind) is dict:
+        return "a table of the workload's own keys"
+    if get_origin(kind) is UnionType:
+        return " or ".join(_type(part) for part in get_args(kind))
+    choices = get_args(kind)
     return " or ".join(f"`{choice}`" for choice in choices) if choices else getattr(kind, "__name__", str(kind))
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "must be given"
-    return f"`{field.default}`" if field.default != "" else "empty"
+    return "empty" if field.default in ("", msgspec.NODEFAULT) else f"`{field.default}`"
 
 
 def _settings() -> Iterable[str]:

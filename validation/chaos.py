@@ -57,15 +57,17 @@ and `trainyard run JOB.toml --chaos PLAN.toml` does the same to a job of yours.
 """
 NOTES = """
 Recovered or failed: the job came to its end, or said of what it ended and kept what it had. Culprit: the kind of fault,
-and the rank or node it was made in, as the run's incidents name them; a damaged checkpoint is nobody's. Recovery: from
-the fault until all ranks trained again; of a job that was pre-empted and started anew, without loading torch. A full
-disk and a slow rank stop nothing: of them it is the time until they were noticed.
+and the rank or node it was made in, as the run's incidents name them; a damaged checkpoint is nobody's. False alarms:
+incidents that no fault accounts for. Recovery: the median; from the fault until all ranks trained again; of a job that
+was pre-empted and started anew, without loading torch. A full disk and a slow rank stop nothing: of them it is the time
+until they were noticed.
 
 """
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`number` of those of a fault at a step. `load`: of the machine, when it began. `error`: why there is no row."""
+    """`number` of those of a fault at a step. `load`: of the machine, when it began. `error`: why there is no row.
+    `strays`: what else was blamed, for nothing."""
 
     kind: str
     step: int
@@ -75,6 +77,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     when: str
     run: str = ""
     row: Row | None = None
+    strays: tuple[str, ...] = ()
     error: str = ""
 
     @property
@@ -137,11 +140,12 @@ def calm(job: Job, text: str, store: Store) -> str:
 
 def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: str) -> Trial:
     began, load = time.monotonic(), os.getloadavg()[0]
-    run, row, error = "", None, ""
+    run, row, alarms, error = "", None, (), ""
     try:
         met = ordeal.execute(job, text, Plan(fault=(fault,)), store, lambda _: [], against=against)
         run, (row,) = met.run.id, met.rows
-        if row.well:
+        alarms = tuple(f"{one.kind} of rank {one.rank}, node {one.node}" for one in met.strays)
+        if row.well and not alarms:
             store.delete(run)
     except TrainyardError as failure:
         error = str(failure)
@@ -154,6 +158,7 @@ def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: s
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         run=run,
         row=row,
+        strays=alarms,
         error=error,
     )
 
@@ -161,8 +166,8 @@ def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: s
 def table(trials: Sequence[Trial]) -> str:
     """Markdown: a row a fault."""
     lines = [
-        "| fault | runs | recovered or failed | culprit named | losses identical | recovery, median | most |",
-        "|---|---|---|---|---|---|---|",
+        "| fault | runs | recovered or failed | culprit named | losses identical | false alarms | recovery | most |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for kind, word in words.INJECTIONS.items():
         own = [trial for trial in trials if trial.kind == kind]
@@ -175,6 +180,7 @@ def table(trials: Sequence[Trial]) -> str:
             _share(trial.held for trial in own),
             _share(trial.row is not None and trial.row.right for trial in own),
             _share(trial.row is not None and trial.row.losses == "identical" for trial in own),
+            sum(len(trial.strays) for trial in own),
             f"{median(took):.1f} s" if took else "",
             f"{max(took):.1f} s" if took else "",
         )
@@ -194,11 +200,11 @@ def told(trials: Sequence[Trial]) -> str:
         row = trial.row
         if row is None:
             lines.append(f"{trial.kind} before step {trial.step}: {trial.error}")
-        elif not row.well:
+        elif not row.well or trial.strays:
             found = f"{row.blamed} of rank {row.blamed_rank}, node {row.blamed_node}" if row.blamed else "nobody"
             lines.append(
-                f"{trial.kind} before step {trial.step}: {row.outcome}, blamed {found}, losses {row.losses} "
-                f"(load {trial.load:g})"
+                f"{trial.kind} before step {trial.step}: {row.outcome}, blamed {found}, losses {row.losses}"
+                f"{''.join(f', also {one}' for one in trial.strays)} (load {trial.load:g})"
             )
     return "".join(f"- {line}\n" for line in lines)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainyard import errors, plugins, words
-from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
 
 SETTING = re.compile(r"TRAINYARD_[A-Z_]+")
 
@@ -36,11 +36,11 @@ def test_every_command_is_documented(page):
         assert f"\n### trainyard {name}\n" in page
 
 
-@pytest.mark.parametrize("kind", [Job, Model, Layout, Recipe, Measure])
+@pytest.mark.parametrize("kind", [Job, Model, Layout, Recipe, Measure, Checkpoint, Recovery])
 def test_every_job_key_is_documented(page, kind):
     section = "### Top" if kind is Job else f"### [{kind.__name__.lower()}]"
     text = page.partition(f"\n{section}\n")[2].partition("\n#")[0]
-    nested = {"model", "layout", "recipe", "measure"} if kind is Job else set()
+    nested = {"model", "layout", "recipe", "measure", "checkpoint", "recovery"} if kind is Job else set()
     for key in set(kind.__struct_fields__) - nested:
         assert f"\n| `{key}` |" in text
 

@@ -18,16 +18,17 @@ from msgspec.structs import replace
 
 from trainyard import words
 from trainyard.cli.run import command
-from trainyard.errors import BadFile, BadInput, UnknownName
+from trainyard.errors import BadFile, BadInput, Preempted, RankDied, TrainyardError, UnknownName
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
 from trainyard.launch import blame
 from trainyard.launch.life import Event
 from trainyard.record import Incident, Run, Sample
 from trainyard.report.chaos import table
-from trainyard.run.chaos import marks, plan
+from trainyard.run.chaos import marks, ordeal, plan
 from trainyard.run.chaos.marks import Made
 from trainyard.run.chaos.plan import Fault, Plan
-from trainyard.run.chaos.score import Row, score
+from trainyard.run.chaos.score import Row, score, strays
+from trainyard.store.store import Store, new_id
 
 S = 1_000_000_000
 
@@ -317,6 +318,11 @@ def test_a_step_taken_twice_must_be_the_same_both_times() -> None:
     assert only(run([*CALM.samples[:7], wrong, *again]), fault("kill_worker")).losses == "different"
 
 
+def test_a_step_that_was_never_taken_is_missed() -> None:
+    gone = [one for one in CALM.samples if one.step != 8]
+    assert only(run(gone), fault("kill_worker")).losses == "missing"
+
+
 def test_what_ends_early_has_failed_cleanly_only_where_it_says_of_what() -> None:
     part = CALM.samples[:8]
     assert only(run(part, state="failed", failure="rank 0 died"), fault("kill_worker")).outcome == "failed"
@@ -366,6 +372,7 @@ def test_who_is_never_wrong_is_always_right_in_any_order_of_the_plan(made: list[
     rows = score(run(CALM.samples, told), CALM, wanted, marked)
     assert [row.kind for row in rows] == [one.kind for one in wanted.fault]
     assert all(row.right for row in rows)
+    assert strays(run(CALM.samples, told), wanted, marked) == ()
     assert all(row.detect_s == pytest.approx(1.75, abs=0.01) for row in rows)
 
 
@@ -383,7 +390,11 @@ def test_no_incident_is_set_down_twice_and_none_before_its_fault(
         assert sum(row.blamed == kind for row in rows) <= sum(one.kind == kind for one in incidents)
     for row in rows:
         assert not row.right or row.blamed == words.INJECTIONS[row.kind].blamed
-    assert len(table(rows).rows) == len(rows)
+    wanted = Plan(fault=faults)
+    others = strays(run(CALM.samples, incidents), wanted, marked)
+    flips = sum(row.kind == "flip_byte" for row in rows)
+    assert 0 <= len(incidents) - len(others) - sum(bool(row.blamed) for row in rows) <= flips
+    assert len(table(rows, others).rows) == len(rows)
 
 
 def test_a_rank_that_stays_away_is_told_from_one_that_waits_whatever_its_other_threads_do(tmp_path: Path) -> None:
@@ -399,6 +410,76 @@ def test_a_rank_that_stays_away_is_told_from_one_that_waits_whatever_its_other_t
         stack = file.read()
     assert stack.count("hread 0x") > 1
     assert Path(__file__).name in blame.innermost(stack)
+
+
+# A run under a plan
+
+
+class Ends:
+    """In place of the harness: each call of `execute` or `resume` ends as the next of `ends` says; what was called."""
+
+    def __init__(self, store: Store, ends: Sequence[TrainyardError | None]) -> None:
+        self.store, self.ends, self.called = store, list(ends), list[str]()
+
+    def execute(self, job: Job, text: str, *_: Any, begun: Any = None) -> Run:
+        self.called.append("execute")
+        one = replace(run([]), id=new_id(), job=job, state="incomplete")
+        if begun is None:
+            return self._end(one, text)
+        begun(self.store.begin(one, text))
+        return self._finish(one)
+
+    def resume(self, name: str, *_: Any) -> Run:
+        self.called.append("resume")
+        return self._finish(self.store.load(name))
+
+    def _end(self, one: Run, text: str) -> Run:
+        self.store.begin(one, text)
+        return self.store.finish(replace(one, state="complete", samples=CALM.samples))
+
+    def _finish(self, one: Run) -> Run:
+        error = self.ends.pop(0)
+        if error is None:
+            return self.store.finish(replace(one, state="complete", samples=CALM.samples))
+        self.store.finish(replace(one, state="failed", failure=str(error)))
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("ends", "called", "failed"),
+    [
+        ([None], ["execute", "execute"], False),
+        ([Preempted("asked to leave"), None], ["execute", "execute", "resume"], False),
+        ([RankDied("rank 0 died")], ["execute", "execute"], True),
+        ([Preempted("asked to leave"), RankDied("rank 0 died")], ["execute", "execute", "resume"], True),
+        ([Preempted("asked to leave"), Preempted("again")], ["execute", "execute", "resume"], True),
+    ],
+)
+def test_a_job_is_gone_on_with_as_often_as_the_plan_pre_empts_it_and_scored_however_it_ends(
+    ends: list[TrainyardError | None], called: list[str], failed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    stand_in = Ends(store, ends)
+    monkeypatch.setattr(ordeal, "harness", stand_in)
+    met = ordeal.execute(job(), "", Plan(fault=(fault("preempt"),)), store, lambda _: [])
+    assert stand_in.called == called
+    assert (met.failure is not None) == failed == (met.run.state == "failed")
+    assert [row.outcome for row in met.rows] == ["unmade"], "nothing was struck here"
+    folder = store.runs / met.run.id
+    assert marks.armed(folder) == Plan(fault=(fault("preempt"),))
+    assert met.against in (folder / "chaos.json").read_text()
+    assert marks.armed(store.runs / met.against) is None
+
+
+def test_a_run_that_says_nothing_of_the_job_is_not_compared_with() -> None:
+    calm = run(CALM.samples)
+    assert ordeal.comparable(calm, job(name="other", recovery=Recovery())) is calm
+    with pytest.raises(BadInput, match="of another training"):
+        ordeal.comparable(calm, job(recipe=Recipe(seq_len=8, tokens_per_step=32, seed=1)))
+    with pytest.raises(BadInput, match="is failed"):
+        ordeal.comparable(run([], state="failed"), job())
+    with pytest.raises(BadInput, match="was started again itself"):
+        ordeal.comparable(run([sample(1, 2.0, attempt=1)]), job())
 
 
 # The trials of `make chaos`
@@ -428,7 +509,7 @@ def test_a_table_of_trials_counts_what_went_wrong_too() -> None:
         chaos.Trial(kind="stop", step=7, number=number, seconds=1.0, load=1.0, when="2026-01-01", row=row, error="none")
         for number, row in enumerate([well, well, ill, None])
     ]
-    assert "| stop a rank | 4 | 50 % | 50 % | 50 % | 2.7 s | 2.7 s |" in chaos.table(trials)
+    assert "| stop a rank | 4 | 50 % | 50 % | 50 % | 0 | 2.7 s | 2.7 s |" in chaos.table(trials)
     assert len(chaos.told(trials).splitlines()) == 2
 
 
@@ -471,8 +552,6 @@ def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monke
     import os
 
     from trainyard.job import parse
-    from trainyard.run.chaos import ordeal
-    from trainyard.store.store import Store
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 40)

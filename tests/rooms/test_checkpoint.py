@@ -662,7 +662,7 @@ def test_a_rank_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     ("begin", "rest"),
     [
         (0, [(0, 1, 0), (1, 0, 0), (2, 0, 0), (3, 1, 1), (4, 0, 1), (5, 0, 1)]),
-        (2, [(2, 0, 0), (3, 1, 1), (4, 0, 1), (5, 0, 1)]),
+        (2, [(2, 1, 0), (3, 1, 1), (4, 0, 1), (5, 0, 1)]),
         (4, [(4, 1, 1), (5, 0, 1)]),
         (5, [(5, 1, 0)]),
         (6, []),
@@ -673,9 +673,35 @@ def test_what_is_left_of_a_run(begin, rest):
     pytest.importorskip("torch")
     from trainyard.run.worker import left, turns
 
-    every = left(turns(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin)
+    every = left(turns(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
     assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
     assert not every or every[0].first
+
+
+@pytest.mark.torch
+@given(
+    st.builds(
+        Measure, warmup=st.integers(0, 3), steps=st.integers(1, 4), repeats=st.integers(1, 3), profiled=st.integers(0, 3)
+    ),
+    st.data(),
+)
+def test_a_run_that_is_gone_on_with_is_warmed_up_anew(measure, data):
+    """No step that a new process takes first is measured, and ranks meet before those that are."""
+    pytest.importorskip("torch")
+    from trainyard.run.worker import left, turns
+
+    whole = list(turns(measure))
+    begin = data.draw(st.integers(0, measure.in_all))
+    rest = left(whole, begin, measure.warmup)
+    assert [(turn.step, turn.repeat) for turn in rest] == [(turn.step, turn.repeat) for turn in whole[begin:]]
+    bare = [turn for turn in rest if not turn.profiled]
+    assert all(turn.warmup for turn in bare[: measure.warmup])
+    assert all(turn.first for turn in bare[measure.warmup : measure.warmup + 1])
+    window = [turn for turn in rest if turn.profiled]
+    assert [turn.warmup for turn in window] == [True] * bool(window) + [False] * (len(window) - 1)
+    assert len(window) != 1
+    if begin == 0:
+        assert [turn._replace(first=False) for turn in rest] == [turn._replace(first=False) for turn in whole]
 
 
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)

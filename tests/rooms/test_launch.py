@@ -250,6 +250,7 @@ def test_a_launcher_that_dies_itself_is_told_with_its_words(place: Path, monkeyp
     monkeypatch.setattr(local, "find_spec", lambda _: object())
     launcher = Local()
     (place / "launch.json").write_text("{}")
+    failures.write(place, Failure(rank=3, pid=1, exit_code=1, when=0.0, last_words="of the run before"))
     id = launcher.submit(place)
     assert until(lambda: launcher.status(id) != "running")
     assert launcher.status(id).startswith("failed: the launcher died: exit code 1")

@@ -560,6 +560,35 @@ def test_asked_to_leave_all_ranks_do_before_the_same_step() -> None:
     assert [event.kind for event in one.faults] == ["preempted"]
 
 
+@pytest.mark.parametrize("asked", ["before", "while"])
+def test_asked_to_leave_around_a_silence_that_ends_it_does(asked: str) -> None:
+    """The silence is long enough to be looked into, and no fault after all."""
+    one = running(world())
+    one.silent.add(1)
+    one.turn(round(SILENT_S / 0.05) - 2)
+    if asked == "before":
+        one.supervision.notice(one.now)
+    one.until(lambda: one.supervision._state == "settle")
+    one.silent.clear()
+    if asked == "while":
+        one.supervision.notice(one.now)
+    one.until(lambda: one.supervision.result is not None)
+    assert one.supervision.result == LEFT
+    assert [event.kind for event in one.faults] == ["preempted"]
+
+
+def test_an_agent_that_dies_while_a_hang_is_looked_into_is_blamed() -> None:
+    one = running(world(nodes=1, hang_s=2, restarts=1))
+    one.steps = False
+    one.until(lambda: one.plan.do == "stacks")
+    one.die(0)
+    one.lives[0] = "0b"  # it has been followed by another one, which knows nothing of the ranks
+    one.until(lambda: bool(one.faults))
+    assert [event.kind for event in one.faults] == ["agent_death"]
+    one.steps = True
+    assert end(running(one)) == 0
+
+
 def test_asked_to_leave_in_the_middle_of_a_restart_it_does() -> None:
     one = running(world(restarts=3))
     one.die(1)

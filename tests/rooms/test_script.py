@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -142,12 +143,40 @@ def test_the_first_optimizer_that_steps_ends_a_step(tmp_path):
     (tmp_path / "samples").mkdir()
     watch = Watch(tmp_path, 0, Measure(warmup=0, steps=100, profiled=0))
     watch.follow(SimpleNamespace(register_optimizer_step_post_hook=hooks.append))
-    first, second = object(), object()
+    first, second = Profiler(), Profiler()  # any objects
     for _ in range(4):
         for optimizer in (first, second, second):
             hooks[0](optimizer, (), {})
-    watch.close()
     assert watch.took == 3  # nobody saw where the first began
+    del first, optimizer
+    hooks[0](second, (), {})
+    watch.close()
+    assert watch.took == 4, "where the first is no more, another has taken its place"
+
+
+@pytest.mark.torch
+def test_a_fork_of_a_rank_is_another_process(tmp_path):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch import Watch
+
+    (tmp_path / "samples").mkdir()
+    watch = Watch(tmp_path, 0, Measure(warmup=0, steps=100, profiled=0))
+    with watch.step(0, None):
+        pass
+    child = os.fork()
+    if child == 0:
+        try:
+            with watch.step(0, None):
+                pass
+            watch.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert len((tmp_path / "samples" / "rank0.jsonl").read_bytes().splitlines()) == 1
+    with watch.step(0, None):
+        pass
+    watch.close()
+    assert len((tmp_path / "samples" / "rank0.jsonl").read_bytes().splitlines()) == 2
 
 
 def test_a_mark_is_nothing_where_nobody_watches():

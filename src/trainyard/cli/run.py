@@ -114,7 +114,8 @@ def command(
         store.tag(run.id, tag)
     if as_json:
         notes = book.measured.notes if book.measured else ()
-        rows = {"chaos": to_builtins(score.rows), "against": score.against} if score else {}
+        keys = ("rows", "strays", "against")
+        rows = {"chaos": {key: to_builtins(getattr(score, key)) for key in keys}} if score else {}
         print_json({**document(run, store.runs / run.id), "notes": notes, **rows})
         _raise(score)
         return
@@ -122,7 +123,7 @@ def command(
     click.echo()
     print_view(view_of_run(run, book.measured, draw=False), console())
     if score:
-        print_table(chaos_table(score.rows), console())
+        print_table(chaos_table(score.rows, score.strays), console())
     _raise(score)
 
 

@@ -65,6 +65,11 @@ def write(folder: Path, failure: Failure) -> None:
     part.replace(folder / "failure.json")
 
 
+def forget(folder: Path) -> None:
+    """What went wrong before says nothing of a run that is gone on with."""
+    (folder / "failure.json").unlink(missing_ok=True)
+
+
 def read(folder: Path) -> Failure | None:
     """What the launcher wrote, or None while nothing has failed."""
     try:

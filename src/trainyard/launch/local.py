@@ -65,6 +65,7 @@ class Local:
         """Starts what `render` wrote; the id is that of the supervisor. Raises `MissingLibrary` without torch."""
         if find_spec("torch") is None:
             raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
+        failures.forget(files)
         logs = files / "logs"
         logs.mkdir(exist_ok=True)
         with (logs / "launcher.log").open("ab") as log:

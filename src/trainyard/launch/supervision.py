@@ -267,12 +267,17 @@ class Supervision:
                     rank=first.rank, pid=first.pid, exit_code=exit_code, when=now.epoch / 1e9, last_words=first.why,
                 ),
             )  # fmt: skip
+        elif self._asked and self.plan.do != "leave":
+            self._ask_to_leave()  # asked while it settled
         else:
-            self._state = "run"  # what had been late has come
+            self._state = "leave" if self._asked else "run"  # what had been late has come
 
     def _stacks(self, now: Now) -> None:
         """The ranks have had time to write where they stand."""
         if now.seconds < self._until:
+            return
+        if missing := self._missing(now):  # an agent that is another one now knows nothing of the ranks
+            self._agent_died(now, missing[0])
             return
         if self._alone >= 0:
             self._hung(now, self._alone, "it has stopped moving, its peers have not")

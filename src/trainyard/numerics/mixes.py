@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Job, Layout, Model, Recipe, parse
 from trainyard.numerics.parity import Mix
 
 _DENSE = Job(
@@ -54,6 +54,7 @@ _LATENT = replace(
         value_dim=8,
     ),
 )
+_SHALLOW = replace(_DENSE, model=replace(_DENSE.decoder, name="shallow", layers=1))
 _LAYOUT = set(Layout.__struct_fields__)
 
 
@@ -132,8 +133,8 @@ def _recipes() -> Iterator[Mix]:
     yield _mix("recomputed blocks, FSDP2", dp_shard=2, remat="full")
     yield _mix("recomputed ops, FSDP2", dp_shard=2, remat="op")
     yield _mix("every second block recomputed, TP", tp=2, remat="full", remat_every=2)
-    yield _mix("compiled blocks, DDP", dp_replicate=2, compile=True)
-    yield _mix("compiled whole", compile="whole")
+    yield _mix("compiled blocks, DDP", _SHALLOW, dp_replicate=2, compile=True)
+    yield _mix("compiled whole", _SHALLOW, compile="whole")
     yield _mix("foreach AdamW, FSDP2", dp_shard=2, update="foreach")
     yield _mix("Muon, DDP", dp_replicate=2, optimizer="muon")
     yield _mix("Muon, FSDP2", dp_shard=2, optimizer="muon")
@@ -145,6 +146,34 @@ def _recipes() -> Iterator[Mix]:
     yield _mix("weights offloaded, FSDP2", dp_shard=2, offload=True)
 
 
+def _others() -> Iterator[Mix]:
+    """Other models than decoders; a token is a sample."""
+    spread = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}
+    for preset in ("tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-unet"):
+        job = _preset("vision" if preset in ("tiny-vit", "tiny-resnet") else "diffusion", preset)
+        for label, layout in spread.items():
+            yield _mix(f"{preset.removeprefix('tiny-')}, {label}", job, **layout)
+    yield _mix("vit, TP x FSDP2", _preset("vision", "tiny-vit"), tp=2, dp_shard=2)
+    for tables in ("replicated", "by_row", "by_table"):
+        job = _preset("recommender", "tiny-dlrm", f'tables = "{tables}"')
+        for label, layout in spread.items():
+            yield _mix(f"dlrm, {label}, tables {tables}", job, **layout)
+
+
+def _preset(workload: str, name: str, size: str = "") -> Job:
+    text = f"""
+        workload = "{workload}"
+        sizes = {{ from = "{name}"{f", {size}" if size else ""} }}
+        [recipe]
+        tokens_per_step = 16
+        microbatch = 2
+        learning_rate = 1e-3
+        seed = 7
+        text = "synthetic"
+    """
+    return parse(text, name)
+
+
 MIXES: tuple[Mix, ...] = (
     *_data(),
     *_tensor(),
@@ -153,4 +182,5 @@ MIXES: tuple[Mix, ...] = (
     *_products(),
     *_experts(),
     *_recipes(),
+    *_others(),
 )

@@ -51,14 +51,14 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         pipes: list[Any] = []
         processes: list[Any] = []
-        for rank in range(ranks):
-            reading, writing = context.Pipe(duplex=False)
-            given = (job, rank, steps, Path(folder), writing)
-            processes.append(context.Process(target=_rank, args=given))
-            processes[-1].start()
-            writing.close()
-            pipes.append(reading)
         try:
+            for rank in range(ranks):
+                reading, writing = context.Pipe(duplex=False)
+                process = context.Process(target=_rank, args=(job, rank, steps, Path(folder), writing))
+                process.start()
+                processes.append(process)
+                writing.close()
+                pipes.append(reading)
             told = _gather(pipes, began + patience_s, Path(folder))
         finally:
             for process in processes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import words
+from trainyard.record import Incident
 from trainyard.report.view import Column, Table
 from trainyard.run.chaos.score import Row
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """One row a fault, in the order of the plan."""
+def table(rows: Sequence[Row], strays: Sequence[Incident] = ()) -> Table:
+    """One row a fault, in the order of the plan. `strays`: incidents of none of them."""
     well = sum(row.well for row in rows)
     return Table(
         title="Chaos",
@@ -18,6 +19,7 @@ def table(rows: Sequence[Row]) -> Table:
             f"{well} of {len(rows)} faults were got over, with the culprit named and the losses of the run without "
             "faults. Detect: from the fault to its being noticed; restart: until all ranks trained again; lost: "
             "training done again.",
+            *(f"Of no planned fault: {words.FAULTS[one.kind].label}: {one.says}" for one in strays),
         ),
         columns=(
             Column(head="fault"),

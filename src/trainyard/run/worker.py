@@ -70,15 +70,19 @@ def turns(measure: Measure) -> Iterator[Turn]:
         step += 1
 
 
-def left(every: Iterable[Turn], begin: int) -> list[Turn]:
-    """Those from step `begin` on. Of a profiled window that was begun, the first step that is left is thrown away
-    anew, and one that is left alone is not profiled."""
+def left(every: Iterable[Turn], begin: int, warm: int) -> list[Turn]:
+    """Those from step `begin` on, which a new process takes: it is as slow at first as the one before it was, so that
+    `warm` steps are thrown away anew. Of a profiled window that was begun it is the first that is left, and one that is
+    left alone is not profiled."""
     rest = [turn for turn in every if turn.step >= begin]
     for place, turn in enumerate(rest):
-        if turn.step == begin:
-            rest[place] = turn = turn._replace(first=True)
-            if turn.profiled:
-                rest[place] = turn._replace(warmup=True, profiled=len(rest) > PROFILER_WARMUP)
+        cold = turn.step < begin + (PROFILER_WARMUP if turn.profiled else warm)
+        fresh = turn.step == begin or (turn.step == begin + warm and not turn.profiled)
+        rest[place] = turn._replace(
+            warmup=turn.warmup or cold,
+            profiled=turn.profiled and len(rest) > PROFILER_WARMUP,
+            first=turn.first or fresh,
+        )
     return rest
 
 
@@ -116,9 +120,10 @@ class Rank:
 
     def run(self, folder: Path, begin: int = 0) -> None:
         """All turns from step `begin` on, the profiled ones under the profiler."""
-        every = left(turns(self.job.measure), begin)
+        measure = self.job.measure
+        every = left(turns(measure), begin, measure.warmup)
         for turn in every:
-            if turn.step == max(begin, self.job.measure.warmup):
+            if turn.step == min(begin + measure.warmup, measure.in_all - 1):
                 self.clocks = self._at_work()
             if not turn.profiled:
                 self._take(turn)
@@ -179,11 +184,11 @@ class Rank:
             f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
         )
         if self.keeping is not None:
-            every = self.job.checkpoint.every
-            if every and (turn.step + 1) % every == 0:
+            due = self.keeping.due(turn.step)
+            if due:
                 self.pulse.phase("saving")
             self.keeping.after(turn.step)
-            if every and (turn.step + 1) % every == 0:
+            if due:
                 self.pulse.phase("stepping")
 
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from trainyard.errors import BadInput, Preempted, TrainyardError
 from trainyard.job import Checkpoint, Job, Recovery
 from trainyard.launch import life
-from trainyard.record import Run
+from trainyard.record import Incident, Run
 from trainyard.run import harness
 from trainyard.run.chaos import marks
 from trainyard.run.chaos.plan import Plan
-from trainyard.run.chaos.score import Row, score
+from trainyard.run.chaos.score import Row, score, strays
 from trainyard.run.harness import Book, Progress
 from trainyard.store.disk import write_whole
 from trainyard.store.store import Store
@@ -25,10 +25,11 @@ SCHEMA = "trainyard/chaos/1"
 
 
 class Ordeal(NamedTuple):
-    """`failure`: what ended the disturbed run, where it could not be got over."""
+    """`strays`: incidents of no planned fault. `failure`: what ended the disturbed run, where it was not got over."""
 
     run: Run
     rows: tuple[Row, ...]
+    strays: tuple[Incident, ...]
     against: str
     failure: TrainyardError | None
 
@@ -40,6 +41,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
     against: str
     plan: Plan
     rows: tuple[Row, ...]
+    strays: tuple[Incident, ...]
 
 
 def execute(
@@ -88,10 +90,11 @@ def execute(
             failure = None
         break
     folder = begun[0]
-    rows = score(run, calm, plan, marks.made(folder), life.read(folder))
-    told = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows)
+    made = marks.made(folder)
+    rows, others = score(run, calm, plan, made, life.read(folder)), strays(run, plan, made)
+    told = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows, strays=others)
     write_whole(folder / marks.SCORE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
-    return Ordeal(run, rows, calm.id, failure)
+    return Ordeal(run, rows, others, calm.id, failure)
 
 
 def comparable(calm: Run, job: Job) -> Run:

@@ -78,15 +78,22 @@ def score(run: Run, calm: Run, plan: Plan, made: Mapping[int, Made], events: Seq
     return tuple(rows)
 
 
+def strays(run: Run, plan: Plan, made: Mapping[int, Made]) -> tuple[Incident, ...]:
+    """Incidents that no fault of the plan accounts for: false alarms, or faults that nobody planned."""
+    faults = {number: plan.fault[number] for number in sorted(made, key=lambda number: made[number].at)}
+    known = [one for each in _blamed(run, faults, made).values() for one in each]
+    return tuple(one for one in run.incidents if all(one is not other for other in known))
+
+
 def _blamed(run: Run, faults: Mapping[int, Fault], made: Mapping[int, Made]) -> dict[int, list[Incident]]:
     """By place in the plan, those that were told of it, what names it first."""
-    free = list(run.incidents)
+    free = list(run.incidents)  # those that are alike are taken one by one
     found: dict[int, list[Incident]] = {}
 
     def take(number: int, fits: Iterable[Incident]) -> None:
         one = next((one for one in fits if _noticed(one) >= made[number].at), None)
         if one is not None:
-            free.remove(one)
+            free[:] = [other for other in free if other is not one]
             found.setdefault(number, []).append(one)
 
     for number, fault in faults.items():
@@ -152,8 +159,8 @@ def _losses(run: Run, calm: Run, since: int, until: int) -> tuple[str, float]:
     """Of the steps that ended since a fault and, where another came, before that one; (verdict, largest error)."""
     expected = {one.step: one.loss for one in _told(calm)}
     steps = [one for one in _told(run) if one.ended_ns >= since and (not until or one.ended_ns < until)]
-    last = max((one.step for one in _told(run)), default=-1)
-    if not expected or last < max(expected) or (not steps and not until):
+    never = expected.keys() - {one.step for one in _told(run)}
+    if not expected or never or (not steps and not until):
         return "missing", 0.0
     pairs = [(expected.get(one.step), one.loss) for one in steps]
     errors = [_error(a, b) for a, b in pairs]

@@ -18,6 +18,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from types import ModuleType
 from typing import IO, Any
+from weakref import ref
 
 import msgspec
 
@@ -43,7 +44,8 @@ def watch() -> None:
 class Watch:
     """One rank: its samples, and the profiled window after `measure.warmup` and `measure.steps` steps.
 
-    A fault of ours ends the watching and is said; the script goes on. `look`: nanoseconds since some fixed moment.
+    A fault of ours ends the watching and is said; the script goes on. A process that is forked from one that has taken
+    steps is another: nothing is written in it. `look`: nanoseconds since some fixed moment.
     """
 
     def __init__(self, folder: Path, rank: int, measure: Measure, look: Callable[[], int] = perf_counter_ns) -> None:
@@ -51,7 +53,8 @@ class Watch:
         self.took = 0
         self.log: IO[bytes] | None = None
         self.began: int | None = None
-        self.optimizer: int | None = None
+        self.process: int | None = None
+        self.optimizer: ref[object] | None = None
         self.marked = False
         self.ended = False
         self.disturbed = False
@@ -59,13 +62,14 @@ class Watch:
         self.profiler: Any = None
 
     def follow(self, module: ModuleType) -> None:
-        """Takes every step of the first optimizer that steps as the end of a training step."""
+        """Takes every step of the first optimizer that steps as the end of a training step; of the next one where the
+        script has made another in its place."""
         module.register_optimizer_step_post_hook(self._optimizer_stepped)
 
     def _optimizer_stepped(self, optimizer: object, *_: object) -> None:
-        if self.optimizer is None:
-            self.optimizer = id(optimizer)
-        if not self.marked and id(optimizer) == self.optimizer:
+        if self.optimizer is None or self.optimizer() is None:
+            self.optimizer = ref(optimizer)
+        if not self.marked and self.optimizer() is optimizer:
             self._safely(lambda: self._end(0, None))
 
     @contextmanager
@@ -87,7 +91,7 @@ class Watch:
         self.open.close()
 
     def _safely(self, work: Callable[[], None]) -> None:
-        if self.ended:
+        if self.ended or self.process not in (None, os.getpid()):
             return
         try:
             work()
@@ -113,6 +117,7 @@ class Watch:
             path = self.folder / "samples" / f"rank{self.rank}.jsonl"
             # A second process of the same rank must not write over the first: it is refused, and says so.
             self.log = self.open.enter_context(path.open("xb"))
+            self.process = os.getpid()
         in_window = self.profiler is not None
         first = self.measure.warmup + self.measure.steps
         sample = Sample(

@@ -16,7 +16,7 @@ from trainyard.job import Job
 from trainyard.train import weights
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.precision import computes
-from trainyard.train.recommender.clicks import Planted
+from trainyard.train.recommender.clicks import Planted, hot_share
 from trainyard.train.recommender.dlrm import ClickModel
 from trainyard.train.recommender.embeddings import ByRow, ByTable
 from trainyard.train.recommender.sizes import Dlrm
@@ -25,6 +25,8 @@ from trainyard.train.task import Batch
 
 _LAST = 0.01
 """Deviation of the last matrix: at first the model tells nothing, and the loss is ln 2."""
+
+_HOT = 100
 
 
 class Predict:
@@ -76,8 +78,10 @@ class Clicks:
 
     def __init__(self, job: Job, sizes: Dlrm) -> None:
         self.planted = Planted(sizes, job.recipe.seed)
+        hot = hot_share(max(sizes.rows), sizes.skew, _HOT)
         self.source = (
-            f"synthetic clicks of a planted model: ids by Zipf's law with exponent {sizes.skew:g}, normal features"
+            f"synthetic clicks of a planted model: normal features, ids by Zipf's law with exponent {sizes.skew:g}, by "
+            f"which {hot:.1%} of the largest table's are of its {_HOT} hottest rows"
         )
         known = [sizes.dense, sizes.rows, sizes.hots, sizes.skew, job.recipe.seed]
         self.sha256 = hashlib.sha256(msgspec.json.encode([self.source, known])).hexdigest()
