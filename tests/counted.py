@@ -58,15 +58,6 @@ def counted(task, inputs, targets, recipe):
     return dict(total), sum(parameter.numel() for parameter in model.parameters())
 
 
-def differs(job, other, steps=3):
-    """The largest relative difference of losses and gradient norms between two jobs' trials."""
-    from trainyard.numerics.trial import trial
-
-    alone, spread = trial(job, steps).outcomes, trial(other, steps).outcomes
-    assert all(outcome.grad_norm > 0 for outcome in alone)
-    return max(abs(a - b) / abs(a) for one, two in zip(alone, spread) for a, b in zip(one, two))
-
-
 def train(job, task, samples, steps):
     """Outcomes of a rank alone in this process, and its trainer."""
     torch = pytest.importorskip("torch")

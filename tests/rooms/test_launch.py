@@ -210,6 +210,30 @@ def test_the_first_rank_to_die_is_named(place: Path, how: str, code: int, says: 
     assert until(lambda: not any(map(alive, pids(place))), 30)
 
 
+SLOW = """
+import time
+from pathlib import Path
+here = Path(__file__).parent
+(here / "importing").write_text("")
+while not (here / "go").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.torch
+def test_a_job_that_is_asked_to_leave_before_it_began_does(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "slow_to_import.py").write_text(SLOW)
+    launcher = Local(preload=["slow_to_import"])
+    id = start(place, "wait", launcher)
+    assert until((tmp_path / "importing").exists)
+    launcher.notice(id)
+    (tmp_path / "go").write_text("")
+    assert until(lambda: launcher.status(id) != "running")
+    assert launcher.failure(id).kind == "preempted"
+    assert not (place / "pid0").exists()
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("how", ["wait", pytest.param("deaf", marks=pytest.mark.slow)])
 def test_cancel_ends_every_process(place: Path, how: str) -> None:

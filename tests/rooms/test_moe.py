@@ -250,16 +250,9 @@ def _alone(model):
 
 
 SPREADS = {
-    "fsdp": (MODEL, Layout(dp_shard=2), {}),
     "fsdp, by bias": (replace(MODEL, balance="bias"), Layout(dp_shard=2), {}),
-    "fsdp, by loss": (replace(MODEL, balance="loss"), Layout(dp_shard=2), {}),
-    "ddp, by bias": (replace(MODEL, balance="bias"), Layout(dp_replicate=2), {}),
-    "ep": (MODEL, Layout(dp_shard=2, ep=2), {}),
-    "ep, by bias": (replace(MODEL, balance="bias"), Layout(dp_shard=2, ep=2), {}),
     "ep, by loss": (replace(MODEL, balance="loss"), Layout(dp_shard=2, ep=2, zero=2), {"remat": "full"}),
     "cp, by loss": (replace(MODEL, balance="loss"), Layout(cp=2, ep=2), {}),
-    "deepseek": (DEEPSEEK, Layout(dp_shard=2, ep=2), {}),
-    "ep in fsdp": (replace(MODEL, balance="loss"), Layout(dp_shard=4, ep=2), {}),
     "ep of all": (replace(DEEPSEEK, balance="loss"), Layout(dp_shard=4, ep=4), {}),
     "ep in hsdp": (replace(MODEL, balance="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
     "ep in stages": (replace(MODEL, balance="loss"), Layout(pp=2, dp_shard=2, ep=2), {"schedule": "1f1b"}),

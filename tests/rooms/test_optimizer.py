@@ -267,29 +267,6 @@ def test_zero_1_is_torchs_and_the_whole_optimizer(tmp_path):
 # On any layout
 
 
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("optimizer", "update", "spread"),
-    [
-        ("sgd", "foreach", Layout(dp_shard=2)),
-        ("muon", "fused", Layout(dp_shard=2)),
-        ("muon", "fused", Layout(dp_replicate=2, dp_shard=2, zero=1)),
-        ("shampoo", "fused", Layout(dp_shard=2)),
-        ("adamw", "fused", Layout(dp_shard=2, zero=1)),
-        ("adamw", "loop", Layout(dp_replicate=2, dp_shard=2, zero=1)),
-    ],
-    ids=str,
-)
-def test_spread_it_is_the_same_training(text, optimizer, update, spread):
-    pytest.importorskip("torch")
-    from trainyard.numerics.trial import trial
-
-    alone = train(a_job(text, optimizer=optimizer, update=update))
-    told = trial(a_job(text, spread, optimizer=optimizer, update=update), STEPS).outcomes
-    assert np.allclose(alone, told, rtol=1e-5, atol=0)
-
-
 # What cannot be
 
 

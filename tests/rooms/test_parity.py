@@ -15,6 +15,7 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.numerics.parity import TOLERANCE, Mix, alone, compare
 from trainyard.numerics.trial import Trial
 from trainyard.train.outcome import Outcome
+from trainyard.train.rules.recipe import DTYPES
 
 JOB = Job(
     model=Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8),
@@ -30,6 +31,10 @@ def judged(spread, reference, job=JOB):
         return Trial([Outcome(*said) for said in (spread if given == job else reference)], 1.0)
 
     return next(compare([Mix("a mix", job)], run))
+
+
+def test_every_format_that_is_trained_has_a_tolerance():
+    assert tuple(TOLERANCE) == DTYPES
 
 
 def test_one_process_trains_the_same_micro_batches_and_nothing_else_differs():

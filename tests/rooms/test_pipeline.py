@@ -1,4 +1,5 @@
-"""Pipeline parallelism: every schedule trains as one process does, and what torch would refuse is refused before."""
+"""Pipeline parallelism: every schedule leaves the gradients of the whole batch, and what torch would refuse is refused
+before. (test_parity.py trains them on ranks.)"""
 
 import re
 from collections import Counter
@@ -14,7 +15,6 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train.rules import pipeline as rules
 
 MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
-STEPS = 3
 STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped_bfs": 2, "zero_bubble": 2, "zbv": 2, "dualpipev": 2}
 """Stages a rank, by schedule."""
 
@@ -266,70 +266,3 @@ def test_a_schedule_leaves_the_gradients_of_the_whole_batch(alone, at_once, sche
         for micro_batch in range(3):
             both = done[f"{stage}B{micro_batch}"], done[f"{stage}I{micro_batch}"] + done[f"{stage}W{micro_batch}"]
             assert (done[f"{stage}F{micro_batch}"], both) in ((1, (1, 0)), (1, (0, 2))), "each action has its name"
-
-
-# The step, spread over ranks
-
-
-def relative(outcomes, others):
-    pairs = [pair for one, other in zip(outcomes, others, strict=True) for pair in zip(one, other)]
-    return max(abs(one - other) / abs(one) for one, other in pairs)
-
-
-@pytest.fixture(scope="module")
-def one_process():
-    """What one process says of the same steps: asked for once for each model and batch."""
-    pytest.importorskip("torch")
-    from trainyard.numerics.trial import trial
-
-    said = {}
-
-    def outcomes(job):
-        recipe = replace(job.recipe, schedule="none", microbatch=job.batch // job.accumulate)
-        same = replace(job, layout=Layout(), recipe=recipe)
-        if str(same) not in said:
-            said[str(same)] = trial(same, STEPS).outcomes
-        return said[str(same)]
-
-    return outcomes
-
-
-def spread(schedule, **axes):
-    layout = Layout(**{"pp": 2, "interleave": STAGES[schedule], **axes})
-    # The same global batch on any layout: 4 micro-batches of 4 samples, over all ranks.
-    return a_job(
-        schedule, layers=max(4, layout.pp * layout.interleave), layout=layout, microbatch=4 // layout.batch_ranks
-    )
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "job",
-    [
-        *(spread(schedule) for schedule in STAGES),
-        spread("1f1b", pp=4),
-        spread("zbv", dp_shard=2),
-        spread("interleaved", dp_shard=2),
-        spread("zero_bubble", dp_replicate=2),
-        spread("1f1b", tp=2, sequence_parallel=True),
-        spread("dualpipev", cp=2),
-        spread("interleaved", dp_shard=2, tp=2),
-    ],
-    ids=lambda job: f"{job.recipe.schedule}, {job.layout}",
-)
-def test_spread_over_ranks_it_is_the_same_training(one_process, job):
-    from trainyard.numerics.trial import trial
-
-    assert relative(one_process(job), trial(job, STEPS).outcomes) < 1e-5
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-def test_bfloat16_goes_between_stages_as_it_is(one_process):
-    from trainyard.numerics.trial import trial
-
-    job = spread("zbv")
-    half = replace(job, recipe=replace(job.recipe, dtype="bfloat16"))
-    plain, alone, piped = one_process(job), one_process(half), trial(half, STEPS).outcomes
-    assert relative(alone, piped) < 1e-5 < relative(plain, alone)

@@ -147,21 +147,13 @@ NEAR_FLOAT32 = {"bfloat16": 4e-2, "float16": 1e-2, "float8": 2e-1}
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8"])
-def test_a_format_is_the_same_on_any_layout(text, dtype):
-    """Replicated, ranks do the same arithmetic as one process: 1e-5. Sharded, an embedding's gradient is summed over
-    its tokens in the format, where one process sums it in float32: what the format resolves."""
+def test_a_format_is_near_float32_and_not_the_same(text, dtype):
     if dtype == "float8":
         pytest.importorskip("torchao")
     pytest.importorskip("torch")
-    from trainyard.numerics.trial import trial
-
     alone = train(a_job(text, dtype=dtype))
     assert np.allclose(alone, train(a_job(text)), rtol=NEAR_FLOAT32[dtype], atol=0)
     assert not np.allclose(alone, train(a_job(text)), rtol=1e-6, atol=0), "it is another arithmetic"
-    replicated = trial(a_job(text, Layout(dp_replicate=2), dtype=dtype), STEPS).outcomes
-    assert np.allclose(alone, replicated, rtol=1e-5, atol=0)
-    sharded = trial(a_job(text, Layout(dp_shard=2), dtype=dtype), STEPS).outcomes
-    assert np.allclose(alone, sharded, rtol=NEAR_FLOAT32[dtype] / 4, atol=0)
 
 
 @pytest.mark.torch

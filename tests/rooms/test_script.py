@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
@@ -13,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainyard
-from trainyard.job import SCRIPT, Measure
-from trainyard.record import Sample
+from trainyard.errors import BadInput
+from trainyard.job import SCRIPT, Job, Measure, Recipe
+from trainyard.record import Run, Sample
+from trainyard.run import harness
 from trainyard.run.script import mark
 from trainyard.run.script.execute import INJECT, without_secrets
+from trainyard.store.store import Store, now
 
 PLAIN = """
 import os, sys, torch
@@ -154,6 +159,36 @@ def test_the_first_optimizer_that_steps_ends_a_step(tmp_path):
     assert watch.took == 4, "where the first is no more, another has taken its place"
 
 
+RUNNER = """
+import sys
+from pathlib import Path
+from trainyard.job import Measure
+from trainyard.run.script.execute import _run
+_run(sys.argv[2:], Path(sys.argv[1]), Measure())
+"""
+ASLEEP = "import os, sys, time; print(os.getpid(), file=sys.stderr, flush=True); time.sleep(60)"
+
+
+def alive(process):
+    """Whether it still runs: one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
+def test_a_command_does_not_outlive_who_watches_it(tmp_path):
+    command = [sys.executable, "-c", RUNNER, str(tmp_path), sys.executable, "-S", "-c", ASLEEP]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stderr is not None
+        child = int(watcher.stderr.readline())
+        watcher.kill()
+        assert watcher.stderr.read() == "", "the pipe is closed, by the command too"
+    while alive(child):
+        time.sleep(0.01)
+
+
 @pytest.mark.torch
 def test_a_fork_of_a_rank_is_another_process(tmp_path):
     pytest.importorskip("torch")
@@ -270,6 +305,14 @@ def test_a_script_that_fails_or_takes_no_step(tmp_path, text, code, says):
     assert done.returncode == code
     assert found is None
     assert says in done.stderr
+
+
+def test_a_command_is_not_gone_on_with(tmp_path):
+    store = Store(tmp_path)
+    job = Job(workload=SCRIPT, recipe=Recipe(tokens_per_step=0))
+    store.begin(Run(id="0badcafe", job=job, started=now()), "# python train.py\n")
+    with pytest.raises(BadInput, match="run 0badcafe is of a command of your own"):
+        harness.resume("0bad", store, lambda traces: ())
 
 
 def test_what_is_neither_a_job_nor_a_program(tmp_path):

@@ -1,6 +1,5 @@
-"""Matrices, sequences and logits split over ranks: the same losses and gradient norms as one process."""
+"""Matrices, sequences and logits split over ranks: their parts. (test_parity.py trains them on ranks.)"""
 
-from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -12,13 +11,8 @@ from trainyard.train.rules import context, tensor
 
 MODEL: dict[str, Any] = {"layers": 2, "width": 32, "ffn": 64, "heads": 4, "kv_heads": 2, "head_dim": 8}
 """Grouped: two query heads share a key/value head."""
-GPT = {"norm": "layer", "mlp": "gelu", "position": "learned", "bias": "all", "kv_heads": 4, "tied": True}
-QWEN = {"bias": "qkv", "qk_norm": True}
-UNEVEN = {"width": 30, "ffn": 66, "heads": 6, "head_dim": 6, "vocab": 258}
-"""A rank's rows of a matrix are not a multiple of those that share them."""
 LATENT = {"kv_heads": 4, "kv_rank": 8, "rope_dim": 4, "value_dim": 6}
 SP = {"tp": 2, "sequence_parallel": True}
-STEPS = 3
 
 
 def a_job(spread=None, model=None, text="python", **recipe):
@@ -32,55 +26,6 @@ def text(tmp_path_factory):
     with open(tensor.__file__, "rb") as file:
         path.write_bytes(file.read() * 4)
     return str(path)
-
-
-@pytest.fixture(scope="module")
-def alone(text):
-    """What one process says of a model."""
-    pytest.importorskip("torch")
-    from trainyard.numerics.trial import trial
-
-    @cache
-    def outcomes(model):
-        return trial(a_job(model=dict(model), text=text), STEPS).outcomes
-
-    return outcomes
-
-
-def mixes():
-    def mix(name, spread, model=None, **recipe):
-        return pytest.param(spread, model or {}, recipe, id=name)
-
-    yield mix("tp", {"tp": 2})
-    yield mix("tp, sequence", SP)
-    yield mix("tp, sequence, loss", SP | {"loss_parallel": True})
-    yield mix("tp, loss, remat", {"tp": 2, "loss_parallel": True}, remat="full")
-    yield mix("tp, options of GPT", SP | {"loss_parallel": True}, GPT)
-    yield mix("tp, options of Qwen", SP, QWEN)
-    yield mix("cp all_gather", {"cp": 2})
-    yield mix("cp ulysses", {"cp": 4, "cp_method": "ulysses"})
-    yield mix("cp ring", {"cp": 4, "cp_method": "ring"})
-    yield mix("cp ring, latent, remat", {"cp": 2, "cp_method": "ring"}, LATENT, remat="full")
-    yield mix("cp x dp_shard, ZeRO-2", {"cp": 2, "dp_shard": 2, "zero": 2}, microbatch=1)
-    yield mix("cp x dp_replicate x dp_shard", {"cp": 2, "dp_replicate": 2, "dp_shard": 2}, microbatch=1)
-    yield mix("tp x dp_shard, uneven", SP | {"dp_shard": 2}, UNEVEN, microbatch=1)
-    yield mix("tp x dp_replicate", SP | {"dp_replicate": 2}, microbatch=1)
-    yield mix("tp x cp", SP | {"cp": 2}, remat="full")
-    yield mix("tp x dp_replicate x dp_shard", {"tp": 2, "dp_replicate": 2, "dp_shard": 2}, microbatch=1)
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize(("spread", "model", "recipe"), list(mixes()))
-def test_a_split_model_trains_as_one_process_does(alone, text, spread, model, recipe):
-    from trainyard.numerics.trial import trial
-
-    expected = alone(tuple(model.items()))
-    found = trial(a_job(spread, model, text, **recipe), STEPS).outcomes
-    assert len(found) == STEPS
-    for one, other in zip(expected, found):
-        assert other.loss == pytest.approx(one.loss, rel=1e-5)
-        assert other.grad_norm == pytest.approx(one.grad_norm, rel=1e-5)
 
 
 @pytest.mark.torch

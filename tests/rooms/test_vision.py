@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.counted import a_job, counted, differs, expected, train
+from tests.counted import a_job, counted, expected, train
 from trainyard import models, plugins
 from trainyard.errors import BadJob, MissingLibrary
 from trainyard.job import Job, Layout, Recipe
@@ -313,19 +313,6 @@ def test_the_loss_falls_on_digits(preset, microbatch):
     assert losses[0] == pytest.approx(np.log(10), rel=0.03), "an untrained model knows nothing"
     assert np.mean(losses[-5:]) < 1.2
     assert trainer.about().text.startswith("scikit-learn's digits")
-
-
-LAYOUTS = [Layout(dp_replicate=2), Layout(dp_shard=2), Layout(dp_shard=2, zero=2), Layout(tp=2)]
-
-
-@pytest.mark.torch
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("preset", TINY)
-def test_however_it_is_spread_it_is_the_same_step(preset, layout):
-    if layout.tp > 1 and preset == "tiny-resnet":
-        pytest.skip("refused: see above")
-    assert differs(a_job(preset), a_job(preset, layout)) < 1e-5
 
 
 @pytest.mark.torch

@@ -105,6 +105,12 @@ def attempts(folder: Path) -> int:
 
 def main(path: Path, parent: int) -> int:
     die_with_parent(parent, signal.SIGKILL)
+    asked: list[int] = []
+
+    def note(sign: int, _: FrameType | None) -> None:
+        asked.append(sign)
+
+    signal.signal(signal.SIGTERM, note)  # importing takes seconds, and the notice may come in them
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
     folder = path.parent
     (folder / "logs").mkdir(exist_ok=True)
@@ -118,11 +124,6 @@ def main(path: Path, parent: int) -> int:
     met = folder / f".{FILE}.met"
     met.write_bytes(msgspec.json.encode(spec))
     met.replace(path)
-    asked: list[int] = []
-
-    def note(sign: int, _: FrameType | None) -> None:
-        asked.append(sign)
-
     began = now()
     for name in spec.preload:
         with suppress(ImportError):  # the rank will say what it lacks
@@ -137,7 +138,6 @@ def main(path: Path, parent: int) -> int:
         return elastic.main(path, node, nursery)
 
     nursery = Nursery(agent)
-    signal.signal(signal.SIGTERM, note)
     try:
         store = Store(spec.host, listening)
         job = Supervision(spec, began, store.for_ranks, lambda: stacks(folder / "logs"), attempts(folder))

@@ -1,4 +1,8 @@
-"""The mixes of the parity matrix: every kind of parallelism, precision and recomputation, alone and together."""
+"""The mixes of the parity matrix: every kind of parallelism, precision and recomputation, alone and together.
+
+Models and batches are as small as they can be: what is compared is how they are spread. Sizes that divide unevenly, and
+micro-batches that differ in number, are among them.
+"""
 
 from __future__ import annotations
 
@@ -10,52 +14,26 @@ from msgspec.structs import replace
 from trainyard.job import Job, Layout, Model, Recipe, parse
 from trainyard.numerics.parity import Mix
 
-_DENSE = Job(
-    model=Model(name="dense", layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8),
-    recipe=Recipe(seq_len=32, tokens_per_step=512, microbatch=2, learning_rate=1e-2, seed=7),
-)
-_MOE = replace(
-    _DENSE,
-    model=Model(
-        name="moe",
-        layers=2,
-        width=32,
-        ffn=64,
-        heads=4,
-        kv_heads=2,
-        head_dim=8,
-        experts=4,
-        active=2,
-        expert_ffn=32,
-        shared_experts=1,
-        balance="loss",
-    ),
-)
-_LATENT = replace(
-    _DENSE,
-    model=Model(
-        name="latent",
-        layers=2,
-        width=32,
-        ffn=64,
-        heads=4,
-        kv_heads=4,
-        head_dim=8,
-        experts=4,
-        active=2,
-        expert_ffn=32,
-        shared_experts=1,
-        dense_layers=1,
-        router="sigmoid",
-        balance="bias",
-        q_rank=16,
-        kv_rank=16,
-        rope_dim=8,
-        value_dim=8,
-    ),
-)
-_SHALLOW = replace(_DENSE, model=replace(_DENSE.decoder, name="shallow", layers=1))
+_MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+_EXPERTS = replace(_MODEL, experts=4, active=2, expert_ffn=32, shared_experts=1)
+_LATENT = {"kv_heads": 4, "q_rank": 16, "kv_rank": 16, "rope_dim": 8, "value_dim": 8}
+_RECIPE = Recipe(seq_len=32, tokens_per_step=256, microbatch=2, learning_rate=1e-2, seed=7)
 _LAYOUT = set(Layout.__struct_fields__)
+
+
+def _job(**model: Any) -> Job:
+    return Job(model=replace(_MODEL, **model), recipe=_RECIPE)
+
+
+_DENSE = _job()
+_DEEP = _job(layers=4)
+_SHALLOW = _job(layers=1)
+_GPT = _job(norm="layer", mlp="gelu", position="learned", bias="all", kv_heads=4, tied=True)
+_QWEN = _job(bias="qkv", qk_norm=True)
+_UNEVEN = _job(width=30, ffn=66, heads=6, head_dim=6, vocab=258)
+_MOE = replace(_DENSE, model=_EXPERTS)
+_MOE_LOSS = replace(_DENSE, model=replace(_EXPERTS, balance="loss"))
+_DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigmoid", balance="bias", **_LATENT))
 
 
 def _mix(name: str, job: Job = _DENSE, **changes: Any) -> Mix:
@@ -69,9 +47,10 @@ def _mix(name: str, job: Job = _DENSE, **changes: Any) -> Mix:
 
 def _data() -> Iterator[Mix]:
     yield _mix("DDP", dp_replicate=2)
-    yield _mix("DDP, no accumulation", dp_replicate=2, microbatch=8)
+    yield _mix("DDP, no accumulation", dp_replicate=2, microbatch=4)
     yield _mix("DDP, batches by two workers", dp_replicate=2, workers=2)
     yield _mix("ZeRO-1", dp_shard=2, zero=1)
+    yield _mix("ZeRO-1 x DDP", dp_replicate=2, dp_shard=2, zero=1, update="loop")
     yield _mix("FSDP2, ZeRO-2", dp_shard=2, zero=2)
     yield _mix("FSDP2, ZeRO-3", dp_shard=2)
     yield _mix("FSDP2 on 4", dp_shard=4)
@@ -82,19 +61,21 @@ def _tensor() -> Iterator[Mix]:
     yield _mix("TP", tp=2)
     yield _mix("TP, SP", tp=2, sequence_parallel=True)
     yield _mix("TP, loss parallel", tp=2, loss_parallel=True)
-    yield _mix("TP, SP, loss parallel", tp=2, sequence_parallel=True, loss_parallel=True)
+    yield _mix("TP, SP, loss parallel: GPT", _GPT, tp=2, sequence_parallel=True, loss_parallel=True)
+    yield _mix("TP, SP: Qwen", _QWEN, tp=2, sequence_parallel=True)
 
 
 def _context() -> Iterator[Mix]:
-    yield _mix("CP all-gather", cp=2)
-    yield _mix("CP Ulysses", cp=2, cp_method="ulysses")
-    yield _mix("CP ring", cp=2, cp_method="ring")
+    for label, method in (("all-gather", "all_gather"), ("Ulysses", "ulysses"), ("ring", "ring")):
+        yield _mix(f"CP {label}", cp=2, cp_method=method)
+        yield _mix(f"CP {label} on 4", cp=4, cp_method=method)
+    yield _mix("CP ring: latent attention", _job(**_LATENT), cp=2, cp_method="ring", remat="full")
 
 
 def _pipeline() -> Iterator[Mix]:
     yield _mix("PP GPipe", pp=2, schedule="gpipe")
     yield _mix("PP 1F1B", pp=2, schedule="1f1b")
-    yield _mix("PP 1F1B on 4", pp=4, schedule="1f1b")
+    yield _mix("PP 1F1B on 4", _DEEP, pp=4, schedule="1f1b")
     for label, schedule in (
         ("interleaved 1F1B", "interleaved"),
         ("looped BFS", "looped_bfs"),
@@ -102,31 +83,41 @@ def _pipeline() -> Iterator[Mix]:
         ("ZBV", "zbv"),
         ("DualPipeV", "dualpipev"),
     ):
-        yield _mix(f"PP {label}", pp=2, interleave=2, schedule=schedule)
+        yield _mix(f"PP {label}", _DEEP, pp=2, interleave=2, schedule=schedule)
 
 
 def _products() -> Iterator[Mix]:
+    piped = {"pp": 2, "schedule": "1f1b"}
+    looped = {"pp": 2, "interleave": 2}
     yield _mix("TP x DDP", tp=2, dp_replicate=2)
-    yield _mix("TP, SP x FSDP2", tp=2, sequence_parallel=True, dp_shard=2)
-    yield _mix("CP x FSDP2", cp=2, dp_shard=2)
-    yield _mix("CP x TP", cp=2, tp=2)
-    yield _mix("PP x DDP", pp=2, schedule="1f1b", dp_replicate=2)
-    yield _mix("PP x FSDP2", pp=2, schedule="1f1b", dp_shard=2)
-    yield _mix("PP x TP", pp=2, schedule="1f1b", tp=2)
-    yield _mix("PP x CP", pp=2, schedule="1f1b", cp=2)
-    yield _mix("PP x HSDP", pp=2, schedule="1f1b", dp_replicate=2, dp_shard=2)
-    yield _mix("PP x FSDP2 x TP", pp=2, schedule="1f1b", dp_shard=2, tp=2)
+    yield _mix("TP, SP x FSDP2: uneven", _UNEVEN, tp=2, sequence_parallel=True, dp_shard=2)
+    yield _mix("TP x HSDP", tp=2, dp_replicate=2, dp_shard=2)
+    yield _mix("CP x FSDP2, ZeRO-2", cp=2, dp_shard=2, zero=2)
+    yield _mix("CP x HSDP", cp=2, dp_replicate=2, dp_shard=2)
+    yield _mix("CP x TP, SP", cp=2, tp=2, sequence_parallel=True, remat="full")
+    yield _mix("PP x DDP", **piped, dp_replicate=2)
+    yield _mix("PP x FSDP2", **piped, dp_shard=2)
+    yield _mix("PP x HSDP", **piped, dp_replicate=2, dp_shard=2, microbatch=1)
+    yield _mix("PP x TP, SP", **piped, tp=2, sequence_parallel=True)
+    yield _mix("PP x CP ring", **piped, cp=2, cp_method="ring")
+    yield _mix("PP zero-bubble x DDP", _DEEP, **looped, schedule="zero_bubble", dp_replicate=2)
+    yield _mix("PP ZBV x FSDP2", _DEEP, **looped, schedule="zbv", dp_shard=2)
+    yield _mix("PP DualPipeV x CP", _DEEP, **looped, schedule="dualpipev", cp=2)
+    yield _mix("PP x FSDP2 x TP", **piped, dp_shard=2, tp=2)
     yield _mix("FSDP2 x CP x TP", dp_shard=2, cp=2, tp=2)
-    yield _mix("PP interleaved x DDP x TP, SP", pp=2, interleave=2, schedule="interleaved", dp_replicate=2, tp=2)
 
 
 def _experts() -> Iterator[Mix]:
-    yield _mix("MoE, FSDP2", _MOE, dp_shard=2)
+    yield _mix("MoE, DDP", _MOE, dp_replicate=2)
+    yield _mix("MoE, FSDP2", _MOE_LOSS, dp_shard=2)
     yield _mix("MoE, EP", _MOE, dp_shard=2, ep=2)
-    yield _mix("MoE, EP x FSDP2", _MOE, dp_shard=4, ep=2)
-    yield _mix("MoE, EP x PP", _MOE, dp_shard=2, ep=2, pp=2, schedule="1f1b")
-    yield _mix("MoE with MLA, HSDP", _LATENT, dp_replicate=2, dp_shard=2)
-    yield _mix("MoE with MLA, EP", _LATENT, dp_shard=2, ep=2)
+    yield _mix("MoE, EP x FSDP2", _MOE_LOSS, dp_shard=4, ep=2)
+    yield _mix("MoE, EP x HSDP", _MOE, dp_replicate=2, dp_shard=2, ep=2)
+    yield _mix("MoE, EP x CP", _MOE_LOSS, cp=2, ep=2)
+    yield _mix("MoE, EP x PP", _MOE_LOSS, dp_shard=2, ep=2, pp=2, schedule="1f1b")
+    yield _mix("DeepSeek-like, HSDP", _DEEPSEEK, dp_replicate=2, dp_shard=2)
+    yield _mix("DeepSeek-like, EP", _DEEPSEEK, dp_shard=2, ep=2)
+    yield _mix("MoE, EP x TP", _MOE, dp_shard=2, ep=2, tp=2)
 
 
 def _recipes() -> Iterator[Mix]:
@@ -136,11 +127,15 @@ def _recipes() -> Iterator[Mix]:
     yield _mix("compiled blocks, DDP", _SHALLOW, dp_replicate=2, compile=True)
     yield _mix("compiled whole", _SHALLOW, compile="whole")
     yield _mix("foreach AdamW, FSDP2", dp_shard=2, update="foreach")
+    yield _mix("foreach SGD, FSDP2", dp_shard=2, update="foreach", optimizer="sgd")
     yield _mix("Muon, DDP", dp_replicate=2, optimizer="muon")
     yield _mix("Muon, FSDP2", dp_shard=2, optimizer="muon")
+    yield _mix("Muon, ZeRO-1", dp_shard=2, zero=1, optimizer="muon")
     yield _mix("Shampoo, FSDP2", dp_shard=2, optimizer="shampoo")
     yield _mix("bfloat16, FSDP2", dp_shard=2, dtype="bfloat16")
     yield _mix("bfloat16, TP", tp=2, dtype="bfloat16")
+    yield _mix("bfloat16, PP ZBV", _DEEP, pp=2, interleave=2, schedule="zbv", dtype="bfloat16")
+    yield _mix("float16 with scaling, DDP", dp_replicate=2, dtype="float16")
     yield _mix("float16 with scaling, FSDP2", dp_shard=2, dtype="float16")
     yield _mix("float8, FSDP2", dp_shard=2, dtype="float8")
     yield _mix("weights offloaded, FSDP2", dp_shard=2, offload=True)
@@ -154,18 +149,21 @@ def _others() -> Iterator[Mix]:
         for label, layout in spread.items():
             yield _mix(f"{preset.removeprefix('tiny-')}, {label}", job, **layout)
     yield _mix("vit, TP x FSDP2", _preset("vision", "tiny-vit"), tp=2, dp_shard=2)
+    for preset in ("tiny-dit", "tiny-flux"):
+        yield _mix(f"{preset.removeprefix('tiny-')}, TP", _preset("diffusion", preset), tp=2)
     for tables in ("replicated", "by_row", "by_table"):
-        job = _preset("recommender", "tiny-dlrm", f'tables = "{tables}"')
-        for label, layout in spread.items():
+        job = _preset("recommender", "tiny-dlrm", f', tables = "{tables}"')
+        for label, layout in {**spread, "HSDP": {"dp_replicate": 2, "dp_shard": 2}}.items():
             yield _mix(f"dlrm, {label}, tables {tables}", job, **layout)
 
 
-def _preset(workload: str, name: str, size: str = "") -> Job:
+def _preset(workload: str, name: str, more: str = "") -> Job:
+    """A model file's job, 8 samples a step."""
     text = f"""
         workload = "{workload}"
-        sizes = {{ from = "{name}"{f", {size}" if size else ""} }}
+        sizes = {{ from = "{name}"{more} }}
         [recipe]
-        tokens_per_step = 16
+        tokens_per_step = 8
         microbatch = 2
         learning_rate = 1e-3
         seed = 7

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from trainyard import job as jobs
 from trainyard import plugins
 from trainyard.errors import BadInput, EnvironmentFailed, Preempted, RankDied, TrainyardError
-from trainyard.job import Job
+from trainyard.job import SCRIPT, Job
 from trainyard.launch import life
 from trainyard.launch.local import Local
 from trainyard.ledger import Ledger
@@ -107,11 +107,14 @@ def resume(
     """Goes on with a stored run that did not end, in its own folder and under its own id, from its last good
     checkpoint; from its beginning where it has none. Its job is the one it has.
 
-    Raises `BadInput` for a run that is complete, `EnvironmentFailed` for one that is still going, and as `execute`.
+    Raises `BadInput` for a run that is complete or of a script, `EnvironmentFailed` for one that is still going, and as
+    `execute`.
     """
     run, folder = store.load(name), store.find(name)
     if run.state == "complete":
         raise BadInput(f"run {run.id} is complete: nothing of it is left to do.")
+    if run.job.workload == SCRIPT:
+        raise BadInput(f"run {run.id} is of a command of your own.", "Only what a job trains is gone on with.")
     if folder.parent.resolve() != store.runs.resolve():
         raise BadInput(f"{folder} is not in the store {store.root}.", "Only stored runs can be gone on with.")
     vendors = plugins.load_all("vendors")

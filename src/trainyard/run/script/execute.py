@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from trainyard import plugins
 from trainyard.errors import BadInput, EnvironmentFailed
 from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
+from trainyard.launch.orphan import die_with_parent
 from trainyard.record import Run, Sample
 from trainyard.run import provenance
 from trainyard.run.harness import Book, booked, failed, find_devices, measured
@@ -72,14 +74,18 @@ def execute(
 
 
 def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
-    """Its exit code. An interrupt is the command's to answer; it is ended when it does not."""
+    """Its exit code. An interrupt is the command's to answer; it is ended when it does not. Should this process be
+    killed, it is asked to end (SIGTERM)."""
     path = os.pathsep.join(part for part in (str(INJECT), os.environ.get("PYTHONPATH", "")) if part)
     watched = {
         "PYTHONPATH": path,
         FOLDER: str(folder),
         MEASURE: f"{measure.warmup},{measure.steps},{measure.profiled}",
     }
-    with subprocess.Popen(command, stdout=_STDERR, env={**os.environ, **watched}) as process:
+    ends_with_us = partial(die_with_parent, os.getpid(), signal.SIGTERM)
+    environment = {**os.environ, **watched}
+    # Between fork and exec: no other thread of ours holds a lock that it would need.
+    with subprocess.Popen(command, stdout=_STDERR, env=environment, preexec_fn=ends_with_us) as process:  # noqa: PLW1509
         try:
             return process.wait()
         except BaseException:

@@ -12,6 +12,9 @@ from torch import Tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
+Counts = list[int] | None
+"""Rows for each rank; None: as many for each."""
+
 
 class _Gather(torch.autograd.Function):
     @staticmethod
@@ -31,18 +34,18 @@ class _Gather(torch.autograd.Function):
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return _exchanged(x, group)
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup, leaving: Counts, coming: Counts) -> Tensor:
+        ctx.back = (group, coming, leaving)
+        return _exchanged(x, group, leaving, coming)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _exchanged(grads[0], ctx.group), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _exchanged(grads[0], *ctx.back), None, None, None
 
 
-def _exchanged(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    got = torch.empty_like(x, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(got, x.contiguous(), group=group)
+def _exchanged(x: Tensor, group: dist.ProcessGroup, leaving: Counts, coming: Counts) -> Tensor:
+    got = x.new_empty((len(x) if coming is None else sum(coming), *x.shape[1:]))
+    dist.all_to_all_single(got, x.contiguous(), coming, leaving, group=group)
     return got
 
 
@@ -51,6 +54,6 @@ def gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     return _Gather.apply(x, group)  # pyright: ignore[reportReturnType]
 
 
-def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Part i of n goes to rank i, and what rank i had for this one comes in its place."""
-    return _Exchange.apply(x, group)  # pyright: ignore[reportReturnType]
+def exchange(x: Tensor, group: dist.ProcessGroup, leaving: Counts = None, coming: Counts = None) -> Tensor:
+    """In order, `leaving[r]` rows to rank r, and `coming[r]` from it; of equal parts without."""
+    return _Exchange.apply(x, group, leaving, coming)  # pyright: ignore[reportReturnType]

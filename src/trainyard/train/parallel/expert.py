@@ -6,8 +6,7 @@ Shapes: N tokens, D width, R ranks, E experts, e = E / R experts of a rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -18,6 +17,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from trainyard.train.decoder import Decoder
 from trainyard.train.moe import Experts, Moe, inverse
+from trainyard.train.parallel.collectives import exchange
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.router import Router
 
@@ -82,28 +82,9 @@ class Exchange:
         coming_Re = torch.empty_like(leaving_Re)
         dist.all_to_all_single(coming_Re, leaving_Re, group=self.group)
         leaving, coming = (counts.sum(dim=1).tolist() for counts in (leaving_Re, coming_Re))
-        x = _AllToAll.apply(x_ND, leaving, coming, self.group)
+        x = exchange(x_ND, self.group, leaving, coming)
         # They come by rank, and by expert from each rank.
         expert = torch.arange(coming_Re.numel(), device=x.device).remainder(coming_Re.shape[1])
         order = expert.repeat_interleave(coming_Re.flatten(), output_size=len(x)).argsort(stable=True)
         y = experts(x.index_select(0, order), coming_Re.sum(dim=0))
-        return _AllToAll.apply(y.index_select(0, inverse(order)), coming, leaving, self.group)
-
-
-class _AllToAll(torch.autograd.Function):
-    """Rows to other ranks, `leaving[r]` of them to rank r, in order; from rank r come `coming[r]`. Backward, back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, leaving: Sequence[int], coming: Sequence[int], group: dist.ProcessGroup) -> Tensor:
-        ctx.back = (coming, leaving, group)
-        return _all_to_all(x, leaving, coming, group)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return _all_to_all(grads[0], *ctx.back), None, None, None
-
-
-def _all_to_all(x: Tensor, leaving: Sequence[int], coming: Sequence[int], group: dist.ProcessGroup) -> Tensor:
-    y = x.new_empty((sum(coming), *x.shape[1:]))
-    dist.all_to_all_single(y, x.contiguous(), list(coming), list(leaving), group=group)
-    return y
+        return exchange(y.index_select(0, inverse(order)), self.group, coming, leaving)
