@@ -20,14 +20,6 @@ def a_job(spread=None, model=None, text="python", **recipe):
     return Job(model=Model(**MODEL | (model or {})), layout=Layout(**spread or {}), recipe=Recipe(text=text, **recipe))
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "source.txt"
-    with open(tensor.__file__, "rb") as file:
-        path.write_bytes(file.read() * 4)
-    return str(path)
-
-
 @pytest.mark.torch
 @pytest.mark.parametrize("kernel", ["cpu", "plain"])
 @pytest.mark.parametrize(("queries", "keys", "causal"), [(9, 9, True), (9, 5, False), (4, 8, False)])
