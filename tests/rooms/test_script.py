@@ -190,6 +190,25 @@ def test_a_command_does_not_outlive_who_watches_it(tmp_path):
 
 
 @pytest.mark.torch
+def test_ranks_that_a_script_spawns_are_told_apart(tmp_path, monkeypatch):
+    """They have no number in the environment, and the process group comes after the watch."""
+    pytest.importorskip("torch")
+    import torch.distributed as dist
+
+    from trainyard.run.script.watch import Watch
+
+    (tmp_path / "samples").mkdir()
+    watches = [Watch(tmp_path, 0, Measure(warmup=0, steps=100, profiled=0)) for _ in range(2)]
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    for rank, watch in enumerate(watches):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        with watch.step(0, None):
+            pass
+        watch.close()
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["rank0.jsonl", "rank1.jsonl"]
+
+
+@pytest.mark.torch
 def test_a_fork_of_a_rank_is_another_process(tmp_path):
     pytest.importorskip("torch")
     from trainyard.run.script.watch import Watch

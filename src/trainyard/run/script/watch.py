@@ -114,6 +114,7 @@ class Watch:
 
     def _write(self, wall_ns: int, tokens: int, loss: float | None) -> None:
         if self.log is None:
+            self.rank = _rank(self.rank)
             path = self.folder / "samples" / f"rank{self.rank}.jsonl"
             # A second process of the same rank must not write over the first: it is refused, and says so.
             self.log = self.open.enter_context(path.open("xb"))
@@ -151,6 +152,13 @@ class Watch:
             self.profiler = None
             self.window.close()
             self.disturbed = True  # the file was written just now, and peers may have waited for it
+
+
+def _rank(told: int) -> int:
+    """As the script's process group says where it has one: the environment is silent where it spawns ranks itself."""
+    import torch.distributed as dist
+
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else told
 
 
 def _memory() -> int:
