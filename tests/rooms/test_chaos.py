@@ -119,7 +119,7 @@ def test_a_plan_that_is_not_there_or_no_text(tmp_path: Path) -> None:
 def test_the_examples_fit(root: Path) -> None:
     from trainyard import job as jobs
 
-    plan.load(root / "examples" / "chaos-plan.toml").check(jobs.load(root / "examples" / "chaos.toml"))
+    plan.load(root / "examples" / "chaos" / "plan.toml").check(jobs.load(root / "examples" / "chaos.toml"))
 
 
 # Each once

@@ -276,7 +276,7 @@ def test_a_bad_job_file_exits_2_before_anything_starts(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("dp_replicate = 1", "tp = 1\ninterleave = 2"), "interleave = 2, but there is no pipeline to interleave"),
+        (("dp_replicate = 1", "tp = 1\ninterleave = 2"), "interleave = 2 at $.layout, but pp = 1"),
         (('name = "tiny"', 'workload = "transfomer"'), "Did you mean 'transformer'?"),
         (("seq_len = 8", 'seq_len = 8\ntext = "nosuch"'), "text = 'nosuch' at $.recipe: No such file or directory."),
     ],

@@ -270,7 +270,7 @@ def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "says"),
     [
-        ({"layout": Layout(tp=2)}, BadJob, r"tp = 2, but no matrix is split over ranks\. .* dp_shard 2 works"),
+        ({"layout": Layout(tp=2)}, BadJob, r"heads 1 % tp 2 = 1, .* Use tp = 1"),
         ({"workload": "transfomer"}, UnknownName, "workloads has no 'transfomer'. Did you mean 'transformer'?"),
         (
             {"recipe": Recipe(seq_len=8, tokens_per_step=16, text="nosuch")},

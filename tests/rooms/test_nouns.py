@@ -32,7 +32,9 @@ def test_exit_codes_are_the_designs():
         "TrainyardError": 70,
         **dict.fromkeys(("BadInput", "BadFile", "BadJob", "BadLedger", "UnknownName"), 2),
         "NotEnoughEvidence": 3,
-        **dict.fromkeys(("EnvironmentFailed", "MissingLibrary", "PlaceUnwritable", "PortInUse", "RankDied"), 4),
+        **dict.fromkeys(
+            ("EnvironmentFailed", "MissingLibrary", "PlaceUnwritable", "PortInUse", "Preempted", "RankDied"), 4
+        ),
     }
 
 

@@ -160,7 +160,7 @@ def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
     [
         ({"model": msgspec.structs.replace(MODEL, vocab=200)}, "256 - 200 = 56 would have no row. Use vocab = 256"),
         ({"dtype": "float4"}, "dtype = 'float4' at $.recipe is not trained here. Use 'float8'."),
-        ({"offload": True}, "Use offload = false."),
+        ({"offload": True}, "offload = true at $.recipe, but one rank shards no weights"),
         ({"machine": "h100"}, "machine = 'h100' at $, but a job trains on the machine it is run on. Leave it out."),
     ],
 )

@@ -7,7 +7,7 @@ Between the split matrices activations are plain tensors: all of (B, T, D), or t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -43,10 +43,10 @@ def split(module: nn.Module, meshes: Meshes) -> None:
     parallelize_module(module, meshes.data["tp"], plan(module, meshes.layout))
 
 
-def plan(module: nn.Module, layout: Layout, alike: Collection[str] = ()) -> dict[str, ParallelStyle]:
-    """What is done to each part, by the last part of its name. `alike`: parts that every rank has whole, and that see
-    the same on every rank. Raises `BadJob` for any other part with weights that it does not know: left as it is, it
-    would train on what only this rank sees."""
+def plan(module: nn.Module, layout: Layout, rest_alike: bool = False) -> dict[str, ParallelStyle]:
+    """What is done to each part, by the last part of its name. `rest_alike`: parts that it does not know are whole on
+    every rank and see the same on each. Otherwise raises `BadJob` for one with weights: left as it is, it would train on
+    what only this rank sees."""
     between = Shard(1) if layout.sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
     for name, part in module.named_modules():
@@ -68,7 +68,7 @@ def plan(module: nn.Module, layout: Layout, alike: Collection[str] = ()) -> dict
             styles[name] = _Rows(Shard(0) if layout.sequence_parallel else Replicate())
         elif last == "head":
             styles[name] = _head(part, between, Shard(-1) if layout.loss_parallel else Replicate())
-        elif last not in _NORMS and name not in alike and any(True for _ in part.parameters(recurse=False)):
+        elif last not in _NORMS and not rest_alike and any(True for _ in part.parameters(recurse=False)):
             raise BadJob(f"tp = {layout.tp} at $.layout, but nothing says how {name} is split.", "Use tp = 1.")
     return styles
 

@@ -10,12 +10,8 @@ from trainyard.train.parallel import tensor
 from trainyard.train.parallel.mesh import Meshes
 
 
-_ALIKE = ("", "patches")
-"""What stands before the blocks: class token, positions, patches."""
-
-
 def split(module: nn.Module, meshes: Meshes) -> None:
     """`attention` has q, k and v, `mlp` up and down; `out` and `head` are matrices too."""
-    styles = tensor.plan(module, meshes.layout, _ALIKE)
+    styles = tensor.plan(module, meshes.layout, rest_alike=True)
     styles["head"] = ColwiseParallel(output_layouts=Replicate())
     parallelize_module(module, meshes.data["tp"], styles)
