@@ -45,8 +45,8 @@ def split(module: nn.Module, meshes: Meshes) -> None:
 
 def plan(module: nn.Module, layout: Layout, rest_alike: bool = False) -> dict[str, ParallelStyle]:
     """What is done to each part, by the last part of its name. `rest_alike`: parts that it does not know are whole on
-    every rank and see the same on each. Otherwise raises `BadJob` for one with weights: left as it is, it would train on
-    what only this rank sees."""
+    every rank and see the same on each. Otherwise raises `BadJob` for one with weights: left as it is, it would train
+    on what only this rank sees."""
     between = Shard(1) if layout.sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
     for name, part in module.named_modules():
