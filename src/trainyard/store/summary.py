@@ -80,7 +80,7 @@ def _share(run: Run, step_ns: int, rate: str, of: str) -> Share | None:
     flops, reached = run.claims.get("model_flops"), run.claims.get(rate)
     if flops is None or reached is None or not reached.value or not step_ns:
         return None
-    ranks = run.job.layout.ranks
+    ranks = len({sample.rank for sample in run.measured()})  # a job that lost a node may have had fewer
     value = flops.value / (reached.value * ranks * step_ns / 1e9)
     return Share(value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached.value, of=of)
 

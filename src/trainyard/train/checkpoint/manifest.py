@@ -20,6 +20,8 @@ from trainyard.errors import BadFile
 from trainyard.job import Job
 
 NAME = "manifest.json"
+LARGEST = 1 << 28
+"""Bytes a manifest may have: a million pieces of tensors have some 200 each."""
 SCHEMA = "trainyard/checkpoint/1"
 WIDTHS = {
     "bool": 1,

@@ -51,9 +51,12 @@ class Shelf:
         """Raises `BadFile` with the reason when it is not the manifest of that step."""
         path = self.folder(step) / manifests.NAME
         try:
-            data = path.read_bytes()
+            with path.open("rb") as file:
+                data = file.read(manifests.LARGEST + 1)
         except OSError as error:
             raise BadFile(f"{manifests.NAME} cannot be read: {error.strerror or error}.") from error
+        if len(data) > manifests.LARGEST:
+            raise BadFile(f"{manifests.NAME} has more than {manifests.LARGEST:,} bytes.")
         manifest = manifests.unseal(data)
         if manifest.step != step:
             raise BadFile(f"{manifests.NAME} is that of step {manifest.step}.")
