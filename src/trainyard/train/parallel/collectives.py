@@ -20,16 +20,22 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
-        whole = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
-        _all_gather(whole, x.contiguous(), group=group)
-        return whole
+        return _gathered(x, group)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (grad,) = grads
-        mine = grad.new_empty((grad.shape[0] // ctx.group.size(), *grad.shape[1:]))
-        _reduce_scatter(mine, grad.contiguous(), group=ctx.group)
-        return mine, None
+        return _added_up(grads[0], ctx.group), None
+
+
+class _AddUp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _added_up(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _gathered(grads[0], ctx.group), None
 
 
 class _Exchange(torch.autograd.Function):
@@ -43,6 +49,18 @@ class _Exchange(torch.autograd.Function):
         return _exchanged(grads[0], *ctx.back), None, None, None
 
 
+def _gathered(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    whole = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
+    _all_gather(whole, x.contiguous(), group=group)
+    return whole
+
+
+def _added_up(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    mine = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
+    _reduce_scatter(mine, x.contiguous(), group=group)
+    return mine
+
+
 def _exchanged(x: Tensor, group: dist.ProcessGroup, leaving: Counts, coming: Counts) -> Tensor:
     got = x.new_empty((len(x) if coming is None else sum(coming), *x.shape[1:]))
     dist.all_to_all_single(got, x.contiguous(), coming, leaving, group=group)
@@ -52,6 +70,11 @@ def _exchanged(x: Tensor, group: dist.ProcessGroup, leaving: Counts, coming: Cou
 def gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """The parts of all ranks, in order; a part's gradient is the sum of what all ranks say of it."""
     return _Gather.apply(x, group)  # pyright: ignore[reportReturnType]
+
+
+def add_up(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """This rank's part of the sum over all ranks; its gradient goes to all of them."""
+    return _AddUp.apply(x, group)  # pyright: ignore[reportReturnType]
 
 
 def exchange(x: Tensor, group: dist.ProcessGroup, leaving: Counts = None, coming: Counts = None) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from trainyard.train.recommender.exchange import add_up, gather, send_back, trade
+from trainyard.train.parallel.collectives import add_up, exchange, gather
 from trainyard.train.recommender.sizes import Dlrm, owners
 from trainyard.train.span import span
 
@@ -72,7 +72,7 @@ class ByRow(Embeddings):
             group = self.mesh.get_group()
             each = gather(ids_BI, group).split(self.sizes.hots, dim=1)
             sums_NTD = torch.stack([self._own(t, ids_NH) for t, ids_NH in enumerate(each)], dim=1)
-            return add_up(sums_NTD, group).to(self.computes)
+            return _averaged(add_up(sums_NTD, group), group.size()).to(self.computes)
 
     def _own(self, table: int, ids_NH: Tensor) -> Tensor:
         """(N, D): the sums of this rank's rows."""
@@ -102,14 +102,22 @@ class ByTable(Embeddings):
             each = ids_BI.split(hots, dim=1)
             leaving = [torch.cat([each[table] for table in tables], dim=1).flatten() for tables in self.owners]
             coming = [samples * sum(hots[table] for table in mine)] * ranks
-            ids = trade(torch.cat(leaving), [len(part) for part in leaving], coming, group)
+            ids = exchange(torch.cat(leaving), group, [len(part) for part in leaving], coming)
             ids_NI = ids.view(ranks * samples, -1).split([hots[table] for table in mine], dim=1)
             sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(mine, ids_NI)], dim=1)
             leaving, coming = (
                 [sums.numel() // ranks] * ranks,
                 [samples * len(tables) * width for tables in self.owners],
             )
-            back = send_back(sums.to(self.computes).flatten(), leaving, coming, group).split(coming)
+            back = _averaged(exchange(sums.to(self.computes).flatten(), group, leaving, coming), ranks).split(coming)
             sums_BTD = torch.cat([part.view(samples, -1, width) for part in back], dim=1)
             order = torch.tensor([table for tables in self.owners for table in tables], device=sums.device)
             return sums_BTD.index_select(1, order.argsort())
+
+
+def _averaged(x: Tensor, ranks: int) -> Tensor:
+    """`x`, whose gradient is divided by the number of ranks: each has a loss of its own, and a table's gradient is that
+    of their mean, as everybody else's is."""
+    if x.requires_grad:
+        x.register_hook(lambda grad: grad / ranks)
+    return x
