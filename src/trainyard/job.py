@@ -156,6 +156,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Over how many ranks the samples of a step are divided."""
         return self.dp_replicate * self.dp_shard
 
+    @property
+    def token_ranks(self) -> int:
+        """Over how many ranks the tokens of a step are divided: each has a loss of its own, and all are averaged."""
+        return self.batch_ranks * self.cp
+
     def __str__(self) -> str:
         parts = [f"{field} {getattr(self, field)}" for field in (*words.AXES, "interleave") if getattr(self, field) > 1]
         said = " x ".join(parts) or "one rank"
@@ -220,8 +225,8 @@ PROFILER_WARMUP = 1
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is timed: `warmup` steps thrown away, then `repeats` x `steps` without the profiler, then
-    `profiled` steps with it."""
+    """What is timed: `warmup` steps thrown away, then `repeats` x `steps` without the profiler, then `profiled` steps
+    with it. A run that is gone on with is warmed up anew."""
 
     warmup: int = 3
     steps: int = 5

@@ -30,7 +30,7 @@ class Scaling:
         self.moves = computes(job.recipe) == torch.float16
         self.scale = START if self.moves else 1.0
         self.good = 0
-        self.shares = job.layout.batch_ranks * job.layout.cp if self.moves else 1
+        self.shares = job.layout.token_ranks if self.moves else 1
 
     @property
     def factor(self) -> float:

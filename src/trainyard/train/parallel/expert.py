@@ -65,7 +65,7 @@ def shard(blocks: Iterable[nn.Module], meshes: Meshes, policy: MixedPrecisionPol
                     shard_placement_fn=lambda _: Shard(1),  # rows of each expert: ep has split them by expert
                 )
                 # An expert's gradient has the tokens of all ranks in it, not of its own mesh alone.
-                made.set_gradient_divide_factor(layout.dp_replicate * layout.dp_shard * layout.cp)
+                made.set_gradient_divide_factor(layout.token_ranks)
                 # gloo cannot scale while it sums; a rank that shares with nobody sums nothing, and then torch 2.13
                 # would divide twice.
                 made.set_force_sum_reduction_for_comms(meshes.experts["dp_shard_ep"].size() > 1)

@@ -22,7 +22,7 @@ def replicates(layout: Layout) -> bool:
 def shards(layout: Layout) -> bool:
     """Whether weights are sharded, or replicated beside another axis: the ranks of `cp` share them as those of
     `dp_shard` do, since each has tokens of its own."""
-    return not replicates(layout) and layout.batch_ranks * layout.cp > 1
+    return not replicates(layout) and layout.token_ranks > 1
 
 
 def check(job: Job) -> None:
