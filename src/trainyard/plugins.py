@@ -7,6 +7,7 @@ Each door is an entry-point group, `trainyard.<door>`. The built-ins come throug
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -129,7 +130,8 @@ DOORS = {
 }
 
 
-def names(door: str) -> dict[str, EntryPoint]:
+@cache  # asking reads the metadata of every installed package
+def names(door: str) -> Mapping[str, EntryPoint]:
     """What stands behind a door: name -> entry point, nothing loaded yet."""
     if door not in DOORS:
         raise UnknownName(f"there is no door {door!r}.", nearest(door, DOORS))

@@ -325,7 +325,14 @@ class Half:
         return ()
 
 
-def test_a_plugin_is_checked_when_it_is_loaded(monkeypatch):
+@pytest.fixture
+def no_doors_known():
+    plugins.names.cache_clear()
+    yield
+    plugins.names.cache_clear()
+
+
+def test_a_plugin_is_checked_when_it_is_loaded(monkeypatch, no_doors_known):
     def found(group):
         assert group == "trainyard.vendors"
         return [EntryPoint(name="half", value=f"{__name__}:Half", group=group)]

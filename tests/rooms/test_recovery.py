@@ -397,6 +397,17 @@ def test_the_first_to_die_is_blamed_though_its_peers_are_heard_first() -> None:
     assert end(one) == 0
 
 
+def test_a_rank_that_its_watchdog_aborts_is_a_victim() -> None:
+    """Of collectives: the rank that told why it fails ended before."""
+    one = running(world(restarts=1))
+    one.change(1, exit_code=1, told=one.now.epoch, ended=one.now.epoch + 10, why="ValueError: no")
+    one.change(2, exit_code=-6, ended=one.now.epoch + 20, why="")
+    one.until(lambda: bool(one.faults))
+    assert one.faults[0].rank == 1
+    running(one)
+    assert end(one) == 0
+
+
 def test_restarts_are_counted_and_the_last_fault_is_told() -> None:
     one = running(world(restarts=1))
     for _ in range(2):

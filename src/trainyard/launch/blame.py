@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -18,8 +19,10 @@ def failed(ranks: Sequence[RankSays]) -> list[RankSays]:
 
 
 def first_to_die(failed: Sequence[RankSays]) -> RankSays:
-    """A rank killed by a signal could tell nothing, and its peers fail after it: it goes first, else the earliest."""
-    return min(failed, key=lambda rank: (rank.told, rank.ended))
+    """A rank killed by a signal could tell nothing, and its peers fail after it: it goes first, else the earliest.
+
+    SIGABRT is no such signal: a watchdog of collectives sends it to those who waited for the dead one."""
+    return min(failed, key=lambda rank: (rank.told or rank.exit_code == -signal.SIGABRT, rank.ended))
 
 
 def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
