@@ -24,6 +24,7 @@ from trainyard import ledger as ledgers
 from trainyard.errors import TrainyardError
 from trainyard.job import Job
 from trainyard.record import Run
+from trainyard.report.figures import shares_of_run
 from trainyard.store import folder as folders
 from trainyard.store.summary import summarise
 from trainyard.units import show_count, show_size, show_time
@@ -194,8 +195,7 @@ def readme(names: Sequence[str], tested: str, tried: Sequence[Tried], run: Run, 
     figures = [
         ("step", show_time(summary.step_ns)),
         ("tokens/s", show_count(summary.tokens_per_s)),
-        ("MFU", f"{summary.mfu:.1%}" if summary.mfu is not None else "the device's peak is not known"),
-        ("of the matmul rate", f"{summary.matmul_share:.1%}" if summary.matmul_share is not None else "not measured"),
+        *((share.label, f"{share.value} %: {share.worked}") for share in shares_of_run(run)),
         ("peak memory", show_size(summary.memory_bytes)),
         ("coverage", f"{1 - mean.unrecognised_ns / max(1, mean.wall_ns):.2%}"),
         ("profiler's cost", show_time(summary.profiler_ns or 0) + " a step"),

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from trainyard.run import worker
-from trainyard.train import text
+from trainyard.train import clip, text
 from trainyard.train.trainer import Trainer
 
 LATE = 1
@@ -62,8 +62,8 @@ def item() -> None:
 PLACES: dict[str, tuple[Callable[[], None], Any, str]] = {
     "straggler": (straggler, Trainer, "__call__"),
     "loader": (loader, text, "batch"),
-    "tiny_kernels": (tiny_kernels, torch.nn.utils, "clip_grad_norm_"),
-    "item": (item, torch.nn.utils, "clip_grad_norm_"),
+    "tiny_kernels": (tiny_kernels, clip, "total_norm"),
+    "item": (item, clip, "total_norm"),
 }
 """Fault -> before which function of what it happens. Each is called once a step."""
 

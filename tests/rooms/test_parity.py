@@ -131,7 +131,7 @@ def test_a_difference_is_found_and_ends_with_code_1(monkeypatch):
     from trainyard.numerics import parity
 
     monkeypatch.setattr(parity, "alone", lambda job: replace(alone(job), recipe=replace(job.recipe, seed=8)))
-    result = CliRunner().invoke(numerics.command, ["parity", "--only", "DDP without", "--json"])
+    result = CliRunner().invoke(numerics.command, ["parity", "--only", "DDP, no accumulation", "--json"])
     assert result.exit_code == 1
     [found] = json.loads(result.stdout)
     assert found["verdict"] == "different"

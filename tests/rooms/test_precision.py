@@ -140,8 +140,8 @@ def test_float16_holds_gradients_because_the_loss_is_scaled(text, monkeypatch):
 
 # Formats on layouts
 
-NEAR_FLOAT32 = {"bfloat16": 4e-2, "float16": 1e-2, "float8": 2e-1}
-"""Relative, of the losses and norms of a few steps: some times 2^-8, 2^-11 and 2^-4, the spacing of values."""
+NEAR_FLOAT32 = {"bfloat16": 5e-3, "float16": 3e-3, "float8": 2e-2}
+"""Relative, of the losses of a few steps and the first step's norm. Later norms are of weights that went elsewhere."""
 
 
 @pytest.mark.torch
@@ -151,9 +151,10 @@ def test_a_format_is_near_float32_and_not_the_same(text, dtype):
     if dtype == "float8":
         pytest.importorskip("torchao")
     pytest.importorskip("torch")
-    alone = train(a_job(text, dtype=dtype))
-    assert np.allclose(alone, train(a_job(text)), rtol=NEAR_FLOAT32[dtype], atol=0)
-    assert not np.allclose(alone, train(a_job(text)), rtol=1e-6, atol=0), "it is another arithmetic"
+    alone, whole = np.array(train(a_job(text, dtype=dtype))), np.array(train(a_job(text)))
+    assert np.allclose(alone[:, 0], whole[:, 0], rtol=NEAR_FLOAT32[dtype], atol=0)
+    assert np.allclose(alone[0], whole[0], rtol=NEAR_FLOAT32[dtype], atol=0)
+    assert not np.allclose(alone, whole, rtol=1e-6, atol=0), "it is another arithmetic"
 
 
 @pytest.mark.torch
