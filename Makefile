@@ -6,7 +6,9 @@ BIN := .venv/bin
 LIGHT := .venv-light/bin
 READY := .venv/.ready
 LIGHT_READY := .venv-light/.ready
-PYTEST := $(BIN)/python -m pytest
+# A file's tests stay together: some share what takes long to make.
+WORKERS ?= 2
+SPREAD := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 CARRY := .carry
 THERE = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 # Pure wheels are the same for every Python; numpy comes with torch.
@@ -45,11 +47,11 @@ native: $(READY)  ## compile the trace scanner, where a C compiler is there
 	@$(BIN)/python -m trainyard.trace.native.build
 
 test: native lint test-light  ## lint, the tests without torch, then all tests with coverage
-	$(PYTEST) --cov --cov-report=term:skip-covered
+	$(BIN)/python $(SPREAD) --cov --cov-report=term:skip-covered
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'
-	$(LIGHT)/python -m pytest -m "not torch and not device and not slow"
+	$(LIGHT)/python $(SPREAD) -m "not torch and not device and not slow"
 
 lint: $(READY)  ## ruff, types, floors
 	$(BIN)/ruff check .

@@ -56,8 +56,9 @@ def public_trace():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _store(tmp_path_factory):
-    """No test writes into the user's own store."""
+def _surroundings(tmp_path_factory):
+    """No test writes into the user's own store, and what is printed is as wide as where no terminal says otherwise."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINYARD_STORE", str(tmp_path_factory.mktemp("store")))
+        patch.delenv("COLUMNS", raising=False)
         yield

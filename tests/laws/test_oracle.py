@@ -42,7 +42,7 @@ def test_of_many_ranks_every_instant_has_the_owner_the_oracle_names(name, window
         owners_agree(rank)
 
 
-@settings(max_examples=1500)
+@settings(max_examples=600)
 @given(rank_traces())
 def test_a_random_trace_is_booked_as_the_oracle_says(tmp_path_factory, document):
     agree(write(tmp_path_factory.mktemp("t"), document))

@@ -253,7 +253,7 @@ def test_interrupted_it_leaves_no_process_and_an_incomplete_run(store: Store, si
         (folder,) = store.runs.iterdir()
         assert until(lambda: all((folder / "samples" / f"rank{rank}.jsonl").exists() for rank in range(2)))
         parent.send_signal(sign)
-        parent.communicate(timeout=20)
+        parent.communicate(timeout=60)
     pids = [int((folder / f"pid{rank}").read_text()) for rank in range(2)]
     assert until(lambda: all(map(gone, pids)), 8)
     kept = store.load(folder.name)

@@ -500,7 +500,7 @@ HOSTILE = {
     "no table of CUDA kernels": "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE c(start) AS (SELECT 1 "
     "UNION ALL SELECT start + 1 FROM c) SELECT start, start AS end, 0 AS deviceId, 0 AS streamId FROM c",
     "has no column end": "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, deviceId INT, streamId INT, end INT "
-    "GENERATED ALWAYS AS (length(printf('%.*c', 900000000, 'x'))) VIRTUAL); "
+    "GENERATED ALWAYS AS (length(printf('%.*c', 90000000, 'x'))) VIRTUAL); "
     "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 0, 0)",
     "too big": "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT, streamId INT, "
     "demangledName TEXT); INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 1, 0, 0, printf('%.*c', 2000000, 'x'))",

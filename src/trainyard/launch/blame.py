@@ -22,7 +22,11 @@ def first_to_die(failed: Sequence[RankSays]) -> RankSays:
     """A rank killed by a signal could tell nothing, and its peers fail after it: it goes first, else the earliest.
 
     SIGABRT is no such signal: a watchdog of collectives sends it to those who waited for the dead one."""
-    return min(failed, key=lambda rank: (rank.told or rank.exit_code == -signal.SIGABRT, rank.ended))
+
+    def spoke(rank: RankSays) -> int:
+        return rank.told or (rank.ended if rank.exit_code == -signal.SIGABRT else 0)
+
+    return min(failed, key=lambda rank: (spoke(rank), rank.ended))
 
 
 def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
