@@ -17,27 +17,25 @@ def table(rows: Sequence[Row], strays: Sequence[Incident] = ()) -> Table:
         title="Chaos",
         notes=(
             f"{well} of {len(rows)} faults were got over, with the culprit named and the losses of the run without "
-            "faults. Detect: from the fault to its being noticed; restart: until all ranks trained again; lost: "
-            "training done again.",
+            "faults. Each was made before the step named. In seconds: from the fault to its being noticed, from then "
+            "until all ranks trained again, and of training that was done again.",
             *(f"Of no planned fault: {words.FAULTS[one.kind].label}: {one.says}" for one in strays),
         ),
         columns=(
             Column(head="fault"),
-            Column(head="before step", digits=0),
-            Column(head="blamed"),
-            Column(head="right"),
-            Column(head="detect s", digits=2),
-            Column(head="restart s", digits=2),
-            Column(head="lost s", digits=2),
-            Column(head="outcome"),
-            Column(head="losses"),
+            Column(head="step", digits=0),
+            Column(head="found as", prose=True),
+            Column(head="detect", digits=2),
+            Column(head="restart", digits=2),
+            Column(head="lost", digits=2),
+            Column(head="outcome", prose=True),
+            Column(head="losses", prose=True),
         ),
         rows=tuple(
             (
                 f"{words.INJECTIONS[row.kind].label} ({struck(row.rank, row.node)})",
                 row.made if row.made >= 0 else None,
-                blamed(row) or None,
-                "yes" if row.right else "no",
+                ("" if row.right else "wrong: ") + (blamed(row) or "nothing"),
                 row.detect_s if row.blamed else None,
                 row.restart_s,
                 row.lost_s,

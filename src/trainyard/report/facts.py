@@ -109,8 +109,8 @@ def lateness(rows: Sequence[Lateness]) -> Table:
     return Table(
         title="Who came last",
         notes=(
-            "What the others waited in ms, of waits that began in full steps: exposed, where no compute hid it, and in "
-            "all. The ledger also holds the end of waits that began before them.",
+            "What the others waited in ms, summed over all waits that began in full steps: exposed, where no compute "
+            "hid it, and in all. The ledger also holds the end of waits that began before them.",
         ),
         columns=_columns("Rank", Last=0, Of=0, Exposed=3, All=3),
         rows=tuple(
@@ -201,6 +201,6 @@ def _columns(*texts: str, **numbers: int) -> tuple[Column, ...]:
     """Columns of text, then of numbers with so many decimals."""
     heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
-        *(Column(head=head) for head in texts),
+        *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),
         *(Column(head=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
     )

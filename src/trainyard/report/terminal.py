@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -14,14 +14,14 @@ from trainyard.ledger import Ledger
 from trainyard.report.view import Bar, Cell, Column, Figure, Row, View
 from trainyard.report.view import Table as Facts
 
-_BAR = 30
+_BAR, _NARROW_BAR, _WIDE = 30, 14, 120
 _PARTS = 12
 _LONGEST = 2000  # characters of a text: a name may be a megabyte
 
 
 def print_view(view: View, console: Console, kernels: int = 8) -> None:
     """Prints the whole report. Names come from files: they are printed as text, never as markup."""
-    console.print(Group(*_parts(view, kernels)))
+    console.print(Group(*_parts(view, kernels, _BAR if console.width >= _WIDE else _NARROW_BAR)))
 
 
 def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = False) -> None:
@@ -53,17 +53,17 @@ def print_table(table: Facts, console: Console, top: int | None = None) -> None:
     console.print(_table(table, len(table.rows) if top is None else top))
 
 
-def _parts(view: View, kernels: int) -> list[RenderableType]:
+def _parts(view: View, kernels: int, bar: int) -> list[RenderableType]:
     parts: list[RenderableType] = [
         Text(plain(view.title), style="bold"),
-        Text(plain(" · ".join([view.subtitle, *view.chips])), style="dim"),
+        _Flow([Text(plain(chip), style="dim") for chip in (view.subtitle, *view.chips)], Text(" · ", style="dim")),
     ]
     if view.figures:
         parts.append(figures_line(view.figures))
         parts.extend(Text(plain(figure.line), style="dim") for figure in view.figures if figure.line)
     parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
-        parts.append(Padding(_ledger(view), (1, 0, 0, 0)))
+        parts.append(Padding(_ledger(view, bar), (1, 0, 0, 0)))
         parts.append(_phases(view))
     if view.kernels:
         parts.append(Padding(_rows("Top kernels", view.kernels[:kernels]), (1, 0, 0, 0)))
@@ -84,20 +84,42 @@ def _parts(view: View, kernels: int) -> list[RenderableType]:
     return parts
 
 
-def figures_line(figures: Sequence[Figure]) -> Text:
-    line = Text()
-    for figure in figures:
-        line.append(f"{figure.value} {figure.unit}".strip(), style="bold")
-        line.append(f" {figure.label}" + (f" ({figure.change})" if figure.change else "") + "   ", style="dim")
-    return line
+def figures_line(figures: Sequence[Figure]) -> RenderableType:
+    """One after the other; a line ends between two of them."""
+    return _Flow(
+        [
+            Text.assemble(
+                (f"{figure.value} {figure.unit}".strip(), "bold"),
+                (f" {figure.label}" + (f" ({figure.change})" if figure.change else ""), "dim"),
+            )
+            for figure in figures
+        ],
+        Text("   "),
+    )
 
 
-def _ledger(view: View) -> Table:
+class _Flow:
+    """Texts in lines, none broken that fits into one."""
+
+    def __init__(self, texts: Sequence[Text], between: Text) -> None:
+        self.texts, self.between = texts, between
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text()
+        for text in self.texts:
+            if line and line.cell_len + self.between.cell_len + text.cell_len > options.max_width:
+                yield line
+                line = Text()
+            line = Text.assemble(line, self.between, text) if line else text
+        yield line
+
+
+def _ledger(view: View, width: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("account", no_wrap=True)
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, width=_BAR)
+    table.add_column("", no_wrap=True, width=width)
     # The one column that gives way on a narrow terminal; its cells are cut, not wrapped.
     table.add_column("evidence", style="dim")
     for bar in view.bars:
@@ -106,7 +128,7 @@ def _ledger(view: View) -> Table:
             Text(plain(bar.label), style="bold" if total else ""),
             Text(f"{bar.ns / 1e6:,.3f}", style="bold" if total else ""),
             units.show_share(bar.ns, view.wall_ns),
-            _drawn(bar, view.wall_ns),
+            _drawn(bar, view.wall_ns, width),
             Text(
                 f"{units.show_ns(bar.ns)} ns exactly" if total else plain(bar.evidence),
                 no_wrap=True,
@@ -116,13 +138,13 @@ def _ledger(view: View) -> Table:
     return table
 
 
-def _drawn(bar: Bar, wall: int) -> Text:
+def _drawn(bar: Bar, wall: int, width: int) -> Text:
     """A floating bar of half-cell precision; a cost that is there is never invisible."""
     if not wall:
         return Text("")
-    begin = round(2 * _BAR * bar.start_ns / wall)
-    end = max(begin + 1, round(2 * _BAR * (bar.start_ns + bar.ns) / wall))
-    begin, end = min(begin, 2 * _BAR - 1), min(max(end, begin + 1), 2 * _BAR)
+    begin = round(2 * width * bar.start_ns / wall)
+    end = max(begin + 1, round(2 * width * (bar.start_ns + bar.ns) / wall))
+    begin, end = min(begin, 2 * width - 1), min(max(end, begin + 1), 2 * width)
     text = " " * (begin // 2) + ("▐" if begin % 2 else "")
     text += "█" * (end // 2 - len(text)) + ("▌" if end % 2 and end // 2 >= len(text) else "")
     return Text(text, style=bar.colour if bar.role != "total" else "")
@@ -137,11 +159,14 @@ def _phases(view: View) -> Text:
 
 
 def _table(table: Facts, most: int) -> Group:
-    """The first rows; the columns of text give way on a narrow terminal."""
+    """The first rows; the columns of text give way on a narrow terminal. One row more costs no more than saying so."""
+    most += len(table.rows) == most + 1
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, column in enumerate(table.columns):
         head = Text(plain(column.head if place else table.title))
-        if column.digits is None:
+        if column.prose:
+            drawn.add_column(head, style="dim")
+        elif column.digits is None:
             drawn.add_column(
                 head, no_wrap=True, overflow="ellipsis", max_width=28 if place else 44, style="dim" if place else ""
             )

@@ -104,10 +104,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """`digits`: decimals to show of numbers, whose unit the head names; None for text."""
+    """`digits`: decimals to show of numbers, whose unit the head names; None for text. `prose`: text that is read to
+    its end, where a name may be cut."""
 
     head: str
     digits: int | None = None
+    prose: bool = False
 
 
 Cell = str | int | float | None

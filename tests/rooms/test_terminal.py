@@ -1,0 +1,66 @@
+"""The terminal: what is read to its end is not cut, whatever the width."""
+
+import re
+from io import StringIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from rich.console import Console
+
+from tests.page_views import view as whole_view
+from trainyard.report.terminal import print_table, print_view
+from trainyard.report.view import Column, Figure, Table
+
+WIDTHS = st.integers(80, 200)
+SAYS = "rank 1 died: killed by SIGKILL (pid 18330), and what it said before that is told here at some length"
+
+
+def view(**parts):
+    return replace(whole_view(1, 0), **parts)
+
+
+def printed(show, width, what):
+    out = StringIO()
+    show(what, Console(width=width, color_system=None, file=out))
+    return out.getvalue()
+
+
+@given(WIDTHS, st.lists(st.integers(0, 10**9), min_size=1, max_size=12))
+def test_a_figure_stands_whole_on_a_line(width, values):
+    figures = tuple(Figure(label="of matmul rate", value=f"{value:,}", unit="tok/s") for value in values)
+    text = printed(print_view, width, view(figures=figures))
+    lines = text.splitlines()
+    for value in values:
+        assert any(f"{value:,} tok/s of matmul rate" in line for line in lines)
+    assert all(len(line) <= width for line in lines)
+
+
+@given(WIDTHS)
+def test_a_sentence_of_a_table_is_whole_and_its_numbers_too(width):
+    table = Table(
+        title="Incidents",
+        notes=(),
+        columns=(
+            Column(head="What"),
+            Column(head="Says", prose=True),
+            *(Column(head=head, digits=2) for head in "abcde"),
+        ),
+        rows=(("worker death", SAYS, 0.25, 1.0, None, 12345.678, 3.0),),
+    )
+    text = printed(print_table, width, table)
+    assert set(re.findall(r"\S+", SAYS)) <= set(text.split())
+    assert {"0.25", "12,345.68"} <= set(text.split())
+    assert "…" not in text
+
+
+@pytest.mark.parametrize(("rows", "shown", "says"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more on the page.")])
+def test_one_row_more_is_shown_and_not_told_of(rows, shown, says):
+    table = Table(
+        title="Ranks", notes=(), columns=(Column(head="Rank"),), rows=tuple((f"row{at}",) for at in range(rows))
+    )
+    text = printed(print_view, 100, view(tables=(table,)))
+    assert len(re.findall(r"row\d", text)) == shown
+    assert ("more on the page" in text) == bool(says)
+    assert says in text
