@@ -1,10 +1,6 @@
 """Diffusion: published sizes, what torch counts, the same step however it is spread, noise that is a function of
 (seed, step, index)."""
 
-import subprocess
-import sys
-
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -31,24 +27,6 @@ def parts(job):
 
 
 # Sizes
-
-
-def test_the_door_finds_it_and_needs_no_torch():
-    code = (
-        "import sys; from trainyard import models, plugins; from trainyard.job import *; "
-        "sizes = models.load('flux1-dev').sizes; "
-        "job = Job(workload='diffusion', sizes=sizes, recipe=Recipe(tokens_per_step=4)); "
-        "assert plugins.load('workloads', 'diffusion').expect(job); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_params_are_parts_of_a_job():
-    job = msgspec.to_builtins(a_job("tiny-dit"))
-    for path in plugins.load("workloads", "diffusion").params:
-        part = job
-        for name in path.split("."):
-            part = part[name]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

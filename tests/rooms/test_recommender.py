@@ -1,8 +1,6 @@
 """The recommender: what torch counts, the same step however tables and matrices are spread, clicks that are a function
 of (seed, step, index)."""
 
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -40,24 +38,6 @@ def spread(tables, layout=None, **recipe):
 
 
 # Sizes
-
-
-def test_the_door_finds_it_and_needs_no_torch():
-    code = (
-        "import sys; from trainyard import models, plugins; from trainyard.job import *; "
-        f"sizes = models.load({FULL!r}).sizes; "
-        "job = Job(workload='recommender', sizes=sizes, recipe=Recipe(tokens_per_step=4, text='synthetic')); "
-        "assert plugins.load('workloads', 'recommender').expect(job); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_params_are_parts_of_a_job():
-    job = msgspec.to_builtins(a_job(TINY))
-    for path in plugins.load("workloads", "recommender").params:
-        part = job
-        for name in path.split("."):
-            part = part[name]
 
 
 def test_the_full_size_is_mlperfs():

@@ -2,10 +2,7 @@
 (seed, step, index)."""
 
 import multiprocessing
-import subprocess
-import sys
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -41,24 +38,6 @@ def parts(job):
 
 
 # Sizes
-
-
-def test_the_door_finds_it_and_needs_no_torch():
-    code = (
-        "import sys; from trainyard import models, plugins; from trainyard.job import *; "
-        "sizes = models.load('vit-b-16').sizes; "
-        "job = Job(workload='vision', sizes=sizes, recipe=Recipe(tokens_per_step=4)); "
-        "assert plugins.load('workloads', 'vision').expect(job); sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_params_are_parts_of_a_job():
-    job = msgspec.to_builtins(a_job("tiny-vit"))
-    for path in plugins.load("workloads", "vision").params:
-        part = job
-        for name in path.split("."):
-            part = part[name]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

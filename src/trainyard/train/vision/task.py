@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainyard.job import Job
-from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.precision import computes
 from trainyard.train.span import span
 from trainyard.train.task import Batch
 from trainyard.train.vision import pictures
-from trainyard.train.vision.initial import initial
+from trainyard.train.vision.network import OverPictures
 from trainyard.train.vision.resnet import ResidualNetwork
 from trainyard.train.vision.sizes import Sizes, Vit
-from trainyard.train.vision.split import split
 from trainyard.train.vision.vit import VisionTransformer
 
 
-class Classify:
-    """A `Task` and `Splits`. Outputs are logits (B, classes), targets (B)."""
+class Classify(OverPictures):
+    """Outputs are logits (B, classes), targets (B)."""
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
+        super().__init__(job)
         self.sizes = sizes
-        self.seed = job.recipe.seed
-        self.dtype = computes(job.recipe)
 
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Vit):
             return VisionTransformer(self.sizes, self.dtype)
         return ResidualNetwork(self.sizes, self.dtype)
-
-    def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
-        return cast("VisionTransformer | ResidualNetwork", module).blocks
-
-    def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """tp: of a transformer."""
-        if meshes.layout.tp > 1:
-            split(module, meshes)
-
-    def draw(self, name: str, shape: torch.Size) -> Tensor:
-        return initial(name, shape, self.seed)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
         """Cross-entropy in nats a picture."""
