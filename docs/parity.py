@@ -18,9 +18,9 @@ from trainyard.report.parity import shown
 HEAD = """# Parity
 
 Every way to spread, store and recompute a training step that trainyard offers, each against a single process that
-trains the same micro-batches from the same seed: the same losses and the same gradient norms, to rounding. Errors are
-the largest relative ones of any of {steps} steps. The tolerance goes with the number format: sums taken in another
-order differ by some units in the last place, and a few steps let that grow.
+trains the same micro-batches in the same number format from the same seed: the same losses and the same gradient norms,
+to rounding. Errors are the largest relative ones of any of {steps} steps. The tolerance goes with the number format:
+sums taken in another order differ by some units in the last place, and a few steps let that grow.
 
 `trainyard numerics parity` prints this table on your machine, `--only TEXT` a part of it, and
 `trainyard numerics parity JOB.toml` tries your own job's layout. `make parity` writes this page.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
 from types import UnionType
-from typing import get_args, get_origin
+from typing import Union, get_args, get_origin
 
 import click
 import msgspec
@@ -152,7 +152,7 @@ def _is_table(kind: object) -> bool:
 def _type(kind: object) -> str:
     if get_origin(kind) is dict:
         return "a table of the workload's own keys"
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in (UnionType, Union):
         return " or ".join(_type(part) for part in get_args(kind))
     choices = get_args(kind)
     return " or ".join(f"`{choice}`" for choice in choices) if choices else getattr(kind, "__name__", str(kind))
@@ -161,6 +161,8 @@ def _type(kind: object) -> str:
 def _default(field: msgspec.structs.FieldInfo) -> str:
     if field.required:
         return "must be given"
+    if isinstance(field.default, bool):
+        return f"`{str(field.default).lower()}`"
     return "empty" if field.default in ("", msgspec.NODEFAULT) else f"`{field.default}`"
 
 
@@ -270,7 +272,7 @@ def _machine_row(name: str, known: machine.Machine) -> Iterable[object]:
     yield device.name
     yield f"{device.memory.value / 1e9:.0f} GB"
     yield units.show_rate(device.bandwidth.value, "B/s", 2)
-    yield units.show_rate(peak.value, "FLOP/s", 0) if peak else "–"
+    yield units.show_rate(peak.value, "FLOP/s", 2) if peak else "–"
     yield f"{known.per_node} x {units.show_rate(known.inside.bandwidth.value, 'B/s', 1)}"
     yield units.show_rate(known.between.bandwidth.value, "B/s", 1) if known.between else "–"
     yield f"{known.price.value:.2f}" if known.price else "–"

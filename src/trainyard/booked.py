@@ -56,6 +56,7 @@ class Booked(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     `launcher`: the host row that launched an interval (a CPU: that is it), -1 for none. `begins`: whether the work
     begins here, and does not go on after an interruption. `flops`, `bytes`: -1 where unknown. Of each host row:
     `phase` as a place in words.PHASES, `cause` a row of `causes` (an account in text form, -1 none) and `host_module`.
+    In full steps the rank was the last to come to `last` of the `met` collectives that it was matched in.
     """
 
     events: Events
@@ -78,6 +79,8 @@ class Booked(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     cause: I8
     causes: tuple[str, ...] = ()
     host_module: I32
+    last: int = 0
+    met: int = 0
 
     @property
     def steps(self) -> int:

@@ -89,7 +89,10 @@ class Preempted(EnvironmentFailed):
 def nearest(name: str, known: Iterable[str]) -> str:
     """`Did you mean 'heads'?`, or the known names when none is near."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {close[0]!r}?"
-    return f"Known: {', '.join(known)}." if known else "None is known."
+    return near(name, known) or (f"Known: {', '.join(known)}." if known else "None is known.")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`Did you mean 'heads'?`, or nothing when none is near."""
+    close = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"Did you mean {close[0]!r}?" if close else ""

@@ -11,12 +11,12 @@ import re
 import tomllib
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from trainyard import models, words
-from trainyard.errors import BadFile, BadJob, nearest
+from trainyard.errors import BadFile, BadInput, BadJob, near, nearest
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -178,8 +178,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `remat`: what the backward pass computes again: nothing, whole blocks, or all of a block but its matrix products
     and attention (`op`); in every `remat_every`-th block. `offload`: weights and optimizer state wait in the host's
     memory. `compile`: by torch.compile, each block (true) or the whole model (`whole`). `update`: how the optimizer
-    goes over the parameters. The learning rate rises over `rise_steps`, then falls by half a cosine to a tenth over
-    `fall_steps` (0: stays). `workers` load batches, each `prefetch` ahead, into page-locked memory where `pin` says so.
+    goes over the parameters; `auto` is `fused`, or `foreach` where torch has no fused kernel for them. The learning
+    rate rises over `rise_steps`, then falls by half a cosine to a tenth over `fall_steps` (0: stays). `workers` load
+    batches, each `prefetch` ahead, into page-locked memory where `pin` says so.
     `text`: `python` (the standard library's own sources, found on any machine) or a file or folder; another workload's
     data likewise: its own default, a file or a folder, or `synthetic`.
     """
@@ -194,7 +195,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offload: bool = False
     compile: bool | Literal["whole"] = False
     optimizer: str = "adamw"
-    update: Literal["fused", "foreach", "loop"] = "fused"
+    update: Literal["auto", "fused", "foreach", "loop"] = "auto"
     learning_rate: float = 3e-4
     rise_steps: int = 0
     fall_steps: int = 0
@@ -314,7 +315,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"tokens_per_step {self.recipe.tokens_per_step:,} is not a multiple of seq_len "
                 f"{self.recipe.seq_len} * microbatch {self.recipe.microbatch} * data-parallel ranks {ways} "
                 f"= {slice_tokens:,}.",
-                f"Use {max(1, round(self.recipe.tokens_per_step / slice_tokens)) * slice_tokens:,}.",
+                f"Use {max(1, round(self.recipe.tokens_per_step / slice_tokens)) * slice_tokens}.",
             )
 
     @property
@@ -349,6 +350,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 _PLACED = re.compile(r"(?P<says>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_NO_CHOICE = re.compile(r"Invalid enum value (.*)\Z", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`")
 
 
@@ -358,13 +360,42 @@ def _placed(error: str) -> tuple[str, str]:
     return (match["says"], match["path"] or "") if match else (error, "")
 
 
-def _fields_at(path: str) -> tuple[str, ...]:
-    """The struct fields a job document may have at `.layout` or the like."""
+def _type_at(path: str) -> Any:
+    """What may stand in a job document at `.layout`, `.recipe.remat` or the like."""
     kind: Any = Job
     for part in filter(None, path.split(".")):
-        kind = get_type_hints(kind).get(part, Job)
-        kind = next((arg for arg in get_args(kind) if isinstance(arg, type)), kind)
-    return getattr(kind, "__struct_fields__", ())
+        structs = [one for one in (kind, *get_args(kind)) if hasattr(one, "__struct_fields__")]
+        kind = get_type_hints(structs[0]).get(part) if structs else None
+    return kind
+
+
+def _fields_at(path: str) -> tuple[str, ...]:
+    """The fields of the struct there."""
+    kind = _type_at(path)
+    return next((one.__struct_fields__ for one in (kind, *get_args(kind)) if hasattr(one, "__struct_fields__")), ())
+
+
+def choices(kind: Any) -> list[bool | int | str]:
+    """The values that a field of this type may have; none where they cannot be listed."""
+    if kind is bool:
+        return [True, False]
+    parts = get_args(kind)
+    if get_origin(kind) is Literal:
+        return list(parts)
+    each = [choices(part) for part in parts]
+    return [value for part in each for value in part] if all(each) else []
+
+
+def refusal(says: str, kind: Any) -> tuple[str, str]:
+    """msgspec's word on a value of a field of this type, with the values there are; and the next step."""
+    known = choices(kind)
+    if not known:
+        return says, ""
+    wrong = _NO_CHOICE.match(says)
+    listed = ", ".join(repr(value) if isinstance(value, str) else _json(value) for value in known)
+    if wrong is None:
+        return f"{says}: one of {listed}", ""
+    return f"{wrong[1]} is not one of {listed}", near(wrong[1].strip("'"), (v for v in known if isinstance(v, str)))
 
 
 def parse(text: str, where: str, folder: Path = Path()) -> Job:
@@ -390,9 +421,14 @@ def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> K
     except msgspec.ValidationError as error:
         says, path = _placed(str(error))
         hint = ""
-        if unknown := _UNKNOWN_KEY.search(says):
+        cause = error.__cause__
+        if isinstance(cause, BadInput):  # one of ours, in its own words
+            says, hint = cause.says, cause.next_step
+        elif unknown := _UNKNOWN_KEY.search(says):
             says = f"unknown key {unknown[1]!r}"
             hint = nearest(unknown[1], _fields_at(root + path))
+        else:
+            says, hint = refusal(says, _type_at(root + path))
         raise BadJob(f"{where} at ${root}{path}: {says.rstrip('.')}.", hint) from error
 
 

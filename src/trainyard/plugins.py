@@ -48,6 +48,8 @@ class Workload(Protocol):
 
     name: str
     params: Sequence[str]
+    unit: str
+    """What a job's `tokens_per_step` counts, in the plural: tokens, images, samples."""
 
     def build(self, job: Job, vendor: str) -> Callable[[int], Any]:
         """In a rank of a started job: the function that runs one step and returns its outcome."""
@@ -57,13 +59,18 @@ class Workload(Protocol):
         """The arithmetic of one step on one rank."""
         ...
 
+    def weights(self, job: Job) -> int:
+        """Parameters that a rank has, before data parallelism divides them; at the least, where ranks differ."""
+        ...
+
 
 class Optimizer(Protocol):
     """How weights follow from gradients."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
         """A `torch.optim.Optimizer` of these parameters, named as in the whole model; some may be DTensors. The `lr`
-        of each of its groups is set before each step. torch is loaded here and not before."""
+        of each of its groups is set before each step, and `recipe.update` is not `auto`. torch is loaded here and not
+        before."""
         ...
 
 

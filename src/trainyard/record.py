@@ -66,6 +66,13 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the training text came from."""
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The state that a run began with: that of the run `run` after its step `step`."""
+
+    run: str
+    step: int
+
+
 class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A fault of a running job and what came of it. `kind` as in words.FAULTS; times in seconds.
 
@@ -102,6 +109,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     job: Job
     started: str
     state: Literal["complete", "failed", "incomplete"] = "incomplete"
+    origin: Origin | None = None
+    """None of a run that began at its beginning."""
     provenance: Provenance = Provenance()
     samples: tuple[Sample, ...] = ()
     ledgers: tuple[Ledger, ...] = ()

@@ -118,4 +118,4 @@ def show_rate(per_second: float, unit: str, digits: int = 1) -> str:
 
 def show_share(part: float, whole: float, digits: int = 1) -> str:
     """`"15.6 %"`; a dash where there is no whole."""
-    return f"{100 * part / whole:.{digits}f} %" if whole else "–"
+    return f"{100 * part / whole:z.{digits}f} %" if whole else "–"

@@ -201,7 +201,7 @@ FAULTS: Mapping[str, Word] = {
     "slow": Word("slow rank", "A rank takes longer than its peers, step after step."),
     "disk_full": Word("full disk", "A checkpoint found no room."),
     "bad_checkpoint": Word("bad checkpoint", "A checkpoint's files are not what was written."),
-    "preempted": Word("pre-empted", "The job was asked to leave, saved and left."),
+    "preempted": Word("pre-empted", "The job was asked to leave, and left, saving first where it has checkpoints."),
 }
 """What can happen to a running job."""
 

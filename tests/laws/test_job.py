@@ -1,6 +1,7 @@
 """Jobs: a misspelt key names itself, its path and the nearest right one; arithmetic is shown."""
 
 import re
+from typing import get_type_hints
 
 import msgspec
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from trainyard import words
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Job, Layout, Measure, Model, Recipe, parse
+from trainyard.job import Job, Layout, Measure, Model, Recipe, choices, parse
 
 SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure}
 GOOD = {
@@ -130,3 +131,42 @@ def test_impossible_values_name_the_section_and_the_value(section, key, value):
 def test_a_job_survives_json():
     job = parse(toml(GOOD), "job.toml")
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
+
+
+CHOSEN = [
+    (section, field)
+    for section, kind in SECTIONS.items()
+    for field, hint in get_type_hints(kind).items()
+    if choices(hint) not in ([], [True, False])
+]
+
+
+@pytest.mark.parametrize(("section", "field"), CHOSEN)
+def test_a_value_that_is_no_choice_is_answered_with_all_of_them(section, field):
+    known = choices(get_type_hints(SECTIONS[section])[field])
+    for wrong in ("no such", 77):
+        with pytest.raises(BadJob) as caught:
+            parse(toml({**GOOD, section: {**GOOD[section], field: wrong}}), "job.toml")
+        said = str(caught.value)
+        assert said.startswith(f"job.toml at $.{section}.{field}: ")
+        assert all((repr(value) if isinstance(value, str) else str(value).lower()) in said for value in known)
+
+
+@pytest.mark.parametrize(("section", "field"), CHOSEN)
+def test_a_misspelt_choice_is_answered_with_the_nearest(section, field):
+    for value in choices(get_type_hints(SECTIONS[section])[field]):
+        if isinstance(value, str) and len(value) > 3:
+            with pytest.raises(BadJob, match=rf"Did you mean '{value}'\?\Z"):
+                parse(toml({**GOOD, section: {**GOOD[section], field: value + "x"}}), "job.toml")
+
+
+def test_a_refusal_of_ours_ends_as_a_sentence_does():
+    with pytest.raises(BadJob) as caught:
+        parse(toml({**GOOD, "recipe": {**GOOD["recipe"], "dtype": "bf16"}}), "job.toml")
+    assert str(caught.value) == "job.toml at $.recipe: 'bf16' is not a dtype. Did you mean 'bfloat16'?"
+
+
+def test_a_number_in_a_next_step_can_be_pasted():
+    with pytest.raises(BadJob) as caught:
+        parse(toml({**GOOD, "recipe": {"seq_len": 1000, "tokens_per_step": 1999}}), "job.toml")
+    assert caught.value.next_step == "Use 2000."

@@ -73,3 +73,8 @@ def test_other_text_is_no_quantity(text):
     for parse in (units.parse_time, units.parse_size):
         with pytest.raises(BadInput, match=r"is not a (time|size)\. Write a number and one of"):
             parse(text)
+
+
+def test_a_share_that_rounds_to_nothing_has_no_sign():
+    assert units.show_share(-1, 10**9) == "0.0 %"
+    assert units.show_share(-1, 2) == "-50.0 %"

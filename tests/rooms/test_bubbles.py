@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.surveys import collective, made_survey
-from tests.trace_maker import trace, write
+from tests.trace_maker import MAIN, trace, write
 from trainyard.trace.measure import measure, read
 from trainyard.trace.transfers import transfers
 
@@ -165,3 +165,35 @@ def test_a_receive_that_ends_before_the_send_begins_is_no_transfer():
     late = transfers([_moves(0, [(False, 8, 100)]), _moves(1, [(True, 8, 0)])])
     assert len(late.send) == 1
     assert not len(late.possible().send)
+
+
+def test_gloo_names_no_peer_but_of_two_stages_it_is_the_other(tmp_path):
+    """A call that sends has sent when it returns and its span opens; the span lasts until the rank waits for it, here
+    beside a receive that waits for the other stage to compute."""
+
+    def moved(name, at, returns, until):
+        call = (f"c10d::{name}", MAIN, at, returns, "cpu_op")
+        return [call, (f"gloo:{name.strip('_')}", MAIN, returns, until, "user_annotation")]
+
+    first = [
+        ("aten::mm", MAIN, 0, 100, "cpu_op"), *moved("send", 100, 105, 110), ("aten::mm", MAIN, 110, 200, "cpu_op"),
+        *moved("send", 200, 203, 295), *moved("recv_", 203, 205, 295), ("aten::mm", MAIN, 295, 320, "cpu_op"),
+    ]  # fmt: skip
+    second = [
+        *moved("recv_", 0, 5, 112), ("aten::mm", MAIN, 112, 290, "cpu_op"), *moved("send", 290, 292, 300),
+        *moved("recv_", 300, 302, 306), ("aten::mm", MAIN, 306, 320, "cpu_op"),
+    ]  # fmt: skip
+    group = {"pg_name": "1", "pg_desc": "mesh_pp", "pg_size": 2, "ranks": [0, 1]}
+    files = []
+    for rank, host in enumerate((first, second)):
+        document = trace(host=host, rank=rank, world=2, host_name="one", backend="gloo", marks=[("1", 0, 320)])
+        document["distributedInfo"]["pg_config"] = [group]
+        files.append(write(tmp_path, document, f"{rank}.json"))
+    found = [
+        {str(account): ns for account, ns in rank.ledgers[0].by_account().items() if account.kind in ("comm", "bubble")}
+        for rank in measure(read(files), "all", axis="pp").ranks
+    ]
+    assert found == [
+        {"comm/send_recv@pp": 10 + 5, "bubble/steady@pp": 90},
+        {"comm/send_recv@pp": 12 + 10 + 6, "bubble/warmup@pp": 100},
+    ]

@@ -91,11 +91,11 @@ def test_what_is_no_plan_is_refused_with_its_place(text: str, says: str) -> None
     [
         ([fault("stop", who=2)], job(), r"stop at \$\.fault\[0\]: rank 2 of 2. The last is 1"),
         ([fault("kill_agent", who=2)], job(), r"node 2 of nodes = 2"),
-        ([fault("stop", 20)], job(), r"step 20, but the job's last is 19"),
+        ([fault("stop", 20)], job(), r"step = 20, but after step 20 the job is over"),
         ([fault("preempt", 19)], job(), r"would be over before it could leave"),
         ([fault("fill_disk")], job(checkpoint=Checkpoint()), r"saves no checkpoint. Use \[checkpoint\] every"),
-        ([fault("flip_byte", 4)], job(), r"before step 5 there is no checkpoint"),
-        ([fault("fill_disk", 18)], job(checkpoint=Checkpoint(every=6)), r"nothing is saved any more \(every = 6\)"),
+        ([fault("flip_byte", 4)], job(), r"after step 4 there is no checkpoint yet \(every = 5\)"),
+        ([fault("fill_disk", 18)], job(checkpoint=Checkpoint(every=6)), r"no save is due any more \(every = 6\)"),
         ([fault("flip_byte")], job(recovery=Recovery()), r"flip_byte: each takes a restart, 1 in all.*restarts = 0"),
         ([fault("stop")] * 4, job(), r"4 in all, but the job has restarts = 3 .*Use restarts = 4"),
         ([fault("delay")], job(layout=Layout(), recovery=Recovery()), r"a rank alone has no peers"),
@@ -421,7 +421,7 @@ class Ends:
     def __init__(self, store: Store, ends: Sequence[TrainyardError | None]) -> None:
         self.store, self.ends, self.called = store, list(ends), list[str]()
 
-    def execute(self, job: Job, text: str, *_: Any, begun: Any = None) -> Run:
+    def execute(self, job: Job, text: str, *_: Any, begun: Any = None, tag: str = "") -> Run:
         self.called.append("execute")
         one = replace(run([]), id=new_id(), job=job, state="incomplete")
         if begun is None:

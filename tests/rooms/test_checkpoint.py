@@ -205,7 +205,7 @@ LATEST = 5
 
 @pytest.fixture(scope="module")
 def good(tmp_path_factory):
-    """A run with checkpoints of steps 2 and 5, by one rank."""
+    """A run with checkpoints after its third and sixth step, by one rank."""
     run = tmp_path_factory.mktemp("good")
     _, outcomes, _, digest = train(here(), a_job(every=3), run)
     return run, outcomes, digest
@@ -239,7 +239,7 @@ def without_manifest(folder):
 
 
 def swapped(folder):
-    shutil.copy(folder.with_name("step-000002") / manifests.NAME, folder)
+    shutil.copy(folder.with_name("step-000003") / manifests.NAME, folder)
 
 
 def stranger(folder):
@@ -251,7 +251,7 @@ DAMAGE = {
     flipped: "rank0.bin is not what was written: its sha256 differs",
     missing: "rank0.bin is missing",
     without_manifest: "manifest.json cannot be read: No such file",
-    swapped: "manifest.json is that of step 2",
+    swapped: "manifest.json is the one after step 3",
     stranger: "rank7.bin: no part of what was written",
     lambda folder: flipped(folder, manifests.NAME, 500): "manifest.json is n",
 }
@@ -268,7 +268,7 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(good, run, harm, 
     ((kind, step, said),) = notices
     assert (kind, step) == ("bad_checkpoint", LATEST)
     assert says in said
-    assert says in (run / "checkpoints" / "bad-step-000005" / "why.txt").read_text()
+    assert says in (run / "checkpoints" / "bad-step-000006" / "why.txt").read_text()
     assert steps_of(run) == [SAVED]
 
 
@@ -365,7 +365,7 @@ def test_ranks_agree_on_what_to_load(good, run):
 
 @pytest.mark.torch
 def test_one_of_another_model_is_refused(run):
-    with pytest.raises(BadJob, match="the checkpoint of step 5 is of another model"):
+    with pytest.raises(BadJob, match="the checkpoint after step 6 is of another model"):
         train(here(), a_job(model=msgspec.structs.replace(MODEL, width=16)), run)
     with pytest.raises(BadJob, match=r"it has no layers\.2"):
         train(here(), a_job(model=msgspec.structs.replace(MODEL, layers=3)), run)
@@ -404,7 +404,7 @@ def test_a_full_disk_is_said_and_training_goes_on(good, tmp_path, full, room, mo
     assert (first, outcomes) == (0, good[1])
     assert [(kind, step) for kind, step, _ in notices] == [("disk_full", LATEST)]
     assert "No space left on device" in notices[0][2]
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000002"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000003"]
 
 
 @pytest.mark.torch
@@ -412,7 +412,7 @@ def test_any_other_failure_to_write_ends_training(tmp_path, monkeypatch):
     here()
     (tmp_path / "checkpoints").write_text("no folder")
     with pytest.raises(
-        EnvironmentFailed, match=r"the checkpoint of step 2 could not be written: rank 0: .*Not a directory"
+        EnvironmentFailed, match=r"the checkpoint after step 3 could not be written: rank 0: .*Not a directory"
     ):
         train(here(), a_job(every=3, mode="async"), tmp_path)
 
@@ -424,7 +424,7 @@ def fill_on_one(ranks, job, run):
     whole = saver.write
 
     def write(path, parts):
-        if ranks.rank == 1 and path.parent.name.startswith(".step-000002"):
+        if ranks.rank == 1 and path.parent.name.startswith(".step-000003"):
             raise OSError(errno.ENOSPC, "No space left on device")
         return whole(path, parts)
 
@@ -449,7 +449,7 @@ def test_a_disk_that_is_full_for_one_rank_is_so_for_all(good, tmp_path):
 def test_the_last_are_kept(tmp_path):
     train(here(), a_job(every=1, keep=3), tmp_path)
     assert steps_of(tmp_path) == [5, 4, 3]
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-000003", "step-000004", "step-000005"}
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-000004", "step-000005", "step-000006"}
 
 
 def test_older_ones_go_only_when_the_new_one_is_whole(tmp_path):
@@ -471,9 +471,9 @@ def test_what_was_set_aside_goes_with_what_is_older(tmp_path):
     shelf = Shelf(tmp_path, "token")
     for step in (1, 2, 3):
         shelf.folder(step).mkdir(parents=True)
-    assert shelf.set_aside(1, "torn").name == "bad-step-000001"
+    assert shelf.set_aside(1, "torn").name == "bad-step-000002"
     shelf.folder(1).mkdir()
-    assert shelf.set_aside(1, "again").name == "bad-step-000001.1"
+    assert shelf.set_aside(1, "again").name == "bad-step-000002.1"
     shelf.retain(2)
     assert len(list(shelf.root.iterdir())) == 4 - 2
     assert shelf.steps() == [3, 2]
@@ -579,16 +579,20 @@ def test_weights_are_exported_as_safetensors(good, run, tmp_path):
         export(run, tmp_path / "no.safetensors", LATEST)
     done = export(run, tmp_path / "w.safetensors")
     assert done.step == SAVED
-    assert "the checkpoint of step 5 was passed over: rank0.bin is not what was written" in done.rejected[0]
+    assert "the checkpoint after step 6 was passed over: rank0.bin is not what was written" in done.rejected[0]
     weights = safetensors.load_file(tmp_path / "w.safetensors")
     whole = training.spread.modules[0].state_dict()
     assert weights.keys() == whole.keys()
     assert all(torch.equal(weights[name], whole[name]) for name in whole)
-    with pytest.raises(BadInput, match="no checkpoint of step 9: there are those of 5, 2"):
+    with pytest.raises(BadInput, match="no checkpoint after step 10: there are those after 6, 3"):
         export(run, tmp_path / "no.safetensors", 9)
     with pytest.raises(BadInput, match="no good checkpoint"):
         export(tmp_path / "nothing", tmp_path / "no.safetensors")
     assert not (tmp_path / "no.safetensors").exists()
+    with pytest.raises(BadInput, match=r"Name it w\.safetensors"):
+        export(run, tmp_path / "w.bin")
+    (tmp_path / "new").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "new").stat().st_mode
 
 
 def test_pieces_make_a_whole_and_bfloat16_becomes_float32_exactly(tmp_path):
@@ -656,6 +660,7 @@ def test_a_rank_goes_on_where_it_was_killed(tmp_path, monkeypatch):
     ]  # fmt: skip
     losses = {sample.step: sample.loss for sample in samples if sample.attempt == 0}
     assert [s.loss for s in samples if (s.step, s.attempt) == (2, 1)] == [losses[2]]
+    assert steps_of(tmp_path) == [6, 5], "the last is saved, whatever every says"
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,10 @@ def test_an_unforeseen_error_is_70_in_one_line(
 def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert failing(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "interrupted.\n"
+    known = KeyboardInterrupt()
+    known.add_note("`trainyard run --resume x` goes on.")
+    assert failing(monkeypatch, known) == 130
+    assert capsys.readouterr().err == "interrupted. `trainyard run --resume x` goes on.\n"
 
 
 def test_a_reader_that_goes_away_is_no_error(store: Store) -> None:
@@ -240,13 +244,14 @@ def test_a_quiet_run_prints_json_alone(acting: Path, store: Store, capsys: pytes
 @pytest.mark.torch
 def test_a_dead_rank_is_one_clear_error(acting: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     acting.write_text(acting.read_text() + "# how: die\n")
-    assert answer(["run", str(acting)]) == 4
+    assert answer(["run", str(acting), "--tag", "doomed"]) == 4
     said = capsys.readouterr()
     assert not said.out
     assert re.search(r"error: rank 1 died: killed by SIGKILL \(pid \d+\)\. Its last words: something is odd", said.err)
     assert "Traceback" not in said.err
     (row,) = store.rows()
     assert (row.state, f"kept as run {row.id}" in said.err) == ("failed", True)
+    assert row.tags == ("doomed",)
     assert answer(["runs", "show", row.id]) == 0
     assert "rank 1 died" in capsys.readouterr().out
 
@@ -288,6 +293,16 @@ def test_a_job_that_cannot_be_trained_exits_2_and_leaves_no_run(
     path.write_text(JOB.format(ranks=1).replace(*change))
     assert answer(["run", str(path)]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
+    assert not store.root.exists()
+
+
+def test_what_is_no_command_and_no_job_file_is_said_to_be_neither(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["run", "--", "nosuchcommand"]) == 2
+    assert "there is no command 'nosuchcommand', and no job file" in capsys.readouterr().err
+    assert answer(["run", "--resume", "a", "python", "x.py"]) == 2
+    assert "--resume takes no COMMAND" in capsys.readouterr().err
     assert not store.root.exists()
 
 

@@ -582,9 +582,12 @@ def test_of_very_many_rows_some_ranks_are_read_and_the_late_one_always(public_tr
         assert [booked.events.rank for booked in all_booked(measured)] == ranks
 
 
-def test_the_headline_of_eight_ranks_names_the_culprit(public_trace):
+def test_the_headline_of_eight_ranks_names_the_culprit_and_how_often_it_was_last(public_trace):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
-    assert findings(measured.mean, None, all_booked(measured), RULES)[0].says.startswith("Rank 7 comes late")
+    first = findings(measured.mean, None, all_booked(measured), RULES)[0]
+    assert first.says.startswith("Rank 7 comes late")
+    (own,) = (row for row in measured.lateness if row.rank == 7)
+    assert f"last to {own.last} of the {own.met} collectives" in first.evidence
 
 
 def test_a_slow_loader_is_the_first_finding_of_a_real_trace(public_trace):

@@ -175,8 +175,13 @@ def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
     assert caught.value.exit_code == 4
     assert caught.value.says.startswith("rank 1 died: killed by SIGKILL (pid ")
     assert caught.value.says.endswith("Its last words: something is odd here")
-    assert "It ended step 3 at loss 4.7000." in caught.value.next_step
+    assert "Its last step was 4 of 9, at loss 4.7000." in caught.value.next_step
     (row,) = store.rows()
+    assert (
+        f"It has no checkpoint ([checkpoint] every = N saves some): `trainyard run --resume {row.id}` begins anew. "
+        in (caught.value.next_step)
+    )
+    assert "[recovery] restarts = N" in caught.value.next_step
     assert row.state == "failed"
     assert f"kept as run {row.id}" in caught.value.next_step
     kept = store.load(row.id)

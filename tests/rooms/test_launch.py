@@ -221,16 +221,16 @@ while not (here / "go").exists():
 
 
 @pytest.mark.torch
-def test_a_job_that_is_asked_to_leave_before_it_began_does(place: Path, tmp_path: Path) -> None:
+def test_a_job_that_is_asked_to_leave_before_it_began_does_so_at_once(place: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "slow_to_import.py").write_text(SLOW)
     launcher = Local(preload=["slow_to_import"])
     id = start(place, "wait", launcher)
     assert until((tmp_path / "importing").exists)
     launcher.notice(id)
-    (tmp_path / "go").write_text("")
-    assert until(lambda: launcher.status(id) != "running")
+    assert until(lambda: launcher.status(id) != "running"), "without an end of the import"
     assert launcher.failure(id).kind == "preempted"
+    assert launcher.failure(id).says.endswith("it was ended before it took a step.")
     assert not (place / "pid0").exists()
 
 

@@ -14,6 +14,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train import layout
 from trainyard.train.rules import data
+from trainyard.train.rules import recipe as recipe_rules
 
 MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
 STEPS = 4
@@ -281,11 +282,24 @@ def test_an_unknown_optimizer_is_refused_with_the_nearest():
 
 
 def test_fused_sgd_takes_no_shards():
-    said = refusal(optimizer="sgd", spread=Layout(dp_shard=2))
-    assert said.endswith("takes no weights in parts, as dp_shard 2 has them. Use update = 'foreach'.")
+    said = refusal(optimizer="sgd", update="fused", spread=Layout(dp_shard=2))
+    assert said.endswith("takes no weights in parts, as dp_shard 2 has them. Use update = 'auto' or 'foreach'.")
     layout.check(a_job(optimizer="sgd", update="foreach", spread=Layout(dp_shard=2)))
     layout.check(a_job(optimizer="sgd", spread=Layout(dp_replicate=2)))
     layout.check(a_job(optimizer="sgd", spread=Layout(dp_shard=2, zero=1)))
+
+
+@given(
+    st.sampled_from(["adamw", "sgd", "muon", "shampoo"]),
+    st.sampled_from([{"dp_shard": 2}, {"tp": 2}, {"dp_replicate": 2}, {"dp_shard": 2, "zero": 1}, {}]),
+)
+def test_an_update_that_nobody_asked_for_is_one_that_works(name, spread):
+    job = a_job(optimizer=name, spread=Layout(**spread))
+    layout.check(job)
+    settled = recipe_rules.update(job.recipe, job.layout)
+    layout.check(a_job(optimizer=name, update=settled, spread=job.layout))
+    assert settled == ("foreach" if name == "sgd" and spread in ({"dp_shard": 2}, {"tp": 2}) else "fused")
+    assert recipe_rules.update(a_job(update="loop").recipe, job.layout) == "loop"
 
 
 @given(st.sampled_from(["tp", "cp", "pp"]))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from trainyard import job as jobs
 from trainyard.errors import BadInput, BadJob, RankDied
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.numerics.parity import TOLERANCE, Mix, alone, compare
@@ -84,6 +85,27 @@ def test_a_refusal_and_a_death_are_verdicts_and_one_process_is_run_once():
     assert [one.why for one in found] == ["tp = 2 cannot be. Use 1.", "ValueError: no", "", ""]
     assert [one.ranks for one in found] == [2, 2, 2, 4]
     assert asked.count(alone(JOB)) == 1
+
+
+def test_a_job_on_one_process_is_said_to_prove_nothing():
+    one = alone(JOB)
+    found = judged([(1.0, 1.0)], [(1.0, 1.0)], one)
+    assert (found.verdict, found.dtype) == ("equal", "float32")
+    assert found.why == "one process, compared with itself: that shows nothing of a layout"
+    recomputed = replace(one, recipe=replace(one.recipe, remat="full"))
+    assert not judged([(1.0, 1.0)], [(1.0, 1.0)], recomputed).why
+
+
+def test_a_refused_job_is_a_verdict_on_stdout_too(tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(jobs.write(replace(JOB, layout=Layout(tp=3))))
+    command = [sys.executable, "-m", "trainyard.cli.main", "numerics", "parity", str(job), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    [found] = json.loads(done.stdout)
+    assert found["verdict"] == "refused"
+    assert found["why"].startswith("tp = 3 at $.layout: heads 4 % tp 3 = 1")
+    assert "tp = 3" in done.stderr
 
 
 def test_every_number_format_has_a_tolerance():

@@ -307,6 +307,16 @@ def test_a_recipe_that_these_devices_cannot_run_is_refused(monkeypatch):
         device.check(Recipe(tokens_per_step=1, dtype="float8"), "nvidia")
 
 
+def test_emulated_float8_is_said_to_be():
+    def notices(dtype, vendor):
+        return device.notices(Recipe(tokens_per_step=1, dtype=dtype), vendor)
+
+    [notice] = notices("float8", "cpu")
+    assert "emulated" in notice
+    assert not notices("float8", "nvidia")
+    assert not notices("bfloat16", "cpu")
+
+
 @pytest.mark.parametrize(
     ("vendor", "variable", "usual"), [("cpu", "CXX", r"g\+\+|clang\+\+"), ("nvidia", "CC", "gcc or clang")]
 )

@@ -56,7 +56,7 @@ def test_the_full_size_is_mlperfs():
         ({"bottom": [32, 8]}, "bottom = [32, 8] at $.sizes.bottom, but what it gives is one vector more"),
         ({"top": [32]}, "top = [32] at $.sizes.top, but it gives one logit. Let it end in 1."),
         ({"skew": -1.0}, "skew = -1.0 at $.sizes.skew must be a number from 0."),
-        ({"tables": "by_column"}, "Invalid enum value 'by_column' at $.sizes.tables."),
+        ({"tables": "by_column"}, "'by_column' is not one of 'replicated', 'by_row', 'by_table' at $.sizes.tables."),
         ({"row": [3]}, "unknown key 'row' at $.sizes.row. Did you mean 'rows'?"),
     ],
 )

@@ -122,6 +122,12 @@ def test_a_life_by_cause() -> None:
     assert sum(spent.values()) == 20
 
 
+def test_what_is_saved_at_the_end_is_a_save_and_what_lies_before_it_is_not() -> None:
+    events = [event("started", 100), event("launched", 100, nodes=1), event("saved", 109, ns=1, step=0),
+              event("ended", 112)]  # fmt: skip
+    assert recovery.goodput(events, [step(0, 105)]) == {"init": 4, "good": 1, "save": 1, "finish": 3 + 3}
+
+
 def test_an_incident_says_what_it_cost() -> None:
     (found,) = recovery.incidents(KILLED, STEPS)
     assert (found.kind, found.rank, found.attempt, found.step, found.resumed) == ("worker_death", 1, 0, 2, 2)
@@ -331,7 +337,7 @@ class World:
                 if one.exit_code is None and self.plan.do in ("stop", "end"):
                     self.change(rank, exit_code=-9, ended=self.now.epoch)
                 elif one.exit_code is None and self.plan.do == "leave" and self.plan.before >= 0:
-                    self.change(rank, exit_code=LEFT, ended=self.now.epoch)
+                    self.change(rank, exit_code=LEFT, begun=self.plan.before, ended=self.now.epoch)
                 elif one.exit_code is None and self.steps and self.plan.do == "run" and one.state != "T":
                     self.change(
                         rank, count=one.count + 2, begun=one.begun + 1, done=one.done + 1, phase="stepping",
@@ -569,6 +575,22 @@ def test_asked_to_leave_all_ranks_do_before_the_same_step() -> None:
     assert one.supervision.failure is not None
     assert one.supervision.failure.kind == "preempted"
     assert [event.kind for event in one.faults] == ["preempted"]
+    assert "it left after step 11" in one.supervision.failure.says
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_asked_to_leave_while_a_rank_starts_all_end_at_once(late: int) -> None:
+    one = running(world())
+    for rank in one.ranks:
+        one.change(rank, begun=-1 if rank == late else 0, done=0)
+    one.steps = False
+    one.turn()
+    one.supervision.notice(one.now)
+    one.until(lambda: one.supervision.result is not None, seconds=1)
+    assert one.supervision.result == LEFT
+    assert "leave" not in one.plans
+    assert one.supervision.failure is not None
+    assert "it was ended" in one.supervision.failure.says
 
 
 @pytest.mark.parametrize("asked", ["before", "while"])
@@ -819,6 +841,26 @@ def test_ranks_and_agents_die_and_stop_and_the_job_goes_on(start: Callable[..., 
     assert [(found.kind, found.rank, found.node) for found in one.faults()] == [
         ("worker_death", 3, 1), ("agent_death", -1, 0), ("hang", 2, 1),
     ]  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
+def test_the_process_that_starts_agents_dies_and_is_followed_by_another(start: Callable[..., Started]) -> None:
+    one = start(restarts=1)
+    first = one.at(0, 4)
+    assert one.stepping(0, 4)
+    nursery = int(Path(f"/proc/{first[0][1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    known = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in (one.process.pid, nursery, *first[3])}
+    assert list(known.values()) == ["ty-supervisor", "ty-nursery", "ty-rank3", "ty-agent1"]
+    os.kill(nursery, signal.SIGKILL)
+    second = one.at(1, 4)
+    assert not any(alive(pid) for pair in first for pid in pair)
+    assert one.stepping(1, 4)
+    (one.folder / "enough").touch()
+    assert one.process.wait(60) == 0
+    assert not any(alive(pid) for pair in second for pid in pair)
+    assert [found.kind for found in one.faults()] == ["agent_death"]
 
 
 @pytest.mark.torch

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from tests.trace_maker import MAIN, trace, write
 from trainyard.machine import Claim, Curve, Device
-from trainyard.trace.arithmetic import apportion, by_part, nearest
+from trainyard.trace.arithmetic import apportion, by_part
 from trainyard.trace.classify import Classified
 from trainyard.trace.measure import measure, read
+from trainyard.trace.nest import nearest
 from trainyard.trace.roofline import op_roofline
+from trainyard.trace.tables import top
 
 SINGLE, HALF = "float", "c10::BFloat16"
 
@@ -137,6 +139,22 @@ def test_a_copys_bytes_are_the_files_and_a_cpus_ops_carry_their_work(tmp_path):
     assert int(cpu.ranks[0].flops[cpu.ranks[0].flops > 0].sum()) == 800
     (product,) = (row for row in op_roofline(cpu, DEVICE).rows if row.op == "aten::addmm")
     assert (product.count, product.ns, product.flops) == (1, 2900, 800)
+
+
+def test_a_call_that_a_tensor_subclass_passes_on_counts_once(tmp_path):
+    """DTensor: the outer op has the whole's shape, the inner one the local part's; between them is its dispatch."""
+    host = [
+        addmm(1000, 9000, m=16), ("PythonSubclass", MAIN, 1500, 8000, "cpu_op"), addmm(2000, 5000),
+        op("aten::add", 6000, 7000, [[8], [8], []], [HALF, HALF, "Scalar"], ["", "", "1"]),
+    ]  # fmt: skip
+    seen = measured(tmp_path, host=host)
+    (entry,) = (entry for entry in seen.mean.entries if entry.account.what == "matmul")
+    assert (entry.count, entry.flops, entry.ns) == (1, 800, 4500)
+    (row,) = (row for row in top(seen, "kernels") if row.name == "aten::addmm")
+    assert row.count == 1
+    products = [row for row in op_roofline(seen, DEVICE).rows if row.op == "aten::addmm"]
+    assert sorted((row.count, row.flops) for row in products if row.shape) == [(1, 800)]
+    assert [row.count for row in products if not row.shape] == [0]
 
 
 @given(st.integers(0, 10**15), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))

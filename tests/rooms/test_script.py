@@ -18,6 +18,7 @@ import trainyard
 from trainyard.errors import BadInput
 from trainyard.job import SCRIPT, Job, Measure, Recipe
 from trainyard.record import Run, Sample
+from trainyard.report.build import view_of_run
 from trainyard.run import harness
 from trainyard.run.script import mark
 from trainyard.run.script.execute import INJECT, without_secrets
@@ -337,4 +338,20 @@ def test_a_command_is_not_gone_on_with(tmp_path):
 def test_what_is_neither_a_job_nor_a_program(tmp_path):
     _, done = run(tmp_path, ["no-such-program", "x"])
     assert done.returncode == 2
-    assert "'no-such-program' is no job file and no program" in done.stderr
+    assert "there is no command 'no-such-program'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("profiled", "says"), [(3, "was too short for a profile, which takes 17 timed steps; it had 4"),
+                           (0, "asked for no profile")],
+)  # fmt: skip
+def test_a_script_too_short_for_a_profile_is_told_from_one_that_asked_for_none(profiled, says):
+    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profiled)
+    job = Job(workload=SCRIPT, sizes={"command": "python short.py"}, recipe=Recipe(tokens_per_step=0), measure=measure)
+    samples = tuple(
+        Sample(step=step, rank=rank, repeat=0, wall_ns=9, tokens=0, memory_bytes=1)
+        for rank in (0, 1)
+        for step in range(4)
+    )
+    done = Run(id="0badcafe", job=job, started=now(), state="complete", samples=samples)
+    assert says in view_of_run(done).title

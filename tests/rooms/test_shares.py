@@ -10,6 +10,7 @@ from rich.console import Console
 
 from trainyard.cli.runs import document
 from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report import html, markdown
@@ -88,3 +89,45 @@ def test_the_denominator_is_of_the_format_that_is_multiplied_in():
     assert rates == {"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12}
     h100 = DeviceSeen(index=0, name="NVIDIA H100 80GB HBM3", vendor="nvidia")
     assert a_run(h100, "float8").claims["peak"].value == 1979e12
+
+
+def test_a_share_above_one_cannot_be_told():
+    """The job did 128 TFLOP/s a rank, a probe on a busy machine 100."""
+    run = a_run(UNKNOWN, "float32", matmul=100e12)
+    terminal, text, page = shown(run)
+    assert "cannot tell of matmul rate (the probe reached less than the job)" in " ".join(terminal.split())
+    assert "the probe reached less than the job" in text
+    assert "the probe reached less than the job" in page
+    said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
+    assert "matmul_share" not in said
+    assert said["no_matmul_share"] == "the probe reached less than the job"
+
+
+def a_profiled_run(timed_ms, profiled_ms):
+    job = Job(model=MODEL, layout=Layout(), recipe=Recipe(seq_len=8, tokens_per_step=8))
+    samples = tuple(
+        Sample(
+            step=step, rank=0, repeat=step, wall_ns=wall * 1_000_000, tokens=8, loss=1.0, memory_bytes=1,
+            profiled=bool(step),
+        )
+        for step, wall in enumerate((timed_ms, profiled_ms))
+    )  # fmt: skip
+    took = profiled_ms * 1_000_000
+    entry = Entry(account=Account("compute", "matmul"), ns=took)
+    ledger = Ledger(wall_ns=took, entries=(entry,), scope=Scope(steps=("1",), ranks=(0,)))
+    run = Run(id="x", job=job, started="2026-01-01", state="complete", samples=samples, ledgers=(ledger,))
+    return msgspec.structs.replace(run, claims=claims.of_run(run, [], {}))
+
+
+def test_a_profilers_cost_that_cannot_be_told_is_not_nothing():
+    faster = a_profiled_run(timed_ms=1947, profiled_ms=997)
+    assert "profiler_cost" not in faster.claims
+    terminal = " ".join(shown(faster)[0].split())
+    assert "cannot tell profiler's cost (profiled steps were 950.0 ms faster)" in terminal
+    assert a_profiled_run(timed_ms=100, profiled_ms=120).claims["profiler_cost"].value == 20_000_000
+
+
+@pytest.mark.parametrize(("profiled", "apart"), [(74, True), (76, False), (124, False), (126, True)])
+def test_profiled_steps_unlike_the_timed_ones_are_told_apart(profiled, apart):
+    warned = f"The ledger is of profiled steps, which took {profiled}.0 ms; the timed ones took 100.0 ms."
+    assert view_of_run(a_profiled_run(100, profiled), draw=False).warnings == ((warned,) if apart else ())

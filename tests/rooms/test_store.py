@@ -298,7 +298,6 @@ def test_rows_are_newest_first_and_carry_the_figures(store: Store) -> None:
 
 def test_the_summary_takes_the_slowest_rank_of_measured_steps() -> None:
     claims = {
-        "profiler_cost": Claim(value=285, unit="ns", source="test", measured=True),
         "matmul_rate": Claim(value=1e9, unit="FLOP/s", source="test", measured=True),
         "model_flops": Claim(value=50, unit="FLOP", source="test"),
     }

@@ -117,7 +117,7 @@ def test_a_rank_writes_each_step_as_it_ends(folder):
     ]
     assert {sample.tokens for sample in samples} == {32}
     assert samples[1].loss == 0.5
-    assert said[1].startswith("step 1 loss 0.5000 ")
+    assert said[1].startswith("step 2 loss 0.5000 ")
     traces = list((folder / "traces").iterdir())
     assert [trace.name for trace in traces] == ["rank0.json.gz"], "and nothing half-written beside it"
     names = {event.get("name") for event in json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]}
@@ -128,7 +128,7 @@ def test_a_whole_run_alone(folder):
     command = [sys.executable, "-m", "trainyard.run.worker", str(folder)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, check=True)
-    assert done.stdout.splitlines()[0].startswith(b"step 0 loss 5.")
+    assert done.stdout.splitlines()[0].startswith(b"step 1 loss 5.")
     (facts,) = read_facts(folder)
     assert facts.digests.keys() == {"text", "weights_initial", "weights_final"}
     assert facts.digests["weights_initial"] != facts.digests["weights_final"]

@@ -12,7 +12,8 @@ import click
 def command(before: str, after: str, as_json: bool) -> None:
     """What changed from BEFORE to AFTER, account by account; the changes sum to the change in step time.
 
-    Each is a run (id prefix, tag or folder) or a trace path. Where the two did different work, it says so.
+    Each is a run (id prefix, tag or folder) or a trace path. Where the two did different work, or nothing tells whether
+    they did, it says so and calls nothing better or worse.
     """
     from trainyard.cli.named import find
     from trainyard.cli.output import console, print_json
@@ -22,7 +23,7 @@ def command(before: str, after: str, as_json: bool) -> None:
 
     a, b = find(before).side(), find(after).side()
     judged = comparable(a, b)
-    found = changes(a, b, judge=not judged.reasons)
+    found = changes(a, b, judge=judged.same_work)
     if as_json:
         print_json(as_plain(a, b, found, judged))
     else:

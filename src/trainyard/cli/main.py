@@ -82,14 +82,14 @@ def answer(args: list[str]) -> int:
         return 0
     except click.exceptions.Exit as end:
         return end.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted.", err=True)
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        _say(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
         return _INTERRUPTED
     except click.ClickException as error:
         error.show()
         return BadInput.exit_code
     except TrainyardError as error:
-        _say(error.says, error.next_step)
+        _say(f"error: {error.says}", error.next_step)
         return error.exit_code
     except BrokenPipeError:
         # The reader has gone: what is still buffered must not be written at exit either.
@@ -99,13 +99,13 @@ def answer(args: list[str]) -> int:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             traceback.print_exc()
         says = f"{type(error).__name__}: {error}".splitlines()[0]
-        _say(says, "This is a fault of trainyard: please report it. TRAINYARD_DEBUG=1 shows where.")
+        _say(f"error: {says}", "This is a fault of trainyard: please report it. TRAINYARD_DEBUG=1 shows where.")
         return _OURS
 
 
-def _say(error: str, next_step: str) -> None:
-    """The error and what to do now, to stderr; names out of files must not steer the terminal."""
-    text = f"error: {error}" + (f"\n       {next_step}" if next_step else "")
+def _say(what: str, next_step: str = "") -> None:
+    """What is wrong and what to do now, to stderr; names out of files must not steer the terminal."""
+    text = what + (f"\n       {next_step}" if next_step else "")
     click.echo("".join(char if char.isprintable() or char == "\n" else "�" for char in text), err=True)
 
 

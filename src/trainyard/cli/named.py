@@ -31,7 +31,11 @@ class Named(NamedTuple):
             return Side(self.name, self.measured.mean, self.measured.ledgers, events, self.run)
         if self.run is None or not self.run.ledgers:
             complete = self.run is not None and self.run.state == "complete"
-            why = "It was asked for no profile." if complete else "It ended before its profile was booked."
+            why = (
+                "It was asked for no profile, or too short for one."
+                if complete
+                else "It ended before its profile was booked."
+            )
             raise UnknownName(f"run {self.name} holds no ledger.", why)
         return Side(self.name, self.run.ledgers[-1], self.run.ledgers, (), self.run)
 

@@ -22,7 +22,7 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
 
     Without a job: every kind of parallelism, precision and recomputation, alone and together, on small models. With
     one: its own layout. Ranks are processes of this machine, of one thread each, also where the machine has fewer
-    cores. Exit code 1 when a mix is different, 2 when JOB.toml is refused.
+    cores. Exit code 1 when a mix is different, 2 when JOB.toml is refused, which --json says as a verdict too.
     """
     from trainyard import job as jobs
     from trainyard.cli.output import console, print_json, say
@@ -41,11 +41,11 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
     for one in compare(mixes, trial, steps):
         results.append(one)
         say(f"{one.mix}: {one.verdict}, {one.seconds:.1f} s")
-    if job and results[0].verdict == "refused":
-        raise BadJob(results[0].why)
     if as_json:
         print_json(results)
-    else:
+    if job and results[0].verdict == "refused":
+        raise BadJob(results[0].why)
+    if not as_json:
         print_table(table(results, steps), console())
     if any(one.verdict == "different" for one in results):
         raise click.exceptions.Exit(1)

@@ -23,6 +23,7 @@ from trainyard.ledger import Ledger
 from trainyard.report.build import view_of_run
 from trainyard.report.chaos import table as chaos_table
 from trainyard.report.terminal import print_table, print_view
+from trainyard.run import branch
 from trainyard.run.chaos import ordeal, plan
 from trainyard.run.harness import Progress, execute
 from trainyard.run.harness import resume as go_on
@@ -45,7 +46,7 @@ class Booking:
 
 @click.command()
 @click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1)
-@click.option("--resume", metavar="RUN", help="Go on with a stored run that did not end, instead of starting one.")
+@click.option("--resume", metavar="RUN", help="Go on with a stored run that did not end; with JOB.toml in a new run.")
 @click.option("--chaos", metavar="PLAN.toml", help="Make this plan's faults in the job, and score how it takes them.")
 @click.option("--against", metavar="RUN", help="Of --chaos: a stored run without faults to compare losses with.")
 @click.option("--tag", help="Give the run this name.")
@@ -77,28 +78,32 @@ def command(
 
     `--resume RUN` goes on with a run that was killed or failed, under its own id and with its own job, from its last
     good checkpoint ([checkpoint] in the job says how often one is saved); from its beginning where it has none.
+    `--resume RUN JOB.toml` is a new run of JOB.toml that begins with that checkpoint: layout, precision and whatever
+    else leaves a step what it was may differ.
 
     `--chaos PLAN.toml` runs the job twice, the second time with faults ([[fault]] kind, step, rank or node): killed,
     stopped, slow ranks, a full disk, a damaged checkpoint. It prints who was blamed for each, what it cost, and whether
     the losses are the same; the score is kept in the run's folder as chaos.json. Exit code 4 when the job was ended.
     """
-    if (resume is None) == (not what):
-        raise click.UsageError("Give a JOB.toml, a COMMAND after --, or --resume RUN: one of the three.")
-    if (chaos or against) and (not chaos or len(what) != 1):
+    if not what and resume is None:
+        raise click.UsageError("Give a JOB.toml, a COMMAND after --, or --resume RUN.")
+    if resume is not None and len(what) > 1:
+        raise click.UsageError("--resume takes no COMMAND: give RUN alone, or RUN and a JOB.toml.")
+    if (chaos or against) and (not chaos or len(what) != 1 or resume is not None):
         raise click.UsageError("--chaos is for a JOB.toml, and --against for --chaos.")
     store = Store(say=say)
     score: ordeal.Ordeal | None = None
     if tag:
         check_tag(tag)
     talk = (lambda _: None) if quiet else say
-    first = next(iter(what), "")
-    if resume is not None:
+    first, tag = next(iter(what), ""), tag or ""
+    if resume is not None and not what:
         book = Booking(store.load(resume).job.layout.only_axis)
         with _shown(quiet) as progress:
-            run = go_on(resume, store, book, progress, say=talk, port=port)
-    elif not chaos and (len(what) > 1 or (not first.endswith(".toml") and which(first))):
+            run = go_on(resume, store, book, progress, say=talk, port=port, tag=tag)
+    elif not chaos and resume is None and (len(what) > 1 or _is_command(first)):
         book = Booking("")
-        run = script.execute(what, store, book, Measure(warmup=3, steps=10, profiled=profile), talk)
+        run = script.execute(what, store, book, Measure(warmup=3, steps=10, repeats=1, profiled=profile), talk, tag)
     else:
         text = jobs.read(first)
         wanted = jobs.parse(text, first, Path(first).parent)
@@ -106,12 +111,12 @@ def command(
         book = Booking(wanted.layout.only_axis)
         with _shown(quiet) as progress:
             if faults:
-                score = ordeal.execute(wanted, text, faults, store, book, progress, talk, port, against)
+                score = ordeal.execute(wanted, text, faults, store, book, progress, talk, port, against, tag)
                 run = score.run
+            elif resume is not None:
+                run = branch.execute(resume, wanted, text, store, book, progress, talk, port, tag)
             else:
-                run = execute(wanted, text, store, book, progress, say=talk, port=port)
-    if tag:
-        store.tag(run.id, tag)
+                run = execute(wanted, text, store, book, progress, say=talk, port=port, tag=tag)
     if as_json:
         notes = book.measured.notes if book.measured else ()
         keys = ("rows", "strays", "against")
@@ -125,6 +130,11 @@ def command(
     if score:
         print_table(chaos_table(score.rows, score.strays), console())
     _raise(score)
+
+
+def _is_command(word: str) -> bool:
+    """Of one that stands alone: a job file may have any name, but one that is not there ends in .toml."""
+    return not word.endswith(".toml") and (which(word) is not None or not Path(word).exists())
 
 
 def _raise(score: ordeal.Ordeal | None) -> None:

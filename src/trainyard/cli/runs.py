@@ -112,7 +112,10 @@ def _provenance(run: Run) -> list[tuple[str, str]]:
         ("digests", made.digests),
     )
     rows = [(name, ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in tables]
-    return [(name, said) for name, said in [("devices", devices), *rows, ("text", made.text)] if said]
+    begun = f"the checkpoint of run {run.origin.run} after step {run.origin.step + 1}" if run.origin else ""
+    return [
+        (name, said) for name, said in [("begun with", begun), ("devices", devices), *rows, ("text", made.text)] if said
+    ]
 
 
 @command.command()
@@ -137,7 +140,7 @@ def untag(store: Store, name: str, as_json: bool) -> None:
 @command.command()
 @click.argument("run")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The safetensors file to write.")
-@click.option("--step", type=click.IntRange(min=0), help="Of this step's checkpoint, not the last good one.")
+@click.option("--step", type=click.IntRange(min=1), help="Of the checkpoint after this step, not of the last good one.")
 @_as_json
 @click.pass_obj
 def export_weights(store: Store, run: str, out: Path, step: int | None, as_json: bool) -> None:
@@ -145,13 +148,13 @@ def export_weights(store: Store, run: str, out: Path, step: int | None, as_json:
     from trainyard.train.checkpoint.export import export
 
     folder = store.find(run)
-    done = export(folder, out, step)
+    done = export(folder, out, None if step is None else step - 1)
     for rejected in done.rejected:
         say(rejected)
     if as_json:
         print_json({"run": folder.name, "out": str(out), **done._asdict()})
     else:
-        say(f"{out}: {done.tensors} tensors, {units.show_size(done.bytes)}, as they were after step {done.step}.")
+        say(f"{out}: {done.tensors} tensors, {units.show_size(done.bytes)}, as they were after step {done.step + 1}.")
 
 
 @command.command()

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trainyard.compare.side import Side, likeness, operations
-from trainyard.record import Run
+import msgspec
 
-# The same inference on two vendors' devices shares 91 % of its ops, one job with two data loaders 86 %;
-# two unlike jobs of the public traces at most 45 %.
-_SAME_WORK = 0.7
+from trainyard.compare.side import Side
+from trainyard.compare.work import command, compare_work
+from trainyard.job import SCRIPT
+from trainyard.record import Run
 
 
 class Comparability(NamedTuple):
-    """`reasons` why the two cannot be compared (none: they can), `caveats` to print beside the difference."""
+    """`reasons` why the two cannot be compared (none: they can), `doubts` why it cannot be told whether they did the
+    same, `unsure` why it cannot be told which step is faster, `caveats` to print beside the difference."""
 
     reasons: tuple[str, ...]
     caveats: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
+    unsure: str = ""
+
+    @property
+    def same_work(self) -> bool:
+        """Whether an account may be called better or worse."""
+        return not self.reasons and not self.doubts
 
 
 def comparable(a: Side, b: Side) -> Comparability:
@@ -24,7 +32,8 @@ def comparable(a: Side, b: Side) -> Comparability:
     caveats: list[str] = []
     if a.world != b.world:
         reasons.append(f"{a.name} is of {a.world} ranks, {b.name} of {b.world}: each rank's share of the work differs.")
-    _compare_work(a, b, reasons)
+    work = compare_work(a, b)
+    reasons.extend(work.reasons)
     if a.device != b.device:
         caveats.append(f"Different devices: {a.device or 'unnamed'} against {b.device or 'unnamed'}.")
     if a.mean.basis != b.mean.basis:
@@ -39,30 +48,22 @@ def comparable(a: Side, b: Side) -> Comparability:
         f"{side.name} has no full step: its figures are of a partial one." for side in (a, b) if side.mean.scope.partial
     )
     if a.run and b.run:
+        if SCRIPT in (a.run.job.workload, b.run.job.workload) and command(a.run) != command(b.run) and not work.doubts:
+            caveats.append(f"Command: {command(a.run)} against {command(b.run)}.")
         caveats.extend(_provenance(a.run, b.run))
-    return Comparability(tuple(reasons), tuple(caveats))
+    return Comparability(tuple(reasons), tuple(caveats), work.doubts, _opposed(a, b))
 
 
-def _compare_work(a: Side, b: Side, reasons: list[str]) -> None:
-    if a.run and b.run:
-        one, other = a.run.job, b.run.job
-        for what, before, after in (
-            ("models", one.model, other.model),
-            ("sequence lengths", one.recipe.seq_len, other.recipe.seq_len),
-            ("tokens a step", one.recipe.tokens_per_step, other.recipe.tokens_per_step),
-        ):
-            if before != after:
-                reasons.append(f"Different {what}: {before} against {after}.")
-    elif a.events and b.events:
-        alike = likeness(operations(a.events), operations(b.events))
-        marked = all(events.marks for side in (a, b) for events in side.events)
-        if alike < _SAME_WORK and marked:
-            reasons.append(f"The steps do different work: {100 * alike:.0f} % of their framework ops agree.")
-        elif alike < _SAME_WORK:
-            reasons.append(
-                f"Not both have step marks, and the recordings hold different work: {100 * alike:.0f} % of their "
-                "framework ops agree. They may be of different length."
-            )
+def _opposed(a: Side, b: Side) -> str:
+    """Why the timed steps and the profiled ones, of which the accounts are, do not say the same; else empty."""
+    timed, profiled = b.timed_ns - a.timed_ns, b.mean.wall_ns - a.mean.wall_ns
+    if not (a.timed_ns and b.timed_ns and a.mean.wall_ns) or timed * profiled >= 0:
+        return ""
+    return (
+        f"The timed step is {100 * timed / a.timed_ns:+.1f} %, the profiled step "
+        f"{100 * profiled / a.mean.wall_ns:+.1f} %: the steps of one run vary by more than the runs differ. "
+        "Measure both again, on an idle machine and with more steps."
+    )
 
 
 def _ranks(side: Side) -> str:
@@ -71,14 +72,20 @@ def _ranks(side: Side) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
 
 
+_WORK = {"seq_len", "tokens_per_step"}
+"""Keys of a recipe that are reasons, not caveats."""
+
+
 def _provenance(before: Run, after: Run) -> list[str]:
     """What else differs between two runs, a line each."""
     one, other = before.provenance, after.provenance
     said: list[str] = []
     if before.job.layout != after.job.layout:
         said.append(f"Layout: {before.job.layout} against {after.job.layout}.")
-    if before.job.recipe.dtype != after.job.recipe.dtype:
-        said.append(f"Precision: {before.job.recipe.dtype} against {after.job.recipe.dtype}.")
+    was, now = msgspec.to_builtins(before.job.recipe), msgspec.to_builtins(after.job.recipe)
+    for key in was:
+        if key not in _WORK and was[key] != now[key]:
+            said.append(f"Recipe {key}: {was[key]} against {now[key]}.")
     for what, was, now in (
         ("Code", one.code, other.code),
         ("Torch", one.torch_build, other.torch_build),

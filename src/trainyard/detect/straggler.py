@@ -3,7 +3,7 @@
 What it does: finds the rank that most of the waiting in collectives is for, in most steps, and says in which account
 it differs from the others. The cost is what each of the others waits for it.
 Why it matters: every rank pays for the slowest; the late one itself often shows the shortest step.
-Example: in an 8-rank job rank 7 comes last to 5 of 8 collectives, and its own step is the shortest.
+Example: in an 8-rank job rank 7 comes last to 5 of its 8 collectives, and its own step is the shortest.
 Remedy: look at that rank's host, device clocks and share of the work.
 """
 
@@ -109,15 +109,9 @@ def _ranks(ledger: Ledger) -> int:
 
 
 def _last(late: int, events: Sequence[Booked]) -> str:
-    """How often it came last, as the rank saw it that waited for others most often."""
-    seen: list[tuple[int, int]] = []
-    for booked in events:
-        waits = booked.waits
-        in_collective = booked.keys(lambda account, _: account.kind == "straggler")
-        inside = in_collective[waits.key] & booked.full(waits.stop - 1)
-        seen.append((int(inside.sum()), int((waits.late[inside] == late).sum())))
-    of, last = max(seen)
-    return f"; last to {last} of {of} collectives that waited for somebody" if of else ""
+    """How often it came last."""
+    own = next((booked for booked in events if booked.events.rank == late), None)
+    return f"; last to {own.last} of the {own.met} collectives it was in" if own and own.met else ""
 
 
 def _differs(late: int, events: Sequence[Booked]) -> str:

@@ -39,7 +39,7 @@ def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[i
     if len(stopped) == 1:
         return stopped[0], "its process is stopped (state T)"
     if (odd := _odd(ranks)) is not None:
-        return odd.rank, f"it stands in step {odd.begun} after {odd.done} steps, its peers do not"
+        return odd.rank, f"it stands in step {odd.begun + 1} after {odd.done} steps of its own, its peers do not"
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
     if len(silent) == 1 < len(ranks):
         return silent[0], "it does not answer a signal"

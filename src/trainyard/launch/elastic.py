@@ -9,14 +9,12 @@ with it.
 
 from __future__ import annotations
 
-import importlib
 import multiprocessing
 import os
 import secrets
 import signal
 import sys
 import time
-from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -41,10 +39,12 @@ from torch.distributed.elastic.rendezvous import (
 
 from trainyard.launch import rank, talk
 from trainyard.launch.failure import tail
+from trainyard.launch.nursery import load
 from trainyard.launch.orphan import die_with_parent
 from trainyard.launch.pulse import Board
 from trainyard.launch.spec import Spec
 from trainyard.launch.talk import Member, Plan, RankSays, Says
+from trainyard.launch.title import entitle
 
 _TURN_S = 0.05
 _PATIENCE = timedelta(seconds=20)
@@ -240,6 +240,7 @@ def _process(pid: int) -> tuple[str, int]:
 def main(path: Path, node: int, parent: int | None) -> int:
     if parent is not None:
         die_with_parent(parent, signal.SIGKILL)
+    entitle(f"agent{node}")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
     # One size for all nodes: their ranks follow from their places, and none waits for another's word.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
@@ -260,9 +261,7 @@ def main(path: Path, node: int, parent: int | None) -> int:
 
 def alone(path: Path, node: int, parent: int | None) -> int:
     """An agent that no supervisor of this machine forked."""
-    for name in msgspec.json.decode(path.read_bytes(), type=Spec).preload:
-        with suppress(ImportError):  # the rank will say what it lacks
-            importlib.import_module(name)
+    load(msgspec.json.decode(path.read_bytes(), type=Spec))
     return main(path, node, parent)
 
 

@@ -53,7 +53,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def next_step(self) -> str:
         if self.kind == "preempted":
-            return "Its checkpoints stand in the run's folder."
+            return ""
         if self.exit_code == -signal.SIGKILL:
             return "Without a kill of yours this is the kernel running out of memory: lower microbatch or seq_len."
         return "The whole of what each rank wrote stands in the run folder's logs."

@@ -23,9 +23,11 @@ SUPERVISOR = "supervisor"
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`at`, `noticed`: ns since the epoch; `at` is the end of what took `ns`, and of a fault its own moment.
 
-    `started`: the job's life began. `launched`: processes of an attempt are about to be started on `nodes` nodes.
-    `fault`: of a `kind` in words.FAULTS, with who is blamed. `loaded`, `saved`: a checkpoint came in or went out, and
-    training stood still for `ns`. `ended`: no process is left.
+    `started`: the job's life began. `launched`: processes of an attempt are about to be started on `nodes` nodes;
+    `says`: which have come or gone.
+    `fault`: of a `kind` in words.FAULTS, with who is blamed. `loaded`: training goes on with `step`, from a checkpoint
+    that took `ns` to read; with 0 where none of those that are there was good. `saved`: one went out, and training
+    stood still for `ns`. `ended`: no process is left.
     """
 
     what: Literal["started", "launched", "fault", "loaded", "saved", "ended"]
@@ -58,7 +60,7 @@ class Diary:
         os.write(self._file, msgspec.json.encode(event) + b"\n")
 
     def loaded(self, ns: int, step: int) -> None:
-        """Training goes on with `step`, from a checkpoint that took `ns` to read."""
+        """Training goes on with `step` after `ns` of reading."""
         self.add(Event(what="loaded", at=time.time_ns(), attempt=self.attempt, ns=ns, step=step))
 
     def saved(self, ns: int, step: int) -> None:
@@ -79,8 +81,33 @@ def read(folder: Path) -> list[Event]:
     return sorted(found, key=lambda event: event.noticed or event.at)
 
 
+class Following:
+    """The events that are added to a run's life from now on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / PART
+        self._read = {path: path.stat().st_size for path in self._folder.glob("*.jsonl")}
+
+    def new(self) -> list[Event]:
+        """Since this was asked last; half a line waits for its rest."""
+        found: list[Event] = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            at = self._read.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(at)
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._read[path] = at + len(whole)
+            found += _events(whole)
+        return sorted(found, key=lambda event: event.noticed or event.at)
+
+
 def _lines(path: Path) -> Iterable[Event]:
-    for line in path.read_bytes().splitlines():
+    return _events(path.read_bytes())
+
+
+def _events(data: bytes) -> Iterable[Event]:
+    for line in data.splitlines():
         try:
             yield msgspec.json.decode(line, type=Event)
         except (msgspec.MsgspecError, ValueError):  # a full disk tears a line

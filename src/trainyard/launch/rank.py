@@ -22,6 +22,7 @@ from trainyard.launch import pulse
 from trainyard.launch.orphan import die_with_parent
 from trainyard.launch.pulse import Pulse
 from trainyard.launch.spec import LEFT
+from trainyard.launch.title import entitle
 
 
 def main(logs: Path, parent: int, environment: Mapping[str, str], own: Pulse, module: str, args: Sequence[str]) -> None:
@@ -29,6 +30,7 @@ def main(logs: Path, parent: int, environment: Mapping[str, str], own: Pulse, mo
     die_with_parent(parent, signal.SIGKILL)
     os.environ.update(environment)
     name = f"rank{os.environ['RANK']}"
+    entitle(name)
     signal.signal(signal.SIGTERM, _pass)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     for stream, end in ((sys.stdout, "out"), (sys.stderr, "err")):

@@ -137,12 +137,18 @@ class Supervision:
             getattr(self, f"_{self._state}")(now)
 
     def notice(self, now: Now) -> None:
-        """The job is asked to save and leave."""
+        """The job is asked to save and leave; at once while there is nothing to save."""
         self._asked = "notice"
-        if self._state == "run":
-            self._ask_to_leave()
-        elif self._state == "gather":
+        if self._state == "gather" or (self._state == "run" and self._unbegun()):
             self._end(now, LEFT, self._preempted(now))
+        elif self._state == "run":
+            self._ask_to_leave()
+
+    def _unbegun(self) -> bool:
+        """A rank still starts: no step of the generation has ended, since a step takes all of them."""
+        ranks = self.ranks()
+        whole = len(ranks) == len(self.plan.members) * self.spec.ranks_each
+        return not whole or any(rank.begun < 0 for rank in ranks)
 
     def abort(self, now: Now, says: str) -> None:
         """The job cannot go on, whatever its ranks do."""
@@ -159,8 +165,10 @@ class Supervision:
 
     def _launch(self, now: Now, members: list[Member]) -> None:
         generation = self.plan.generation + 1
+        before = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
+        says = _moved(before, {member.node for member in members})
         self._tell("run", generation=generation, members=tuple(members), port=self._port())
-        self.events.append(Event(what="launched", at=now.epoch, attempt=generation, nodes=len(members)))
+        self.events.append(Event(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=says))
         self._state, self._moved, self._slowness, self._asked = "run", {}, blame.Slowness(), ""
 
     def _run(self, now: Now) -> None:
@@ -214,9 +222,13 @@ class Supervision:
 
     def _preempted(self, now: Now) -> Failure:
         ranks = self.ranks()
-        step = max((rank.begun for rank in ranks), default=0)
-        saved = bool(ranks) and all(rank.exit_code == LEFT for rank in ranks)
-        says = f"asked to leave, it saved and left before step {step}" if saved else "asked to leave, it was ended"
+        step = max((rank.begun for rank in ranks), default=-1)  # it stands before this one, counted from 0
+        if step < 0:
+            says = "asked to leave, it was ended before it took a step"
+        elif any(rank.exit_code != LEFT for rank in ranks):
+            says = "asked to leave, it was ended"
+        else:
+            says = f"asked to leave, it left after step {step}" if step else "asked to leave, it left before any step"
         self._record(now, "preempted", now.epoch, -1, says)
         return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=says, kind="preempted")
 
@@ -296,10 +308,9 @@ class Supervision:
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         says = f"node {node} is gone, and its ranks with it"
-        if heard.says.life == life:
+        if heard.says.life == life and not heard.dead:  # of one that is dead, another is on its way
             self.lost.add(node)
-            if not heard.dead:
-                says += f": its agent has been silent for {SILENT_S:g} s"
+            says += f": its agent has been silent for {SILENT_S:g} s"
         failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says, kind="agent_death")
         self._fault(now, "agent_death", self._last[life].epoch, failure, node)
 
@@ -350,3 +361,13 @@ class Supervision:
 
     def _tell(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
         self.plan = replace(self.plan, serial=self.plan.serial + 1, do=do, **changed)
+
+
+def _moved(before: set[int], after: set[int]) -> str:
+    """`node 1 joins`, `without nodes 2, 3`; empty where they are the same."""
+
+    def named(nodes: set[int]) -> str:
+        return f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}"
+
+    joins = [f"{named(after - before)} join{'s' * (len(after - before) == 1)}"] if after - before else []
+    return ", ".join([*joins, *([f"without {named(before - after)}"] if before - after else [])])

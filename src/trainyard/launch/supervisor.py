@@ -9,7 +9,6 @@ says what; 75 the job was asked to leave and did.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import signal
@@ -17,22 +16,21 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
 
 from trainyard.launch import life, talk
 from trainyard.launch.failure import Failure, tail, write
-from trainyard.launch.life import SUPERVISOR, Diary
-from trainyard.launch.nursery import Nursery
+from trainyard.launch.life import SUPERVISOR, Diary, Event
+from trainyard.launch.nursery import Nursery, agent, load
 from trainyard.launch.orphan import die_with_parent
-from trainyard.launch.spec import FILE, Spec
+from trainyard.launch.spec import FILE, LEFT, Spec
 from trainyard.launch.supervision import Now, Supervision
+from trainyard.launch.title import entitle
 
 _TURN_S = 0.05
 _PARTING_S = 3.0
@@ -103,16 +101,28 @@ def attempts(folder: Path) -> int:
     return max((event.attempt + 1 for event in life.read(folder) if event.what == "launched"), default=0)
 
 
+class _AskedEarly(BaseException):
+    """To leave, before anything was started that would have to be left in order."""
+
+
 def main(path: Path, parent: int) -> int:
     die_with_parent(parent, signal.SIGKILL)
-    asked: list[int] = []
+    entitle("supervisor")
+    spec, began = msgspec.json.decode(path.read_bytes(), type=Spec), now()
+    try:
+        return _supervise(path, spec, began)
+    except _AskedEarly:
+        return _left(path.parent, spec, began)
 
-    def note(sign: int, _: FrameType | None) -> None:
-        asked.append(sign)
 
-    signal.signal(signal.SIGTERM, note)  # importing takes seconds, and the notice may come in them
-    spec = msgspec.json.decode(path.read_bytes(), type=Spec)
-    folder = path.parent
+def _supervise(path: Path, spec: Spec, began: Now) -> int:
+    folder, asked = path.parent, list[int]()
+
+    def leave(sign: int, _: object) -> NoReturn:
+        asked.append(sign)  # should what is being imported swallow the exception
+        raise _AskedEarly
+
+    signal.signal(signal.SIGTERM, leave)  # importing takes seconds, and the notice may come in them
     (folder / "logs").mkdir(exist_ok=True)
     try:
         listening = listen(spec.host, spec.port)
@@ -124,26 +134,37 @@ def main(path: Path, parent: int) -> int:
     met = folder / f".{FILE}.met"
     met.write_bytes(msgspec.json.encode(spec))
     met.replace(path)
-    began = now()
-    for name in spec.preload:
-        with suppress(ImportError):  # the rank will say what it lacks
-            importlib.import_module(name)
-    from trainyard.launch import elastic
+    load(spec)
+    signal.signal(signal.SIGTERM, lambda sign, _: asked.append(sign))
 
-    def agent(node: int, nursery: int) -> int:
+    def run(node: int, nursery: int) -> int:
         listening.close()
-        log = os.open(folder / "logs" / f"agent{node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        return elastic.main(path, node, nursery)
+        return agent(path, node, nursery)
 
-    nursery = Nursery(agent)
+    nursery = Nursery(path, run)
     try:
         store = Store(spec.host, listening)
         job = Supervision(spec, began, store.for_ranks, lambda: stacks(folder / "logs"), attempts(folder))
         return Keeper(job, store, nursery, folder).follow(asked)
     finally:
         nursery.end()
+
+
+def _left(folder: Path, spec: Spec, began: Now) -> int:
+    """Asked to leave before any process was started; the exit code."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
+    job.notice(now())
+    job.look(now())
+    _write_down(Diary(folder, SUPERVISOR), job.events)
+    if job.failure:
+        write(folder, job.failure)
+    return LEFT
+
+
+def _write_down(diary: Diary, events: list[Event]) -> None:
+    while events:
+        diary.add(events.pop(0))
 
 
 class Keeper:
@@ -175,8 +196,7 @@ class Keeper:
             for node in job.lost & set(self.own):
                 self.nursery.kill(node)
             job.lost.clear()
-            while job.events:
-                self.diary.add(job.events.pop(0))
+            _write_down(self.diary, job.events)
             if job.plan.serial == self._told:
                 time.sleep(_TURN_S)
         self._tell()

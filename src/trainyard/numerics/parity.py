@@ -18,6 +18,8 @@ TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 2e-3, "
 """Largest relative error allowed, of any step's loss or gradient norm, by the number format computed in: sums taken in
 another order differ by some units in the last place (2^-24, 2^-11, 2^-9, 2^-4), and a few steps let that grow."""
 
+_ITSELF = "one process, compared with itself: that shows nothing of a layout"
+
 Run = Callable[[Job, int], Trial]
 
 
@@ -29,10 +31,12 @@ class Mix(NamedTuple):
 
 
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
-    """A mix against one process. Errors are the largest relative ones over the steps; None where nothing ran."""
+    """A mix against one process. Errors are the largest relative ones over the steps; None where nothing ran. `dtype`:
+    the number format that both compute in."""
 
     mix: str
     ranks: int
+    dtype: str
     loss_error: float | None = None
     grad_norm_error: float | None = None
     tolerance: float
@@ -56,25 +60,36 @@ def compare(mixes: Iterable[Mix], run: Run, steps: int = STEPS) -> Iterator[Pari
     """One verdict a mix, as each is known. A job on one process is run once for all mixes that compare with it."""
     known: dict[bytes, Sequence[Outcome]] = {}
     for mix in mixes:
-        tolerance = TOLERANCE[mix.job.recipe.dtype]
-        ranks = mix.job.layout.ranks
         try:
             spread = run(mix.job, steps)
         except (BadJob, MissingLibrary) as error:
-            yield Parity(mix=mix.name, ranks=ranks, tolerance=tolerance, verdict="refused", why=str(error), seconds=0.0)
+            yield _without(mix, "refused", str(error))
             continue
         except RankDied as error:
-            why = str(error).strip().splitlines()[-1]
-            yield Parity(mix=mix.name, ranks=ranks, tolerance=tolerance, verdict="different", why=why, seconds=0.0)
+            yield _without(mix, "different", str(error).strip().splitlines()[-1])
             continue
         reference = alone(mix.job)
         key = msgspec.json.encode(reference)
         if key not in known:
             known[key] = run(reference, steps).outcomes
-        yield _judged(mix, spread, known[key], tolerance)
+        yield _judged(mix, spread, known[key], itself=reference == mix.job)
 
 
-def _judged(mix: Mix, spread: Trial, reference: Sequence[Outcome], tolerance: float) -> Parity:
+def _without(mix: Mix, verdict: Literal["different", "refused"], why: str) -> Parity:
+    recipe = mix.job.recipe
+    return Parity(
+        mix=mix.name,
+        ranks=mix.job.layout.ranks,
+        dtype=recipe.dtype,
+        tolerance=TOLERANCE.get(recipe.dtype, 0.0),
+        verdict=verdict,
+        why=why,
+        seconds=0.0,
+    )
+
+
+def _judged(mix: Mix, spread: Trial, reference: Sequence[Outcome], itself: bool) -> Parity:
+    tolerance = TOLERANCE[mix.job.recipe.dtype]
     loss = _largest([(one.loss, other.loss) for one, other in zip(spread.outcomes, reference)])
     norm = _largest([(one.grad_norm, other.grad_norm) for one, other in zip(spread.outcomes, reference)])
     equal = loss <= tolerance and norm <= tolerance
@@ -82,11 +97,12 @@ def _judged(mix: Mix, spread: Trial, reference: Sequence[Outcome], tolerance: fl
     return Parity(
         mix=mix.name,
         ranks=mix.job.layout.ranks,
+        dtype=mix.job.recipe.dtype,
         loss_error=loss,
         grad_norm_error=norm,
         tolerance=tolerance,
         verdict="equal" if equal else "different",
-        why="" if equal else f"{what} off by more than {tolerance:g}",
+        why=f"{what} off by more than {tolerance:g}" if not equal else _ITSELF if itself else "",
         seconds=round(spread.seconds, 2),
     )
 

@@ -22,7 +22,7 @@ from trainyard.job import Job
 from trainyard.launch.failure import tail
 from trainyard.launch.orphan import die_with_parent
 from trainyard.train.outcome import Outcome
-from trainyard.train.rules import device
+from trainyard.train.rules import device, memory
 
 _PRELOAD = [
     f"trainyard.train.{part}"
@@ -42,8 +42,10 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
 
     Raises `BadJob` for what cannot be trained, `RankDied` with the first rank's last words or after `patience_s`.
     """
-    plugins.load("workloads", job.workload).expect(job)
+    workload, host = plugins.load("workloads", job.workload), plugins.load("vendors", "cpu").devices()[0]
+    workload.expect(job)
     device.check(job.recipe, "cpu")
+    memory.check(job, workload.weights(job), host.memory_bytes, host.name, shared=True)
     began = time.monotonic()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)

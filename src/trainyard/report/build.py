@@ -14,14 +14,15 @@ from trainyard.detect.rules import findings
 from trainyard.detect.straggler import late_rank
 from trainyard.detect.wording import whole
 from trainyard.finding import Finding
-from trainyard.job import SCRIPT
+from trainyard.job import SCRIPT, Job, Recipe
 from trainyard.ledger import WINDOW, Ledger
 from trainyard.record import Run
 from trainyard.report.facts import of_life, tables
-from trainyard.report.figures import figures_of_run, ideal_ns
+from trainyard.report.figures import apart, figures_of_run, ideal_ns, unit_of
 from trainyard.report.lanes import timeline
 from trainyard.report.view import Figure, Heat, Row, View
 from trainyard.report.waterfall import SMALL, waterfall
+from trainyard.store.summary import summarise
 from trainyard.trace.measure import Measured
 from trainyard.trace.tables import Busy, top
 from trainyard.trace.verdicts import all_booked
@@ -49,10 +50,7 @@ def view_of_run(run: Run, measured: Measured | None = None, draw: bool = True) -
     """
     job = run.job
     device = run.provenance.devices[0].name if run.provenance.devices else "CPU"
-    subtitle = (
-        f"{job.name} · {job.layout.ranks} × {device} · {job.layout} · {job.recipe.dtype} · seq {job.recipe.seq_len}"
-        f" · {job.recipe.tokens_per_step:,} tokens a step"
-    )
+    subtitle = f"{job.name} · {job.layout.ranks} × {device} · {job.layout} · {_recipe(job)}"
     if job.workload == SCRIPT:
         subtitle = f"{job.sizes['command']} · {job.layout.ranks} × {device}"
     mean = measured.mean if measured else (run.ledgers[-1] if run.ledgers else None)
@@ -61,6 +59,28 @@ def view_of_run(run: Run, measured: Measured | None = None, draw: bool = True) -
         mean = Ledger(wall_ns=0, entries=(), source=run.id)
     view = _view(mean, ranks, run, measured, subtitle, (f"run {run.id}", run.state))
     return msgspec.structs.replace(view, timeline=timeline(measured)) if draw and measured else view
+
+
+def _recipe(job: Job) -> str:
+    """The number format and the batch; of the rest what is not the default."""
+    recipe, unit = job.recipe, unit_of(job)
+    said = [recipe.dtype, *([f"seq {recipe.seq_len}"] if unit == "tokens" else [])]
+    said.append(f"{recipe.tokens_per_step:,} {unit} a step")
+    if job.accumulate > 1:
+        said.append(f"{job.accumulate} micro-batches of {recipe.microbatch}")
+    for name, default in _SHOWN.items():
+        value = getattr(recipe, name)
+        if value != default:
+            said.append(name if value is True else f"{name} {value}")
+    return " · ".join(said)
+
+
+_SHOWN = {
+    field.name: field.default
+    for field in msgspec.structs.fields(Recipe)
+    if field.name in ("optimizer", "remat", "remat_every", "schedule", "offload", "compile")
+}
+"""Keys of a recipe that change how a step is computed, and their defaults."""
 
 
 def _ranks(here: int, world: int) -> str:
@@ -107,7 +127,7 @@ def _view(
             (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in mean.sorted_entries()
         ),
         warnings=_warnings(mean, run),
-        notes=measured.notes if measured else (),
+        notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
         generated=f"trainyard {__version__}",
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
     )
@@ -117,7 +137,7 @@ def _title(mean: Ledger, found: list[Finding], run: Run | None) -> str:
     if run and run.state != "complete":
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
     if run and not run.ledgers:
-        return f"Run {run.id} asked for no profile: its samples alone are here"
+        return f"Run {run.id} {_unprofiled(run)}: its samples alone are here"
     avoidable = [finding for finding in found if finding.rule != "coverage"]
     if avoidable and avoidable[0].severity == "high":
         return avoidable[0].says
@@ -125,6 +145,15 @@ def _title(mean: Ledger, found: list[Finding], run: Run | None) -> str:
         account, ns = max(mean.by_account().items(), key=lambda item: item[1])
         return f"Compute-bound: {account.label} takes {units.show_time(ns)} of {whole(mean)}"
     return avoidable[0].says if avoidable else f"No rule finds an avoidable cost in {whole(mean)}"
+
+
+def _unprofiled(run: Run) -> str:
+    """A script may end before the window begins; a step that was under way when it was first seen is not timed."""
+    measure = run.job.measure
+    if not measure.profiled:
+        return "asked for no profile"
+    took = len({sample.step for sample in run.samples})
+    return f"was too short for a profile, which takes {measure.in_all} timed steps; it had {took}"
 
 
 def _figures(mean: Ledger, run: Run | None) -> list[Figure]:
@@ -152,6 +181,13 @@ def _bars_note(mean: Ledger) -> str:
     spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""
     total = units.show_ns(mean.wall_ns)
     return f"every nanosecond accounted for: the rows add up to {total} ns; mean of {steps}, {ranks}{spread}"
+
+
+def _no_mfu(run: Run) -> list[str]:
+    """Why there is no MFU, where no other share of a rate would say it, and why no such share."""
+    summary = summarise(run)
+    said = [f"No MFU: {summary.no_mfu}."] if summary.no_mfu and not (summary.mfu or summary.matmul_share) else []
+    return [*said, *([f"No share of the matmul rate: {why}."] if (why := summary.no_matmul_share) else [])]
 
 
 def _heat(mean: Ledger, ranks: dict[int, Ledger]) -> Heat | None:
@@ -186,6 +222,8 @@ def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
     said: list[str] = []
     if run and run.state != "complete":
         said.append(f"The run is {run.state}: {words.STATES[run.state].means}")
+    if run and mean.wall_ns and (differ := apart(run, mean.wall_ns)):
+        said.append(differ)
     if mean.unrecognised_ns > UNEXPLAINED_LEAST * mean.wall_ns:
         share = units.show_share(mean.unrecognised_ns, mean.wall_ns)
         said.append(f"{share} of the step is unexplained or unrecognised ({units.show_time(mean.unrecognised_ns)}).")

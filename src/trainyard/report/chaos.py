@@ -17,13 +17,13 @@ def table(rows: Sequence[Row], strays: Sequence[Incident] = ()) -> Table:
         title="Chaos",
         notes=(
             f"{well} of {len(rows)} faults were got over, with the culprit named and the losses of the run without "
-            "faults. Each was made before the step named. In seconds: from the fault to its being noticed, from then "
-            "until all ranks trained again, and of training that was done again.",
+            "faults. Each was made after the step named (0: before the first). In seconds: from the fault to its being "
+            "noticed, from then until all ranks trained again, and of training that was done again.",
             *(f"Of no planned fault: {words.FAULTS[one.kind].label}: {one.says}" for one in strays),
         ),
         columns=(
             Column(head="fault"),
-            Column(head="step", digits=0),
+            Column(head="after step", digits=0),
             Column(head="found as", prose=True),
             Column(head="detect", digits=2),
             Column(head="restart", digits=2),

@@ -22,9 +22,9 @@ _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 def print_difference(
     before: Side, after: Side, changes: Sequence[Change], judged: Comparability, console: Console
 ) -> None:
-    console.print(Text(plain(_title(before, after, judged)), style="bold red" if judged.reasons else "bold"))
-    for reason in judged.reasons:
-        console.print(Text(f"because: {plain(reason)}", style="red"))
+    console.print(Text(plain(_title(before, after, judged)), style=f"bold {_tone(judged)}".strip()))
+    for reason in judged.reasons or _doubts(judged):
+        console.print(Text(f"because: {plain(reason)}", style=_tone(judged)))
     if before.timed_ns and after.timed_ns:
         change = after.mean.wall_ns - before.mean.wall_ns
         says = f"profiled step {_ms(change)} ms ({_percent(change, before.mean.wall_ns)}), account by account:"
@@ -44,10 +44,19 @@ def _title(before: Side, after: Side, judged: Comparability) -> str:
     timed = before.timed_ns and after.timed_ns
     was, now = (before.timed_ns, after.timed_ns) if timed else (before.mean.wall_ns, after.mean.wall_ns)
     step = "timed step" if timed else "step"
+    unsure = "cannot tell: " if _doubts(judged) else ""
     return (
-        f"{before.name} → {after.name}: {step} {units.show_time(was)} → {units.show_time(now)}, "
+        f"{before.name} → {after.name}: {unsure}{step} {units.show_time(was)} → {units.show_time(now)}, "
         f"{_ms(now - was)} ms ({_percent(now - was, was)})"
     )
+
+
+def _doubts(judged: Comparability) -> list[str]:
+    return [*judged.doubts, *([judged.unsure] if judged.unsure else [])]
+
+
+def _tone(judged: Comparability) -> str:
+    return "red" if judged.reasons else "yellow" if _doubts(judged) else ""
 
 
 def _table(before: Side, after: Side, changes: Sequence[Change], judged: Comparability) -> Table:
@@ -88,6 +97,7 @@ def as_plain(before: Side, after: Side, changes: Sequence[Change], judged: Compa
         "wall_change_ns": after.mean.wall_ns - before.mean.wall_ns,
         "comparable": not judged.reasons,
         "reasons": list(judged.reasons),
+        "doubts": _doubts(judged),
         "caveats": list(judged.caveats),
         "changes": [
             {

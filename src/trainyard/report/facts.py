@@ -26,8 +26,9 @@ def tables(measured: Measured) -> tuple[Table, ...]:
 
 
 def of_life(run: Run) -> tuple[Table, ...]:
-    """What went wrong while a job ran, and where its life went; nothing where all went well."""
-    return (incidents(run), goodput(run)) if run.incidents else ()
+    """What went wrong while a job ran, and where its life went; the latter of one that saved, too."""
+    wrong = (incidents(run),) if run.incidents else ()
+    return (*wrong, goodput(run)) if wrong or run.goodput.get("save") else ()
 
 
 def incidents(run: Run) -> Table:
@@ -36,14 +37,15 @@ def incidents(run: Run) -> Table:
         title="Incidents",
         notes=(
             "In seconds: from the fault to its being noticed, from then until all ranks trained again, and of training "
-            "that was done again. Resumed: the step that training went on with.",
+            "that was done again. Step: the last that had ended; resumed: the one after which training went on.",
         ),
         columns=_columns("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
         rows=tuple(
             (
                 words.FAULTS[one.kind].label,
                 one.says.splitlines()[0] if one.says else "",
-                *(None if number < 0 else number for number in (one.rank, one.node, one.step)),
+                *(None if number < 0 else number for number in (one.rank, one.node)),
+                None if one.step < 0 else one.step + 1,
                 one.detect_s,
                 one.restart_s,
                 one.lost_s,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from trainyard import units
+from trainyard import plugins, units
+from trainyard.job import Job
 from trainyard.record import Run
 from trainyard.report.view import Figure
 from trainyard.store.summary import summarise
+
+_APART = 0.25
+"""Of the step time: from here on profiled and timed steps are no longer of one kind."""
 
 
 def ideal_ns(run: Run) -> tuple[int, str] | None:
@@ -13,10 +17,17 @@ def ideal_ns(run: Run) -> tuple[int, str] | None:
     flops = run.claims.get("matmul_flops")
     for claim, says in (("peak", "at peak"), ("matmul_rate", "at the matmul rate measured here")):
         rate = run.claims[claim].value if claim in run.claims else 0.0
+        if claim == "matmul_rate" and summarise(run).no_matmul_share:
+            continue
         if flops and rate:
             counted = units.show_rate(flops.value, "FLOP")
             return int(flops.value / rate * 1e9), f"{counted} a rank {says}, {units.show_rate(rate, 'FLOP/s')}"
     return None
+
+
+def unit_of(job: Job) -> str:
+    """What `tokens_per_step` counts, as the workload calls it; tokens of one that is not installed here."""
+    return plugins.load("workloads", job.workload).unit if job.workload in plugins.names("workloads") else "tokens"
 
 
 def figures_of_run(run: Run) -> list[Figure]:
@@ -34,23 +45,36 @@ def figures_of_run(run: Run) -> list[Figure]:
             )
         )
         if summary.tokens_per_s:
-            made.append(_figure("throughput", units.show_rate(summary.tokens_per_s, " tok/s"), "Tokens of all ranks."))
+            unit = unit_of(run.job)
+            rate = units.show_rate(summary.tokens_per_s, " tok/s" if unit == "tokens" else f" {unit}/s")
+            made.append(_figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
     made += shares_of_run(run)
     if summary.memory_bytes:
         made.append(_figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
     if summary.profiler_ns is not None and summary.step_ns:
-        made.append(
-            _figure(
-                "profiler's cost",
-                units.show_share(summary.profiler_ns, summary.step_ns),
-                "How much longer the median profiled step took than the median unprofiled one.",
-                f"{units.show_time(summary.profiler_ns)} a step",
-            )
-        )
+        made.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
     if summary.loss_first is not None and summary.loss_last is not None:
         change = f"from {summary.loss_first:.3f}"
-        made.append(Figure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means="Nats a token."))
+        means = "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
+        made.append(Figure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means=means))
     return made
+
+
+def _profilers_cost(ns: int, step_ns: int) -> Figure:
+    label, means = "profiler's cost", "How much longer the median profiled step took than the median unprofiled one."
+    if ns < 0:
+        faster = f"profiled steps were {units.show_time(-ns)} faster"
+        return Figure(label=label, value="cannot tell", change=faster, means=means)
+    return _figure(label, units.show_share(ns, step_ns), means, f"{units.show_time(ns)} a step")
+
+
+def apart(run: Run, wall_ns: int) -> str:
+    """A warning where the ledger's steps, which were profiled, took much longer or less than the timed ones."""
+    step_ns = summarise(run).step_ns
+    if not step_ns or abs(wall_ns - step_ns) <= _APART * step_ns:
+        return ""
+    took, timed = units.show_time(wall_ns), units.show_time(step_ns)
+    return f"The ledger is of profiled steps, which took {took}; the timed ones took {timed}."
 
 
 def shares_of_run(run: Run) -> list[Figure]:
@@ -74,6 +98,10 @@ def shares_of_run(run: Run) -> list[Figure]:
                 ),
             )
         )
+    if summary.no_matmul_share:
+        rate = units.show_rate(run.claims["matmul_rate"].value, "FLOP/s")
+        means = f"Matrix products alone reached {rate} a rank before the run, the steps more: it was busy then."
+        made.append(Figure(label="of matmul rate", value="cannot tell", change=summary.no_matmul_share, means=means))
     return made
 
 

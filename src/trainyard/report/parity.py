@@ -16,12 +16,14 @@ def table(results: Sequence[Parity], steps: int) -> Table:
         title="Parity with one process",
         notes=(
             f"{said}, over {steps} steps. Errors are the largest relative ones of any step, of the loss and of the "
-            "global gradient norm.",
+            "global gradient norm. The reference is one process that computes in the same number format, the same "
+            "micro-batches one after the other, nothing computed again, compiled or offloaded.",
             *(f"{one.mix}: {one.verdict}: {one.why}" for one in results if one.why),
         ),
         columns=(
             Column(head="mix"),
             Column(head="ranks", digits=0),
+            Column(head="format"),
             Column(head="loss error"),
             Column(head="norm error"),
             Column(head="tolerance"),
@@ -32,6 +34,7 @@ def table(results: Sequence[Parity], steps: int) -> Table:
             (
                 one.mix,
                 one.ranks,
+                one.dtype,
                 shown(one.loss_error),
                 shown(one.grad_norm_error),
                 f"{one.tolerance:g}",

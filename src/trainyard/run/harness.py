@@ -22,17 +22,19 @@ from trainyard import plugins
 from trainyard.errors import BadInput, EnvironmentFailed, Preempted, RankDied, TrainyardError
 from trainyard.job import SCRIPT, Job
 from trainyard.launch import life
+from trainyard.launch.failure import Failure
 from trainyard.launch.local import Local
 from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
-from trainyard.record import DeviceSeen, Run, Sample
-from trainyard.run import claims, provenance, recovery
+from trainyard.record import DeviceSeen, Origin, Run, Sample
+from trainyard.run import claims, onward, provenance, recovery
 from trainyard.run.facts import read_facts
+from trainyard.run.news import News
 from trainyard.store.disk import write_whole
 from trainyard.store.folder import decode_sample, rank_files, read_samples
 from trainyard.store.store import Store, new_id, now
 from trainyard.train import text
-from trainyard.train.rules import device
+from trainyard.train.rules import device, memory
 from trainyard.units import show_time
 
 WORKER = "trainyard.run.worker"
@@ -64,11 +66,14 @@ def execute(
     devices: Sequence[DeviceSeen] | None = None,
     worker: str = WORKER,
     begun: Callable[[Path], object] = lambda _: None,
+    tag: str = "",
+    origin: Origin | None = None,
 ) -> Run:
     """Runs `job` on this machine and returns the stored run.
 
     `devices`: take these instead of asking the vendors. `worker`: the module that each rank runs. `begun`: is given the
-    run's folder, before anything is started in it.
+    run's folder, before anything is started in it. `tag`: names the run as soon as it has started. `origin`: where the
+    checkpoint comes from that `begun` puts there.
     Raises `BadJob` for what does not fit or cannot be trained, `UnknownName` for its workload, `PortInUse` and
     `MissingLibrary`, all before anything starts, and `RankDied` after storing what was measured until then.
     What goes wrong while it runs is got over as `job.recovery` says, and stands in the run's `incidents`; a job that is
@@ -78,20 +83,24 @@ def execute(
     vendors = plugins.load_all("vendors")
     seen = tuple(devices) if devices is not None else find_devices(vendors)
     _check(job, seen)
+    for notice in device.notices(job.recipe, seen[0].vendor):
+        say(notice)
     ranks_get = environment(job.layout.ranks, vendors)
     launcher = _launcher(job, port, ranks_get, worker)
-    run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, ranks_get))
+    about = provenance.gather(seen, vendors, ranks_get)
+    run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=about)
     files = launcher.render(job, [worker, str(store.runs / run.id), seen[0].vendor])
     folder = store.begin(run, jobs.complete(job_text, job))
-    begun(folder)
     with alone(folder):
         try:
+            begun(folder)
+            news = News(folder, job)
             started = _start(launcher, folder, files)
         except TrainyardError:
             store.delete(run.id)  # what never started is no run
             raise
         say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say)
+        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say, news, tag)
 
 
 def resume(
@@ -103,9 +112,10 @@ def resume(
     port: int | None = None,
     devices: Sequence[DeviceSeen] | None = None,
     worker: str = WORKER,
+    tag: str = "",
 ) -> Run:
     """Goes on with a stored run that did not end, in its own folder and under its own id, from its last good
-    checkpoint; from its beginning where it has none. Its job is the one it has.
+    checkpoint; from its beginning where it has none. Its job is the one it has. `tag`: another name for it.
 
     Raises `BadInput` for a run that is complete or of a script, `EnvironmentFailed` for one that is still going, and as
     `execute`.
@@ -133,18 +143,22 @@ def resume(
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
         told = log.stat().st_size if log.exists() else 0
+        news = News(folder, run.job)
         started = _start(launcher, folder, files)
-        say(f"run {run.id} goes on: {run.job.layout.ranks} x {seen[0].name}, in {folder}")
-        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say, told)
+        ranks = f"{run.job.layout.ranks} x {seen[0].name}"
+        say(f"run {run.id}, {onward.where(onward.saved(folder), run.job)}: {ranks}, in {folder}")
+        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say, news, tag, told)
 
 
 def _check(job: Job, seen: Sequence[DeviceSeen]) -> None:
     """Raises `BadJob` where these devices do not hold the job or nobody can train it."""
     job.check_fits(capacity(seen), f"this machine ({seen[0].name})")
-    plugins.load("workloads", job.workload).expect(job)  # refuses what it cannot train
+    workload = plugins.load("workloads", job.workload)
+    workload.expect(job)  # refuses what it cannot train
     if job.model is not None:  # any other workload has data of its own
         text.check(job.recipe)
     device.check(job.recipe, seen[0].vendor)
+    memory.check(job, workload.weights(job), seen[0].memory_bytes, seen[0].name, shared=seen[0].vendor == "cpu")
 
 
 def _launcher(job: Job, port: int | None, ranks_get: Mapping[str, str], worker: str) -> Local:
@@ -180,35 +194,65 @@ def _see_through(
     book: Book,
     progress: Callable[[Progress], None],
     say: Callable[[str], None],
+    news: News,
+    tag: str,
     told: int = 0,
 ) -> Run:
     """Until the ranks have ended; the stored run. `told`: bytes of rank 0's samples that are old news."""
     try:
-        with _passing_on(launcher, started):
-            _follow(launcher, started, folder, run.job, progress, told)
-    finally:
-        launcher.cancel(started)  # nothing is left to end, unless we were interrupted
-    if launcher.status(started) != "ended":
-        failure, kept = launcher.failure(started), measured(run, folder, vendors)
-        store.finish(failed(kept, failure.says))
-        if failure.kind == "preempted":
-            raise Preempted(failure.says, f"{failure.next_step} What was measured is kept as run {run.id}.")
-        until = _last_step(kept, failure.rank)
-        raise RankDied(failure.says, f"{failure.next_step} {until}What was measured is kept as run {run.id}.")
-    return booked(measured(run, folder, vendors), folder, store, book, say)
+        try:
+            with _passing_on(launcher, started) as asked:
+                if tag:
+                    store.tag(run.id, tag)
+                _follow(launcher, started, folder, run.job, progress, told, lambda: _say_news(news, asked, say))
+        finally:
+            launcher.cancel(started)  # nothing is left to end, unless we were interrupted
+        if launcher.status(started) != "ended":
+            raise _ended_early(launcher.failure(started), measured(run, folder, vendors), folder, store)
+        return booked(measured(run, folder, vendors), folder, store, book, say)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note(f"run {run.id}: {onward.way(folder, run.job)}")
+        raise
+
+
+def _ended_early(failure: Failure, kept: Run, folder: Path, store: Store) -> TrainyardError:
+    """Stores what was measured; the error to raise, which says how to go on."""
+    store.finish(failed(kept, failure.says))
+    way, rest = onward.way(folder, kept.job), f"What was measured is kept as run {kept.id}."
+    if failure.kind == "preempted":
+        return Preempted(failure.says, f"{way} {rest}")
+    if not kept.job.recovery.restarts:
+        way += " With [recovery] restarts = N it does so by itself."
+    said = (failure.next_step, _last_step(kept, failure.rank), way, rest)
+    return RankDied(failure.says, " ".join(filter(None, said)))
 
 
 @contextmanager
-def _passing_on(launcher: Local, started: str) -> Iterator[None]:
-    """Inside, a SIGTERM asks the job to save and leave. Only the main thread can take signals."""
+def _passing_on(launcher: Local, started: str) -> Iterator[list[int]]:
+    """Inside, a SIGTERM asks the job to save and leave, and is added to the list. Only the main thread can take
+    signals."""
+    asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield asked
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: launcher.notice(started))
+
+    def pass_on(sign: int, _: object) -> None:
+        asked.append(sign)
+        launcher.notice(started)
+
+    before = signal.signal(signal.SIGTERM, pass_on)
     try:
-        yield
+        yield asked
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _say_news(news: News, asked: list[int], say: Callable[[str], None]) -> None:
+    if asked:
+        asked.clear()
+        say("asked to leave (SIGTERM): ranks that train end their step, save and leave")
+    for line in news.lines():
+        say(line)
 
 
 def find_devices(vendors: Mapping[str, Vendor]) -> tuple[DeviceSeen, ...]:
@@ -238,7 +282,13 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
 
 
 def _follow(
-    launcher: Local, started: str, folder: Path, job: Job, progress: Callable[[Progress], None], at: int
+    launcher: Local,
+    started: str,
+    folder: Path,
+    job: Job,
+    progress: Callable[[Progress], None],
+    at: int,
+    each_turn: Callable[[], object],
 ) -> None:
     """Until the launcher says that the job has ended or failed."""
     told = _appended(folder / "samples" / "rank0.jsonl", at)
@@ -248,6 +298,7 @@ def _follow(
         for sample in next(told):
             rate = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
             progress(Progress(sample.step + 1, job.measure.in_all, sample.loss, rate))
+        each_turn()
         if running:
             time.sleep(_POLL_S)
 
@@ -303,11 +354,10 @@ def booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str]
 
 def _last_step(run: Run, rank: int) -> str:
     own = [sample for sample in run.samples if sample.rank == rank]
-    return f"It ended step {own[-1].step}{_at_loss(own[-1])}. " if own else ""
-
-
-def _at_loss(sample: Sample) -> str:
-    return "" if sample.loss is None else f" at loss {sample.loss:.4f}"
+    if not own:
+        return ""
+    loss = "" if own[-1].loss is None else f", at loss {own[-1].loss:.4f}"
+    return f"Its last step was {own[-1].step + 1} of {run.job.measure.in_all}{loss}."
 
 
 def failed(run: Run, why: str) -> Run:

@@ -38,10 +38,10 @@ class Keeping:
         if self.saver is None:
             return 0
         step = self.saver.resume()
-        self._tell()
-        if step:
+        told = self._tell()
+        if step or told:
             self.diary.loaded(self.saver.loading_ns, step)
-            self.say(f"going on with step {step}, from the checkpoint of step {step - 1}\n")
+            self.say(f"going on from the checkpoint after step {step}\n" if step else "no checkpoint is good\n")
         return step
 
     def due(self, step: int) -> bool:
@@ -59,8 +59,10 @@ class Keeping:
             self._stalled(step, lambda saver: saver.save_now(step))
 
     def close(self, step: int) -> None:
-        """Waits for what is being written. `step`: the last that ended."""
+        """Waits for what is being written. `step`: the last of the job, whose state is saved too, where any is."""
         if self.saver is not None:
+            if self.saver.saves:
+                self.leave(step)
             self._stalled(step, lambda saver: saver.close())
 
     def _stalled(self, step: int, do: Callable[[Saver], None]) -> None:
@@ -71,12 +73,14 @@ class Keeping:
             self.diary.saved(stalled, step)
         self._tell()
 
-    def _tell(self) -> None:
-        """A fault is the whole job's: one rank tells of it."""
-        for notice in self.saver.notices() if self.saver is not None else ():
+    def _tell(self) -> bool:
+        """Whether there was a fault. It is the whole job's: one rank tells of it."""
+        notices = self.saver.notices() if self.saver is not None else []
+        for notice in notices:
             if self.first:
                 self.diary.fault(notice.kind, notice.says, notice.rank, notice.step)
             self.say(f"{notice.says}\n")
+        return bool(notices)
 
 
 def attempt(folder: Path) -> int:

@@ -177,8 +177,7 @@ class _Life:
                 self._to(at, self._cause(mark))
                 self.known.add(mark.step)
             else:
-                if ahead:
-                    self._to(mark.at - mark.ns, self._cause(ahead[0]))
+                self._to(mark.at - mark.ns, self._cause(ahead[0]) if ahead else "finish")
                 self._to(mark.at, "save")
 
     def _cause(self, step: Sample) -> str:

@@ -180,7 +180,7 @@ class Rank:
         self.log.flush()
         note = " (profiled)" * turn.profiled + " (warm-up)" * turn.warmup
         self.say(
-            f"step {turn.step} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
+            f"step {turn.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
             f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
         )
         if self.keeping is not None:

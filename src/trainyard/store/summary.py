@@ -7,6 +7,7 @@ from statistics import median
 
 import msgspec
 
+from trainyard.job import SCRIPT
 from trainyard.record import Run, Sample
 
 
@@ -24,10 +25,13 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A step lasts as long as its slowest rank. `step_ns` is the median over the measured steps;
-    `repeats_ns` holds each repeat's own median, whose range is the spread. Zero: not measured.
+    `repeats_ns` holds each repeat's own median, whose range is the spread; `profiler_ns` is what the median profiled
+    step took more: below zero where those happened to be faster, so that the profiler's cost cannot be told. Zero: not
+    measured.
 
     `mfu` is a share of the device's stated peak in the format that products are computed in, `matmul_share` of the rate
-    that its own products reached. `no_mfu`: why there is none, where FLOPs were counted.
+    that its own products reached. `no_mfu`: why there is none, where FLOPs were counted or never can be;
+    `no_matmul_share` likewise, where the job was faster than what it is held against.
     """
 
     step_ns: int = 0
@@ -40,6 +44,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mfu: Share | None = None
     matmul_share: Share | None = None
     no_mfu: str = ""
+    no_matmul_share: str = ""
 
 
 def summarise(run: Run) -> Summary:
@@ -53,7 +58,9 @@ def summarise(run: Run) -> Summary:
         for sample in sorted(run.kept(), key=lambda s: s.step)
         if sample.rank == 0 and sample.loss is not None
     ]
-    cost = run.claims.get("profiler_cost")
+    profiled = step_walls(sample for sample in run.kept() if sample.profiled and not sample.warmup)
+    of_products = _share(run, step_ns, "matmul_rate", "the rate that matrix products reached here")
+    possible = of_products is None or of_products.value <= 1
     return Summary(
         step_ns=step_ns,
         repeats_ns=tuple(round(median(repeat)) for repeat in walls.values()),
@@ -61,10 +68,11 @@ def summarise(run: Run) -> Summary:
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
         memory_bytes=max((sample.memory_bytes for sample in run.samples), default=0),
-        profiler_ns=round(cost.value) if cost else None,
+        profiler_ns=round(median(profiled)) - step_ns if profiled and every else None,
         mfu=_share(run, step_ns, "peak", f"the peak in {run.job.recipe.dtype}"),
-        matmul_share=_share(run, step_ns, "matmul_rate", "the rate that matrix products reached here"),
+        matmul_share=of_products if possible else None,
         no_mfu=_no_mfu(run, step_ns),
+        no_matmul_share="" if possible else "the probe reached less than the job",
     )
 
 
@@ -86,6 +94,8 @@ def _share(run: Run, step_ns: int, rate: str, of: str) -> Share | None:
 
 
 def _no_mfu(run: Run, step_ns: int) -> str:
+    if run.job.workload == SCRIPT and step_ns:
+        return "no model FLOPs are known of a script"
     if "model_flops" not in run.claims or "peak" in run.claims or not step_ns:
         return ""
     device = run.provenance.devices[0].name if run.provenance.devices else "the device"

@@ -18,6 +18,7 @@ from trainyard.events import I8, I32, I64, OP, Events
 from trainyard.trace.classify import Classified, Keys
 from trainyard.trace.context import Context
 from trainyard.trace.formulas import cost_of
+from trainyard.trace.nest import nearest
 from trainyard.trace.operands import Cost
 
 HEAVY = ("matmul", "conv", "attention")
@@ -82,16 +83,6 @@ def _costs(events: Events) -> tuple[I32, tuple[Cost, ...]]:
     cost = np.full(len(host), -1, np.int32)
     cost[asked] = np.array(numbers, np.int32)[inverse.reshape(-1)]
     return cost, tuple(costs)
-
-
-def nearest(wanted: NDArray[np.bool_], parent: I32) -> I32:
-    """For each host row the nearest row strictly above it that is wanted, -1 where none is."""
-    # One more row at the end makes row -1 its own parent.
-    at, ends = np.append(parent, -1).astype(np.int32), np.append(wanted, True)
-    while (on := np.flatnonzero(~ends[at])).size:
-        # What a row rests on has gone on itself, so the jumps double.
-        at[on] = at[at[on]]
-    return at[:-1]
 
 
 def _around(rows: I32, above: I32, op_class: I8, cost: I32, costs: tuple[Cost, ...]) -> I32:

@@ -56,7 +56,7 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
         seq=_whole(args.get("Seq"), -1),
         size=_size(args),
         peer=_peer(args),
-        receives="Src Rank" in args,
+        receives="Src Rank" in args or (span is not None and span["name"] == "recv"),
     )
 
 

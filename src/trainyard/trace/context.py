@@ -7,9 +7,11 @@ from ctypes import CDLL, byref
 from typing import NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, Host
+from trainyard.trace.again import ENGINE, done_again
 from trainyard.trace.causes import host_cause
 from trainyard.trace.native import Facts, library
 from trainyard.trace.nest import rows_of
@@ -20,7 +22,6 @@ _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
     PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer", "other")
 )
 _CLASSES = [*words.OP_CLASSES]
-_ENGINE = "autograd::engine::evaluate_function"
 _MODULE = "nn.Module: "
 # Annotations that frameworks write for their own ends: no module of the user's.
 _NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
@@ -44,7 +45,8 @@ def context(events: Events) -> Context:
     causes = sorted({cause for name in names if (cause := host_cause(name))})
     by_name = [_facts(name, causes) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
-    phase, module, op_class, cause = (_inherit if library() is None else _inherit_fast)(host, by_name, knows_autograd)
+    inherit = _inherit if library() is None else _inherit_fast
+    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, done_again(host, names))
     phase[phase < 0] = _OTHER
     return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=tuple(causes))
 
@@ -53,13 +55,13 @@ _Facts = tuple[int, bool, bool, int, int]
 _Inherited = tuple[I8, I32, I8, I8]
 
 
-def _inherit(host: Host, by_name: list[_Facts], knows_autograd: bool) -> _Inherited:
+def _inherit(host: Host, by_name: list[_Facts], knows_autograd: bool, again: NDArray[np.bool_]) -> _Inherited:
     n = len(host)
     phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
     module = array("i", [-1]) * n
     module_of_seq: dict[int, int] = {}
-    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward)
-    for row, (name, what, parent, seq, backward) in enumerate(rows):
+    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, again)
+    for row, (name, what, parent, seq, backward, done) in enumerate(rows):
         fixed, engine, is_module, own_class, own_cause = by_name[name]
         above = phase[parent] if parent >= 0 else -1
         if fixed >= 0 and what == NOTE:
@@ -68,8 +70,7 @@ def _inherit(host: Host, by_name: list[_Facts], knows_autograd: bool) -> _Inheri
             phase[row] = _BACKWARD
         elif what == OP and above in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
             phase[row] = above if above == _OTHER else _FORWARD
-        elif what == OP and above == _BACKWARD and seq >= 0:
-            # Gradient recording is on inside the backward pass: forward work done again.
+        elif above == _BACKWARD and done:
             phase[row] = _RECOMPUTE
         else:
             phase[row] = above
@@ -85,12 +86,15 @@ def _inherit(host: Host, by_name: list[_Facts], knows_autograd: bool) -> _Inheri
     return np.array(phase, np.int8), np.array(module, np.int32), np.array(op_class, np.int8), np.array(cause, np.int8)
 
 
-def _inherit_fast(host: Host, by_name: list[_Facts], knows_autograd: bool) -> _Inherited:
+def _inherit_fast(host: Host, by_name: list[_Facts], knows_autograd: bool, again: NDArray[np.bool_]) -> _Inherited:
     """As `_inherit`, in `native/nest.c`."""
     n = len(host)
     phase, module = np.empty(n, np.int8), np.empty(n, np.int32)
     op_class, cause = np.empty(n, np.int8), np.empty(n, np.int8)
-    columns = [np.ascontiguousarray(column) for column in (host.name, host.what, host.parent, host.seq, host.backward)]
+    columns = [
+        np.ascontiguousarray(column)
+        for column in (host.name, host.what, host.parent, host.seq, host.backward, again.view(np.int8))
+    ]
     facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()
     done = cast(CDLL, library()).inherit(
         n, *(column.ctypes.data for column in columns), byref(Facts(*(row.ctypes.data for row in facts))),
@@ -113,7 +117,7 @@ def _facts(name: str, causes: list[str]) -> _Facts:
     cause = host_cause(name)
     return (
         fixed,
-        name.startswith(_ENGINE),
+        name.startswith(ENGINE),
         name.startswith(_MODULE)
         or not (name.startswith((*_NO_MODULE, "<")) or ".py(" in name or name.endswith(_TIMED)),
         _CLASSES.index(what) if what else -1,

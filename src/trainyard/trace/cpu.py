@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import I32, NOTE, OP, PYTHON, Collective, Events
+from trainyard.events import I32, I64, NOTE, OP, PYTHON, Collective, Events
 from trainyard.ledger import Account
 from trainyard.trace.classify import Classified, Keys, launched_by
 from trainyard.trace.collectives import group_of
 from trainyard.trace.context import PHASES, Context
-from trainyard.trace.nest import innermost
+from trainyard.trace.nest import innermost, nearest
 from trainyard.vendors.kernels import class_of_inductor
 
 _CLASSES = list(words.OP_CLASSES)
@@ -25,6 +25,9 @@ _OPTIMIZER = PHASES.index("optimizer")
 _OTHER = PHASES.index("other")
 # Ops that compute; others, as autograd's and c10d's, call such.
 _COMPUTES = ("aten::", "mkldnn::", "onednn::", "quantized::", "fbgemm::", "torchvision::")
+
+_SUBCLASS = "PythonSubclass"
+"""What torch calls the span in which a tensor subclass answers an op."""
 
 
 def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
@@ -41,25 +44,32 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
-    collectives: dict[int, Collective] = {}
     span_keys: list[int] = []
     spans = _collectives(events)
     places = np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1
     within = [int(owner[place]) if 0 <= place < len(owner) else -1 for place in places.tolist()]
     around = [op if op >= 0 else here for (_, _, op), here in zip(spans, within)]
-    for place, ((_, found, _), at) in enumerate(zip(spans, around)):
-        collectives[len(begin) + place] = found
+    for (_, found, _), at in zip(spans, around):
         phase = int(context.phase[at]) if at >= 0 else _OTHER
         span_keys.append(keys.number(Account("comm", found.name, group_of(found, events)), phase))
     rows = np.array([row for row, _, _ in spans], np.int64)
+    # A message may have arrived when its sender's span opens, which is when the call that sends it returns.
+    called = [op if op >= 0 and found.name == "send_recv" else row for row, found, op in spans]
+    opened = host.start[np.array(called, np.int64)]
+    # What the thread waits inside a span of its own is that span's: booked twice, no part of it could be a bubble.
+    waits = np.array([account.kind == "comm" for account, _ in keys.pairs], bool)
+    kept = ~(waits[key] & _within(rows, events)[owner])
+    begin, end, owner = begin[kept], end[kept], owner[kept]
+    key, name, module = key[kept], name[kept], module[kept]
+    collectives = {len(begin) + place: found for place, (_, found, _) in enumerate(spans)}
     return Classified(
-        start=np.concatenate([begin, host.start[rows]]),
+        start=np.concatenate([begin, opened]),
         stop=np.concatenate([end, host.stop[rows]]),
         key=np.concatenate([key, np.array(span_keys, np.int32)]),
         name=np.concatenate([name, host.name[rows]]).astype(np.int32),
         module=np.concatenate([module, [int(context.module[at]) if at >= 0 else -1 for at in around]]).astype(np.int32),
         launcher=np.concatenate([owner, rows]).astype(np.int32),
-        begins=np.concatenate([_begins(owner), np.ones(len(rows), bool)]),
+        begins=np.concatenate([_begins(owner, _passed_on(events)), np.ones(len(rows), bool)]),
         collectives=collectives,
     )
 
@@ -85,11 +95,29 @@ def _agree(op: str, span: str) -> bool:
     return op == span or (op, span) == ("reduce_scatter", "all_reduce")
 
 
-def _begins(owner: I32) -> NDArray[np.bool_]:
-    """The first stretch of each span, and every stretch with none open."""
+def _within(rows: I64, events: Events) -> NDArray[np.bool_]:
+    """Of each host row whether it is one of `rows` or stands inside one; one more for -1."""
+    of = np.zeros(len(events.host) + 1, bool)
+    of[rows] = True
+    return of | of[np.append(nearest(of[:-1], events.host.parent), -1)]
+
+
+def _begins(owner: I32, passed_on: I32) -> NDArray[np.bool_]:
+    """The first stretch of each span that counts as a call of its own, and every stretch with none open."""
     first = owner < 0
     first[np.unique(owner, return_index=True)[1]] = True
-    return first
+    return first & ~np.isin(owner, passed_on)
+
+
+def _passed_on(events: Events) -> I32:
+    """Ops that a tensor subclass answered with the same op on what it holds (DTensor: on the local part): one call."""
+    host = events.host
+    around = nearest(host.what == OP, host.parent)
+    answers = np.array([name == _SUBCLASS for name in events.names], bool)[host.name]
+    inner = np.flatnonzero((host.what == OP) & (around >= 0))
+    inner = inner[answers[around[inner]]]
+    outer = around[around[inner]]
+    return np.unique(outer[(outer >= 0) & (host.name[outer] == host.name[inner])])
 
 
 def _key(events: Events, context: Context, keys: Keys, row: int) -> int:

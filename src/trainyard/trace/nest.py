@@ -62,6 +62,16 @@ def rows_of(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column[first : first + _BLOCK].tolist() for column in columns))
 
 
+def nearest(wanted: NDArray[np.bool_], parent: I32) -> I32:
+    """For each host row the nearest row strictly above it that is wanted, -1 where none is."""
+    # One more row at the end makes row -1 its own parent.
+    at, ends = np.append(parent, -1).astype(np.int32), np.append(wanted, True)
+    while (on := np.flatnonzero(~ends[at])).size:
+        # What a row rests on has gone on itself, so the jumps double.
+        at[on] = at[at[on]]
+    return at[:-1]
+
+
 def innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:
     """Stretches of one thread by its innermost span: stretch i is [edge[i], edge[i + 1]) and owned by row owner[i],
     -1 where no span is open. `rows` are the thread's rows, in the tables' order.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.events import I32, I64
@@ -52,13 +53,30 @@ def unmet(sent: Transfers, surveys: Sequence[Survey]) -> list[Cuts]:
     early = sent.received_from < sent.sent_from
     # A short message may be buffered, and its send be over before anybody receives.
     held = (sent.sent_from < sent.received_from) & (sent.received_from < sent.sent_until)
+    until = np.where(held, sent.received_from, sent.sent_from)
+    late = sent.receiver.copy()
+    for place in [place for place, one in enumerate(surveys) if not one.on_device]:
+        _until_received(sent, early, place, until, late)
+    held = until > sent.sent_from
     return _by_place(
         surveys,
         np.concatenate([sent.receiver[early], sent.sender[held]]),
         np.concatenate([sent.receive[early], sent.send[held]]),
-        np.concatenate([sent.sent_from[early], sent.received_from[held]]),
-        np.concatenate([sent.sender[early], sent.receiver[held]]),
+        np.concatenate([sent.sent_from[early], until[held]]),
+        np.concatenate([sent.sender[early], late[held]]),
     )
+
+
+def _until_received(sent: Transfers, early: NDArray[np.bool_], place: int, until: I64, late: I64) -> None:
+    """Gloo's span of a send lasts until its rank waits for it, long after the message left: beside a receive that
+    waits, it waits for that. Moves `until` and `late` of the sends of one place."""
+    waits = np.flatnonzero(early & (sent.receiver == place))
+    waits = waits[np.argsort(sent.sent_from[waits], kind="stable")]
+    sends = np.flatnonzero(sent.sender == place)
+    found = np.searchsorted(sent.sent_from[waits], sent.sent_until[sends], "left") - 1
+    sends, found = sends[found >= 0], waits[found[found >= 0]]
+    longer = sent.sent_from[found] > until[sends]
+    until[sends[longer]], late[sends[longer]] = sent.sent_from[found[longer]], sent.sender[found[longer]]
 
 
 def split(one: Classified, keys: Keys, arrivals: Cuts, unmet: Cuts, parts: Sequence[Part]) -> tuple[Classified, Waits]:

@@ -19,10 +19,11 @@ from trainyard.cost import Operation, roofline
 from trainyard.events import I64, OP
 from trainyard.ledger import Account
 from trainyard.machine import Device
-from trainyard.trace.arithmetic import HEAVY, nearest
+from trainyard.trace.arithmetic import HEAVY
 from trainyard.trace.context import PHASES
 from trainyard.trace.formulas import cost_of
 from trainyard.trace.measure import Measured, RankTrace
+from trainyard.trace.nest import nearest
 from trainyard.trace.operands import Cost, Given
 from trainyard.trace.steps import in_full
 
@@ -127,7 +128,8 @@ def op_roofline(measured: Measured, device: Device | None = None) -> Roofline:
 
 
 def _add(rank: RankTrace, sums: dict[_Key, _Sum]) -> None:
-    """Adds a rank's full steps. Ops are counted where their first interval starts, other work by interval."""
+    """Adds a rank's full steps. Ops are counted where their first interval starts, if that begins a call; other work by
+    interval."""
     one, events = rank.classified, rank.events
     op = rank.arithmetic.op
     name, shape, key, first = _identity(rank)
@@ -164,7 +166,7 @@ def _identity(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
     shape[own] = np.where(work.costed[op], host.shape[op], -1)
     _, begins, of = np.unique(op, return_index=True, return_inverse=True)
     key[own] = key[own[begins]][of.reshape(-1)]
-    first[own[begins]] = True
+    first[own[begins]] = one.begins[own[begins]]
     return name, shape, key, first
 
 

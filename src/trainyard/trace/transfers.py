@@ -42,15 +42,18 @@ class Transfers(NamedTuple):
 
 
 def transfers(surveys: Sequence[Survey]) -> Transfers:
-    """A coalesced batch has no one peer and is left out."""
+    """A coalesced batch has no one peer and is left out. Gloo's spans name none: of two ranks it is the other one."""
     ends: dict[tuple[object, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     places = {one.facts.rank: place for place, one in enumerate(surveys)}
+    other = dict(zip(places, reversed(places))) if [one.facts.world for one in surveys] == [2, 2] else {}
     for one in surveys:
         rank = one.facts.rank
         for entry, number in enumerate(one.kind.tolist()):
             kind = one.kinds[number]
-            if kind.peer in places and kind.peer != rank:
-                pair = (kind.peer, rank) if kind.receives else (rank, kind.peer)
+            unsaid = kind.name == "send_recv" and kind.peer < 0 and not one.on_device
+            peer = other.get(rank, -1) if unsaid else kind.peer
+            if peer in places and peer != rank:
+                pair = (peer, rank) if kind.receives else (rank, peer)
                 ends[kind.group_name, kind.ranks, *pair][kind.receives].append(entry)
     rows: list[tuple[int, int, int, int]] = []
     for (*_, source, target), (sent, received) in ends.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from trainyard.booked import Booked, Idle, Late, Part
 from trainyard.events import I32, I64, Events
@@ -29,7 +30,9 @@ def all_booked(measured: Measured) -> list[Booked]:
     places = set(np.linspace(0, len(numbers) - 1, min(many, len(numbers))).astype(int).tolist())
     late = max(measured.mean.late, key=lambda rank: measured.mean.late[rank], default=int(numbers[0]))
     places |= set(np.flatnonzero(numbers == late).tolist())
-    return [first] + [booked(measured.ranks[place], numbers) for place in sorted(places - {0})]
+    found = [first] + [booked(measured.ranks[place], numbers) for place in sorted(places - {0})]
+    came = {row.rank: row for row in measured.lateness}
+    return [replace(one, last=own.last, met=own.met) if (own := came.get(one.events.rank)) else one for one in found]
 
 
 def booked(rank: RankTrace, ranks: I32) -> Booked:

@@ -8,14 +8,16 @@ from math import cos, pi
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from trainyard import plugins
-from trainyard.job import Recipe
+from trainyard.job import Layout, Recipe
 from trainyard.train.clip import mesh_of
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.parallel.zero import Zero
 from trainyard.train.rules.data import divides_state
+from trainyard.train.rules.recipe import update
 
 FALLS_TO = 0.1
 """Share of the learning rate that is left after `fall_steps`."""
@@ -25,6 +27,7 @@ def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) ->
     """Of all parameters of `modules`; under ZeRO-1 each rank keeps the state of its own."""
     named = [pair for module in modules for pair in module.named_parameters()]
     plugin = plugins.load("optimizers", recipe.optimizer)
+    recipe = replace(recipe, update=update(recipe, meshes.layout if meshes is not None else Layout()))
     if meshes is not None and divides_state(meshes.layout):
         return Zero(named, meshes.data.get_group("dp_shard"), lambda own: plugin.make(own, recipe))
     return plugin.make(named, recipe)

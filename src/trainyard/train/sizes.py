@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Job
+from trainyard.job import Job, refusal
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 """Frozen, refusing unknown fields; its `__post_init__` raises `BadJob` and names the key as `$.sizes.key`."""
@@ -52,7 +52,8 @@ def _refusal(says: str, kind: type[msgspec.Struct]) -> BadJob:
         return BadJob(f"{key[1]} is missing at $.sizes.{key[1]}.", "Add it.")
     if place is None:
         return BadJob(f"{says.rstrip('.')} at $.sizes.")
-    return BadJob(f"{says[: place.start()]} at $.sizes.{place['key']}.")
+    said, hint = refusal(says[: place.start()], get_type_hints(kind).get(place["key"]))
+    return BadJob(f"{said} at $.sizes.{place['key']}.", hint)
 
 
 def at_least(sizes: msgspec.Struct, least: int, *fields: str) -> None:

@@ -15,6 +15,7 @@ class Recommender:
 
     name = "recommender"
     params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "recipe")
+    unit = "samples"
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
@@ -29,3 +30,7 @@ class Recommender:
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
         return recommender_ops.operations(job)
+
+    def weights(self, job: Job) -> int:
+        """Of a rank before data parallelism divides them; the mean over stages and parts. Raises `BadJob` likewise."""
+        return recommender_ops.weights(job)

@@ -51,6 +51,13 @@ def model_flops(job: Job) -> int:
     return tally(check(job), job.recipe).model_flops(job)
 
 
+def weights(job: Job) -> int:
+    """Of one rank before data parallelism divides them; the mean, where tables are. Raises `BadJob` likewise."""
+    sizes = check(job)
+    whole, tables = tally(sizes, job.recipe).parameters, sum(sizes.rows) * sizes.width
+    return whole - tables + -(-tables // job.layout.batch_ranks) if rules.divided(job, sizes) else whole
+
+
 def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
     """All but looking up rows."""
     told, wide = Tally(recipe), sizes.features

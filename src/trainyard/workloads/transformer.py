@@ -15,6 +15,7 @@ class Transformer:
 
     name = "transformer"
     params = ("model", "layout.dp_replicate", "layout.dp_shard", "recipe")
+    unit = "tokens"
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
@@ -28,3 +29,9 @@ class Transformer:
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
         return transformer_ops.operations(job)
+
+    def weights(self, job: Job) -> int:
+        """Of a rank before data parallelism divides them; the mean over stages and parts. Raises `BadJob` likewise."""
+        transformer_ops.check(job)
+        layout = job.layout
+        return transformer_ops.parameters(job.decoder, job.recipe.seq_len) // (layout.tp * layout.pp)

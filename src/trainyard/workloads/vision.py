@@ -15,6 +15,7 @@ class Vision:
 
     name = "vision"
     params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "layout.tp", "recipe")
+    unit = "images"
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
@@ -28,3 +29,7 @@ class Vision:
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
         return vision_ops.operations(job)
+
+    def weights(self, job: Job) -> int:
+        """Of a rank before data parallelism divides them; the mean over stages and parts. Raises `BadJob` likewise."""
+        return vision_ops.tally(vision_ops.check(job), job.recipe, job.layout.tp).here

@@ -54,8 +54,10 @@ def execute(
     say: Callable[[str], None] = lambda _: None,
     port: int | None = None,
     against: str | None = None,
+    tag: str = "",
 ) -> Ordeal:
-    """Runs `job` undisturbed (or takes the stored run `against`), then under `plan`; the score is stored with the run.
+    """Runs `job` undisturbed (or takes the stored run `against`), then under `plan`; the score is stored with the run,
+    whose name is `tag`.
 
     A job that is pre-empted is gone on with at once, as often as the plan pre-empts it. Raises `BadInput` for a plan
     that does not fit the job, and as `harness.execute` where nothing could be started.
@@ -79,7 +81,7 @@ def execute(
             if turn:
                 run = harness.resume(begun[0].name, store, book, progress, say, port)
             else:
-                run = harness.execute(job, job_text, store, book, progress, say, port, begun=arm)
+                run = harness.execute(job, job_text, store, book, progress, say, port, begun=arm, tag=tag)
         except TrainyardError as error:
             if not begun or not begun[0].exists():
                 raise  # nothing was started

@@ -5,7 +5,8 @@
     rank = 1
     step = 12
 
-A fault is made once in the whole life of a run, at the first step from `step` on at which it can be.
+A fault is made once in the whole life of a run, when `step` steps have ended, or at the first moment after that at
+which it can be.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _ENDS = {"worker_death", "agent_death", "hang", "bad_checkpoint"}
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`kind` as in words.INJECTIONS, before step `step`, of the rank or node that it strikes.
+    """`kind` as in words.INJECTIONS, after `step` steps (0: before the first), of the rank or node that it strikes.
 
     `amount`: of a delay, how long the rank sleeps before a step, in per cent of what a step took it.
     """
@@ -102,17 +103,17 @@ def _check(fault: Fault, job: Job, where: str) -> None:
             f"The last is {job.recovery.nodes - 1}.",
         )
     if fault.step > last:
-        raise BadInput(f"{where}: step {fault.step}, but the job's last is {last}.")
+        raise BadInput(f"{where}: step = {fault.step}, but after step {last + 1} the job is over.")
     if fault.kind == "preempt" and fault.step == last:
-        raise BadInput(f"{where}: step {last} is the last: the job would be over before it could leave.")
+        raise BadInput(f"{where}: after step {last} only one is left: the job would be over before it could leave.")
     if fault.kind == "delay" and job.layout.ranks == 1:
         raise BadInput(f"{where}: a rank alone has no peers that it could be slower than.")
     if fault.kind in ("fill_disk", "flip_byte") and not every:
         raise BadInput(f"{where}: the job saves no checkpoint.", "Use [checkpoint] every = N.")
     if fault.kind == "flip_byte" and fault.step < every:
-        raise BadInput(f"{where}: before step {every} there is no checkpoint (every = {every}).")
+        raise BadInput(f"{where}: after step {fault.step} there is no checkpoint yet (every = {every}).")
     if fault.kind == "fill_disk" and fault.step // every * every + every > last + 1:
-        raise BadInput(f"{where}: from step {fault.step} on nothing is saved any more (every = {every}).")
+        raise BadInput(f"{where}: after step {fault.step} no save is due any more (every = {every}).")
     if fault.kind == "fill_disk" and not (sys.platform.startswith("linux") and FULL.exists()):
         raise BadInput(f"{where}: needs {FULL}, which this machine has not.")
 

@@ -22,6 +22,7 @@ from trainyard.record import Run, Sample
 from trainyard.run import provenance
 from trainyard.run.harness import Book, booked, failed, find_devices, measured
 from trainyard.run.script.watch import FOLDER, MEASURE
+from trainyard.store.folder import rank_files
 from trainyard.store.store import Store, new_id, now
 
 INJECT = Path(__file__).with_name("inject")
@@ -36,15 +37,20 @@ def execute(
     book: Book,
     measure: Measure,
     say: Callable[[str], None] = lambda _: None,
+    tag: str = "",
 ) -> Run:
     """Runs `command` to its end, its output on stderr, and returns the stored run.
 
-    Every Python that it starts is watched, whatever launches the ranks. Raises `BadInput` for a command that cannot be
+    Every Python that it starts is watched, whatever launches the ranks. `tag`: the run's name, however it ends, as long
+    as there is one. Raises `BadInput` for a command that cannot be
     found or in which no step was seen, and `EnvironmentFailed` after storing what was measured when it fails.
     """
     program = shutil.which(command[0])
     if program is None:
-        raise BadInput(f"{command[0]!r} is no job file and no program.", "Name a JOB.toml, or a command after --.")
+        raise BadInput(
+            f"there is no command {command[0]!r}, and no job file of that name.",
+            "A command is looked for on the PATH; examples/ holds some job files.",
+        )
     vendors = plugins.load_all("vendors")
     seen = find_devices(vendors)
     shown = shlex.join(without_secrets(command))
@@ -53,7 +59,11 @@ def execute(
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, {}))
     folder = store.begin(run, f"# {shown}\n".replace("\r", " "))
     say(f"run {run.id}: {shown}, in {folder}")
-    ended = _run([program, *command[1:]], folder, measure)
+    try:
+        ended = _run([program, *command[1:]], folder, measure)
+    finally:
+        if tag and rank_files(folder / "samples", ".jsonl"):
+            store.tag(run.id, tag)
     known = _known(measured(run, folder, vendors))
     if not known.samples:
         store.delete(run.id)

@@ -11,12 +11,12 @@ import numpy as np
 
 from trainyard.events import I32, I64, OP
 from trainyard.ledger import Ledger
-from trainyard.trace.arithmetic import nearest
 from trainyard.trace.collectives import group_of
 from trainyard.trace.context import PHASES
 from trainyard.trace.export.columns import Column, Columns, known, numbers_of, spell, words_of
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.measure import Measured, RankTrace
+from trainyard.trace.nest import nearest
 from trainyard.trace.operands import Given
 from trainyard.trace.owners import owners
 from trainyard.trace.verdicts import booked

@@ -56,8 +56,8 @@ static seen *place_of(seen *table, size_t room, int64_t seq) {
 }
 
 int inherit(size_t count, const int32_t *name, const int8_t *what, const int32_t *parent, const int64_t *seq,
-            const int8_t *backward, const facts *of, const int8_t *phases, int knows_autograd, int8_t *phase,
-            int32_t *module, int8_t *op_class, int8_t *cause) {
+            const int8_t *backward, const int8_t *again, const facts *of, const int8_t *phases, int knows_autograd,
+            int8_t *phase, int32_t *module, int8_t *op_class, int8_t *cause) {
     const int8_t FORWARD = phases[0], BACKWARD = phases[1], RECOMPUTE = phases[2], OTHER = phases[3];
     size_t room = 1024, numbered = 0;
     for (size_t row = 0; row < count; row++) numbered += what[row] == OP && seq[row] >= 0;
@@ -73,7 +73,7 @@ int inherit(size_t count, const int32_t *name, const int8_t *what, const int32_t
         else if (op && (of->engine[own] || backward[row])) phase[row] = BACKWARD;
         else if (op && (above == -1 || above == OTHER) && (seq[row] >= 0 || !knows_autograd))
             phase[row] = above == OTHER ? above : FORWARD;
-        else if (op && above == BACKWARD && seq[row] >= 0) phase[row] = RECOMPUTE;
+        else if (above == BACKWARD && again[row]) phase[row] = RECOMPUTE;
         else phase[row] = above;
         int says = of->module[own] && (what[row] == NOTE || what[row] == PYTHON);
         module[row] = says ? own : up >= 0 ? module[up] : -1;

@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary
-from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored, damage
+from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored
 from trainyard.train.checkpoint.shelf import Shelf
 
 WEIGHTS = "model/"
+ENDING = ".safetensors"
 
 
 class Exported(NamedTuple):
-    """`rejected`: later checkpoints that were not what was written, and why."""
+    """`step`: the last whose update is in it, counted from 0. `rejected`: later checkpoints that were not what was
+    written, and why."""
 
     step: int
     tensors: int
@@ -26,10 +28,13 @@ class Exported(NamedTuple):
 
 
 def export(run: Path, out: Path, step: int | None = None) -> Exported:
-    """Those of `step`, or of the last good checkpoint in the run's folder. Holds them in memory once.
+    """Those after `step` (from 0), or of the last good checkpoint in the run's folder. Holds them in memory once.
 
-    Raises `BadInput` where there is none, `BadFile` where the one asked for is damaged.
+    Raises `BadInput` where there is none, or `out` is called anything but .safetensors, `BadFile` where the one asked
+    for is damaged.
     """
+    if out.suffix != ENDING:
+        raise BadInput(f"{out}: weights are written as safetensors alone.", f"Name it {out.with_suffix(ENDING).name}.")
     try:
         from safetensors.numpy import save_file
     except ImportError as error:
@@ -43,7 +48,10 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
     }
     part = out.with_name(f".{out.name}.part")
     try:
+        part.touch()
+        mode = part.stat().st_mode & 0o777  # as the user has new files made; the library makes them its own way
         save_file(weights, part, {"step": str(manifest.step), "format": "pt"})
+        part.chmod(mode)
         part.replace(out)
     except OSError as error:
         part.unlink(missing_ok=True)
@@ -52,26 +60,21 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
 
 
 def _last_good(shelf: Shelf, step: int | None) -> tuple[Manifest, list[str]]:
-    rejected: list[str] = []
-    steps = shelf.steps()
-    if step is not None and step not in steps:
-        there = f"there are those of {', '.join(map(str, steps))}" if steps else "there is none"
-        raise BadInput(f"{shelf.root} has no checkpoint of step {step}: {there}.")
-    for number in steps if step is None else [step]:
-        try:
-            manifest = shelf.read(number)
-            wrong = damage(shelf.folder(number), manifest, sorted(manifest.files))
-        except BadFile as error:
-            wrong = error.says
-        if not wrong:
-            return manifest, rejected
-        if step is not None:
-            raise BadFile(f"{shelf.folder(number)}: {wrong.rstrip('.')}.")
-        rejected.append(f"the checkpoint of step {number} was passed over: {wrong.rstrip('.')}")
-    raise BadInput(
-        " ".join([f"{shelf.root} has no good checkpoint.", *(f"{said}." for said in rejected)]),
-        "" if steps else "A job with [checkpoint] every = N saves some.",
-    )
+    if step is not None:
+        steps = shelf.steps()
+        if step not in steps:
+            there = f"there are those after {', '.join(str(one + 1) for one in steps)}" if steps else "there is none"
+            raise BadInput(f"{shelf.root} has no checkpoint after step {step + 1}: {there}.")
+        if wrong := shelf.wrong(step):
+            raise BadFile(f"{shelf.folder(step)}: {wrong.rstrip('.')}.")
+        return shelf.read(step), []
+    manifest, rejected = shelf.last_good()
+    if manifest is None:
+        raise BadInput(
+            " ".join([f"{shelf.root} has no good checkpoint.", *(f"{said}." for said in rejected)]),
+            "" if rejected else "A job with [checkpoint] every = N saves some.",
+        )
+    return manifest, rejected
 
 
 def tensor(folder: Path, stored: Stored) -> NDArray[Any]:

@@ -86,10 +86,14 @@ class Saver:
         self.loading_ns += time.perf_counter_ns() - began
         return step + 1
 
+    @property
+    def saves(self) -> bool:
+        """Whether the job says that any state is saved."""
+        return self.job.checkpoint.every > 0
+
     def due(self, step: int) -> bool:
         """Whether the job says that the state after this step is saved."""
-        every = self.job.checkpoint.every
-        return every > 0 and (step + 1) % every == 0
+        return self.saves and (step + 1) % self.job.checkpoint.every == 0
 
     def after(self, step: int) -> None:
         """Saves if it is due."""
@@ -177,8 +181,8 @@ class Saver:
             return
         self.saved = -1
         if not failure.full:
-            raise EnvironmentFailed(f"the checkpoint of step {step} could not be written: {failure.says}.")
-        says = f"the checkpoint of step {step} found no room: {failure.says}"
+            raise EnvironmentFailed(f"the checkpoint after step {step + 1} could not be written: {failure.says}.")
+        says = f"the checkpoint after step {step + 1} found no room: {failure.says}"
         self._notices.put(Notice("disk_full", step, says, failure.rank))
 
     def _agreed(self, tensors: Mapping[str, Tensor]) -> Plan:
@@ -234,7 +238,7 @@ class Saver:
         if self._peers.first:
             place = self._shelf.set_aside(step, told).name
         place = self._peers.from_first(place)
-        says = f"the checkpoint of step {step} is set aside as {place}: {told.rstrip('.')}"
+        says = f"the checkpoint after step {step + 1} is set aside as {place}: {told.rstrip('.')}"
         self._notices.put(Notice("bad_checkpoint", step, says))
         return None
 
@@ -249,7 +253,7 @@ class Saver:
         if wrong := [*(name for name in weights if name not in manifest.tensors), *differ]:
             missing = wrong[0].partition("/")[2]
             raise BadJob(
-                f"the checkpoint of step {manifest.step} is of another model: it has no {missing}.",
+                f"the checkpoint after step {manifest.step + 1} is of another model: it has no {missing}.",
                 "Go on with the job that it was saved by.",
             )
         wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}

@@ -1,8 +1,11 @@
 """The folder of a run's checkpoints: what is on it, and how one comes to it, leaves it or is set aside. No torch.
 
-step-000123/          the state after step 123, whole: it comes here in one rename, its manifest in it
-.step-000123.<token>/ one that is being written; what a killed attempt left is removed by the next
-bad-step-000123/      one whose files are not what was written; why.txt says why
+step-000120/          the state when 120 steps had ended, whole: it comes here in one rename, its manifest in it
+.step-000120.<token>/ one that is being written; what a killed attempt left is removed by the next
+bad-step-000120/      one whose files are not what was written; why.txt says why
+
+Names count steps that have ended, as all that people read does; a `step` in code, manifests and samples is counted
+from 0, so that this is the state after step 119.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from trainyard.errors import BadFile
@@ -33,10 +37,10 @@ class Shelf:
         self.token = token
 
     def folder(self, step: int) -> Path:
-        return self.root / f"step-{step:06d}"
+        return self.root / _name(step)
 
     def part(self, step: int) -> Path:
-        return self.root / f".step-{step:06d}.{self.token}"
+        return self.root / f".{_name(step)}.{self.token}"
 
     def steps(self) -> list[int]:
         """Of what is whole, as far as its name says, newest first."""
@@ -45,7 +49,7 @@ class Shelf:
     def _all(self) -> Iterator[tuple[int, bool, Path]]:
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if (match := _WHOLE.match(path.name)) and path.is_dir():
-                yield int(match[2]), bool(match[1]), path
+                yield int(match[2]) - 1, bool(match[1]), path
 
     def read(self, step: int) -> Manifest:
         """Raises `BadFile` with the reason when it is not the manifest of that step."""
@@ -59,15 +63,55 @@ class Shelf:
             raise BadFile(f"{manifests.NAME} has more than {manifests.LARGEST:,} bytes.")
         manifest = manifests.unseal(data)
         if manifest.step != step:
-            raise BadFile(f"{manifests.NAME} is that of step {manifest.step}.")
+            raise BadFile(f"{manifests.NAME} is the one after step {manifest.step + 1}.")
         if wrong := manifests.strangers(self.folder(step), manifest):
             raise BadFile(wrong)
         return manifest
 
+    def newest(self) -> int:
+        """The step of the last one whose manifest is in order, -1 where there is none; its files are not read."""
+        for step in self.steps():
+            with suppress(BadFile):
+                return self.read(step).step
+        return -1
+
+    def last_good(self) -> tuple[Manifest | None, list[str]]:
+        """The last one whose files are what was written, read whole; and why each later one was passed over."""
+        rejected: list[str] = []
+        for step in self.steps():
+            wrong = self.wrong(step)
+            if not wrong:
+                return self.read(step), rejected
+            rejected.append(f"the checkpoint after step {step + 1} was passed over: {wrong.rstrip('.')}")
+        return None, rejected
+
+    def wrong(self, step: int) -> str:
+        """Why it is not what was written; empty where it is. Reads all of it."""
+        try:
+            manifest = self.read(step)
+            return manifests.damage(self.folder(step), manifest, sorted(manifest.files))
+        except BadFile as error:
+            return error.says
+
     def commit(self, manifest: Manifest) -> None:
         """Seals the part of this step and makes it whole; each file must have reached the disk before."""
-        part, folder = self.part(manifest.step), self.folder(manifest.step)
+        part = self.part(manifest.step)
         write(part / manifests.NAME, [manifests.seal(manifest)])
+        self._whole(part, manifest.step)
+
+    def adopt(self, other: Shelf, step: int) -> None:
+        """Takes another run's; its files are the same ones on the disk where that can be, for they never change."""
+        part = self.part(step)
+        part.mkdir(parents=True)
+        for path in other.folder(step).iterdir():
+            try:
+                os.link(path, part / path.name)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(path, part / path.name)
+        self._whole(part, step)
+
+    def _whole(self, part: Path, step: int) -> None:
+        folder = self.folder(step)
         _sync_folder(part)
         if folder.exists():
             shutil.rmtree(folder)
@@ -85,7 +129,7 @@ class Shelf:
 
     def set_aside(self, step: int, why: str) -> Path:
         """Its new place."""
-        name = f"bad-step-{step:06d}"
+        name = f"bad-{_name(step)}"
         taken = sum(1 for path in self.root.glob(f"{name}*"))
         place = self.root / (f"{name}.{taken}" if taken else name)
         self.folder(step).rename(place)
@@ -97,9 +141,13 @@ class Shelf:
         kept = self.steps()[:keep]
         for step, _, path in list(self._all()):
             if kept and step < kept[-1]:
-                gone = self.root / f".step-{step:06d}.gone.{self.token}"
+                gone = self.root / f".{_name(step)}.gone.{self.token}"
                 path.rename(gone)  # in one step, as others see it
                 shutil.rmtree(gone)
+
+
+def _name(step: int) -> str:
+    return f"step-{step + 1:06d}"
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview]) -> File:

@@ -33,6 +33,16 @@ def check(recipe: Recipe, vendor: str) -> None:
         )
 
 
+def notices(recipe: Recipe, vendor: str) -> list[str]:
+    """What is done on these devices, and not as a user would expect it."""
+    if recipe.dtype == "float8" and vendor in ("cpu", "pretend"):
+        return [
+            "dtype = 'float8' on a CPU, which has no such arithmetic: its products are emulated, and take several "
+            "times as long as in bfloat16. Losses are float8's; step times say nothing of a device that has it."
+        ]
+    return []
+
+
 def compilers(vendor: str) -> list[str]:
     """One of these must be there: what torch.compile builds code for CPUs with (torch._inductor.config.cpp.cxx), or
     what Triton builds the launchers of its kernels with."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trainyard import plugins
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Job
+from trainyard.job import Job, Layout, Recipe
 from trainyard.train.rules.data import shards
 
 DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
@@ -45,12 +47,24 @@ def _optimizer(job: Job) -> None:
     known = plugins.names("optimizers")
     if recipe.optimizer not in known:
         raise BadJob(f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, known))
-    if recipe.optimizer == "sgd" and recipe.update == "fused" and (shards(layout) or layout.tp > 1):
+    if recipe.update == "fused" and not fuses(recipe, layout):
         raise BadJob(
             f"optimizer = 'sgd' with update = 'fused' at $.recipe, but torch's fused kernel for it takes no weights in "
             f"parts, as {layout} has them.",
-            "Use update = 'foreach'.",
+            "Use update = 'auto' or 'foreach'.",
         )
+
+
+def fuses(recipe: Recipe, layout: Layout) -> bool:
+    """Whether torch's fused kernel of this optimizer takes weights that lie as the layout has them."""
+    return recipe.optimizer != "sgd" or not (shards(layout) or layout.tp > 1)
+
+
+def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "loop"]:
+    """How the optimizer goes over the parameters."""
+    if recipe.update != "auto":
+        return recipe.update
+    return "fused" if fuses(recipe, layout) else "foreach"
 
 
 def _offload(job: Job) -> None:
