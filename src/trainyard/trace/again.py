@@ -29,6 +29,8 @@ def done_again(host: Host, names: tuple[str, ...]) -> NDArray[np.bool_]:
     op = host.what == OP
     node = op & (engine | (host.backward > 0))
     numbered = op & (host.seq >= 0) & ~node
+    if not engine.any():  # a reader of another framework's file numbers what was done again, and nothing else
+        return numbered
     around = nearest(op, host.parent)
     rows = np.flatnonzero(op & (around >= 0))
     rows = rows[~numbered[around[rows]]]  # what is inside of numbered work is of its phase
