@@ -588,9 +588,26 @@ def test_asked_to_leave_while_a_rank_starts_all_end_at_once(late: int) -> None:
     one.supervision.notice(one.now)
     one.until(lambda: one.supervision.result is not None, seconds=1)
     assert one.supervision.result == LEFT
-    assert "leave" not in one.plans
+    assert one.plan.before < 0
     assert one.supervision.failure is not None
     assert "it was ended" in one.supervision.failure.says
+
+
+def test_asked_to_leave_what_counts_is_how_far_ranks_are_when_they_hold() -> None:
+    """What was heard before may be old: ranks that seemed to start may have taken steps since."""
+    one = world()
+    one.steps = False
+    one.until(lambda: one.plan.do == "run" and len(one.supervision.ranks()) == 4)
+    one.silent = {0, 1}
+    for rank in one.ranks:
+        one.change(rank, begun=5, done=5, count=10)
+    one.supervision.notice(one.now)
+    one.turn(3)
+    one.silent.clear()
+    one.until(lambda: one.supervision.result is not None)
+    assert one.plan.before == 6
+    assert one.supervision.failure is not None
+    assert "it left after step 6" in one.supervision.failure.says
 
 
 @pytest.mark.parametrize("asked", ["before", "while"])

@@ -139,16 +139,8 @@ class Supervision:
     def notice(self, now: Now) -> None:
         """The job is asked to save and leave; at once while there is nothing to save."""
         self._asked = "notice"
-        if self._state == "gather" or (self._state == "run" and self._unbegun()):
+        if self._state == "gather":
             self._end(now, LEFT, self._preempted(now))
-        elif self._state == "run":
-            self._ask_to_leave()
-
-    def _unbegun(self) -> bool:
-        """A rank still starts: no step of the generation has ended, since a step takes all of them."""
-        ranks = self.ranks()
-        whole = len(ranks) == len(self.plan.members) * self.spec.ranks_each
-        return not whole or any(rank.begun < 0 for rank in ranks)
 
     def abort(self, now: Now, says: str) -> None:
         """The job cannot go on, whatever its ranks do."""
@@ -176,6 +168,10 @@ class Supervision:
         self._watch(now, ranks)
         if self._state != "run":
             return
+        if self._asked:
+            if self._whole(ranks):
+                self._ask_to_leave()
+            return
         for rank, times in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
             says = f"rank {rank} takes {times:.1f} times as long as its peers for its own part of a step"
             self._record(now, "slow", now.epoch, rank, says)
@@ -186,8 +182,17 @@ class Supervision:
     def _leave(self, now: Now) -> None:
         ranks = self.ranks()
         self._watch(now, ranks)
-        if self._state == "leave" and self.plan.before < 0 and self._all_asked():
+        if self._state != "leave" or self.plan.before >= 0 or not self._all_asked():
+            return
+        if any(rank.begun < 0 for rank in ranks):
+            # It still starts, which may take long; and no step has ended, since a step takes all ranks.
+            self._end(now, LEFT, self._preempted(now))
+        else:
             self._tell("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
+
+    def _whole(self, ranks: list[RankSays]) -> bool:
+        """Whether all ranks of the generation have been spoken of."""
+        return len(ranks) == len(self.plan.members) * self.spec.ranks_each
 
     def _all_asked(self) -> bool:
         """Whether each member has held its ranks, and has looked at them after that."""
@@ -196,10 +201,9 @@ class Supervision:
     def _watch(self, now: Now, ranks: list[RankSays]) -> None:
         """Whether something failed, all has ended, or nothing moves."""
         self._see_movement(now, ranks)
-        whole = len(ranks) == len(self.plan.members) * self.spec.ranks_each
         if self._failed(ranks) or self._missing(now):
             self._state, self._since, self._until = "settle", now.seconds, now.seconds + SETTLE_S
-        elif whole and all(rank.exit_code is not None for rank in ranks):
+        elif self._whole(ranks) and all(rank.exit_code is not None for rank in ranks):
             self._all_ended(now, ranks)
         elif still := self._still(now, ranks):
             self._ticks = {rank.rank: rank.ticks for rank in ranks}
@@ -279,10 +283,8 @@ class Supervision:
                     rank=first.rank, pid=first.pid, exit_code=exit_code, when=now.epoch / 1e9, last_words=first.why,
                 ),
             )  # fmt: skip
-        elif self._asked and self.plan.do != "leave":
-            self._ask_to_leave()  # asked while it settled
         else:
-            self._state = "leave" if self._asked else "run"  # what had been late has come
+            self._state = "leave" if self.plan.do == "leave" else "run"  # what had been late has come
 
     def _stacks(self, now: Now) -> None:
         """The ranks have had time to write where they stand."""
