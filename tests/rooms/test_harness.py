@@ -239,8 +239,9 @@ def test_traces_are_the_whole_files_in_the_order_of_their_ranks(tmp_path: Path) 
 
 
 STARTER = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
 sys.path.insert(0, sys.argv[2])
 from test_harness import run
 from trainyard.store.store import Store
