@@ -30,7 +30,7 @@ JOB = Job(
     recipe=Recipe(seq_len=128, tokens_per_step=1024, microbatch=8),
     measure=Measure(warmup=0, profiled=0),
 )
-PAIRS, DISCARDED = 80, 4
+PAIRS, DISCARDED = 200, 4
 
 
 def bare() -> Callable[[int], float]:

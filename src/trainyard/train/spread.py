@@ -7,6 +7,7 @@ weights sharded or replicated (dp). A pipeline does this to each of its stages.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -46,8 +47,9 @@ class Spread:
         if job.recipe.compile == "whole":
             self.call.compile()
 
-    @property
+    @cached_property
     def parameters(self) -> list[nn.Parameter]:
+        """They stay the same ones while they are trained."""
         return [parameter for module in self.modules for parameter in module.parameters()]
 
     @property
