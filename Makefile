@@ -19,7 +19,7 @@ PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo demo-trace native test test-light lint docs parity chaos bench bench-peers device-evidence carry clean
+.PHONY: help env demo demo-trace native test test-light lint docs parity chaos validate bench bench-peers device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,9 @@ parity: $(READY)  ## train every mix against one process, write docs/parity.md
 chaos: $(READY)  ## make every fault in small jobs, 240 runs in all, gone on with where it was interrupted; docs/chaos.md
 	$(BIN)/python -m validation.chaos
 	$(BIN)/python -m validation.chaos --write
+
+validate: $(READY)  ## a planner's step times and memory against published ones; ROWS=FILE for others in those columns
+	$(BIN)/python -m validation.plan $(if $(ROWS),--rows "$(ROWS)")
 
 bench: $(READY)  ## measure trainyard itself
 	$(BIN)/python -m benchmarks

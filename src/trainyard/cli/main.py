@@ -28,6 +28,7 @@ class _Place(NamedTuple):
 COMMANDS = {
     "demo": _Place("demo", "A small real trace that comes along: its ledger and its page, without torch."),
     "run": _Place("run", "Run a job on this machine: train, time, profile, book, record."),
+    "plan": _Place("plan", "Split a model over a cluster: the best layouts, their time, memory, days and dollars."),
     "trace": _Place("trace", "Profiler files of one or many ranks: where every nanosecond went."),
     "diff": _Place("diff", "Two runs or traces: what changed, account by account."),
     "numerics": _Place("numerics", "Is it still the same training? Parity of layouts with one process."),

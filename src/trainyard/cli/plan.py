@@ -1,0 +1,142 @@
+"""`trainyard plan`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trainyard.job import Job, Model
+    from trainyard.machine import Machine
+
+
+@click.command()
+@click.argument("model")
+@click.option("--machine", metavar="NAME|FILE", default="", help="A machine by name, or its TOML file.")
+@click.option("--devices", type=click.IntRange(min=1), help="How many; default: those of the machine or of the job.")
+@click.option("--batch", type=click.IntRange(min=1), help="Sequences a step, over all devices.")
+@click.option("--seq-len", type=click.IntRange(min=1), help="Tokens a sequence.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="What matrix products are computed in.")
+@click.option("--tokens", type=float, default=0.0, help="To train on in all: gives days and dollars.")
+@click.option("--fix", multiple=True, metavar="AXIS=N", help="Only layouts with this, as tp=8; may be repeated.")
+@click.option("--for", "framework", default="trainyard", show_default=True, metavar="NAME",
+              help="Who runs it: trainyard, megatron, torchtitan, deepspeed.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
+def command(
+    model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, dtype: str, tokens: float,
+    fix: tuple[str, ...], framework: str, out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
+
+    MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a job file, whose own batch is
+    planned for. Every layout that divides devices, heads, layers and batch is tried.
+    """
+    from trainyard import words
+    from trainyard.cli.output import console, print_json, say
+    from trainyard.errors import BadInput, UnknownName, nearest
+    from trainyard.predict.frameworks import FRAMEWORKS
+    from trainyard.predict.search import search
+    from trainyard.predict.space import Wanted
+    from trainyard.report import plans
+    from trainyard.report.atomic import replacing
+    from trainyard.report.terminal import print_table
+
+    if framework not in FRAMEWORKS:
+        raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
+    words.check(dtype, words.DTYPES, "dtype")
+    job = _job(model)
+    dims = job.decoder if job else _model(model)
+    where = _machine(machine or (job.machine if job else ""))
+    count = devices or (job.layout.ranks if job else where.devices)
+    samples, length = batch or (job.batch if job else 0), seq_len or (job.recipe.seq_len if job else 0)
+    if not samples or not length:
+        raise BadInput("how much a step trains on is not known.", "Give --batch (sequences a step) and --seq-len.")
+    if not 0 <= tokens < float("inf"):
+        raise BadInput(f"--tokens {tokens} is no number of tokens.")
+    wanted = Wanted(dims, count, where.per_node, samples, length, dtype, _fixed(fix))
+    refuses = _ours if framework == "trainyard" else lambda _: None
+    found = search(wanted, where, FRAMEWORKS[framework], budget=tokens, refuses=refuses)
+    best = found.choices[0]
+    if out is not None:
+        with replacing(out) as part:
+            part.write_text(FRAMEWORKS[framework].tells(best.plan.job), "utf-8")
+        say(f"Written to {out}: {FRAMEWORKS[framework].means}, {best.plan.job.layout}.")
+    if as_json:
+        print_json({
+            "schema": "trainyard/plans/1", "machine": where.name, "devices": count, "searched": found.searched,
+            "fitting": found.fitting, "refused": found.refused, "constants": found.tuned,
+            "choices": plans.as_plain(found.choices),
+        })  # fmt: skip
+        return
+    screen = console()
+    screen.print(f"{dims.name} on {count:,} x {where.device.name}: {samples:,} sequences of {length:,} tokens a step",
+                 markup=False)  # fmt: skip
+    for table in (
+        plans.layouts(found, tokens), plans.ledger(best.plan),
+        plans.memory(best.plan, best.reserved, where.device.memory.value),
+    ):  # fmt: skip
+        screen.print()
+        print_table(table, screen)
+
+
+def _job(name: str) -> Job | None:
+    """The job file of this name, where it is one."""
+    from trainyard import job as jobs
+
+    path = Path(name)
+    if path.suffix != ".toml" or not path.is_file() or "[recipe]" not in jobs.read(path):
+        return None
+    return jobs.load(path)
+
+
+def _model(name: str) -> Model:
+    """Raises `UnknownName`, or `BadFile` for one that is no decoder's."""
+    import msgspec
+
+    from trainyard import models
+    from trainyard.errors import BadFile
+    from trainyard.job import Model
+
+    taken = models.take(name, "model")
+    try:
+        return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
+    except msgspec.ValidationError as error:
+        raise BadFile(f"{taken.where}: {error}.") from error
+
+
+def _machine(name: str) -> Machine:
+    from trainyard import machine
+    from trainyard.errors import BadInput
+
+    if not name:
+        raise BadInput("which machine is not known.", f"Give --machine: {', '.join(machine.known())}, or a TOML file.")
+    return machine.load(name)
+
+
+def _fixed(given: tuple[str, ...]) -> dict[str, int]:
+    from trainyard.errors import BadInput, UnknownName, nearest
+    from trainyard.predict.cases import REMATS
+    from trainyard.predict.space import AXES
+
+    found: dict[str, int] = {}
+    for one in given:
+        axis, _, value = one.partition("=")
+        if axis not in AXES:
+            raise UnknownName(f"--fix {one}: there is no axis {axis!r}.", nearest(axis, AXES))
+        if axis == "remat" and value in REMATS:
+            found[axis] = REMATS.index(value)
+        elif value.isdecimal() and len(value) < 10:
+            found[axis] = int(value)
+        else:
+            raise BadInput(f"--fix {one}: {value!r} is no number.")
+    return found
+
+
+def _ours(job: Job) -> None:
+    """Raises `BadJob` for what our own runner refuses."""
+    from trainyard.workloads import transformer_ops
+
+    transformer_ops.check(job)

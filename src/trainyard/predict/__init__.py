@@ -1,0 +1,1 @@
+"""Job x Machine -> Plan: what a step costs before anybody ran it. No torch in here."""

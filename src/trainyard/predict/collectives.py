@@ -1,0 +1,95 @@
+"""How long ranks take to exchange data over two levels of links, as columns.
+
+A ring visits the devices of a node before it goes on to the next, so that it is as fast as its slowest level
+(Patarasuk and Yuan, JPDC 69(2), 2009). `w` of a group's ranks share a node and its ports to the others: the other
+ranks of the node are in groups of their own, which use theirs at the same time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.predict.cases import Cases, Column
+from trainyard.predict.constants import Constants
+from trainyard.predict.site import Site
+
+
+class Group(NamedTuple):
+    """`ranks` that take part, of which `near` share a node."""
+
+    ranks: Column
+    near: Column
+
+    @property
+    def nodes(self) -> Column:
+        return self.ranks / self.near
+
+
+def group(site: Site, ranks: Column, step: Column) -> Group:
+    """Ranks that are `step` apart: so many others lie between two of them."""
+    return Group(ranks, np.clip(np.floor(site.per_node / step), 1.0, ranks))
+
+
+def tensor(cases: Cases, site: Site) -> Group:
+    return group(site, cases.tp, np.ones(1))
+
+
+def context(cases: Cases, site: Site) -> Group:
+    return group(site, cases.cp, cases.tp)
+
+
+def shards(cases: Cases, site: Site) -> Group:
+    """Over which weights or optimizer state are divided: those of `cp` hold the same weights, and take part."""
+    return group(site, cases.dp_shard * cases.cp, cases.tp)
+
+
+def replicas(cases: Cases, site: Site) -> Group:
+    """Those that hold the same weights, or the same shards of them."""
+    divides = cases.divided > 0
+    ranks = cases.dp_replicate * np.where(divides, 1.0, cases.cp)
+    return group(site, ranks, cases.tp * np.where(divides, cases.cp * cases.dp_shard, 1.0))
+
+
+def experts(cases: Cases, site: Site) -> Group:
+    return group(site, cases.ep, np.ones(1))
+
+
+def _wire(site: Site, tuned: Constants, who: Group, size: Column, inside: float, between: float) -> Column:
+    """Once around the ring."""
+    near = (who.near - 1) / who.near * size / (site.inside * inside)
+    far = (who.nodes - 1) / who.nodes * size / np.minimum(site.between * who.near * between, site.inside * inside)
+    return np.where(who.nodes > 1, np.maximum(near, far), near)
+
+
+def _hops(tuned: Constants, who: Group) -> Column:
+    return (who.near - 1) * tuned.inside_s + (who.nodes - 1) * tuned.between_s
+
+
+def gather(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
+    """Seconds of an all-gather or reduce-scatter of `size` bytes in all; 0 where there is one rank."""
+    wire = _wire(site, tuned, who, size, tuned.inside, tuned.between) + _hops(tuned, who)
+    return np.where(who.ranks > 1, wire, 0.0)
+
+
+def reduce(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
+    """Seconds of an all-reduce; over many nodes a tree takes fewer hops."""
+    far = np.minimum(who.nodes - 1, 2 * np.log2(np.maximum(who.nodes, 1.0)))
+    hops = (who.near - 1) * tuned.inside_s + far * tuned.between_s
+    return np.where(who.ranks > 1, 2 * (_wire(site, tuned, who, size, tuned.inside, tuned.between) + hops), 0.0)
+
+
+def exchange(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
+    """Seconds of an all-to-all in which each rank sends `size` bytes in all, its own part among them."""
+    near = (who.near - 1) / who.ranks * size / (site.inside * tuned.dispatch)
+    far = (who.ranks - who.near) / who.ranks * size / (site.between * tuned.dispatch)
+    hops = tuned.inside_s + np.where(who.nodes > 1, tuned.between_s, 0.0)
+    return np.where(who.ranks > 1, np.maximum(near, far) + hops, 0.0)
+
+
+def send(site: Site, tuned: Constants, size: Column, step: Column) -> Column:
+    """Seconds to the rank that is `step` away."""
+    near = step < site.per_node
+    return np.where(near, size / (site.inside * tuned.inside) + tuned.inside_s,
+                    size / (site.between * tuned.between) + tuned.between_s)  # fmt: skip

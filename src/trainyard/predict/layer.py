@@ -1,0 +1,171 @@
+"""What a layer, the head and the optimizer take on one rank, as columns of seconds by account and phase."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.predict import collectives, shapes
+from trainyard.predict.cases import Cases, Column
+from trainyard.predict.constants import Constants
+from trainyard.predict.shapes import Product
+from trainyard.predict.site import Site
+
+_KERNELS = {"forward": 8.0, "backward": 12.0}
+"""Kernels of a layer beside its products and attention."""
+_FUSED_SOFTMAX = 4.0
+"""Scores' matrices that one block of Megatron's fused softmax takes: more of them must be a multiple."""
+_TIMES = 3.0
+"""Widths of every routed token moved to its expert and back."""
+
+
+class Phase(NamedTuple):
+    """Seconds of one layer in one phase of a micro-batch. `parallel`: what tensor and context parallelism exchange;
+    `dispatch`: what expert parallelism does; `host`: what the host takes to start it all."""
+
+    matmul: Column
+    attention: Column
+    elementwise: Column
+    route: Column
+    parallel: Column
+    context: Column
+    dispatch: Column
+    host: Column
+
+    @property
+    def compute(self) -> Column:
+        return self.matmul + self.attention + self.elementwise + self.route
+
+    @property
+    def device(self) -> Column:
+        return self.compute + self.parallel + self.context + self.dispatch
+
+    @property
+    def gap(self) -> Column:
+        """How long the device waits for the host."""
+        return np.maximum(self.host - self.device, 0.0)
+
+    @property
+    def seconds(self) -> Column:
+        return np.maximum(self.host, self.device)
+
+    def times(self, factor: Column | float) -> Phase:
+        return Phase(*(value * factor for value in self))
+
+    def plus(self, other: Phase) -> Phase:
+        return Phase(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+def product(site: Site, tuned: Constants, one: Product, low: Column | None = None, share: float = 1.0) -> Column:
+    """Seconds of a matrix product: arithmetic or memory, whichever takes longer. `low`: 1 where it runs in few bits."""
+    rows, columns, depth = (np.maximum(size, 1e-9) for size in one[:3])
+    if low is None:
+        rate = site.peak * tuned.matmul
+    else:
+        rate = np.where(low > 0, site.low_peak * tuned.low_matmul, site.peak * tuned.matmul)
+    reached = rate * share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
+    moved = 2 * (rows * columns + columns * depth + rows * depth) * one.count
+    seconds = np.maximum(one.flops / reached, moved / (site.bandwidth * tuned.bandwidth)) + tuned.kernel_s
+    return np.where(one.flops > 0, seconds, 0.0)
+
+
+def products(
+    site: Site, tuned: Constants, many: list[Product], low: Column, share: float = 1.0
+) -> tuple[Column, Column]:
+    """Seconds forward, and backward."""
+    forward = sum((product(site, tuned, one, low, share) for one in many), np.zeros(1))
+    backward = sum((product(site, tuned, part, low, share) for one in many for part in one.backward()), np.zeros(1))
+    return forward, backward
+
+
+def attention(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+    """Seconds of attention itself, forward and backward, with half of the scores masked."""
+    heads = cases.heads / cases.tp
+    pairs = cases.microbatch * cases.seq_len * cases.seq_len / cases.cp
+    flops = 2 * pairs * (cases.queries + cases.values) / cases.tp
+    fused = flops / 2 / (site.peak * tuned.attention) + tuned.kernel_s
+    written = pairs * heads * cases.width_bytes * tuned.scores / (site.bandwidth * tuned.bandwidth)
+    plain = written + flops / (site.peak * tuned.matmul) + 4 * tuned.kernel_s
+    forward = np.where(cases.flash > 0, fused, plain)
+    return forward, np.where(cases.flash > 0, fused * tuned.attention_backward, 2 * plain)
+
+
+def _elementwise(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+    inner = (2 + cases.gated) * cases.tokens / cases.tp
+    routed = np.where(cases.experts > 0, cases.active * cases.expert_ffn + cases.shared_experts * cases.expert_ffn, 0.0)
+    dense, kinds = shapes.layer_kinds(cases)
+    ffn = (dense * cases.ffn + kinds * routed) / cases.layers
+    values = tuned.passes * cases.between * cases.width + inner * ffn
+    moved = values * cases.width_bytes / (site.bandwidth * tuned.bandwidth)
+    return (
+        moved + _KERNELS["forward"] * tuned.kernel_s,
+        moved * tuned.passes_backward + _KERNELS["backward"] * tuned.kernel_s,
+    )
+
+
+def _tensor(cases: Cases, site: Site, tuned: Constants) -> Column:
+    """Two sums over the ranks of tp in each direction, whole or in halves (sequence parallelism)."""
+    size = cases.tokens * cases.width * cases.width_bytes
+    return 2 * collectives.reduce(site, tuned, collectives.tensor(cases, site), size)
+
+
+def _context(cases: Cases, site: Site, tuned: Constants) -> Column:
+    """Keys and values of the other ranks."""
+    channels = np.where(cases.kv_rank > 0, cases.queries + cases.values, 2 * cases.kv_heads * cases.head_dim)
+    size = cases.microbatch * cases.seq_len * channels / cases.tp * cases.width_bytes
+    return collectives.gather(site, tuned, collectives.context(cases, site), size)
+
+
+def _dispatch(cases: Cases, site: Site, tuned: Constants) -> Column:
+    """Tokens to their experts, and what came of them back."""
+    size = shapes.routed_tokens(cases) * cases.width * cases.width_bytes
+    return 2 * collectives.exchange(site, tuned, collectives.experts(cases, site), size)
+
+
+def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
+    """The mean layer of a model, forward and backward: those with experts and those without by their numbers."""
+    dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
+    around = products(site, tuned, shapes.attention_products(cases), cases.low_precision)
+    mlp = products(site, tuned, shapes.dense_products(cases), cases.low_precision)
+    scores, exposed = attention(cases, site, tuned), _context(cases, site, tuned)
+    between, parallel = _elementwise(cases, site, tuned), _tensor(cases, site, tuned)
+    matmul = [around[way] + dense * mlp[way] for way in (0, 1)]
+    route = dispatch = np.zeros(1)
+    if (cases.experts > 0).any():
+        grouped, shared = shapes.expert_products(cases)
+        experts = products(site, tuned, grouped, cases.low_precision, tuned.grouped / tuned.imbalance)
+        beside = products(site, tuned, shared, cases.low_precision)
+        matmul = [matmul[way] + routed * (experts[way] + beside[way]) for way in (0, 1)]
+        sent = shapes.routed_tokens(cases) * cases.width * cases.width_bytes
+        route = routed * (2 * _TIMES * sent / (site.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s)
+        dispatch = routed * _dispatch(cases, site, tuned)
+    collected = np.where(cases.tp > 1, 2.0, 0.0) + np.where(cases.cp > 1, 1.0, 0.0) + np.where(cases.ep > 1, 2.0, 0.0)
+    odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.microbatch, _FUSED_SOFTMAX) != 0)
+    host = collected * tuned.host_collective_s + odd * tuned.host_plain_s + routed * tuned.host_forward_s
+    both = [
+        Phase(matmul[way], scores[way], between[way], route, parallel, exposed, dispatch, host + own)
+        for way, own in ((0, tuned.host_forward_s), (1, tuned.host_backward_s))
+    ]
+    return both[0], both[1]
+
+
+def recomputed(cases: Cases, forward: Phase) -> Phase:
+    """What of the forward pass is done again: all of it, or all but products and attention."""
+    none = np.zeros(1)
+    some = Phase(
+        matmul=none, attention=none, elementwise=forward.elementwise, route=forward.route, parallel=none, context=none,
+        dispatch=none, host=forward.host / 2,
+    )  # fmt: skip
+    full, part = cases.remat == 2, cases.remat == 1
+    share = 1 / cases.remat_every
+    return forward.times(np.where(full, share, 0.0)).plus(some.times(np.where(part, share, 0.0)))
+
+
+def head(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column, Column]:
+    """Seconds of a micro-batch's head: its product forward, backward, and the loss with its gradient."""
+    one = shapes.head_product(cases)
+    logits = cases.tokens * cases.vocab / cases.tp
+    loss = logits * tuned.logits / (site.bandwidth * tuned.bandwidth) + 8 * tuned.kernel_s
+    back = sum((product(site, tuned, part) for part in one.backward()), np.zeros(1))
+    return product(site, tuned, one), back, loss

@@ -1,0 +1,94 @@
+"""Which constants hold where: data/constants/*.toml, each fitted to measurements of some devices and software."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache, cached_property
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.machine import Claim, Machine
+from trainyard.predict.constants import Constants
+
+SOFTWARE = ("fsdp", "megatron", "megatron-25", "unfused")
+"""Whose overheads: eager sharded data parallelism, Megatron Core of 2026 and of 2025, and the Megatron of 2021, whose
+attention writes its scores."""
+ASSUMED = (0.6, 1.7)
+"""Measured over predicted, where nothing was measured that is like it."""
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """`devices`: the machine files it holds for. `rows`: measurements it was fitted to. `spread`: kind of model (dense,
+    experts) -> (low, high) of measured over predicted in four of five cases that it was not fitted to."""
+
+    name: str
+    says: str
+    devices: tuple[str, ...]
+    software: str
+    source: str
+    date: str
+    rows: int
+    spread: dict[str, tuple[float, float]] = {}
+    constants: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        unknown = set(self.constants) - set(Constants._fields)
+        if unknown:
+            raise BadInput(f"there is no constant {', '.join(sorted(unknown))}.")
+        if any(not value > 0 for value in self.constants.values()):
+            raise BadInput(f"the constants of {self.name} must be positive.")
+
+    def values(self) -> Constants:
+        """What is not fitted stays as it is assumed."""
+        return Constants()._replace(**self.constants)
+
+    def interval(self, kind: str) -> tuple[float, float]:
+        return self.spread.get(kind, ASSUMED)
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """Each constant, and who says so."""
+        fitted = f"{self.name}, fitted to {self.rows} measurements of {self.source}"
+        return tuple(
+            Claim(
+                value=value, unit=f"{name} {'s' if name.endswith('_s') else ''}".strip(), date=self.date,
+                source=fitted if name in self.constants else "assumed", measured=name in self.constants,
+            )
+            for name, value in self.values()._asdict().items()
+        )  # fmt: skip
+
+
+@cache
+def known() -> tuple[Tuned, ...]:
+    """Those in the package."""
+    folder = Path(str(resources.files("trainyard") / "data" / "constants"))
+    return tuple(load(path) for path in sorted(folder.glob("*.toml")))
+
+
+def load(path: Path) -> Tuned:
+    """Raises `BadFile`."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Tuned)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        raise BadFile(f"{path}: {error}.") from error
+
+
+def choose(machine: Machine, software: str) -> Tuned:
+    """Those of this device and software, or of another release of it; else of this device with other software, or of
+    this software elsewhere, with the wide spread of what was never measured."""
+    family = software.partition("-")[0]
+    ours = [one for one in known() if machine.name in one.devices]
+    for like in (software, family):
+        for one in ours:
+            if one.software == like:
+                return one
+    near = ours or [one for one in known() if one.software == family]
+    if near:
+        return msgspec.structs.replace(near[0], spread={})
+    return Tuned(
+        name="assumed", says="Nothing like it was measured.", devices=(), software=software, source="nobody", date="",
+        rows=0,
+    )  # fmt: skip

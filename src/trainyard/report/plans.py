@@ -1,0 +1,77 @@
+"""Plans as tables: layouts side by side, the ledger of one, its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard import units, words
+from trainyard.plan import Plan
+from trainyard.predict.search import Choice, Found
+from trainyard.report.view import Cell, Column, Table
+
+_OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
+
+
+def layouts(found: Found, budget: float) -> Table:
+    """One row a layout, the fastest first."""
+    paid = budget and any(one.bill.dollars is not None for one in found.choices)
+    columns = (
+        Column(head="micro-batch", digits=0), Column(head="remat"), Column(head="step, s", digits=2),
+        Column(head="from", digits=2), Column(head="to", digits=2), Column(head="tokens/s", digits=0),
+        Column(head="MFU, %", digits=1), Column(head="memory, GB", digits=1),
+        *((Column(head="days", digits=1),) if budget else ()), *((Column(head="$", digits=0),) if paid else ()),
+    )  # fmt: skip
+    tuned = found.tuned
+    said = f"fitted to {tuned.rows} measurements of {tuned.source}" if tuned.rows else "nothing like it was measured"
+    return Table(
+        title="Layout",
+        notes=(
+            f"{found.searched:,} layouts divide everything, {found.fitting:,} fit. Constants: {tuned.name}, {said}.",
+            "From, to: four of five measured steps are expected between them. Memory is what the allocator reserves.",
+            *(f"Left out: {reason}" for reason in found.refused[:3]),
+        ),
+        columns=(Column(head="", prose=True), *columns),
+        rows=tuple(_row(one, bool(budget), bool(paid)) for one in found.choices),
+    )  # fmt: skip
+
+
+def _row(one: Choice, days: bool, dollars: bool) -> tuple[Cell, ...]:
+    plan, bill = one.plan, one.bill
+    cells: list[Cell] = [
+        str(plan.job.layout), plan.job.recipe.microbatch, plan.job.recipe.remat, plan.ledger.wall_ns / 1e9,
+        plan.low / 1e9, plan.high / 1e9, bill.tokens_per_s, 100 * bill.mfu, one.reserved / 1e9,
+    ]  # fmt: skip
+    return (*cells, *((bill.days,) if days else ()), *((bill.dollars,) if dollars else ()))
+
+
+def ledger(plan: Plan) -> Table:
+    """Where the time of a step goes, in order of precedence."""
+    whole = plan.ledger.wall_ns
+    rows: list[tuple[Cell, ...]] = [
+        (account.label, ns / 1e6, units.show_share(ns, whole)) for account, ns in plan.ledger.by_account().items() if ns
+    ]
+    return Table(
+        title="Predicted ledger, mean over ranks",
+        notes=(),
+        columns=(Column(head="account"), Column(head="ms", digits=1), Column(head="share")),
+        rows=(*rows, ("Step", whole / 1e6, f"{units.show_ns(whole)} ns exactly")),
+    )
+
+
+def memory(plan: Plan, reserved: int, limit: float) -> Table:
+    """Bytes by part on the fullest rank."""
+    rows: list[tuple[Cell, ...]] = [
+        (_OTHER_PARTS.get(part) or words.MEMORY[part].label, size / 1e9) for part, size in plan.memory.items() if size
+    ]
+    allocated = sum(plan.memory.values())
+    return Table(
+        title="Memory of the fullest rank",
+        notes=(),
+        columns=(Column(head="part"), Column(head="GB", digits=1)),
+        rows=(*rows, ("Allocated", allocated / 1e9), ("Reserved", reserved / 1e9), ("The device has", limit / 1e9)),
+    )
+
+
+def as_plain(choices: Sequence[Choice]) -> list[dict[str, object]]:
+    """For JSON."""
+    return [{"plan": one.plan, "bill": one.bill, "reserved_bytes": one.reserved, "front": one.front} for one in choices]

@@ -1,0 +1,187 @@
+"""Fits a planner's constants to published measurements: `python -m validation.fit [NAME ...]` writes them to
+src/trainyard/data/constants.
+
+Of each kind of rows two quarters are fitted to, one gives the spread, and one is kept to report on (`part`). A constant
+stays near what is assumed of it unless the rows say otherwise: least squares of log(predicted / measured) with a prior.
+Needs scipy and the published data beside the checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.predict import cases, site, step
+from trainyard.predict.cases import Cases, Column
+from trainyard.predict.constants import Constants
+from trainyard.predict.site import Site
+from trainyard.predict.tuned import Tuned
+from validation import rows
+from validation.rows import Row
+
+ROOT = Path(__file__).parents[1]
+PUBLISHED = ROOT.parent / "shared" / "data" / "published" / "training_runs.csv.gz"
+CONSTANTS = ROOT / "src" / "trainyard" / "data" / "constants"
+PRIOR = 0.4
+"""How far a constant may be from what is assumed: the standard deviation of its logarithm."""
+NOISE = 0.05
+"""Of the logarithm of a measured step time."""
+COVERED = 0.8
+_SHARES = {"matmul", "low_matmul", "grouped", "attention", "bandwidth", "inside", "between", "overlap", "dispatch"}
+_UNSEEN = {
+    "dense": {"grouped", "dispatch", "imbalance"},
+    "flash": {"scores", "host_plain_s"},
+    "unfused": {"attention", "attention_backward"},
+    "16 bit": {"low_matmul"},
+}
+"""What cannot be fitted where no row has it."""
+
+
+class Fit(NamedTuple):
+    name: str
+    says: str
+    devices: tuple[str, ...]
+    software: str
+    wanted: Callable[[Row], bool]
+
+
+HOPPER, BLACKWELL = ("h100", "h200", "h800"), ("b200", "b300", "gb200", "gb300")
+FITS = (
+    Fit("ampere-unfused", "Megatron of 2021 and 2022 on A100: float16, attention that writes its scores.",
+        ("a100", "a100-40gb"), "unfused", lambda row: row.source == "VIA-Research/vTrain"),
+    Fit("ampere-fsdp", "Sharded data parallelism on A100, eager, with fused attention.", ("a100", "a100-40gb"), "fsdp",
+        lambda row: row.machine.startswith("a100") and row.software == "fsdp"),
+    Fit("hopper-fsdp", "Sharded data parallelism on H100, eager, with fused attention.", HOPPER, "fsdp",
+        lambda row: row.machine in HOPPER and row.software == "fsdp"),
+    Fit("hopper-megatron", "Megatron Core on Hopper.", HOPPER, "megatron",
+        lambda row: row.machine in HOPPER and row.software.startswith("megatron")),
+    Fit("blackwell-megatron", "Megatron Core on Blackwell, since June 2026.", BLACKWELL, "megatron",
+        lambda row: row.machine in BLACKWELL and row.software == "megatron"),
+    Fit("blackwell-megatron-25", "Megatron Core on Blackwell, before June 2026.", BLACKWELL, "megatron-25",
+        lambda row: row.machine in BLACKWELL and row.software == "megatron-25"),
+    Fit("blackwell-fsdp", "Sharded data parallelism on Blackwell.", BLACKWELL, "fsdp",
+        lambda row: row.machine in BLACKWELL and row.software == "fsdp"),
+)  # fmt: skip
+
+
+def part(row: Row) -> str:
+    """`fit`, `spread` or `report`; the same for a configuration whenever it is asked."""
+    return ("fit", "fit", "spread", "report")[crc32(row.id.encode()) % 4]
+
+
+def columns(some: Sequence[Row]) -> tuple[Cases, Site, Column]:
+    """The rows as cases, where they ran, and the seconds that were measured."""
+    made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
+    sites: list[Site] = []
+    for row in some:
+        machine = rows.machine_of(row)
+        one = site.of_machine(machine, *rows.precision_of(row, machine))
+        sites.append(replace(one, between=cases.column(row.fabric)) if row.fabric else one)
+    where = Site(**{field.name: np.concatenate([getattr(one, field.name) for one in sites]) for field in fields(Site)})
+    return made, where, np.array([row.seconds for row in some])
+
+
+def predicted(some: Sequence[Row], tuned: Constants) -> tuple[Column, Column]:
+    """Seconds predicted, and measured."""
+    made, where, seconds = columns(some)
+    return np.broadcast_to(step.step(made, where, tuned).wall, seconds.shape), seconds
+
+
+def free(some: Sequence[Row]) -> list[str]:
+    """The constants that these rows can say something about."""
+    fixed: set[str] = set()
+    flash = [row.columns["flash"] for row in some]
+    fixed |= set() if any(row.kind == "experts" for row in some) else _UNSEEN["dense"]
+    fixed |= _UNSEEN["flash"] if all(flash) else set()
+    fixed |= _UNSEEN["unfused"] if not any(flash) else set()
+    fixed |= set() if any(row.columns["low_precision"] for row in some) else _UNSEEN["16 bit"]
+    return [name for name in Constants._fields if name not in fixed]
+
+
+def fit(some: Sequence[Row]) -> Constants:
+    from scipy.optimize import least_squares
+
+    made, where, seconds = columns(some)
+    names = free(some)
+    assumed = np.log([getattr(Constants(), name) for name in names])
+    low = np.array([0.0 if name == "imbalance" else -30.0 for name in names])
+    high = np.array([0.0 if name in _SHARES else 30.0 for name in names])
+
+    def constants(logs: npt.NDArray[np.float64]) -> Constants:
+        return Constants()._replace(**{name: float(np.exp(log)) for name, log in zip(names, logs, strict=True)})
+
+    def errors(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        off = np.log(step.step(made, where, constants(logs)).wall / seconds) / NOISE
+        robust = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))  # Charbonnier: a few rows may be far off
+        return np.concatenate([robust, (logs - assumed) / PRIOR])
+
+    found = least_squares(errors, np.clip(assumed, low + 1e-6, high - 1e-6), bounds=(low, high), max_nfev=100)
+    return constants(found.x)
+
+
+def spread(some: Sequence[Row], tuned: Constants) -> dict[str, tuple[float, float]]:
+    """Kind -> bounds of measured over predicted: split conformal prediction (Vovk et al. 2005), both tails alike."""
+    found: dict[str, tuple[float, float]] = {}
+    for kind in sorted({row.kind for row in some}):
+        own = [row for row in some if row.kind == kind]
+        expected, seconds = predicted(own, tuned)
+        ratios, tail = np.sort(seconds / expected), (1 - COVERED) / 2
+        place = np.floor((len(own) + 1) * tail) - 1
+        if place < 0:
+            continue
+        found[kind] = (round(float(ratios[int(place)]), 4), round(float(ratios[-1 - int(place)]), 4))
+    return found
+
+
+def tuned(one: Fit, every: Sequence[Row]) -> Tuned:
+    mine = [row for row in every if one.wanted(row)]
+    fitted = [row for row in mine if part(row) == "fit"]
+    found = fit(fitted)
+    names = free(fitted)
+    return Tuned(
+        name=one.name, says=one.says, devices=one.devices, software=one.software, rows=len(fitted),
+        source=", ".join(sorted({row.source for row in fitted})), date=datetime.now(UTC).date().isoformat(),
+        spread=spread([row for row in mine if part(row) == "spread"], found),
+        constants={name: float(f"{getattr(found, name):.4g}") for name in names},
+    )  # fmt: skip
+
+
+def write(one: Tuned) -> str:
+    """As TOML."""
+    lines = [f"# {one.says} Written by `python -m validation.fit`.", ""]
+    lines += [
+        f"{name} = {json.dumps(getattr(one, name))}"
+        for name in ("name", "says", "devices", "software", "source", "date", "rows")
+    ]
+    lines += ["", "[spread]", *(f"{kind} = {json.dumps(bounds)}" for kind, bounds in one.spread.items())]
+    lines += ["", "[constants]", *(f"{name} = {value!r}" for name, value in one.constants.items())]
+    return "\n".join(lines) + "\n"
+
+
+def usable(every: Sequence[Row]) -> list[Row]:
+    return [row for row in every if not row.reason and row.seconds]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="which of them; all where none is named")
+    wanted = parser.parse_args().names
+    every = usable(rows.read(PUBLISHED))
+    CONSTANTS.mkdir(exist_ok=True)
+    for one in FITS:
+        if not wanted or one.name in wanted:
+            (CONSTANTS / f"{one.name}.toml").write_text(write(tuned(one, every)), "utf-8")
+            print(one.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""Published measurements as cases: rows of the columns of training_runs.csv(.gz), grouped by configuration.
+
+An id is `<configuration>.<metric>`. What cannot be represented is kept with the reason, and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import isfinite, prod
+from pathlib import Path
+from typing import Any
+
+from trainyard import machine as machines
+from trainyard.errors import BadFile
+from trainyard.machine import Machine
+
+COLUMNS = (
+    "id", "source_url", "model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq",
+    "moe_experts", "moe_topk", "accelerator", "n_accel", "tp", "pp", "cp", "ep", "dp", "zero_or_fsdp", "micro_batch",
+    "global_batch", "precision", "activation_ckpt", "metric", "value", "notes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One configuration. `columns`: what `cases.made` takes, empty where it cannot be represented and `reason` says
+    why; `seconds`: of a step, 0 where only memory was measured; `peak_bytes` likewise."""
+
+    id: str
+    source: str
+    accelerator: str
+    kind: str
+    machine: str
+    software: str
+    precision: str
+    columns: dict[str, float]
+    fabric: float
+    seconds: float
+    peak_bytes: float
+    notes: str
+    reason: str = ""
+
+    @property
+    def group(self) -> str:
+        """What is reported together."""
+        return f"{self.source} {self.accelerator}, {self.kind}"
+
+
+MACHINES = {
+    "A100": "a100", "A100-80GB": "a100", "A100-SXM": "a100", "A100-40GB": "a100-40gb", "H100": "h100",
+    "H100-80GB": "h100", "H800": "h800", "H200": "h200", "B200": "b200", "B300": "b300", "GB200": "gb200",
+    "GB300": "gb300", "MI250X": "mi250x", "MI300X": "mi300x", "MI325X": "mi325x", "MI350X": "mi350x",
+    "MI355X": "mi355x", "Trainium1": "trn1", "Trainium2": "trn2", "Trainium3": "trn3", "TPU v5p": "tpu-v5p",
+    "TPUv5p": "tpu-v5p", "TPU v6e": "tpu-v6e", "TPUv6e": "tpu-v6e", "V100-16GB": "v100-16gb", "V100": "v100-32gb",
+}  # fmt: skip
+"""What sources call a device -> our file of it."""
+_GATED = ("llama", "qwen", "mistral", "mixtral", "deepseek", "gpt-oss", "yi-", "olmo", "gemma", "grok", "phi")
+_UNTIED = (*_GATED, "nemotron")
+_LATENT = {"q_rank": 1536, "kv_rank": 512, "rope_dim": 64, "value_dim": 128, "head_dim": 128}
+_KNOWN: dict[str, dict[str, float]] = {
+    "deepseek-v3": {**_LATENT, "width": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "vocab": 129280,
+                    "experts": 256, "active": 8, "expert_ffn": 2048, "shared_experts": 1, "dense_layers": 3},
+    "deepseek-v2": {**_LATENT, "width": 5120, "heads": 128, "kv_heads": 128, "ffn": 12288, "vocab": 102400,
+                    "experts": 160, "active": 6, "expert_ffn": 1536, "shared_experts": 2, "dense_layers": 1},
+    "llama-7b": {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000},
+    "llama-13b": {"layers": 40, "width": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824, "vocab": 32000},
+    "llama-65b": {"layers": 80, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 22016, "vocab": 32000},
+    "gpt3-5b": {"layers": 24, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 16384, "vocab": 51200},
+    "gpt3-20b": {"layers": 44, "width": 6144, "heads": 48, "kv_heads": 48, "ffn": 24576, "vocab": 51200},
+    "bloom": {"vocab": 250880},
+}  # fmt: skip
+"""What a model's name says where a row leaves it out: from the models' papers and configurations."""
+_HEAD_DIMS = {"qwen3": 128.0, "gpt-oss": 64.0, "gemma": 256.0}
+_PORTS = re.compile(r"(\d+)x [^;0-9]*?(\d+)G/node")
+_NODE = re.compile(r"inter-node (\d+) Gb/s")
+_RELEASE = re.compile(r"(?:^|; )(2\d)\.(\d\d)(?:\.\d+)? NeMo Container")
+_OLD = (26, 4)
+"""The last release (year, month) before experts became much faster with it."""
+_STAGES = re.compile(r"V(?:PP?|pp)=(\d+)")
+
+
+def read(path: Path) -> list[Row]:
+    """Every configuration of a file. Raises `BadFile` when it lacks columns or is none."""
+    try:
+        how = gzip.open if path.suffix == ".gz" else open
+        with how(path, "rt", encoding="utf-8", newline="") as file:
+            table = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (table.fieldnames or ())]
+            if missing:
+                raise BadFile(f"{path}: no column {', '.join(missing)}.", f"A row has {', '.join(COLUMNS)}.")
+            grouped: dict[str, list[dict[str, str]]] = defaultdict(list)
+            for line in table:
+                grouped[line["id"].rpartition(".")[0] or line["id"]].append(line)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise BadFile(f"{path}: cannot be read: {error}.") from error
+    return [_row(name, lines) for name, lines in grouped.items()]
+
+
+class _Refused(Exception):
+    """Why a row cannot be represented."""
+
+
+def _row(name: str, lines: list[dict[str, str]]) -> Row:
+    first, notes = lines[0], "; ".join(dict.fromkeys(line["notes"] for line in lines))
+    values = {key: _first(line[key] for line in lines) for key in COLUMNS}
+    machine = MACHINES.get(values["accelerator"], "")
+    columns: dict[str, float] = {}
+    seconds, reason = 0.0, ""
+    try:
+        columns = _columns(values, notes)
+        seconds = _seconds(lines, columns, values, notes)
+        if not machine or machine not in machines.known():
+            raise _Refused(f"no machine is known of accelerator {values['accelerator'] or '(none)'}")
+    except _Refused as error:
+        columns, reason = {}, str(error)
+    peak = next((float(line["value"]) for line in lines if line["metric"] == "peak_mem_gib" and line["value"]), 0.0)
+    low = values["precision"].lower()
+    return Row(
+        id=name, source=_source(first["source_url"]), accelerator=values["accelerator"], kind=_kind(columns),
+        machine=machine, software=_software(values, columns, notes), precision=low, columns=columns,
+        fabric=_fabric(notes, machine), seconds=seconds, peak_bytes=peak * 2**30, notes=notes, reason=reason,
+    )  # fmt: skip
+
+
+def _first(values: Iterable[str]) -> str:
+    return next((value for value in values if value), "")
+
+
+def _source(url: str) -> str:
+    found = re.search(r"github\.com/([^/]+/[^/]+)", url)
+    return found[1] if found else re.sub(r"https?://([^/]*).*", r"\1", url) or "unnamed"
+
+
+def _number(values: dict[str, str], key: str, default: float | None = None) -> float:
+    text = values[key]
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if text and isfinite(number) and number > 0:
+        return number
+    if default is None:
+        raise _Refused(f"{key} is {f'{text!r}, no number' if text else 'not given'}")
+    return default
+
+
+def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
+    model = values["model"].lower()
+    if "lora" in model or "lora" in notes.lower() or "frozen base" in notes:
+        raise _Refused("trains adapters of a frozen model (LoRA), not the model")
+    if "nemotron_3" in model or "nemotron-h" in model or "mamba" in model:
+        raise _Refused("a hybrid of attention and state-space layers, whose layers are not given")
+    if "vision" in model or "vl" in model.split("-") or "vl" in model.split("_"):
+        raise _Refused("a model of text and images")
+    found = _model(values, model)
+    found |= _layout(values, notes)
+    found |= _recipe(values, notes)
+    ranks = prod(found[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
+    if found["samples"] % (found["dp_replicate"] * found["dp_shard"] * found["microbatch"]) > 1e-9:
+        raise _Refused(f"global_batch {found['samples']:g} is not a multiple of dp {ranks:g} x micro_batch")
+    return found
+
+
+def _model(values: dict[str, str], model: str) -> dict[str, float]:
+    known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
+
+    def size(key: str, ours: str, default: float | None = None) -> float:
+        return _number(values, key, known.get(ours, default))
+
+    width = size("hidden", "width")
+    heads = size("heads", "heads", max(1.0, round(width / 128)))
+    experts = _number(values, "moe_experts", known.get("experts", 0.0)) if values["moe_experts"] or known else 0.0
+    gated = model.startswith(_GATED)
+    ffn = size("ffn", "ffn", 4 * width)
+    latent = "kv_rank" in known
+    dim = next((dim for name, dim in _HEAD_DIMS.items() if model.startswith(name)), width / heads)
+    return {
+        "layers": size("layers", "layers"), "width": width, "ffn": known.get("ffn", ffn) if latent else ffn,
+        "heads": heads, "kv_heads": size("kv_heads", "kv_heads", heads), "head_dim": known.get("head_dim", dim),
+        "vocab": size("vocab", "vocab", 51200.0), "gated": float(gated), "learned": float(not gated),
+        "tied": float(not model.startswith(_UNTIED)), "experts": experts,
+        "active": _number(values, "moe_topk", known.get("active", 0.0)) if experts else 0.0,
+        "expert_ffn": (known.get("expert_ffn", ffn)) if experts else 0.0,
+        "shared_experts": known.get("shared_experts", 0.0) if experts else 0.0,
+        "dense_layers": _dense_layers(values, known) if experts else 0.0,
+        **{name: known.get(name, 0.0) for name in ("q_rank", "kv_rank", "rope_dim", "value_dim")},
+    }  # fmt: skip
+
+
+def _dense_layers(values: dict[str, str], known: dict[str, float]) -> float:
+    """Of a model that was cut to a few layers, all may have experts."""
+    layers = _number(values, "layers", 61.0)
+    return known.get("dense_layers", 0.0) if layers > 8 else min(known.get("dense_layers", 0.0), 1.0)
+
+
+def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
+    if "config ambiguous" in notes:
+        raise _Refused("which configuration ran is not known")
+    if not values["tp"] and not values["pp"] and not values["zero_or_fsdp"]:
+        raise _Refused("tp, pp and zero_or_fsdp are not given")
+    tp, pp, cp, ep = (_number(values, axis, 1.0) for axis in ("tp", "pp", "cp", "ep"))
+    devices = _number(values, "n_accel")
+    if "NeuronCores" in notes or values["accelerator"].startswith("Trainium"):
+        devices *= 2 if values["accelerator"] == "Trainium1" else 8
+    dp = devices / (tp * pp * cp)
+    if dp != round(dp) or dp < 1:
+        raise _Refused(f"{devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g} is no whole number")
+    zero = values["zero_or_fsdp"].lower()
+    stage = 3 if "zero3" in zero or "full_shard" in zero or zero in ("fsdp", "fsdp2") else 2 if "zero2" in zero else 1
+    divided = zero not in ("", "none", "ddp")
+    stages = _STAGES.search(notes)
+    interleave = float(stages[1]) if stages and pp > 1 else 1.0
+    return {
+        "dp_replicate": 1.0 if divided else dp, "dp_shard": dp if divided else 1.0, "tp": tp, "cp": cp, "pp": pp,
+        "ep": ep, "interleave": max(interleave, 1.0), "divided": float(divided),
+        "zero": float(stage), "loss_parallel": 1.0,
+    }  # fmt: skip
+
+
+def _recipe(values: dict[str, str], notes: str) -> dict[str, float]:
+    precision, recomputed = values["precision"].lower(), values["activation_ckpt"].lower()
+    remat = {"full": 2.0, "selective": 1.0, "op": 1.0}.get(recomputed, 0.0)
+    mixed = "amp" in precision
+    old = values["accelerator"].startswith(("A100", "V100")) and "fp16" in precision
+    small = any(word in precision for word in ("fp8", "fp4", "float8"))
+    return {
+        "seq_len": _number(values, "seq"), "samples": _number(values, "global_batch"),
+        "microbatch": _number(values, "micro_batch"), "remat": remat, "remat_every": 1.0, "offload": 0.0,
+        "sequence_parallel": float(not old), "flash": float(not old), "low_precision": float(small),
+        "width_bytes": 2.0, "weight_bytes": 4.0 if mixed else 2.0, "gradient_bytes": 4.0,
+        "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else 4.0,
+    }  # fmt: skip
+
+
+def _seconds(lines: list[dict[str, str]], columns: dict[str, float], values: dict[str, str], notes: str) -> float:
+    measured = {line["metric"]: float(line["value"]) for line in lines if line["value"]}
+    if "step_s" in measured:
+        return measured["step_s"]
+    if "tokens_per_s_per_gpu" in measured:
+        rate = measured["tokens_per_s_per_gpu"] * _number(values, "n_accel")
+        return columns["samples"] * columns["seq_len"] / rate
+    if measured:
+        return 0.0
+    raise _Refused("it ran out of memory: no step was measured" if "oom" in notes.lower() else "no value is given")
+
+
+def _kind(columns: dict[str, float]) -> str:
+    if not columns:
+        return "unsupported"
+    return "experts" if columns["experts"] else "dense"
+
+
+def _software(values: dict[str, str], columns: dict[str, float], notes: str) -> str:
+    """Whose overheads: Megatron of 2021 (unfused attention), sharded data parallelism, or Megatron Core."""
+    if columns and not columns["flash"]:
+        return "unfused"
+    zero = values["zero_or_fsdp"].lower()
+    if zero.startswith(("zero3", "zero2", "fsdp")):
+        return "fsdp"
+    release = _RELEASE.search(notes)
+    return "megatron-25" if release and (int(release[1]), int(release[2])) <= _OLD else "megatron"
+
+
+def _fabric(notes: str, machine: str) -> float:
+    """Bytes/s a device has to other nodes, where the notes say it; else 0."""
+    per_node = machines.load(machine).per_node if machine in machines.known() else 8
+    if found := _PORTS.search(notes):
+        return float(found[1]) * float(found[2]) * 1e9 / 8 / per_node
+    if found := _NODE.search(notes):
+        return float(found[1]) * 1e9 / 8 / per_node
+    return 0.0
+
+
+def machine_of(row: Row) -> Machine:
+    return machines.load(row.machine)
+
+
+def precision_of(row: Row, machine: Machine) -> tuple[str, str]:
+    """In what a row computes, and in what its layers' products run, as words of ours that the device has a peak for."""
+    compute = "float16" if "fp16" in row.precision and "bf16" not in row.precision else "bfloat16"
+    low: Any = "float4" if "fp4" in row.precision else "float8" if "fp8" in row.precision else ""
+    peaks = machine.device.peak
+    low = low if low in peaks else "float8" if low and "float8" in peaks else ""
+    return (compute if compute in peaks else next(iter(peaks))), low
