@@ -67,7 +67,8 @@ def group(name: tuple[str, str, str], some: Sequence[Row]) -> dict[str, Any]:
 def peaks(some: Sequence[Row]) -> dict[str, Any]:
     """How far predicted bytes are from the measured peak."""
     made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
-    off = memory.memory(made).total / np.array([row.peak_bytes for row in some]) - 1
+    held = np.array([memory.RESERVED if row.reserved else 1.0 for row in some])
+    off = memory.memory(made).total * held / np.array([row.peak_bytes for row in some]) - 1
     return {
         "source": some[0].source, "device": some[0].accelerator, "kind": some[0].kind, "n": len(some),
         "mape": float(np.mean(np.abs(off))), "median": float(np.median(np.abs(off))), "bias": float(np.mean(off)),
@@ -121,7 +122,7 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print()
     lines = [(f"{one['source']}, {one['device']}, {one['kind']}", one["n"],
               *(100 * one[name] for name in ("mape", "median", "bias"))) for one in found["memory"]]  # fmt: skip
-    title = "Memory: predicted allocated over measured peak, less 1"
+    title = "Memory: predicted over measured peak, less 1"
     print_table(Table(title=title, notes=(), columns=columns[:5], rows=tuple(lines)), console)
     reasons = Counter(one["reason"] for one in found["unsupported"])
     console.print(f"\n{len(found['unsupported'])} configurations are not represented:")

@@ -46,9 +46,9 @@ class Row:
     reason: str = ""
 
     @property
-    def group(self) -> str:
-        """What is reported together."""
-        return f"{self.source} {self.accelerator}, {self.kind}"
+    def reserved(self) -> bool:
+        """Whether the peak is what was taken from the device, not what was allocated of it."""
+        return "nvidia-smi" in self.notes or "reserved" in self.notes
 
 
 MACHINES = {
@@ -119,11 +119,12 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
     except _Refused as error:
         columns, reason = {}, str(error)
     peak = next((float(line["value"]) for line in lines if line["metric"] == "peak_mem_gib" and line["value"]), 0.0)
+    unit = 1e9 if "decimal GB" in notes else 2**30
     low = values["precision"].lower()
     return Row(
         id=name, source=_source(first["source_url"]), accelerator=values["accelerator"], kind=_kind(columns),
         machine=machine, software=_software(values, columns, notes), precision=low, columns=columns,
-        fabric=_fabric(notes, machine), seconds=seconds, peak_bytes=peak * 2**30, notes=notes, reason=reason,
+        fabric=_fabric(notes, machine), seconds=seconds, peak_bytes=peak * unit, notes=notes, reason=reason,
     )  # fmt: skip
 
 
@@ -212,7 +213,9 @@ def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
         raise _Refused(f"{devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g} is no whole number")
     zero = values["zero_or_fsdp"].lower()
     stage = 3 if "zero3" in zero or "full_shard" in zero or zero in ("fsdp", "fsdp2") else 2 if "zero2" in zero else 1
-    divided = zero not in ("", "none", "ddp")
+    if values["dp"] and float(values["dp"]) != dp and not values["accelerator"].startswith("Trainium"):
+        raise _Refused(f"dp is {values['dp']}, but {devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g}")
+    divided = zero not in ("none", "ddp")  # who says nothing divides the optimizer's state, as Megatron Core does
     stages = _STAGES.search(notes)
     interleave = float(stages[1]) if stages and pp > 1 else 1.0
     return {

@@ -82,7 +82,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How devices talk. `bandwidth`: bytes/s per device and direction; `steals`: share of compute it takes."""
+    """How devices talk. `bandwidth`: bytes/s per device and direction; `steals`: share of compute it takes.
+
+    `peer`: of that to one other device, where each pair has links of its own (a mesh) and no switch lends it the rest.
+    """
 
     name: str
     kind: Literal["scale_up", "scale_out", "host"]
@@ -90,9 +93,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     latency: Claim
     reached: dict[str, Curve] = {}
     steals: Claim | None = None
+    peer: Claim | None = None
 
     def __post_init__(self) -> None:
-        _check_positive(self.name, self.bandwidth)
+        _check_positive(self.name, self.bandwidth, *((self.peer,) if self.peer else ()))
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

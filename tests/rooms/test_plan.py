@@ -295,7 +295,7 @@ def test_constants_are_claims() -> None:
     assert tuned.known()
     for one in tuned.known():
         assert one.rows
-        assert set(one.devices) <= set(machine.known()) | {"h800"}
+        assert set(one.devices) <= set(machine.known())
         claims = one.claims
         assert len(claims) == len(Constants._fields)
         assert all(claim.source and claim.value > 0 for claim in claims)

@@ -56,10 +56,17 @@ def experts(cases: Cases, site: Site) -> Group:
     return group(site, cases.ep, np.ones(1))
 
 
-def _wire(site: Site, tuned: Constants, who: Group, size: Column, inside: float, between: float) -> Column:
+def _inside(site: Site, near: Column) -> Column:
+    """Bytes/s a device reaches among so many of its node: in a mesh the links to the others lie idle."""
+    return np.minimum(site.inside, site.peer * np.maximum(near - 1, 1.0))
+
+
+def _wire(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
     """Once around the ring."""
-    near = (who.near - 1) / who.near * size / (site.inside * inside)
-    far = (who.nodes - 1) / who.nodes * size / np.minimum(site.between * who.near * between, site.inside * inside)
+    inside = _inside(site, who.near) * tuned.inside
+    near = (who.near - 1) / who.near * size / inside
+    ports = np.minimum(site.between * who.near * tuned.between, np.where(who.near > 1, inside, np.inf))
+    far = (who.nodes - 1) / who.nodes * size / ports
     return np.where(who.nodes > 1, np.maximum(near, far), near)
 
 
@@ -69,7 +76,7 @@ def _hops(tuned: Constants, who: Group) -> Column:
 
 def gather(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
     """Seconds of an all-gather or reduce-scatter of `size` bytes in all; 0 where there is one rank."""
-    wire = _wire(site, tuned, who, size, tuned.inside, tuned.between) + _hops(tuned, who)
+    wire = _wire(site, tuned, who, size) + _hops(tuned, who)
     return np.where(who.ranks > 1, wire, 0.0)
 
 
@@ -77,12 +84,12 @@ def reduce(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
     """Seconds of an all-reduce; over many nodes a tree takes fewer hops."""
     far = np.minimum(who.nodes - 1, 2 * np.log2(np.maximum(who.nodes, 1.0)))
     hops = (who.near - 1) * tuned.inside_s + far * tuned.between_s
-    return np.where(who.ranks > 1, 2 * (_wire(site, tuned, who, size, tuned.inside, tuned.between) + hops), 0.0)
+    return np.where(who.ranks > 1, 2 * (_wire(site, tuned, who, size) + hops), 0.0)
 
 
 def exchange(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
     """Seconds of an all-to-all in which each rank sends `size` bytes in all, its own part among them."""
-    near = (who.near - 1) / who.ranks * size / (site.inside * tuned.dispatch)
+    near = (who.near - 1) / who.ranks * size / (_inside(site, who.near) * tuned.dispatch)
     far = (who.ranks - who.near) / who.ranks * size / (site.between * tuned.dispatch)
     hops = tuned.inside_s + np.where(who.nodes > 1, tuned.between_s, 0.0)
     return np.where(who.ranks > 1, np.maximum(near, far) + hops, 0.0)
@@ -91,5 +98,5 @@ def exchange(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
 def send(site: Site, tuned: Constants, size: Column, step: Column) -> Column:
     """Seconds to the rank that is `step` away."""
     near = step < site.per_node
-    return np.where(near, size / (site.inside * tuned.inside) + tuned.inside_s,
+    return np.where(near, size / (site.peer * tuned.inside) + tuned.inside_s,
                     size / (site.between * tuned.between) + tuned.between_s)  # fmt: skip

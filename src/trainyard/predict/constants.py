@@ -1,6 +1,7 @@
 """What a planner must know of a device, a fabric and the software on them beyond their peaks: one number each.
 
-They are fitted to measurements (`validation/`), and kept in data/constants/*.toml as claims.
+They are fitted to measurements (`validation/fit.py`), and kept in data/constants/*.toml as claims. What stands here is
+what is assumed where nothing was measured: about the geometric mean over devices and software that were.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ class Constants(NamedTuple):
     A product of (m x k) by (k x n) reaches matmul / ((1 + rows/m) (1 + columns/n) (1 + depth/k)) of the peak.
     """
 
-    matmul: float = 0.85
-    rows: float = 120.0
+    matmul: float = 0.72
+    rows: float = 130.0
     columns: float = 60.0
     depth: float = 120.0
-    low_matmul: float = 0.7
+    low_matmul: float = 0.75
     """As `matmul`, below 16 bits: with what it costs to round."""
-    grouped: float = 0.85
+    grouped: float = 0.78
     """What products of many experts reach of `matmul`."""
     attention: float = 0.35
     """Share of the peak that fused attention reaches forward, of half its scores."""
-    attention_backward: float = 2.5
+    attention_backward: float = 2.9
     """How many times as long it takes backward."""
     scores: float = 4.0
     """Passes over the scores where attention writes them, forward."""
-    bandwidth: float = 0.7
-    passes: float = 10.0
+    bandwidth: float = 0.5
+    passes: float = 11.0
     """Widths that a layer moves a token forward outside its matrices."""
-    passes_backward: float = 1.6
+    passes_backward: float = 1.9
     """How many times that backward."""
-    logits: float = 12.0
+    logits: float = 13.0
     """Bytes moved a logit by the loss and its gradient."""
     kernel_s: float = 4e-6
     host_forward_s: float = 3e-4
@@ -44,16 +45,16 @@ class Constants(NamedTuple):
     """More, where the fused softmax of unfused attention does not fit the heads."""
     microbatch_s: float = 2e-3
     step_s: float = 1e-2
-    optimizer: float = 24.0
+    optimizer: float = 22.0
     """Bytes the optimizer moves a weight it keeps the state of."""
     inside: float = 0.75
     inside_s: float = 1e-5
     """A hop between two devices of a node."""
-    between: float = 0.75
+    between: float = 0.65
     between_s: float = 2e-5
-    overlap: float = 0.7
+    overlap: float = 0.55
     """Share of the shorter of communication and compute that disappears under the longer, where they may overlap."""
-    dispatch: float = 0.6
+    dispatch: float = 0.9
     """As `inside` and `between`, of an all-to-all of tokens to their experts."""
-    imbalance: float = 1.1
+    imbalance: float = 1.2
     """Tokens of the busiest rank's experts, over the mean."""

@@ -1,4 +1,4 @@
-"""What a step time comes to: tokens a second, model FLOPs utilisation, days, dollars."""
+"""What a step time comes to: tokens a second, model FLOPs utilisation, days and dollars, failures counted."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from trainyard.machine import Machine
 from trainyard.predict import shapes
 from trainyard.predict.cases import Cases, Column
+from trainyard.predict.failures import Goodput, goodput
 
 _DAY_S = 86_400.0
 
@@ -28,25 +29,25 @@ def model_flops(cases: Cases) -> Column:
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """`mfu`: of the peak in the compute dtype. `days` and `dollars` are to the token budget, 0 without one; dollars
-    None where the machine states no price. Both are of an undisturbed run."""
+    """`mfu`: of the peak in the compute dtype. `days` and `dollars` are to the token budget, with what failures take
+    (`goodput`); 0 and None without one, and dollars None where the machine states no price."""
 
     tokens_per_s: float
     mfu: float
     days: float = 0.0
     dollars: float | None = None
+    goodput: Goodput | None = None
 
 
 def bill(
     machine: Machine, wall_s: float, tokens: float, flops: float, peak: float, devices: int, budget: float
 ) -> Bill:
     """`tokens`, `flops`: of a step over all devices; `peak`: FLOP/s of one; `budget`: tokens to train on."""
-    rate = tokens / wall_s
-    days = budget / rate / _DAY_S if budget else 0.0
-    hours = days * 24 * devices
-    return Bill(
-        tokens_per_s=rate,
-        mfu=flops / wall_s / (peak * devices),
-        days=days,
-        dollars=hours * machine.price.value if machine.price and budget else None,
-    )
+    rate, mfu = tokens / wall_s, flops / wall_s / (peak * devices)
+    if not budget:
+        return Bill(tokens_per_s=rate, mfu=mfu)
+    work_s = budget / rate
+    found = goodput(work_s, -(-devices // machine.per_node))
+    days = work_s / found.share / _DAY_S
+    dollars = days * 24 * devices * machine.price.value if machine.price else None
+    return Bill(tokens_per_s=rate, mfu=mfu, days=days, dollars=dollars, goodput=found)

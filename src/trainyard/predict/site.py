@@ -16,13 +16,14 @@ from trainyard.predict.cases import Column, column
 class Site:
     """`peak`, `low_peak`: FLOP/s in the compute dtype and, of the products of layers, where they run below that.
     `memory`: bytes; `bandwidth`: bytes/s of it. `inside`, `between`: bytes/s a device and direction, in a node and
-    to other nodes. `per_node`: devices."""
+    to other nodes; `peer`: in a node to one other device. `per_node`: devices."""
 
     peak: Column
     low_peak: Column
     memory: Column
     bandwidth: Column
     inside: Column
+    peer: Column
     between: Column
     per_node: Column
 
@@ -49,6 +50,7 @@ def of_machine(machine: Machine, dtype: str, low: str = "") -> Site:
         memory=column(machine.device.memory.value),
         bandwidth=column(machine.device.bandwidth.value),
         inside=column(machine.inside.bandwidth.value),
+        peer=column((machine.inside.peer or machine.inside.bandwidth).value),
         between=column(between.bandwidth.value),
         per_node=column(machine.per_node),
     )

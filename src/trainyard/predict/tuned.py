@@ -16,7 +16,7 @@ from trainyard.predict.constants import Constants
 SOFTWARE = ("fsdp", "megatron", "megatron-25", "unfused")
 """Whose overheads: eager sharded data parallelism, Megatron Core of 2026 and of 2025, and the Megatron of 2021, whose
 attention writes its scores."""
-ASSUMED = (0.6, 1.7)
+ASSUMED = (0.7, 2.0)
 """Measured over predicted, where nothing was measured that is like it."""
 
 
@@ -77,18 +77,20 @@ def load(path: Path) -> Tuned:
 
 
 def choose(machine: Machine, software: str) -> Tuned:
-    """Those of this device and software, or of another release of it; else of this device with other software, or of
-    this software elsewhere, with the wide spread of what was never measured."""
+    """Those of this device and software, or of another release of it; else of this device with other software, with the
+    wide spread of what was never measured. Of a device that is in none: what is assumed of all, and its own best rate
+    of matrix products where somebody measured that."""
     family = software.partition("-")[0]
     ours = [one for one in known() if machine.name in one.devices]
     for like in (software, family):
         for one in ours:
             if one.software == like:
                 return one
-    near = ours or [one for one in known() if one.software == family]
-    if near:
-        return msgspec.structs.replace(near[0], spread={})
+    if ours:
+        return msgspec.structs.replace(ours[0], spread={})
+    curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
+    own = {"matmul": min(0.95, max(rate for _, rate in curve.points) / peak.value)} if curve and peak else {}
     return Tuned(
-        name="assumed", says="Nothing like it was measured.", devices=(), software=software, source="nobody", date="",
-        rows=0,
+        name="assumed", says="Nothing like it was measured.", devices=(), software=software, date="", rows=0,
+        source=curve.claim.source if curve and own else "nobody", constants=own,
     )  # fmt: skip

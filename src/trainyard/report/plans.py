@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from trainyard import units, words
+from trainyard.job import Layout
 from trainyard.plan import Plan
+from trainyard.predict import failures
+from trainyard.predict.failures import Goodput
 from trainyard.predict.search import Choice, Found
 from trainyard.report.view import Cell, Column, Table
 
@@ -27,7 +32,9 @@ def layouts(found: Found, budget: float) -> Table:
         title="Layout",
         notes=(
             f"{found.searched:,} layouts divide everything, {found.fitting:,} fit. Constants: {tuned.name}, {said}.",
-            "From, to: four of five measured steps are expected between them. Memory is what the allocator reserves.",
+            "From, to: four of five measured steps are expected between them. Memory is what the allocator reserves. "
+            "Where tp divides matrices it divides the sequence between them and the loss too.",
+            *_disturbed(found.choices[0].bill.goodput),
             *(f"Left out: {reason}" for reason in found.refused[:3]),
         ),
         columns=(Column(head="", prose=True), *columns),
@@ -35,10 +42,28 @@ def layouts(found: Found, budget: float) -> Table:
     )  # fmt: skip
 
 
+def _disturbed(found: Goodput | None) -> tuple[str, ...]:
+    """What failures take."""
+    if found is None:
+        return ()
+    low, share, high = (f"{100 * part:.1f}" for part in (found.low, found.share, found.high))
+    restart, every = failures.RESTART.value / 60, found.every_s / 60
+    return (
+        f"Days and dollars are of a run in which {share} % of the time trains ({low} to {high} in four of five runs): "
+        f"a failure every {found.mtbf_s / 3600:.1f} h ({failures.RATE.source}), {restart:.0f} min to restart, "
+        f"a checkpoint every {every:.1f} min.",
+    )
+
+
+def _short(layout: Layout) -> str:
+    """Without what all have whose tp is more than 1."""
+    return str(replace(layout, sequence_parallel=False, loss_parallel=False)).replace(f", {layout.cp_method}", "")
+
+
 def _row(one: Choice, days: bool, dollars: bool) -> tuple[Cell, ...]:
     plan, bill = one.plan, one.bill
     cells: list[Cell] = [
-        str(plan.job.layout), plan.job.recipe.microbatch, plan.job.recipe.remat, plan.ledger.wall_ns / 1e9,
+        _short(plan.job.layout), plan.job.recipe.microbatch, plan.job.recipe.remat, plan.ledger.wall_ns / 1e9,
         plan.low / 1e9, plan.high / 1e9, bill.tokens_per_s, 100 * bill.mfu, one.reserved / 1e9,
     ]  # fmt: skip
     return (*cells, *((bill.days,) if days else ()), *((bill.dollars,) if dollars else ()))

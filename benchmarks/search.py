@@ -1,0 +1,30 @@
+"""What planning costs: `python -m benchmarks.search` plans GPT-3 175B on 1,024 and 4,096 A100s over the whole space of
+layouts, on one core, and prints CPU seconds and peak MB of the command, from its start to its end, a line each.
+"""
+
+from __future__ import annotations
+
+import sys
+from statistics import median
+
+from benchmarks.process import once
+
+DEVICES = (1024, 4096)
+ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+REPEATS = 5
+
+
+def command(devices: int) -> list[str]:
+    plan = [sys.executable, "-m", "trainyard.cli.main", "plan", "gpt3-175b", "--machine", "a100", "--json"]
+    return [*plan, "--devices", str(devices), "--batch", "1536", "--seq-len", "2048", "--for", "megatron"]
+
+
+def main() -> None:
+    for devices in DEVICES:
+        costs = [once(command(devices), ONE_CORE) for _ in range(REPEATS + 1)][1:]
+        seconds, peak = median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs)
+        print(f"{devices:6,} devices   {seconds:.2f} CPU-s   {peak / 1e6:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
