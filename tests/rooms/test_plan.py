@@ -20,6 +20,7 @@ from trainyard import machine, models
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, BadJob
 from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.ledger import diff
 from trainyard.machine import Machine
 from trainyard.predict import books, cases, gradients, memory, money, shapes, site, space, step, tuned
 from trainyard.predict.cases import Cases
@@ -28,6 +29,7 @@ from trainyard.predict.frameworks import FRAMEWORKS
 from trainyard.predict.search import USABLE, Found, planned, search
 from trainyard.predict.site import Site
 from trainyard.predict.space import Wanted
+from trainyard.report.plans import read as read_plans
 from trainyard.workloads import matrices, transformer_ops
 
 DENSE = Model(layers=4, width=64, ffn=192, heads=8, kv_heads=4, head_dim=8, vocab=512)
@@ -364,6 +366,29 @@ def test_the_command_prints_and_writes(tmp_path: Any, capsys: pytest.CaptureFixt
     assert msgspec.to_builtins(again.layout) == best["plan"]["job"]["layout"]
     assert answer(["plan", str(out), "--machine", "a100"]) == 0, "a job is planned for as it is a model"
     assert "8 x NVIDIA A100" in capsys.readouterr().out
+
+
+def test_plans_are_compared_with_plans_and_with_traces(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("h100", "a100"):
+        assert answer([*ASKED[:3], name, *ASKED[4:], "--json"]) == 0
+        (tmp_path / f"{name}.json").write_text(capsys.readouterr().out)
+    assert answer(["diff", str(tmp_path / "a100.json"), str(tmp_path / "h100.json")]) == 0
+    said = capsys.readouterr().out
+    assert "Different devices: a100 against h100." in said
+    assert "are not comparable" not in said
+    a, b = (read_plans(tmp_path / f"{name}.json")[0].ledger for name in ("a100", "h100"))
+    assert sum(change.ns for change in diff(a, b)) == b.wall_ns - a.wall_ns
+    demo = machine.__file__.replace("machine.py", "data/demo")
+    assert answer(["diff", str(tmp_path / "a100.json"), demo]) == 0
+    assert "8 ranks" in capsys.readouterr().out, "the demo's are two"
+    (tmp_path / "torn.json").write_text((tmp_path / "a100.json").read_text()[:3000])
+    assert answer(["diff", str(tmp_path / "torn.json"), demo]) == 2
+    assert "not a file of plans" in capsys.readouterr().err
+    bigger = [*ASKED[:-1], "256", "--json"]
+    assert answer(bigger) == 0
+    (tmp_path / "other.json").write_text(capsys.readouterr().out)
+    assert answer(["diff", str(tmp_path / "a100.json"), str(tmp_path / "other.json")]) == 0
+    assert "Different sequence lengths: 128 against 256" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import click
 def command(before: str, after: str, as_json: bool) -> None:
     """What changed from BEFORE to AFTER, account by account; the changes sum to the change in step time.
 
-    Each is a run (id prefix, tag or folder) or a trace path. Where the two did different work, or nothing tells whether
-    they did, it says so and calls nothing better or worse.
+    Each is a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote. Where the two did different
+    work, or nothing tells whether they did, it says so and calls nothing better or worse.
     """
     from trainyard.cli.named import find
     from trainyard.cli.output import console, print_json

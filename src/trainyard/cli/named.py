@@ -9,23 +9,28 @@ from typing import NamedTuple
 from trainyard.cli.output import say
 from trainyard.compare.side import Side
 from trainyard.errors import BadFile, UnknownName
+from trainyard.plan import Plan
 from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.record import Run
 from trainyard.report.build import view_of_run, view_of_traces
 from trainyard.report.files import Reported
+from trainyard.report.plans import read as read_plans
 from trainyard.store.store import Store
 from trainyard.trace.measure import Measured
 from trainyard.trace.ranks import measure_files
 
 
 class Named(NamedTuple):
-    """What a name stands for: traces, or a stored run with its traces where they are kept; one of the two at least."""
+    """What a name stands for: traces, a stored run with its traces where they are kept, or a plan; one of them."""
 
     name: str
     measured: Measured | None = None
     run: Run | None = None
+    plan: Plan | None = None
 
     def side(self) -> Side:
+        if self.plan is not None:
+            return Side(self.name, self.plan.ledger, (self.plan.ledger,), plan=self.plan)
         if self.measured is not None:
             events = tuple(rank.events for rank in self.measured.ranks)
             return Side(self.name, self.measured.mean, self.measured.ledgers, events, self.run)
@@ -54,8 +59,11 @@ class Named(NamedTuple):
 
 
 def find(name: str) -> Named:
-    """Raises `UnknownName` for a name that is neither a path nor a run. A run is found without its broken traces."""
+    """Raises `UnknownName` for a name that is neither a path nor a run. A run is found without its broken traces; of a
+    file of plans the first, which is the fastest, is taken."""
     path = Path(name)
+    if plans := read_plans(path):
+        return Named(_short(path), plan=plans[0])
     if path.exists() and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure_files([path]))
     kept = Store(say=say)

@@ -65,11 +65,7 @@ def command(
             part.write_text(FRAMEWORKS[framework].tells(best.plan.job), "utf-8")
         say(f"Written to {out}: {FRAMEWORKS[framework].means}, {best.plan.job.layout}.")
     if as_json:
-        print_json({
-            "schema": "trainyard/plans/1", "machine": where.name, "devices": count, "searched": found.searched,
-            "fitting": found.fitting, "refused": found.refused, "constants": found.tuned,
-            "choices": plans.as_plain(found.choices),
-        })  # fmt: skip
+        print_json(plans.as_plain(found, where, count))
         return
     screen = console()
     screen.print(f"{dims.name} on {count:,} x {where.device.name}: {samples:,} sequences of {length:,} tokens a step",

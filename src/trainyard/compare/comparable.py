@@ -38,15 +38,17 @@ def comparable(a: Side, b: Side) -> Comparability:
         caveats.append(f"Different devices: {a.device or 'unnamed'} against {b.device or 'unnamed'}.")
     if a.mean.basis != b.mean.basis:
         caveats.append(f"{a.name} is {a.mean.basis}, {b.name} is {b.mean.basis}.")
-    if a.mean.scope.aligned != b.mean.scope.aligned:
+    if a.mean.scope.aligned != b.mean.scope.aligned and not (a.plan or b.plan):
         caveats.append(
             "Only one side's clocks are aligned: waiting for late ranks is straggler there and comm on the other side."
         )
-    if a.mean.scope.ranks != b.mean.scope.ranks and a.world == b.world:
+    if a.mean.scope.ranks != b.mean.scope.ranks and a.world == b.world and not (a.plan or b.plan):
         caveats.append(f"Different ranks: {_ranks(a)} against {_ranks(b)}.")
     caveats.extend(
         f"{side.name} has no full step: its figures are of a partial one." for side in (a, b) if side.mean.scope.partial
     )
+    if a.job and b.job and not (a.run and b.run) and a.job.layout != b.job.layout:
+        caveats.append(f"Layout: {a.job.layout} against {b.job.layout}.")
     if a.run and b.run:
         if SCRIPT in (a.run.job.workload, b.run.job.workload) and command(a.run) != command(b.run) and not work.doubts:
             caveats.append(f"Command: {command(a.run)} against {command(b.run)}.")

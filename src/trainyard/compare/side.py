@@ -10,19 +10,29 @@ import numpy as np
 
 from trainyard import ledger as ledgers_of
 from trainyard.events import OP, Events
+from trainyard.job import SCRIPT, Job
 from trainyard.ledger import Account, Ledger
+from trainyard.plan import Plan
 from trainyard.record import Run
 from trainyard.store.summary import summarise
 
 
 class Side(NamedTuple):
-    """`ledgers`: each rank's parts; `mean`: over ranks and full steps. `events` or `run` where there are any."""
+    """`ledgers`: each rank's parts; `mean`: over ranks and full steps. `events`, `run`, `plan`: where there are any."""
 
     name: str
     mean: Ledger
     ledgers: tuple[Ledger, ...]
     events: tuple[Events, ...] = ()
     run: Run | None = None
+    plan: Plan | None = None
+
+    @property
+    def job(self) -> Job | None:
+        """What was or is to be trained; None of traces, and of somebody's own script."""
+        if self.run and self.run.job.workload != SCRIPT:
+            return self.run.job
+        return self.plan.job if self.plan else None
 
     def steps(self) -> list[dict[Account, int]]:
         """Each full step's accounts, averaged over its ranks."""
@@ -34,6 +44,8 @@ class Side(NamedTuple):
 
     @property
     def device(self) -> str:
+        if self.plan:
+            return self.plan.ledger.source
         if self.events:
             return self.events[0].device or ("CPU" if self.events[0].device_index < 0 else "")
         return self.run.provenance.devices[0].name if self.run and self.run.provenance.devices else ""
@@ -45,8 +57,8 @@ class Side(NamedTuple):
 
     @property
     def world(self) -> int:
-        if self.run:
-            return self.run.job.layout.ranks
+        if known := self.run or self.plan:
+            return known.job.layout.ranks
         return max(1, self.events[0].world) if self.events else len(self.mean.scope.ranks)
 
 

@@ -28,14 +28,16 @@ class Work(NamedTuple):
 
 
 def compare_work(a: Side, b: Side) -> Work:
-    if a.run and b.run and SCRIPT not in (a.run.job.workload, b.run.job.workload):
-        return Work(tuple(_of_jobs(a.run.job, b.run.job)))
+    if a.job and b.job:
+        return Work(tuple(_of_jobs(a.job, b.job)))
     tokens = _tokens(a), _tokens(b)
     if all(tokens) and tokens[0] != tokens[1]:
         return Work((f"Different tokens a step: {tokens[0]:,} against {tokens[1]:,}.",))
     flops = forward_flops(a), forward_flops(b)
     if all(flops):
         return Work(_of_flops(*flops))
+    if a.plan or b.plan:
+        return Work((), ("A plan says what its job is, and nothing recorded says that the other is of that job.",))
     alike = likeness(operations(a.events), operations(b.events)) if a.events and b.events else 1.0
     if a.run is None or b.run is None:
         return Work(_of_ops(a, b, alike))
@@ -58,7 +60,8 @@ def forward_flops(side: Side) -> int:
 
 def _tokens(side: Side) -> int:
     """Of a step over all ranks; 0 where nobody said it."""
-    return side.run.job.recipe.tokens_per_step if side.run else 0
+    job = side.run.job if side.run else side.job
+    return job.recipe.tokens_per_step if job else 0
 
 
 def _of_jobs(one: Job, other: Job) -> list[str]:

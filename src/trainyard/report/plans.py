@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from trainyard import units, words
+from trainyard.errors import BadFile
 from trainyard.job import Layout
+from trainyard.ledger import decode_hook
+from trainyard.machine import Machine
 from trainyard.plan import Plan
 from trainyard.predict import failures
 from trainyard.predict.failures import Goodput
 from trainyard.predict.search import Choice, Found
 from trainyard.report.view import Cell, Column, Table
 
+SCHEMA = "trainyard/plans/1"
+_HEAD = 200
+"""Bytes at a file's beginning that hold its schema."""
 _OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
 
 
 def layouts(found: Found, budget: float) -> Table:
     """One row a layout, the fastest first."""
     paid = budget and any(one.bill.dollars is not None for one in found.choices)
+    unit, ns = ("s", 1e9) if found.choices[0].plan.ledger.wall_ns >= 1e9 else ("ms", 1e6)
     columns = (
-        Column(head="micro-batch", digits=0), Column(head="remat"), Column(head="step, s", digits=2),
+        Column(head="micro-batch", digits=0), Column(head="remat"), Column(head=f"step, {unit}", digits=2),
         Column(head="from", digits=2), Column(head="to", digits=2), Column(head="tokens/s", digits=0),
         Column(head="MFU, %", digits=1), Column(head="memory, GB", digits=1),
         *((Column(head="days", digits=1),) if budget else ()), *((Column(head="$", digits=0),) if paid else ()),
@@ -38,7 +47,7 @@ def layouts(found: Found, budget: float) -> Table:
             *(f"Left out: {reason}" for reason in found.refused[:3]),
         ),
         columns=(Column(head="", prose=True), *columns),
-        rows=tuple(_row(one, bool(budget), bool(paid)) for one in found.choices),
+        rows=tuple(_row(one, ns, bool(budget), bool(paid)) for one in found.choices),
     )  # fmt: skip
 
 
@@ -60,11 +69,11 @@ def _short(layout: Layout) -> str:
     return str(replace(layout, sequence_parallel=False, loss_parallel=False)).replace(f", {layout.cp_method}", "")
 
 
-def _row(one: Choice, days: bool, dollars: bool) -> tuple[Cell, ...]:
+def _row(one: Choice, unit_ns: float, days: bool, dollars: bool) -> tuple[Cell, ...]:
     plan, bill = one.plan, one.bill
     cells: list[Cell] = [
-        _short(plan.job.layout), plan.job.recipe.microbatch, plan.job.recipe.remat, plan.ledger.wall_ns / 1e9,
-        plan.low / 1e9, plan.high / 1e9, bill.tokens_per_s, 100 * bill.mfu, one.reserved / 1e9,
+        _short(plan.job.layout), plan.job.recipe.microbatch, plan.job.recipe.remat, plan.ledger.wall_ns / unit_ns,
+        plan.low / unit_ns, plan.high / unit_ns, bill.tokens_per_s, 100 * bill.mfu, one.reserved / 1e9,
     ]  # fmt: skip
     return (*cells, *((bill.days,) if days else ()), *((bill.dollars,) if dollars else ()))
 
@@ -97,6 +106,36 @@ def memory(plan: Plan, reserved: int, limit: float) -> Table:
     )
 
 
-def as_plain(choices: Sequence[Choice]) -> list[dict[str, object]]:
-    """For JSON."""
-    return [{"plan": one.plan, "bill": one.bill, "reserved_bytes": one.reserved, "front": one.front} for one in choices]
+def as_plain(found: Found, machine: Machine, devices: int) -> dict[str, Any]:
+    """For JSON; `read` takes the plans out of it again."""
+    return {
+        "schema": SCHEMA, "machine": machine.name, "devices": devices, "searched": found.searched,
+        "fitting": found.fitting, "refused": found.refused, "constants": found.tuned,
+        "choices": [
+            {"plan": one.plan, "bill": one.bill, "reserved_bytes": one.reserved, "front": one.front}
+            for one in found.choices
+        ],
+    }  # fmt: skip
+
+
+class _Kept(msgspec.Struct):
+    plan: Plan
+
+
+class _Document(msgspec.Struct):
+    choices: list[_Kept]
+
+
+def read(path: Path) -> list[Plan]:
+    """The plans of a file that `trainyard plan --json` wrote, the fastest first; none where it is another file. Raises
+    `BadFile` for a damaged one."""
+    try:
+        with path.open("rb") as file:
+            if SCHEMA.encode() not in file.read(_HEAD):
+                return []
+        document = msgspec.json.decode(path.read_bytes(), type=_Document, dec_hook=decode_hook)
+    except OSError:
+        return []
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: not a file of plans: {error}.") from error
+    return [kept.plan for kept in document.choices]
