@@ -3,6 +3,7 @@ any file in the same columns. Prints a table, and writes validation/out/plan.jso
 
 Constants were fitted to some of the published rows (validation/fit.py). Of those sources only the rows that were kept
 back are counted here; rows of any other file are all counted. What cannot be represented is named with the reason.
+Without the published data beside the checkout only the tables of validation/megatron.csv are judged.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from validation import fit, rows
 from validation.rows import Row
 
 OUT = Path(__file__).parent / "out" / "plan.json"
+MEGATRON = Path(__file__).parent / "megatron.csv"
+"""Tables of two papers on a cluster that nothing was fitted to."""
 ENOUGH = 30
 """Rows a group needs for its errors to be judged."""
 ANCHORS = 4
@@ -134,9 +137,10 @@ def show(found: dict[str, Any], console: Console) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=None, help="a file in the columns of the published one")
-    path = parser.parse_args().rows or fit.PUBLISHED
+    given = parser.parse_args().rows
+    paths = [given] if given else [path for path in (fit.PUBLISHED, MEGATRON) if path.is_file()]
     try:
-        found = validate(rows.read(path), known=path.resolve() == fit.PUBLISHED.resolve())
+        found = validate([row for path in paths for row in rows.read(path)], known=given is None)
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -133,6 +133,8 @@ def _first(values: Iterable[str]) -> str:
 
 
 def _source(url: str) -> str:
+    if paper := re.search(r"arxiv\.org/abs/([\d.]+)", url):
+        return f"arXiv:{paper[1]}"
     found = re.search(r"github\.com/([^/]+/[^/]+)", url)
     return found[1] if found else re.sub(r"https?://([^/]*).*", r"\1", url) or "unnamed"
 

@@ -151,11 +151,14 @@ def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
 
 
 def recomputed(cases: Cases, forward: Phase) -> Phase:
-    """What of the forward pass is done again: all of it, or all but products and attention."""
-    none = np.zeros(1)
+    """What of the forward pass is done again: all of it, or the part that is cheap to do and large to keep: all but
+    products and attention, or where attention writes its scores, attention alone (Korthikanti et al. 2022, section 5).
+    """
+    none, flash = np.zeros(1), cases.flash > 0
     some = Phase(
-        matmul=none, attention=none, elementwise=forward.elementwise, route=forward.route, parallel=none, context=none,
-        dispatch=none, host=forward.host / 2,
+        matmul=none, attention=np.where(flash, 0.0, forward.attention),
+        elementwise=np.where(flash, forward.elementwise, 0.0), route=np.where(flash, forward.route, 0.0),
+        parallel=none, context=none, dispatch=none, host=forward.host / 2,
     )  # fmt: skip
     full, part = cases.remat == 2, cases.remat == 1
     share = 1 / cases.remat_every

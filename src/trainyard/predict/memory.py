@@ -110,7 +110,8 @@ def _kinds(cases: Cases, here: Column, first: bool) -> tuple[Column, Column]:
 def _activations(cases: Cases, dense: Column, routed: Column, first: bool) -> Column:
     here, whole = dense + routed, layer_activations(cases, dense, routed)
     inputs = here * cases.between * cases.width * cases.width_bytes
-    op = here * _without_elementwise(cases)
+    plain = here * _scores(cases) * cases.width_bytes
+    op = np.where(cases.flash > 0, here * _without_elementwise(cases), whole - plain)
     each = np.where(cases.remat == 2, inputs, np.where(cases.remat == 1, op, whole))
     each = (each + (cases.remat_every - 1) * whole) / cases.remat_every
     return each * on_their_way(cases, first) + np.where(cases.remat > 0, whole / here, 0.0)
@@ -127,14 +128,19 @@ def layer_activations(cases: Cases, dense: Column, routed: Column) -> Column:
     latent = np.where(cases.kv_rank > 0, cases.tokens * (cases.q_rank + 2 * cases.kv_rank), 0.0)
     attention = heads * (cases.queries + keys + values + cases.values) + latent
     statistics = heads * cases.heads * _FLOAT32 / value
-    scores = np.where(cases.flash > 0, 0.0, 2.5 * cases.microbatch * cases.heads / tp * cases.seq_len**2 / cases.cp)
     mlp = heads * cases.ffn * (2 + cases.gated)
     sent = shapes.routed_tokens(cases)
     ffn = cases.expert_ffn / shapes.expert_divided(cases)
     experts = sent * (cases.width * 2 + ffn * (2 + cases.gated))
     experts = experts + heads * cases.shared_experts * cases.expert_ffn * (2 + cases.gated)
-    around = residual + normed + attention + statistics + scores
+    around = residual + normed + attention + statistics + _scores(cases)
     return value * ((dense + routed) * around + dense * mlp + routed * experts)
+
+
+def _scores(cases: Cases) -> Column:
+    """Values of a layer's scores and softmax, with a byte of dropout for each, where attention writes them."""
+    pairs = cases.microbatch * cases.heads / cases.tp * cases.seq_len**2 / cases.cp
+    return np.where(cases.flash > 0, 0.0, 2.5 * pairs)
 
 
 def _without_elementwise(cases: Cases) -> Column:
