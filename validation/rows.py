@@ -238,7 +238,7 @@ def _recipe(values: dict[str, str], notes: str) -> dict[str, float]:
         "microbatch": _number(values, "micro_batch"), "remat": remat, "remat_every": 1.0, "offload": 0.0,
         "sequence_parallel": float(not old), "flash": float(not old), "low_precision": float(small),
         "width_bytes": 2.0, "weight_bytes": 4.0 if mixed else 2.0, "gradient_bytes": 4.0,
-        "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else 4.0,
+        "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else 4.0, "normed_heads": 0.0, "own": 0.0,
     }  # fmt: skip
 
 

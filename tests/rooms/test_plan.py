@@ -28,7 +28,7 @@ from trainyard.predict.constants import Constants
 from trainyard.predict.frameworks import FRAMEWORKS
 from trainyard.predict.search import USABLE, Found, planned, search
 from trainyard.predict.site import Site
-from trainyard.predict.space import Wanted
+from trainyard.predict.space import Keeps, Wanted
 from trainyard.report.plans import read as read_plans
 from trainyard.workloads import matrices, transformer_ops
 
@@ -110,7 +110,9 @@ ROWS = st.fixed_dictionaries(
 
 def one_case(model: Model, row: dict[str, int], flash: int = 1, low: int = 0, sp: int = 1) -> Cases:
     wanted = Wanted(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
-    made = space.as_cases(wanted, space.Space({name: np.array([value]) for name, value in row.items()}), (2, 4, 12))
+    made = space.as_cases(
+        wanted, space.Space({name: np.array([value]) for name, value in row.items()}), Keeps(2, 4, 12)
+    )
     changed = {"flash": cases.column(flash), "low_precision": cases.column(low), "sequence_parallel": cases.column(sp)}
     return Cases(**{field.name: changed.get(field.name, getattr(made, field.name)) for field in fields(Cases)})
 
@@ -140,7 +142,7 @@ def test_a_case_costs_the_same_alone_and_among_others(model: Model, row: dict[st
     other = row | {"tp": 1, "pp": 4, "microbatch": 2, "remat": 2}
     wanted = Wanted(model, 1, 8, 16 * 16 * 16 * 4, 512)
     both = space.Space({name: np.array([row[name], other[name]]) for name in row})
-    together = space.as_cases(wanted, both, (2, 4, 12))
+    together = space.as_cases(wanted, both, Keeps(2, 4, 12))
     for place in (0, 1):
         alone = together.take(np.array([place]))
         assert step.step(alone, WHERE, Constants()).wall[0] == step.step(together, WHERE, Constants()).wall[place]
@@ -220,7 +222,7 @@ def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
         row |= {"microbatch": recipe.microbatch, "remat": cases.REMATS.index(recipe.remat), "offload": 0}
         assert any(every.row(place) == row for place in range(len(every)))
         alone = space.as_cases(
-            wanted, space.Space({axis: np.array([value]) for axis, value in row.items()}), (2, 4, 12)
+            wanted, space.Space({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
         )
         assert planned(alone, choice.plan.job, WHERE, known, "h100").ledger.wall_ns == choice.plan.ledger.wall_ns
 

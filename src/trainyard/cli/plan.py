@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 @click.option("--for", "framework", default="trainyard", show_default=True, metavar="NAME",
               help="Who runs it: trainyard, megatron, torchtitan, deepspeed.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
+@click.option("--exact", is_flag=True, help="Count the best one's memory by a run of the training code without values.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
     model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, dtype: str, tokens: float,
-    fix: tuple[str, ...], framework: str, out: Path | None, as_json: bool,
+    fix: tuple[str, ...], framework: str, out: Path | None, exact: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
 
@@ -64,15 +65,16 @@ def command(
         with replacing(out) as part:
             part.write_text(FRAMEWORKS[framework].tells(best.plan.job), "utf-8")
         say(f"Written to {out}: {FRAMEWORKS[framework].means}, {best.plan.job.layout}.")
+    counted = _counted(best.plan.job, framework) if exact else {}
     if as_json:
-        print_json(plans.as_plain(found, where, count))
+        print_json(plans.as_plain(found, where, count) | ({"exact_bytes": counted} if exact else {}))
         return
     screen = console()
     screen.print(f"{dims.name} on {count:,} x {where.device.name}: {samples:,} sequences of {length:,} tokens a step",
                  markup=False)  # fmt: skip
     for table in (
         plans.layouts(found, tokens), plans.ledger(best.plan),
-        plans.memory(best.plan, best.reserved, where.device.memory.value),
+        plans.memory(best.plan, best.reserved, where.device.memory.value, counted),
     ):  # fmt: skip
         screen.print()
         print_table(table, screen)
@@ -110,6 +112,16 @@ def _machine(name: str) -> Machine:
     if not name:
         raise BadInput("which machine is not known.", f"Give --machine: {', '.join(machine.known())}, or a TOML file.")
     return machine.load(name)
+
+
+def _counted(job: Job, framework: str) -> dict[int, int]:
+    """Rank -> bytes at the fullest, of the ranks worth asking."""
+    from trainyard.errors import BadInput
+    from trainyard.train import exact
+
+    if framework != "trainyard":
+        raise BadInput(f"--exact runs our own training code, and {framework} has its own.", "Leave out --for.")
+    return {rank: exact.held(job, rank).peak for rank in exact.ends(job)}
 
 
 def _fixed(given: tuple[str, ...]) -> dict[str, int]:

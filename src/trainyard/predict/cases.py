@@ -31,7 +31,8 @@ class Cases:
     `flash`: 1 where attention never writes its scores. `samples`: sequences a step, over all ranks. `width_bytes`: of
     a value in the compute dtype. `low_precision`: 1 where the products of layers run below it, in float8 or less.
     `state_bytes`: of the optimizer's state a weight; `gradient_bytes`, `weight_bytes`: as they are kept;
-    `reduce_bytes`: of a gradient on its way to the other ranks.
+    `reduce_bytes`: of a gradient on its way to the other ranks. `normed_heads`: 1 where each head's queries and keys
+    are normalised. `own`: 1 where our own runner trains.
     """
 
     layers: Column
@@ -77,6 +78,8 @@ class Cases:
     gradient_bytes: Column
     state_bytes: Column
     reduce_bytes: Column
+    normed_heads: Column
+    own: Column
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Cases:
         """The cases of these rows."""
@@ -139,6 +142,7 @@ def of_model(model: Model) -> dict[str, Any]:
         "gated": model.mlp == "swiglu",
         "learned": model.position == "learned",
         "tied": model.tied,
+        "normed_heads": model.qk_norm,
     }
 
 
@@ -166,6 +170,7 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "gradient_bytes": 4,
         "state_bytes": states.get(recipe.optimizer, 8),
         "reduce_bytes": 4,
+        "own": 1,
     }
 
 

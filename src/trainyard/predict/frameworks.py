@@ -11,21 +11,19 @@ import numpy.typing as npt
 
 from trainyard import job as jobs
 from trainyard.job import Job
-from trainyard.predict.space import Space, Wanted
+from trainyard.predict.space import Keeps, Space, Wanted
 
 Mask = npt.NDArray[np.bool_]
 
 
 class Framework(NamedTuple):
-    """`software`: whose constants it is predicted with. `bytes`: of a weight, its gradient and its optimizer's state.
-    `allows`: which layouts it takes. `tells`: the file or arguments that launch a job."""
+    """`software`: whose constants it is predicted with. `keeps`: its weights and state. `allows`: which
+    layouts it takes. `tells`: the file or arguments that launch a job."""
 
     means: str
     software: str
     suffix: str
-    weight_bytes: int
-    gradient_bytes: int
-    state_bytes: int
+    keeps: Keeps
     allows: Callable[[Wanted, Space], Mask]
     tells: Callable[[Job], str]
 
@@ -123,8 +121,10 @@ def deepspeed_json(job: Job) -> str:
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
-    "trainyard": Framework("our own runner: trainyard run", "fsdp", ".toml", 4, 4, 8, _ours, jobs.write),
-    "megatron": Framework("Megatron Core", "megatron", ".args", 2, 4, 12, _megatron, megatron_arguments),
-    "torchtitan": Framework("torchtitan", "fsdp", ".toml", 4, 4, 8, _torchtitan, torchtitan_toml),
-    "deepspeed": Framework("DeepSpeed", "fsdp", ".json", 2, 2, 12, _deepspeed, deepspeed_json),
+    "trainyard": Framework(
+        "our own runner: trainyard run", "fsdp", ".toml", Keeps(4, 4, 8, own=True), _ours, jobs.write
+    ),
+    "megatron": Framework("Megatron Core", "megatron", ".args", Keeps(2, 4, 12), _megatron, megatron_arguments),
+    "torchtitan": Framework("torchtitan", "fsdp", ".toml", Keeps(4, 4, 8), _torchtitan, torchtitan_toml),
+    "deepspeed": Framework("DeepSpeed", "fsdp", ".json", Keeps(2, 2, 12), _deepspeed, deepspeed_json),
 }

@@ -7,11 +7,11 @@ al. 2021, arXiv:2104.04473, section 2.2.1). What the allocator reserves beyond t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from trainyard.predict import gradients, shapes
+from trainyard.predict import gradients, held, shapes
 from trainyard.predict.cases import Cases, Column
 
 RESERVED = 1.2
@@ -44,24 +44,27 @@ class Memory:
 
 def memory(cases: Cases) -> Memory:
     """Of the first stage or the last, whichever needs more: one has the embedding and most micro-batches on their way,
-    the other the head and the logits."""
-    first, last = _stage(cases, first=True), _stage(cases, first=False)
+    the other the head and the logits. Of our own runner it is known what is there at which moment (`held.py`)."""
+    ours = np.broadcast_to(cases.own > 0, len(cases))
+    if ours.all():
+        return _fuller(*(Memory(**held.peak(cases, first)._asdict()) for first in (True, False)))
+    published = _fuller(*(_stage(cases, first) for first in (True, False)))
+    if not ours.any():
+        return published
+    raise ValueError("cases of our own runner and of others are not mixed")
+
+
+def _fuller(first: Memory, last: Memory) -> Memory:
     more = first.total >= last.total
-    return Memory(
-        parameters=np.where(more, first.parameters, last.parameters),
-        gradients=np.where(more, first.gradients, last.gradients),
-        optimizer=np.where(more, first.optimizer, last.optimizer),
-        activations=np.where(more, first.activations, last.activations),
-        logits=np.where(more, first.logits, last.logits),
-        gathered=np.where(more, first.gathered, last.gathered),
-    )
+    parts = ((getattr(first, field.name), getattr(last, field.name)) for field in fields(Memory))
+    return Memory(**{field.name: np.where(more, *pair) for field, pair in zip(fields(Memory), parts, strict=True)})
 
 
 def _stage(cases: Cases, first: bool) -> Memory:
     alone = cases.pp == 1
     here = np.ceil(cases.layers / cases.pp)
     weights = shapes.weights(cases)
-    dense, routed = _kinds(cases, here, first)
+    dense, routed = shapes.kinds_of(cases, here, first)
     common = here * weights.shared + dense * weights.dense + routed * weights.routed
     expert = routed * weights.expert
     table = weights.table
@@ -96,15 +99,6 @@ def on_their_way(cases: Cases, first: bool) -> Column:
     depth = cases.pp if first else np.ones(1)
     chunks = depth * np.where(cases.interleave > 1, 1 + (cases.pp - 1) / (cases.pp * cases.interleave), 1.0)
     return np.minimum(chunks, cases.accumulate)
-
-
-def _kinds(cases: Cases, here: Column, first: bool) -> tuple[Column, Column]:
-    """Dense layers, which come first, and those with experts, of a stage of so many."""
-    dense, routed = shapes.layer_kinds(cases)
-    if first:
-        plain = np.minimum(dense, here)
-        return plain, here - plain
-    return here - np.minimum(routed, here), np.minimum(routed, here)
 
 
 def _activations(cases: Cases, dense: Column, routed: Column, first: bool) -> Column:

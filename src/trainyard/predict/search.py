@@ -70,8 +70,7 @@ def search(
     known = tuned.choose(machine, framework.software)
     low = "" if wanted.dtype in ("float32", "bfloat16", "float16") else wanted.dtype
     where = site.of_machine(machine, wanted.dtype if not low else "bfloat16", low)
-    kept = framework.weight_bytes, framework.gradient_bytes, framework.state_bytes
-    made = space.as_cases(wanted, every, kept)
+    made = space.as_cases(wanted, every, framework.keeps)
     need = memory.memory(made).total * RESERVED
     fits = np.flatnonzero(np.broadcast_to(need <= where.memory * USABLE, len(every)))
     if not len(fits):
@@ -174,7 +173,9 @@ def _too_large(
         more = wanted._replace(devices=wanted.devices * times)
         bigger = space.space(more)
         bigger = bigger.keep(framework.allows(more, bigger))
-        kept = framework.weight_bytes, framework.gradient_bytes, framework.state_bytes
-        if len(bigger) and (memory.memory(space.as_cases(more, bigger, kept)).total * RESERVED <= usable).any():
+        if (
+            len(bigger)
+            and (memory.memory(space.as_cases(more, bigger, framework.keeps)).total * RESERVED <= usable).any()
+        ):
             return says, f"{more.devices:,} devices would do."
     return says, "Use devices of more memory, or fewer samples a step."

@@ -124,3 +124,12 @@ def layer_kinds(cases: Cases) -> tuple[Column, Column]:
     """How many layers are dense, and how many have experts."""
     routed = np.where(cases.experts > 0, cases.layers - cases.dense_layers, 0.0)
     return cases.layers - routed, routed
+
+
+def kinds_of(cases: Cases, here: Column, first: bool) -> tuple[Column, Column]:
+    """The same of the first stage or of the last, of so many layers: dense ones come first."""
+    dense, routed = layer_kinds(cases)
+    if first:
+        plain = np.minimum(dense, here)
+        return plain, here - plain
+    return here - np.minimum(routed, here), np.minimum(routed, here)

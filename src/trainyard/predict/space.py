@@ -34,6 +34,15 @@ class Wanted(NamedTuple):
     fixed: dict[str, int] = {}
 
 
+class Keeps(NamedTuple):
+    """Bytes of a weight, of its gradient, and of its optimizer's state; `own`: by our own runner."""
+
+    weight: int
+    gradient: int
+    state: int
+    own: bool = False
+
+
 class Space(NamedTuple):
     """The columns of a case that differ, by name."""
 
@@ -111,14 +120,13 @@ def space(wanted: Wanted) -> Space:
     return Space({axis: table[:, place] for place, axis in enumerate(AXES)})
 
 
-def as_cases(wanted: Wanted, some: Space, kept: tuple[int, int, int]) -> Cases:
-    """`kept`: bytes of a weight, of its gradient, and of its optimizer's state."""
+def as_cases(wanted: Wanted, some: Space, keeps: Keeps) -> Cases:
     low = words.DTYPES[wanted.dtype] < 2
-    weight, gradient, state = kept
     fixed: dict[str, Any] = cases.of_model(wanted.model) | {
         "seq_len": wanted.seq_len, "samples": wanted.samples, "remat_every": 1, "sequence_parallel": 1,
         "loss_parallel": 1, "flash": 1, "low_precision": low, "width_bytes": max(2, words.DTYPES[wanted.dtype]),
-        "weight_bytes": weight, "gradient_bytes": gradient, "state_bytes": state, "reduce_bytes": gradient,
+        "weight_bytes": keeps.weight, "gradient_bytes": keeps.gradient, "state_bytes": keeps.state,
+        "reduce_bytes": keeps.gradient, "own": keeps.own,
     }  # fmt: skip
     divided = (some.columns["dp_shard"] * some.columns["cp"] > 1).astype(np.float64)
     return cases.made(**fixed, **some.columns, divided=divided)

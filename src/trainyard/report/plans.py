@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,17 +93,24 @@ def ledger(plan: Plan) -> Table:
     )
 
 
-def memory(plan: Plan, reserved: int, limit: float) -> Table:
-    """Bytes by part on the fullest rank."""
+def memory(plan: Plan, reserved: int, limit: float, counted: Mapping[int, int]) -> Table:
+    """Bytes by part on the fullest rank. `counted`: rank -> bytes that a fake run counted."""
     rows: list[tuple[Cell, ...]] = [
         (_OTHER_PARTS.get(part) or words.MEMORY[part].label, size / 1e9) for part, size in plan.memory.items() if size
     ]
     allocated = sum(plan.memory.values())
+    exact: list[tuple[Cell, ...]] = [(f"Counted, of rank {rank:,}", size / 1e9) for rank, size in counted.items()]
     return Table(
         title="Memory of the fullest rank",
         notes=(),
         columns=(Column(head="part"), Column(head="GB", digits=1)),
-        rows=(*rows, ("Allocated", allocated / 1e9), ("Reserved", reserved / 1e9), ("The device has", limit / 1e9)),
+        rows=(
+            *rows,
+            ("Allocated", allocated / 1e9),
+            *exact,
+            ("Reserved", reserved / 1e9),
+            ("The device has", limit / 1e9),
+        ),
     )
 
 

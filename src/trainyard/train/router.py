@@ -33,7 +33,9 @@ class Router(nn.Module):
         logits_NE = F.linear(x_ND.float(), self.weight.to(x_ND.dtype).float())
         scores_NE = logits_NE.softmax(dim=1) if self.model.router == "softmax" else logits_NE.sigmoid()
         chosen_NA = self._choose(scores_NE.detach())
-        counts_E = torch.bincount(chosen_NA.flatten(), minlength=self.model.experts)
+        # Not `bincount`, for which the host would wait: its result is as long as the greatest value.
+        chosen = chosen_NA.flatten()
+        counts_E = chosen.new_zeros(self.model.experts).scatter_add_(0, chosen, torch.ones_like(chosen))
         gates_NA = scores_NE.gather(1, chosen_NA)
         gates_NA = gates_NA / gates_NA.sum(dim=1, keepdim=True) * self.model.route_scale
         gates_NA = self.load.counted(gates_NA, counts_E)

@@ -6,6 +6,7 @@ weights sharded or replicated (dp). A pipeline does this to each of its stages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import cast
@@ -25,12 +26,24 @@ from trainyard.train.ranks import Ranks
 from trainyard.train.rules.data import replicates, shards
 from trainyard.train.task import Batch, Shares, Splits, Staged, Task
 
+Fill = Callable[[nn.Module, Task, torch.device, bool], None]
+
+
+def drawn(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
+    """With the task's initial values, on `device`, but parameters that are offloaded."""
+    module.to_empty(device="cpu" if offload else device)
+    weights.fill(module, task.draw)
+    for part in module.modules():
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, buffer.to(device))  # is never offloaded
+
 
 class Spread:
-    """`modules` hold this rank's parameters, under the whole model's names."""
+    """`modules` hold this rank's parameters, under the whole model's names. `fill`: what gives a module that lies on
+    the meta device, split, its memory and its values."""
 
-    def __init__(self, job: Job, ranks: Ranks, task: Task) -> None:
-        self.job, self.ranks, self.task = job, ranks, task
+    def __init__(self, job: Job, ranks: Ranks, task: Task, fill: Fill = drawn) -> None:
+        self.job, self.ranks, self.task, self.fill = job, ranks, task, fill
         self.meshes = Meshes(job.layout, ranks.device.type) if ranks.world > 1 else None
         self.pipeline: Pipeline | None = None
         if self.meshes is not None and job.layout.pp > 1:
@@ -80,11 +93,7 @@ class Spread:
         blocks.prepare(parts, recipe)
         if self.meshes is not None and shards(layout):
             data.shard(module, parts.values(), self.meshes, computes(recipe), recipe.offload)
-        module.to_empty(device="cpu" if recipe.offload else self.ranks.device)
-        weights.fill(module, self.task.draw)
-        for part in module.modules():
-            for name, buffer in part.named_buffers(recurse=False):
-                setattr(part, name, buffer.to(self.ranks.device))  # is never offloaded
+        self.fill(module, self.task, self.ranks.device, recipe.offload)
         return module
 
     def forward_backward(self, batch: Batch) -> Tensor:
@@ -109,11 +118,11 @@ class Spread:
         return total
 
     def _micro_batch(self, last: bool) -> AbstractContextManager[object]:
-        """Around forward and backward of a micro-batch: gradients travel after the last one only."""
+        """Around forward and backward of a micro-batch. Gradients travel after the last one only; those of weights that
+        are sharded are divided after each, since nobody has room for all of them."""
         for module in self.modules:
             if isinstance(module, FSDPModule):
-                module.set_requires_gradient_sync(last)
-                module.set_is_last_backward(last)
+                module.set_requires_all_reduce(last)
         if isinstance(self.call, DistributedDataParallel) and not last:
             return self.call.no_sync()
         return nullcontext()

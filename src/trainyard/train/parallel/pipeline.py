@@ -67,7 +67,7 @@ class Pipeline:
         self.schedule.step(*inputs, target=numbers, losses=losses, return_outputs=False)
         return torch.stack(losses).detach().sum() if self.last else torch.zeros((), device=self.device)
 
-    def _loss(self, outputs: Tensor, number: Tensor) -> Tensor:
+    def loss(self, outputs: Tensor, number: Tensor) -> Tensor:
         """A micro-batch's share of the step's loss, so that gradients need no scaling later."""
         return self.task.loss(outputs, self.targets[int(number)]) / len(self.targets)
 
@@ -94,8 +94,8 @@ class Pipeline:
             for number, module in self.modules.items()
         ]
         if name in ONE_STAGE:
-            return _ONE[name](stages[0], count, loss_fn=self._loss, scale_grads=False)
-        return _MANY[name](stages, count, loss_fn=self._loss, scale_grads=False)
+            return _ONE[name](stages[0], count, loss_fn=self.loss, scale_grads=False)
+        return _MANY[name](stages, count, loss_fn=self.loss, scale_grads=False)
 
 
 def _described(value: Tensor) -> Tensor:

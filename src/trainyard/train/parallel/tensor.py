@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -27,6 +29,7 @@ from torch.distributed.tensor.placement_types import Placement
 
 from trainyard.errors import BadJob
 from trainyard.job import Layout
+from trainyard.train.layers import Embedding
 from trainyard.train.parallel.mesh import Meshes
 
 _COLUMNS = frozenset(("q", "k", "v", "gate", "up"))
@@ -87,10 +90,9 @@ def _head(part: nn.Module, between: Placement, kept: Placement) -> ParallelStyle
 
 
 class _Rows(ParallelStyle):
-    """An embedding's rows are split; every rank looks up what it has, and the sum is `kept` so.
+    """An embedding's rows are split; every rank looks up what it has, zeros elsewhere, and the sum is `kept` so.
 
-    As torch's own style for it, but waits for the sum: a compiled block could take what that gives forward, and then
-    its gradient found no way back (torch 2.13).
+    Not as torch's own style for it, whose gradient is of all rows on every rank until the end of the step (torch 2.13).
     """
 
     def __init__(self, kept: Placement) -> None:
@@ -101,13 +103,18 @@ class _Rows(ParallelStyle):
             for name, parameter in list(part.named_parameters(recurse=False)):
                 part.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, (Shard(0),))))
 
-        def given(_: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> Any:
-            return tuple(DTensor.from_local(x, mesh, (Replicate(),), run_check=False) for x in inputs)
+        divided = distribute_module(module, device_mesh, divide)
+        divided.forward = partial(_looked_up, cast(Embedding, divided), device_mesh, self.kept)
+        return divided
 
-        def got(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
-            return output.redistribute(mesh, (self.kept,)).to_local()
 
-        return distribute_module(module, device_mesh, divide, given, got)
+def _looked_up(part: Embedding, mesh: DeviceMesh, kept: Placement, places: Tensor) -> Tensor:
+    rows = cast(DTensor, part.weight).to_local()
+    mine = places - mesh.get_local_rank() * -(-part.num_embeddings // mesh.size())
+    elsewhere = (mine < 0) | (mine >= len(rows))
+    found = F.embedding(mine.masked_fill(elsewhere, 0), rows).masked_fill(elsewhere.unsqueeze(-1), 0)
+    summed = DTensor.from_local(found.to(part.computes), mesh, (Partial(),), run_check=False)
+    return summed.redistribute(placements=(kept,)).to_local()
 
 
 class _Gathered(ParallelStyle):

@@ -1,0 +1,155 @@
+"""The planner's memory against a fake run of our own training code: `python -m validation.memory [WORD ...]`.
+
+Each line is a stage of a model and a layout: bytes at the fullest moment of a step as `predict/held.py` has them, and
+as `train/fake.py` counts them, a run of the real code without values. WORD: only the lines that have it. Needs torch,
+no accelerator; some ten minutes on two cores. Where layers are fewer than the model's, the line says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from trainyard import models
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.predict import cases, held
+from trainyard.train import exact
+
+_SPLIT = {"sequence_parallel": True, "loss_parallel": True}
+_LAYOUT, _RECIPE = set(Layout.__struct_fields__), set(Recipe.__struct_fields__)
+
+
+class Pair(NamedTuple):
+    """`layers`: 0 for the model's own. `micro`: micro-batches of a step on a rank."""
+
+    model: str
+    how: dict[str, Any]
+    layers: int = 0
+    seq_len: int = 2048
+    micro: int = 1
+
+    def job(self) -> Job:
+        model = msgspec.convert({"name": self.model, **models.take(self.model, "model").keys}, Model)
+        axes: dict[str, Any] = {key: value for key, value in self.how.items() if key in _LAYOUT}
+        layout = Layout(**axes)
+        said: dict[str, Any] = {"dtype": "bfloat16"} | {key: value for key, value in self.how.items() if key in _RECIPE}
+        tokens = self.seq_len * said.get("microbatch", 1) * self.micro * layout.batch_ranks
+        return Job(
+            model=replace(model, layers=self.layers or model.layers), layout=layout,
+            recipe=Recipe(seq_len=self.seq_len, tokens_per_step=tokens, **said),
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{key} {value}" for key, value in self.how.items() if value is not True)
+        layers = f" of {self.layers} layers" if self.layers else ""
+        return f"{self.model}{layers}: {said or 'one rank'}, {self.micro} x {self.seq_len}"
+
+
+def pairs() -> Iterator[Pair]:
+    for remat in ("none", "full", "op"):
+        again = {"remat": remat}
+        yield Pair("llama3-8b", {"dp_shard": 8, **again})
+        yield Pair("llama3-8b", {"dp_shard": 8, **again}, seq_len=4096, micro=2)
+        yield Pair("llama3-8b", {"tp": 8, **_SPLIT, **again})
+        yield Pair("llama3-70b", {"dp_shard": 8, "tp": 8, **_SPLIT, **again}, layers=20)
+        yield Pair("gpt3-175b", {"dp_shard": 4, "tp": 8, "pp": 8, "schedule": "1f1b", **_SPLIT, **again}, 32, micro=8)
+    yield Pair("llama3-8b", {}, layers=8)
+    yield Pair("llama3-8b", {}, layers=8, micro=2)
+    yield Pair("llama3-8b", {"dp_replicate": 4}, layers=8)
+    yield Pair("llama3-8b", {"dp_shard": 4, "zero": 1}, layers=8)
+    yield Pair("llama3-8b", {"dp_shard": 4, "zero": 2}, layers=8)
+    yield Pair("llama3-8b", {"dp_shard": 64})
+    yield Pair("llama3-8b", {"dp_shard": 64, "remat": "full"}, seq_len=8192)
+    yield Pair("llama3-8b", {"dp_shard": 64, "remat": "op", "microbatch": 2}, seq_len=8192)
+    yield Pair("llama3-8b", {"dp_replicate": 4, "dp_shard": 8, "remat": "full"}, seq_len=8192)
+    yield Pair("llama3-8b", {"dp_shard": 8, "cp": 4, "remat": "full"}, seq_len=16384)
+    yield Pair("llama3-8b", {"dp_shard": 8, "dtype": "float32"})
+    yield Pair("llama3-8b", {"tp": 4})
+    yield Pair("llama3-8b", {"tp": 4, "dp_shard": 4})
+    yield Pair("llama3-8b", {"pp": 4, "schedule": "1f1b"}, micro=8)
+    yield Pair("llama3-8b", {"pp": 4, "dp_shard": 4, "schedule": "1f1b"}, micro=8)
+    yield Pair("llama3-8b", {"pp": 4, "interleave": 2, "schedule": "interleaved"}, micro=8)
+    yield Pair("llama3-70b", {"dp_shard": 64, "remat": "full"}, seq_len=8192)
+    yield Pair("llama3-70b", {"dp_shard": 16, "tp": 8, "pp": 4, "schedule": "1f1b", **_SPLIT}, seq_len=8192, micro=8)
+    deep = {"dp_shard": 16, "tp": 8, "pp": 16, "schedule": "1f1b", "remat": "full", **_SPLIT}
+    yield Pair("llama3-405b", deep, layers=128, seq_len=8192, micro=16)
+    yield Pair("gpt3-175b", {"tp": 8, "pp": 8, "schedule": "1f1b"}, micro=8)
+    yield Pair("qwen3-8b", {"dp_shard": 8}, seq_len=4096)
+    yield Pair("gpt2-xl", {"dp_replicate": 2, "microbatch": 8}, seq_len=1024)
+    yield Pair("gpt2-xl", {"microbatch": 8}, seq_len=1024)
+    yield Pair("gpt2-xl", {"dp_shard": 2, "microbatch": 8, "remat": "full"}, seq_len=1024)
+    yield Pair("mixtral-8x7b", {"dp_shard": 8}, layers=8)
+    yield Pair("mixtral-8x7b", {"dp_shard": 8, "ep": 8}, layers=8)
+    yield Pair("mixtral-8x7b", {"dp_shard": 8, "ep": 8, "remat": "full"}, layers=8)
+    yield Pair("mixtral-8x7b", {"dp_shard": 8, "ep": 8, "pp": 4, "schedule": "1f1b"}, seq_len=4096, micro=8)
+    yield Pair("deepseek-v3", {"dp_shard": 32}, layers=6, seq_len=4096)
+    yield Pair("deepseek-v3", {"dp_shard": 64, "ep": 64, "remat": "full"}, layers=8, seq_len=4096)
+
+
+class Line(NamedTuple):
+    """Bytes of one rank of a pair, and how long the fake run took."""
+
+    pair: Pair
+    rank: int
+    predicted: int
+    counted: int
+    seconds: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted / self.counted - 1
+
+
+def predicted(job: Job, rank: int) -> int:
+    return round(float(held.peak(cases.of_jobs([job]), first=rank == 0).total[0]))
+
+
+def compare(pair: Pair) -> list[Line]:
+    job = pair.job()
+    lines: list[Line] = []
+    for rank in exact.ends(job):
+        began = time.perf_counter()
+        counted = exact.held(job, rank).peak
+        lines.append(Line(pair, rank, predicted(job, rank), counted, time.perf_counter() - began))
+    return lines
+
+
+def summary(name: str, some: Sequence[Line]) -> str:
+    errors = np.abs([line.error for line in some])
+    return (
+        f"{name}: {len(some)} ranks of {len({str(line.pair) for line in some})} pairs, mean error "
+        f"{100 * errors.mean():.2f} %, median {100 * np.median(errors):.2f} %, worst {100 * errors.max():.2f} %, "
+        f"{np.median([line.seconds for line in some]):.0f} s each"
+    )
+
+
+def main() -> None:
+    wanted = [pair for pair in pairs() if all(word in str(pair) for word in sys.argv[1:])]
+    every: list[Line] = []
+    with ThreadPoolExecutor(2) as two:
+        for pair, done in [(pair, two.submit(compare, pair)) for pair in wanted]:
+            try:
+                lines = done.result()
+            except BadJob as why:
+                print(f"{pair}: {why.says}")
+                continue
+            for line in lines:
+                sizes = f"{line.predicted / 1e9:8.3f} GB, counted {line.counted / 1e9:8.3f} GB"
+                print(f"{sizes}, {100 * line.error:+6.2f} %  {pair}, rank {line.rank}", flush=True)
+            every += lines
+    dense = [line for line in every if not line.pair.job().decoder.experts]
+    for name, some in (("dense", dense), ("experts", [line for line in every if line not in dense])):
+        if some:
+            print(summary(name, some))
+
+
+if __name__ == "__main__":
+    main()
