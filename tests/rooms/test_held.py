@@ -89,7 +89,7 @@ def test_without_torch_it_says_what_is_missing(monkeypatch):
         exact.held(a_job(), 0)
 
 
-PLAN = ["llama3-8b", "--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "512", "--fix", "tp=1"]
+PLAN = ["llama3-8b", "--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "512", "--fix", "pp=1"]
 
 
 def test_only_our_own_code_can_be_run_for_it():

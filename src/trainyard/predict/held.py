@@ -17,6 +17,9 @@ _FLOAT32 = 4.0
 _ON_THE_WAY = 3.0
 """Tensors of the MLP's inner width that a layer's backward pass makes beside what was kept."""
 
+_AT_ONCE = 3.0
+"""Of a rank's stages as many are gathered at a time (torch.distributed.pipelining's `max_active_stages`)."""
+
 
 class Moment(NamedTuple):
     """Bytes by part, as in `memory.Memory`. `gathered`: whole weights, and gradients that are leaving."""
@@ -266,8 +269,9 @@ def _piped(stage: Stage) -> list[Moment]:
     gathered once, and its gradients are whole and in float32 until the last micro-batch."""
     cases, value, rounds = stage.cases, stage.cases.width_bytes, stage.cases.interleave
     gathers = sharded(cases) > 0
-    own = np.where(gathers, stage.whole * value, 0.0)
-    gradients = np.where(gathers, _FLOAT32 * stage.whole, stage.parameters)
+    own = np.where(gathers, stage.whole * value * np.minimum(_AT_ONCE / rounds, 1.0), 0.0)
+    through = (rounds > 1) & (cases.accumulate == cases.pp)  # one stage after the other, and its gradients with it
+    gradients = np.where(gathers, _FLOAT32 * stage.whole / np.where(through, rounds, 1.0), stage.parameters)
     cast, cast_head = _casts(stage)
     later = np.where(cases.remat > 0, 0.0, cast)
     one = stage.layers * stage.layer.kept
