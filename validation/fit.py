@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from trainyard.predict import cases, site, step
 from trainyard.predict.cases import Cases, Column
-from trainyard.predict.constants import Constants
+from trainyard.predict.constants import SHARES, Constants
 from trainyard.predict.site import Site
+from trainyard.predict.solve import PRIOR
 from trainyard.predict.tuned import Tuned
 from validation import rows
 from validation.rows import Row
@@ -31,12 +32,9 @@ from validation.rows import Row
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT.parent / "shared" / "data" / "published" / "training_runs.csv.gz"
 CONSTANTS = ROOT / "src" / "trainyard" / "data" / "constants"
-PRIOR = 0.4
-"""How far a constant may be from what is assumed: the standard deviation of its logarithm."""
 NOISE = 0.05
 """Of the logarithm of a measured step time."""
 COVERED = 0.8
-_SHARES = {"matmul", "low_matmul", "grouped", "attention", "bandwidth", "inside", "between", "overlap", "dispatch"}
 _UNSEEN = {
     "dense": {"grouped", "dispatch", "imbalance"},
     "flash": {"scores", "host_plain_s"},
@@ -114,7 +112,7 @@ def fit(some: Sequence[Row]) -> Constants:
     names = free(some)
     assumed = np.log([getattr(Constants(), name) for name in names])
     low = np.array([0.0 if name == "imbalance" else -30.0 for name in names])
-    high = np.array([0.0 if name in _SHARES else 30.0 for name in names])
+    high = np.array([0.0 if name in SHARES else 30.0 for name in names])
 
     def constants(logs: npt.NDArray[np.float64]) -> Constants:
         return Constants()._replace(**{name: float(np.exp(log)) for name, log in zip(names, logs, strict=True)})

@@ -29,6 +29,7 @@ COMMANDS = {
     "demo": _Place("demo", "A small real trace that comes along: its ledger and its page, without torch."),
     "run": _Place("run", "Run a job on this machine: train, time, profile, book, record."),
     "plan": _Place("plan", "Split a model over a cluster: the best layouts, their time, memory, days and dollars."),
+    "probe": _Place("probe", "How fast this machine is, as a planner needs to know; or as its own runs say."),
     "trace": _Place("trace", "Profiler files of one or many ranks: where every nanosecond went."),
     "diff": _Place("diff", "Two runs or traces: what changed, account by account."),
     "numerics": _Place("numerics", "Is it still the same training? Parity of layouts with one process."),

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SHARES = frozenset(
+    ("matmul", "low_matmul", "grouped", "attention", "bandwidth", "inside", "between", "overlap", "dispatch")
+)
+"""Those that cannot be more than one."""
+
 
 class Constants(NamedTuple):
     """Shares are of what the machine's file claims; `_s` are seconds. All are positive.

@@ -22,7 +22,8 @@ _TIMES = 3.0
 
 class Phase(NamedTuple):
     """Seconds of one layer in one phase of a micro-batch. `parallel`: what tensor and context parallelism exchange;
-    `dispatch`: what expert parallelism does; `host`: what the host takes to start it all."""
+    `dispatch`: what expert parallelism does; `host`: what the host takes to start it all while the device works, and
+    `launch` where the device is the host's own cores, and waits."""
 
     matmul: Column
     attention: Column
@@ -32,6 +33,7 @@ class Phase(NamedTuple):
     context: Column
     dispatch: Column
     host: Column
+    launch: Column
 
     @property
     def compute(self) -> Column:
@@ -44,11 +46,11 @@ class Phase(NamedTuple):
     @property
     def gap(self) -> Column:
         """How long the device waits for the host."""
-        return np.maximum(self.host - self.device, 0.0)
+        return np.maximum(self.host - self.device, 0.0) + self.launch
 
     @property
     def seconds(self) -> Column:
-        return np.maximum(self.host, self.device)
+        return np.maximum(self.host, self.device) + self.launch
 
     def times(self, factor: Column | float) -> Phase:
         return Phase(*(value * factor for value in self))
@@ -140,14 +142,25 @@ def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
         sent = shapes.routed_tokens(cases) * cases.width * cases.width_bytes
         route = routed * (2 * _TIMES * sent / (site.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s)
         dispatch = routed * _dispatch(cases, site, tuned)
-    collected = np.where(cases.tp > 1, 2.0, 0.0) + np.where(cases.cp > 1, 1.0, 0.0) + np.where(cases.ep > 1, 2.0, 0.0)
-    odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.microbatch, _FUSED_SOFTMAX) != 0)
-    host = collected * tuned.host_collective_s + odd * tuned.host_plain_s + routed * tuned.host_forward_s
+    host = _host(cases, site, tuned) + routed * tuned.host_forward_s
     both = [
-        Phase(matmul[way], scores[way], between[way], route, parallel, exposed, dispatch, host + own)
+        Phase(
+            matmul[way], scores[way], between[way], route, parallel, exposed, dispatch,
+            host=(1 - site.host) * (host + own), launch=site.host * (host + own),
+        )
         for way, own in ((0, tuned.host_forward_s), (1, tuned.host_backward_s))
-    ]
+    ]  # fmt: skip
     return both[0], both[1]
+
+
+def _host(cases: Cases, site: Site, tuned: Constants) -> Column:
+    """Seconds more that the host takes for a layer's collectives, in each direction; on cores that launch their own
+    work it is what wraps them that counts: distributed tensors and the hooks that gather weights."""
+    split, spread = np.where(cases.tp > 1, 2.0, 0.0), np.where(cases.ep > 1, 2.0, 0.0)
+    gathers = np.where((cases.divided > 0) & (cases.zero >= 2), 0.5, 0.0)
+    others = np.where(site.host > 0, gathers, np.where(cases.cp > 1, 1.0, 0.0))
+    odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.microbatch, _FUSED_SOFTMAX) != 0)
+    return (split + spread + others) * tuned.host_collective_s + odd * tuned.host_plain_s
 
 
 def recomputed(cases: Cases, forward: Phase) -> Phase:
@@ -159,6 +172,7 @@ def recomputed(cases: Cases, forward: Phase) -> Phase:
         matmul=none, attention=np.where(flash, 0.0, forward.attention),
         elementwise=np.where(flash, forward.elementwise, 0.0), route=np.where(flash, forward.route, 0.0),
         parallel=none, context=none, dispatch=none, host=forward.host / 2,
+        launch=forward.launch / 2,
     )  # fmt: skip
     full, part = cases.remat == 2, cases.remat == 1
     share = 1 / cases.remat_every

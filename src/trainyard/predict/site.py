@@ -16,7 +16,8 @@ from trainyard.predict.cases import Column, column
 class Site:
     """`peak`, `low_peak`: FLOP/s in the compute dtype and, of the products of layers, where they run below that.
     `memory`: bytes; `bandwidth`: bytes/s of it. `inside`, `between`: bytes/s a device and direction, in a node and
-    to other nodes; `peer`: in a node to one other device. `per_node`: devices."""
+    to other nodes; `peer`: in a node to one other device. `per_node`: devices. `host`: 1 where the device is the host's
+    own cores, which then do nothing else while they launch."""
 
     peak: Column
     low_peak: Column
@@ -26,6 +27,7 @@ class Site:
     peer: Column
     between: Column
     per_node: Column
+    host: Column
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Site:
         size = max(np.size(getattr(self, field.name)) for field in fields(self))
@@ -53,4 +55,5 @@ def of_machine(machine: Machine, dtype: str, low: str = "") -> Site:
         peer=column((machine.inside.peer or machine.inside.bandwidth).value),
         between=column(between.bandwidth.value),
         per_node=column(machine.per_node),
+        host=column(machine.device.vendor == "cpu"),
     )

@@ -76,10 +76,24 @@ def load(path: Path) -> Tuned:
         raise BadFile(f"{path}: {error}.") from error
 
 
+def _own(machine: Machine, software: str) -> Tuned:
+    """What was measured on the machine itself."""
+    first = next(iter(machine.tuned.values()))
+    kinds = ("dense", "experts")
+    return Tuned(
+        name=machine.name, says="Measured on it.", devices=(machine.name,), software=software, date=first.date,
+        rows=len(machine.tuned), source=first.source,
+        spread=dict.fromkeys(kinds, machine.spread) if machine.spread else {},
+        constants={name: claim.value for name, claim in machine.tuned.items()},
+    )  # fmt: skip
+
+
 def choose(machine: Machine, software: str) -> Tuned:
     """Those of this device and software, or of another release of it; else of this device with other software, with the
     wide spread of what was never measured. Of a device that is in none: what is assumed of all, and its own best rate
     of matrix products where somebody measured that."""
+    if machine.tuned:
+        return _own(machine, software)
     family = software.partition("-")[0]
     ours = [one for one in known() if machine.name in one.devices]
     for like in (software, family):

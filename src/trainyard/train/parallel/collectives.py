@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 # Since torch 2.13 under these names; the old ones warn.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 Counts = list[int] | None
 """Rows for each rank; None: as many for each."""
@@ -51,13 +51,13 @@ class _Exchange(torch.autograd.Function):
 
 def _gathered(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     whole = x.new_empty((x.shape[0] * group.size(), *x.shape[1:]))
-    _all_gather(whole, x.contiguous(), group=group)
+    all_gather(whole, x.contiguous(), group=group)
     return whole
 
 
 def _added_up(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     mine = x.new_empty((x.shape[0] // group.size(), *x.shape[1:]))
-    _reduce_scatter(mine, x.contiguous(), group=group)
+    reduce_scatter(mine, x.contiguous(), group=group)
     return mine
 
 

@@ -1,0 +1,89 @@
+"""`trainyard probe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from trainyard.machine import Machine
+    from trainyard.predict.calibrate import Measured
+    from trainyard.report.view import Table
+
+
+@click.command()
+@click.argument("runs", nargs=-1)
+@click.option("--ranks", type=click.IntRange(min=1), help="How many work at once; default: one a device.")
+@click.option("--dtype", default="float32", show_default=True, help="What matrix products are computed in.")
+@click.option("--machine", metavar="FILE", default="", help="With RUNS: whose constants they correct.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the machine's file, for `plan --machine`.")
+@click.option("--json", "as_json", is_flag=True, help="Print the machine as JSON.")
+def command(
+    runs: tuple[str, ...], ranks: int | None, dtype: str, machine: str, out: Path | None, as_json: bool
+) -> None:
+    """How fast this machine is, as a planner needs to know: products, attention, memory, launches, collectives.
+
+    With RUNS (stored runs by id, name or folder) nothing is measured: the constants of --machine are fitted to them,
+    account by account, and from four runs on their spread becomes the planner's.
+    """
+    from trainyard.cli.output import console, print_json, say
+    from trainyard.errors import BadInput
+    from trainyard.predict import machine_file
+    from trainyard.report import probes
+    from trainyard.report.atomic import replacing
+    from trainyard.report.terminal import print_table
+
+    if runs and not machine:
+        raise BadInput("which machine the runs are of is not known.", "Give --machine: a file that `probe` wrote.")
+    if machine and not runs:
+        raise BadInput("--machine names whose constants are corrected, but no run says how.", "Name runs of it.")
+    if runs:
+        made, tables = _calibrated(machine, [_measured(name) for name in runs])
+    else:
+        made, tables = _probed(ranks, dtype)
+    if out is not None:
+        with replacing(out) as part:
+            part.write_text(machine_file.write(made, "Written by `trainyard probe`."), "utf-8")
+        say(f"Written to {out}.")
+    if as_json:
+        print_json(made)
+        return
+    screen = console()
+    for number, table in enumerate((*tables, probes.constants(made))):
+        if number:
+            screen.print()
+        print_table(table, screen)
+
+
+def _probed(ranks: int | None, dtype: str) -> tuple[Machine, list[Table]]:
+    from trainyard.predict import probed
+    from trainyard.report import probes
+    from trainyard.run import probes as measured
+
+    seen, count = measured.devices(ranks)
+    timed = measured.probe(seen.vendor, count, dtype)
+    return probed.machine("here", seen, count, dtype, timed), [probes.timed(timed, count)]
+
+
+def _calibrated(name: str, runs: list[Measured]) -> tuple[Machine, list[Table]]:
+    from trainyard import machine
+    from trainyard.predict import calibrate, tuned
+    from trainyard.report import probes
+
+    before = machine.load(name)
+    assumed = tuned.choose(before, "fsdp").values()
+    after = calibrate.calibrated(before, assumed, runs)
+    return after, [probes.fit(runs, before, assumed, after)]
+
+
+def _measured(name: str) -> Measured:
+    from trainyard.cli import named
+    from trainyard.errors import BadInput
+    from trainyard.predict.calibrate import Measured
+
+    side = named.find(name).side()
+    if side.run is None or side.job is None or not side.timed_ns:
+        raise BadInput(f"{name} is no run of a job with timed steps.")
+    return Measured(name, side.job, side.mean, side.timed_ns / 1e9)

@@ -1,0 +1,122 @@
+"""Constants from runs of one's own: predicted against measured, account by account; what disagrees is what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from trainyard.job import Job
+from trainyard.ledger import Account, Ledger
+from trainyard.machine import Claim, Machine
+from trainyard.predict import cases, site, step
+from trainyard.predict.constants import Constants
+from trainyard.predict.solve import solve
+from trainyard.predict.step import Step
+
+_STEP_NOISE, _PART_NOISE = 0.03, 0.15
+"""Of the logarithms of a measured step and of its parts."""
+_SMALL = 0.01
+"""Of a step: parts do not differ by what is less."""
+_ALWAYS = (
+    "matmul", "attention", "attention_backward", "passes", "passes_backward", "logits", "optimizer", "microbatch_s",
+    "step_s",
+)  # fmt: skip
+_WITH_RANKS = ("inside", "inside_s", "overlap", "host_collective_s")
+_ON_THE_HOST = ("host_forward_s", "host_backward_s")
+_PRIOR, _LOOSE = 1.0, 2.0
+"""How far a constant may be from what probes said, and what Python takes from what was assumed: of the logarithm."""
+_LEAST = 4
+"""Runs from which a spread can be told: each is predicted from the others."""
+
+
+class Measured(NamedTuple):
+    """A run: its job, and the mean ledger of its profiled steps. `seconds`: of a step without the profiler."""
+
+    name: str
+    job: Job
+    ledger: Ledger
+    seconds: float
+
+    def parts(self, by_way: bool = False) -> dict[str, float]:
+        """Seconds by part, as if the profiler cost all parts alike. `by_way`: the backward pass's apart."""
+        found: dict[str, float] = {}
+        for entry in self.ledger.entries:
+            part = part_of(entry.account) + _way(entry.phase, by_way)
+            found[part] = found.get(part, 0.0) + entry.ns / self.ledger.wall_ns * self.seconds
+        return found
+
+
+def part_of(account: Account) -> str:
+    """What is compared: a prediction knows fewer accounts than a trace."""
+    if account.kind == "compute":
+        return account.what if account.what in ("matmul", "attention", "optimizer") else "elementwise"
+    return {"comm": "comm", "imbalance": "comm", "bubble": "bubble"}.get(account.kind, "host")
+
+
+def _way(phase: str, by_way: bool) -> str:
+    return " backward" if by_way and phase == "backward" else ""
+
+
+def predicted_parts(found: Step, place: int, by_way: bool = False) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for line in found.lines:
+        part = part_of(Account.parse(line.account)) + _way(line.phase, by_way)
+        seconds = float(np.broadcast_to(line.seconds, np.shape(found.wall) or (1,))[place])
+        parts[part] = parts.get(part, 0.0) + seconds
+    return parts
+
+
+def _off(runs: Sequence[Measured], machine: Machine, tuned: Constants) -> npt.NDArray[np.float64]:
+    made, where = cases.of_jobs([run.job for run in runs]), site.of_machine(machine, runs[0].job.recipe.dtype)
+    found = step.step(made, where, tuned)
+    walls = np.broadcast_to(found.wall, len(runs))
+    off: list[float] = []
+    for place, run in enumerate(runs):
+        off.append(np.log(walls[place] / run.seconds) / _STEP_NOISE)
+        mine, small = predicted_parts(found, place, by_way=True), _SMALL * run.seconds
+        for part, seconds in run.parts(by_way=True).items():
+            off.append(np.log((mine.get(part, 0.0) + small) / (seconds + small)) / _PART_NOISE)
+    return np.array(off)
+
+
+def _fitted(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> Constants:
+    names = _ALWAYS + (_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
+    names += _ON_THE_HOST if machine.device.vendor == "cpu" else ()
+    priors = [_LOOSE if name.startswith(("host", "microbatch", "step")) else _PRIOR for name in names]
+    return solve(assumed, names, lambda tuned: _off(runs, machine, tuned), priors)
+
+
+def calibrated(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> Machine:
+    """`machine` with constants that fit these runs of it, and where there are enough of them with a spread: how far
+    each is from what the others predict of it."""
+    found = _fitted(machine, assumed, runs)
+    said = f"trainyard probe: fitted to {len(runs)} runs: {', '.join(run.name for run in runs)}"
+    claims = {
+        name: Claim(value=float(f"{value:.5g}"), unit="s" if name.endswith("_s") else "share", source=said,
+                    date=date.today().isoformat(), measured=True)
+        for name, value in found._asdict().items()
+        if value != getattr(assumed, name) or name in machine.tuned
+    }  # fmt: skip
+    kept = {name: machine.tuned[name] for name in machine.tuned if found._asdict()[name] == getattr(assumed, name)}
+    return replace(machine, tuned=claims | kept, spread=_spread(machine, assumed, runs))
+
+
+def _spread(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> tuple[float, float] | None:
+    if len(runs) < _LEAST:
+        return machine.spread
+    ratios: list[float] = []
+    for place, run in enumerate(runs):
+        others = [*runs[:place], *runs[place + 1 :]]
+        ratios.append(run.seconds / seconds(machine, _fitted(machine, assumed, others), run.job))
+    return round(min(1.0, *ratios), 4), round(max(1.0, *ratios), 4)
+
+
+def seconds(machine: Machine, tuned: Constants, job: Job) -> float:
+    """Of a step."""
+    where = site.of_machine(machine, job.recipe.dtype)
+    return float(step.step(cases.of_jobs([job]), where, tuned).wall[0])

@@ -1,0 +1,102 @@
+"""The layouts that a plan finds beside those that published trainings used: `python -m validation.authors`.
+
+For each training: the ten fastest of the whole space, the authors' own layout as it is predicted (with the fastest
+micro-batch, interleaving and recomputation that fit), and what they measured.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from trainyard import machine, models
+from trainyard.errors import BadJob
+from trainyard.job import Model
+from trainyard.predict.frameworks import FRAMEWORKS
+from trainyard.predict.search import Choice, Found, search
+from trainyard.predict.space import Wanted
+
+_MOST = 10
+
+
+class Training(NamedTuple):
+    """`fixed`: the authors' axes. `seconds`: of their step, None where they did not say; `source`: who says."""
+
+    model: str
+    machine: str
+    devices: int
+    samples: int
+    seq_len: int
+    dtype: str
+    fixed: dict[str, int]
+    seconds: float | None
+    source: str
+
+
+def _step_s(params: float, tokens: float, devices: int, rate: float) -> float:
+    """From FLOP/s a device as the authors count them: 6 FLOPs a weight and token."""
+    return 6 * params * tokens / (devices * rate)
+
+
+TRAININGS = (
+    Training(
+        "gpt3-175b", "a100", 1024, 1536, 2048, "bfloat16", {"tp": 8, "pp": 8, "cp": 1},
+        8 * 174.6e9 * 1536 * 2048 / (1024 * 140e12),
+        "arXiv:2104.04473, section 5.1: 140 TFLOP/s a GPU in 2021, every layer computed again (8 FLOPs a weight)",
+    ),
+    Training(
+        "llama3-405b", "h100", 16384, 2048, 8192, "bfloat16", {"tp": 8, "pp": 16, "cp": 1},
+        _step_s(405e9, 2048 * 8192, 16384, 400e12), "arXiv:2407.21783, table 4: 400 TFLOP/s a GPU",
+    ),
+    Training(
+        "deepseek-v3", "h800", 2048, 15360, 4096, "float8", {"tp": 1, "pp": 16, "ep": 64, "cp": 1},
+        180e3 * 3600 / 2048 / 1e12 * 15360 * 4096,
+        "arXiv:2412.19437, table 1 and section 3.1: 180,000 GPU hours a trillion tokens",
+    ),
+    Training("llama3-70b", "mi300x", 512, 1024, 8192, "bfloat16", {}, None, ""),
+    Training("llama3-70b", "trn2", 512, 1024, 4096, "bfloat16", {}, None, ""),
+)  # fmt: skip
+
+
+def model(name: str) -> Model:
+    return msgspec.convert({"name": name, **models.take(name, "model").keys}, Model)
+
+
+def found(one: Training, fixed: dict[str, int]) -> Found:
+    where = machine.load(one.machine)
+    wanted = Wanted(model(one.model), one.devices, where.per_node, one.samples, one.seq_len, one.dtype, fixed)
+    return search(wanted, where, FRAMEWORKS["megatron"], most=_MOST)
+
+
+def line(choice: Choice) -> str:
+    plan, bill = choice.plan, choice.bill
+    recipe = plan.job.recipe
+    low, high = plan.low / 1e9, plan.high / 1e9
+    return (
+        f"  {plan.ledger.wall_ns / 1e9:7.2f} s ({low:.2f} to {high:.2f})  {100 * bill.mfu:4.1f} % MFU  "
+        f"{choice.reserved / 1e9:5.1f} GB  {plan.job.layout}, micro-batch {recipe.microbatch}, remat {recipe.remat}"
+    )
+
+
+def main() -> None:
+    for one in TRAININGS:
+        print(
+            f"{one.model} on {one.devices:,} x {one.machine}: {one.samples:,} x {one.seq_len:,} tokens, {one.dtype}",
+        )
+        for choice in found(one, {}).choices:
+            print(line(choice))
+        if one.fixed:
+            said = ", ".join(f"{axis} {value}" for axis, value in one.fixed.items())
+            print(f"  the authors' {said}:")
+            try:
+                print(line(found(one, one.fixed).choices[0]))
+            except BadJob as why:
+                print(f"  {why}")
+        if one.seconds is not None:
+            print(f"  {one.seconds:7.2f} s measured ({one.source})")
+        print()
+
+
+if __name__ == "__main__":
+    main()

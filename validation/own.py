@@ -1,0 +1,118 @@
+"""Runs on this machine against their plans: `python -m validation.own`.
+
+Probes the machine with two ranks, trains fifteen small decoders in as many layouts, fits the machine's constants to
+four of them, and sets the predicted ledger of each beside the measured one: with the probe alone, and after the four.
+Needs torch and two cores or devices; ten minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from trainyard import job as jobs
+from trainyard.cli.named import find
+from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.machine import Machine
+from trainyard.predict import calibrate, cases, probed, site, step, tuned
+from trainyard.predict.calibrate import Measured
+from trainyard.run import probes
+
+_RANKS = 2
+_LARGE = 0.1
+"""Of a step: parts that are compared one by one."""
+_SPLIT = {"tp": 2, "sequence_parallel": True, "loss_parallel": True}
+ANCHORS = ("ddp", "tp", "pp", "fsdp")
+
+
+def decoders() -> dict[str, Job]:
+    """By name: the anchors first."""
+    small = Model(layers=4, width=256, ffn=768, heads=4, kv_heads=2, head_dim=64)
+    wide = replace(small, width=512, ffn=1536, head_dim=128)
+    shard, pair = {"dp_shard": 2}, {"pp": 2}
+    return {
+        "ddp": _job(small, {"dp_replicate": 2}), "tp": _job(small, _SPLIT), "pp": _job(small, pair, schedule="1f1b"),
+        "fsdp": _job(small, shard), "fsdp full": _job(small, shard, remat="full"), "cp": _job(small, {"cp": 2}),
+        "zero-1": _job(small, {**shard, "zero": 1}), "wide": _job(wide, shard),
+        "ddp full": _job(small, {"dp_replicate": 2}, remat="full"), "zero-2": _job(small, {**shard, "zero": 2}),
+        "deep": _job(replace(small, layers=8), shard, samples=8), "fsdp op": _job(small, shard, remat="op"),
+        "interleaved": _job(small, {**pair, "interleave": 2}, schedule="interleaved"),
+        "long": _job(small, {"dp_replicate": 2}, seq_len=512, samples=8, microbatch=2),
+        "tp wide": _job(wide, _SPLIT, samples=8),
+    }  # fmt: skip
+
+
+def _job(model: Model, layout: dict[str, Any], seq_len: int = 256, samples: int = 16, **recipe: Any) -> Job:
+    said = {"microbatch": 4, **recipe}
+    return Job(
+        model=model, layout=Layout(**layout), measure=Measure(warmup=2, steps=5, repeats=2, profiled=3),
+        recipe=Recipe(seq_len=seq_len, tokens_per_step=samples * seq_len, **said),
+    )  # fmt: skip
+
+
+def measured(name: str, job: Job, folder: Path) -> Measured:
+    path = folder / f"{name.replace(' ', '-')}.toml"
+    path.write_text(jobs.write(job), "utf-8")
+    command = [sys.executable, "-m", "trainyard.cli.main", "run", str(path), "--tag", path.stem, "--quiet"]
+    subprocess.run(command, check=True, capture_output=True)
+    side = find(path.stem).side()
+    return Measured(name, job, side.mean, side.timed_ns / 1e9)
+
+
+class Line(NamedTuple):
+    """`error`: of the step; `parts`: of each that is large."""
+
+    error: float
+    parts: dict[str, float]
+
+
+def line(machine: Machine, run: Measured) -> Line:
+    constants = tuned.choose(machine, "fsdp").values()
+    found = step.step(cases.of_jobs([run.job]), site.of_machine(machine, run.job.recipe.dtype), constants)
+    mine = calibrate.predicted_parts(found, 0)
+    large = {part: seconds for part, seconds in run.parts().items() if seconds > _LARGE * run.seconds}
+    errors = {part: mine.get(part, 0.0) / seconds - 1 for part, seconds in large.items()}
+    return Line(float(np.ravel(found.wall)[0]) / run.seconds - 1, errors)
+
+
+def summary(name: str, lines: list[Line]) -> str:
+    steps = np.abs([one.error for one in lines])
+    parts = np.abs([error for one in lines for error in one.parts.values()])
+    return (
+        f"{name}: steps {100 * steps.mean():.1f} % mean error, {100 * np.median(steps):.1f} % median, "
+        f"{(steps <= 0.1).sum()} of {len(steps)} within 10 %; parts above a tenth of a step "
+        f"{100 * parts.mean():.1f} %, {(parts <= 0.2).sum()} of {len(parts)} within 20 %"
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TRAINYARD_STORE"] = str(Path(folder) / "store")
+        seen, ranks = probes.devices(_RANKS)
+        here = probed.machine("here", seen, ranks, "float32", probes.probe(seen.vendor, ranks, "float32"))
+        runs = {name: measured(name, job, Path(folder)) for name, job in decoders().items()}
+    anchors = [runs[name] for name in ANCHORS]
+    after = calibrate.calibrated(here, tuned.choose(here, "fsdp").values(), anchors)
+    print(f"{seen.name}, {ranks} ranks. Measured step; error with the probe alone; after {', '.join(ANCHORS)}.")
+    for name, run in runs.items():
+        alone, fitted = line(here, run), line(after, run)
+        parts = ", ".join(f"{part} {100 * error:+.0f} %" for part, error in fitted.parts.items())
+        errors = f"{100 * alone.error:+6.1f} %  {100 * fitted.error:+6.1f} %"
+        print(f"{name:12} {run.seconds * 1e3:8.1f} ms  {errors}  ({parts})")
+    others = [run for name, run in runs.items() if name not in ANCHORS]
+    print(summary("probe alone, all", [line(here, run) for run in runs.values()]))
+    print(summary("after four, the other eleven", [line(after, run) for run in others]))
+    if after.spread:
+        low, high = after.spread
+        print(f"interval: {low:.2f} to {high:.2f}")
+
+
+if __name__ == "__main__":
+    main()
