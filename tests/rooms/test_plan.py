@@ -6,6 +6,7 @@ import json
 import tomllib
 from dataclasses import fields
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from trainyard import job as jobs
 from trainyard import machine, models
 from trainyard.cli.main import answer
+from trainyard.cli.plan import command
 from trainyard.errors import BadInput, BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.ledger import diff
@@ -26,7 +28,7 @@ from trainyard.predict import books, cases, gradients, memory, money, shapes, si
 from trainyard.predict.cases import Cases
 from trainyard.predict.constants import Constants
 from trainyard.predict.frameworks import FRAMEWORKS
-from trainyard.predict.search import USABLE, Found, planned, search
+from trainyard.predict.search import USABLE, Found, check, planned, search
 from trainyard.predict.site import Site
 from trainyard.predict.space import Keeps, Wanted
 from trainyard.report.plans import read as read_plans
@@ -37,6 +39,7 @@ EXPERTS = Model(
     layers=4, width=64, ffn=192, heads=8, kv_heads=8, head_dim=8, vocab=512, experts=8, active=2, expert_ffn=96,
     shared_experts=1, dense_layers=1,
 )  # fmt: skip
+TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
 LATENT = msgspec.structs.replace(EXPERTS, kv_rank=16, q_rank=24, rope_dim=4, value_dim=8)
 GPT = Model(
     layers=4, width=64, ffn=256, heads=8, kv_heads=8, head_dim=8, vocab=512, mlp="gelu", position="learned",
@@ -405,8 +408,8 @@ def test_plans_are_compared_with_plans_and_with_traces(tmp_path: Any, capsys: py
         ((*ASKED, "--fix", "tp=x"), "'x' is no number"),
         ((*ASKED, "--fix", "tp=16"), "% tp 16 ="),
         ((*ASKED, "--for", "megatrom"), "Did you mean 'megatron'"),
-        ((*ASKED, "--dtype", "bf16"), "bf16"),
-        ((*ASKED, "--dtype", "float4"), "claims no peak for float4"),
+        ((*ASKED, "--fix", "dtype=bf16"), "bf16"),
+        ((*ASKED, "--fix", "dtype=float4"), "claims no peak for float4"),
         ((*ASKED, "--tokens", "nan"), "no number of tokens"),
         ((*ASKED, "--out", "/nowhere/x.toml"), "cannot be written"),
     ],
@@ -419,8 +422,31 @@ def test_bad_input_is_told(arguments: tuple[str, ...], says: str, capsys: pytest
 
 
 def test_help_is_within_ten_flags() -> None:
-    from trainyard.cli.plan import command
-
     flags = [one for one in command.params if one.param_type_name == "option" and one.name != "as_json"]
     assert len(flags) <= 10
     assert CliRunner().invoke(command, ["--help"]).exit_code == 0
+
+
+def test_a_job_is_checked_as_it_is_beside_the_fastest() -> None:
+    job = jobs.load(TINY)
+    said = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--check", "--json"])
+    first, second, *_ = json.loads(said.stdout)["choices"]
+    assert msgspec.convert(first["plan"]["job"], Job) == job
+    assert first["plan"]["job"]["recipe"]["dtype"] == second["plan"]["job"]["recipe"]["dtype"] == "float32"
+    assert second["plan"]["ledger"]["wall_ns"] <= first["plan"]["ledger"]["wall_ns"]
+
+
+@pytest.mark.parametrize("arguments", [["llama3-8b"], [str(TINY), "--for", "megatron"]])
+def test_what_is_no_job_of_ours_is_not_checked(arguments: list[str]) -> None:
+    given = ["--machine", "a100", "--batch", "16", "--seq-len", "128", "--devices", "2", "--check"]
+    said = CliRunner().invoke(command, [*arguments, *given])
+    assert said.exit_code
+    assert "--check takes a job file" in str(said.exception)
+
+
+def test_a_job_that_does_not_fit_is_said_to() -> None:
+    job = jobs.load(TINY)
+    wide = msgspec.structs.replace(job.decoder, layers=64, width=16384, ffn=65536)
+    large = msgspec.structs.replace(job, model=wide)
+    choice = check(large, machine.load("a100"), "fsdp")
+    assert choice.reserved > machine.load("a100").device.memory.value

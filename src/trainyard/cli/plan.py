@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from trainyard.job import Job, Model
     from trainyard.machine import Machine
+    from trainyard.predict.search import Choice
 
 
 @click.command()
@@ -18,37 +19,43 @@ if TYPE_CHECKING:
 @click.option("--devices", type=click.IntRange(min=1), help="How many; default: those of the machine or of the job.")
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences a step, over all devices.")
 @click.option("--seq-len", type=click.IntRange(min=1), help="Tokens a sequence.")
-@click.option("--dtype", default="bfloat16", show_default=True, help="What matrix products are computed in.")
 @click.option("--tokens", type=float, default=0.0, help="To train on in all: gives days and dollars.")
-@click.option("--fix", multiple=True, metavar="AXIS=N", help="Only layouts with this, as tp=8; may be repeated.")
+@click.option(
+    "--fix", multiple=True, metavar="AXIS=N", help="Only layouts with this, as tp=8 or dtype=float8; may be repeated."
+)
 @click.option("--for", "framework", default="trainyard", show_default=True, metavar="NAME",
               help="Who runs it: trainyard, megatron, torchtitan, deepspeed.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
+@click.option("--check", is_flag=True, help="MODEL is a job file: what it takes as it is, beside the fastest.")
 @click.option("--exact", is_flag=True, help="Count the best one's memory by a run of the training code without values.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
-    model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, dtype: str, tokens: float,
-    fix: tuple[str, ...], framework: str, out: Path | None, exact: bool, as_json: bool,
+    model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float, fix: tuple[str, ...], framework: str, out: Path | None, check: bool, exact: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
 
     MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a job file, whose own batch is
     planned for. Every layout that divides devices, heads, layers and batch is tried.
     """
+    from dataclasses import replace
+
     from trainyard import words
     from trainyard.cli.output import console, print_json, say
     from trainyard.errors import BadInput, UnknownName, nearest
     from trainyard.predict.frameworks import FRAMEWORKS
-    from trainyard.predict.search import search
+    from trainyard.predict.search import USABLE, search
     from trainyard.predict.space import Wanted
     from trainyard.report import plans
     from trainyard.report.atomic import replacing
     from trainyard.report.terminal import print_table
+    from trainyard.units import show_size
 
     if framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
-    words.check(dtype, words.DTYPES, "dtype")
     job = _job(model)
+    fixed = dict(_fixed(one) for one in fix)
+    dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
+    words.check(dtype, words.DTYPES, "dtype")
     dims = job.decoder if job else _model(model)
     where = _machine(machine or (job.machine if job else ""))
     count = devices or (job.layout.ranks if job else where.devices)
@@ -57,10 +64,17 @@ def command(
         raise BadInput("how much a step trains on is not known.", "Give --batch (sequences a step) and --seq-len.")
     if not 0 <= tokens < float("inf"):
         raise BadInput(f"--tokens {tokens} is no number of tokens.")
-    wanted = Wanted(dims, count, where.per_node, samples, length, dtype, _fixed(fix))
+    own = _as_it_is(job, where, framework, tokens) if check else None
+    wanted = Wanted(
+        dims, count, where.per_node, samples, length, dtype, {axis: int(value) for axis, value in fixed.items()}
+    )
     refuses = _ours if framework == "trainyard" else lambda _: None
     found = search(wanted, where, FRAMEWORKS[framework], budget=tokens, refuses=refuses)
+    if own is not None:
+        found = replace(found, choices=(own, *found.choices))
     best = found.choices[0]
+    if best.reserved > USABLE * where.device.memory.value:
+        say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.device.memory.value)}.")
     if out is not None:
         with replacing(out) as part:
             part.write_text(FRAMEWORKS[framework].tells(best.plan.job), "utf-8")
@@ -73,7 +87,7 @@ def command(
     screen.print(f"{dims.name} on {count:,} x {where.device.name}: {samples:,} sequences of {length:,} tokens a step",
                  markup=False)  # fmt: skip
     for table in (
-        plans.layouts(found, tokens), plans.ledger(best.plan),
+        plans.layouts(found, tokens, as_it_is=check), plans.ledger(best.plan),
         plans.memory(best.plan, best.reserved, where.device.memory.value, counted),
     ):  # fmt: skip
         screen.print()
@@ -114,6 +128,16 @@ def _machine(name: str) -> Machine:
     return machine.load(name)
 
 
+def _as_it_is(job: Job | None, machine: Machine, framework: str, tokens: float) -> Choice:
+    from trainyard.errors import BadInput
+    from trainyard.predict.frameworks import FRAMEWORKS
+    from trainyard.predict.search import check
+
+    if job is None or framework != "trainyard":
+        raise BadInput("--check takes a job file of our own runner.", "Name a JOB.toml, without --for.")
+    return check(job, machine, FRAMEWORKS[framework].software, tokens)
+
+
 def _counted(job: Job, framework: str) -> dict[int, int]:
     """Rank -> bytes at the fullest, of the ranks worth asking."""
     from trainyard.errors import BadInput
@@ -124,23 +148,22 @@ def _counted(job: Job, framework: str) -> dict[int, int]:
     return {rank: exact.held(job, rank).peak for rank in exact.ends(job)}
 
 
-def _fixed(given: tuple[str, ...]) -> dict[str, int]:
+def _fixed(one: str) -> tuple[str, int | str]:
+    """Axis and value of `tp=8`, `remat=full` or `dtype=float8`."""
     from trainyard.errors import BadInput, UnknownName, nearest
     from trainyard.predict.cases import REMATS
     from trainyard.predict.space import AXES
 
-    found: dict[str, int] = {}
-    for one in given:
-        axis, _, value = one.partition("=")
-        if axis not in AXES:
-            raise UnknownName(f"--fix {one}: there is no axis {axis!r}.", nearest(axis, AXES))
-        if axis == "remat" and value in REMATS:
-            found[axis] = REMATS.index(value)
-        elif value.isdecimal() and len(value) < 10:
-            found[axis] = int(value)
-        else:
-            raise BadInput(f"--fix {one}: {value!r} is no number.")
-    return found
+    axis, _, value = one.partition("=")
+    if axis == "dtype":
+        return axis, value
+    if axis not in AXES:
+        raise UnknownName(f"--fix {one}: there is no axis {axis!r}.", nearest(axis, AXES))
+    if axis == "remat" and value in REMATS:
+        return axis, REMATS.index(value)
+    if value.isdecimal() and len(value) < 10:
+        return axis, int(value)
+    raise BadInput(f"--fix {one}: {value!r} is no number.")
 
 
 def _ours(job: Job) -> None:

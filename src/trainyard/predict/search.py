@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trainyard import words
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.plan import Plan
-from trainyard.predict import books, memory, money, site, space, step, tuned
+from trainyard.predict import books, cases, memory, money, site, space, step, tuned
 from trainyard.predict.cases import Cases, Column
 from trainyard.predict.frameworks import Framework
 from trainyard.predict.memory import RESERVED
@@ -68,8 +69,7 @@ def search(
     if not len(every):
         raise BadJob(f"{framework.means} takes none of the layouts that divide everything.", _GIVEN)
     known = tuned.choose(machine, framework.software)
-    low = "" if wanted.dtype in ("float32", "bfloat16", "float16") else wanted.dtype
-    where = site.of_machine(machine, wanted.dtype if not low else "bfloat16", low)
+    where = _site(machine, wanted.dtype)
     made = space.as_cases(wanted, every, framework.keeps)
     need = memory.memory(made).total * RESERVED
     fits = np.flatnonzero(np.broadcast_to(need <= where.memory * USABLE, len(every)))
@@ -93,6 +93,18 @@ def search(
     if not choices:
         raise BadJob(f"all {len(fits):,} layouts that fit are refused; the fastest: {refused[0]}")
     return Found(choices=tuple(choices), searched=len(every), fitting=len(fits), refused=tuple(refused), tuned=known)
+
+
+def check(job: Job, machine: Machine, software: str, budget: float = 0.0) -> Choice:
+    """A job of our own runner as it is, whether it fits or not."""
+    made, where = cases.of_jobs([job]), _site(machine, job.recipe.dtype)
+    need = np.atleast_1d(memory.memory(made).total * RESERVED)
+    return _choice(made, 0, job, machine, where, tuned.choose(machine, software), need, budget, front=False)
+
+
+def _site(machine: Machine, dtype: str) -> Site:
+    low = "" if words.DTYPES[dtype] >= 2 else dtype
+    return site.of_machine(machine, "bfloat16" if low else dtype, low)
 
 
 def _walls(made: Cases, where: Site, known: Tuned, fits: npt.NDArray[np.intp]) -> Column:

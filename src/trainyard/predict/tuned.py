@@ -81,8 +81,8 @@ def _own(machine: Machine, software: str) -> Tuned:
     first = next(iter(machine.tuned.values()))
     kinds = ("dense", "experts")
     return Tuned(
-        name=machine.name, says="Measured on it.", devices=(machine.name,), software=software, date=first.date,
-        rows=len(machine.tuned), source=first.source,
+        name=machine.name, says=f"Its own: {first.source}.", devices=(machine.name,), software=software,
+        date=first.date, rows=0, source=first.source,
         spread=dict.fromkeys(kinds, machine.spread) if machine.spread else {},
         constants={name: claim.value for name, claim in machine.tuned.items()},
     )  # fmt: skip

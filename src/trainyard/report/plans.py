@@ -26,8 +26,8 @@ _HEAD = 200
 _OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
 
 
-def layouts(found: Found, budget: float) -> Table:
-    """One row a layout, the fastest first."""
+def layouts(found: Found, budget: float, as_it_is: bool = False) -> Table:
+    """One row a layout, the fastest first. `as_it_is`: but for the first, which was given."""
     paid = budget and any(one.bill.dollars is not None for one in found.choices)
     unit, ns = ("s", 1e9) if found.choices[0].plan.ledger.wall_ns >= 1e9 else ("ms", 1e6)
     columns = (
@@ -37,11 +37,12 @@ def layouts(found: Found, budget: float) -> Table:
         *((Column(head="days", digits=1),) if budget else ()), *((Column(head="$", digits=0),) if paid else ()),
     )  # fmt: skip
     tuned = found.tuned
-    said = f"fitted to {tuned.rows} measurements of {tuned.source}" if tuned.rows else "nothing like it was measured"
+    said = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
     return Table(
         title="Layout",
         notes=(
-            f"{found.searched:,} layouts divide everything, {found.fitting:,} fit. Constants: {tuned.name}, {said}.",
+            *(("The first is the job as it is; the others are the fastest that fit.",) if as_it_is else ()),
+            f"{found.searched:,} layouts divide everything, {found.fitting:,} fit. Constants: {tuned.name}. {said}",
             "From, to: four of five measured steps are expected between them. Memory is what the allocator reserves. "
             "Where tp divides matrices it divides the sequence between them and the loss too.",
             *_disturbed(found.choices[0].bill.goodput),
