@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 @click.option("--exact", is_flag=True, help="Count the best one's memory by a run of the training code without values.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
-    model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float, fix: tuple[str, ...], framework: str, out: Path | None, check: bool, exact: bool, as_json: bool,
+    model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
+    fix: tuple[str, ...], framework: str, out: Path | None, check: bool, exact: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
 
