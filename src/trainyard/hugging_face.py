@@ -30,15 +30,26 @@ _SAYS_NOTHING = re.compile(
 )
 
 
-def model(data: bytes, where: str, without: Sequence[str] = ()) -> dict[str, Any]:
-    """The keys of a job's [model]. Raises `BadFile` for no such file, and for what is not modelled nor in `without`."""
+_COSTS_NOTHING = re.compile(
+    r"rope_scaling|rope_parameters|.*dropout|.*_pdrop|router_jitter_noise|scale_attn.*|reorder_and_upcast_attn"
+    r"|attention_bias|mlp_bias|scoring_func|topk_method|norm_topk_prob"
+)
+"""What is refused because another thing would be learned, though a step takes about as long."""
+
+
+def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> dict[str, Any]:
+    """The keys of a job's [model]. Raises `BadFile` for no such file, and for what is not modelled nor in `without`.
+
+    `planned`: only what it takes is asked. What costs nothing, and keys that are not known here, are left out by
+    themselves; the name says so.
+    """
     try:
         said = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.ValidationError as error:
         raise BadFile(f"{where}: not a model's config.json: it holds no table of keys.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFile(f"{where}: not JSON: {error}.") from error
-    config = _Config(said, where, without)
+    config = _Config(said, where, without, planned)
     keys = _architecture(config)(config)
     left_out = config.done()
     name = _name(said, where) + (f" without {', '.join(left_out)}" if left_out else "")
@@ -48,10 +59,11 @@ def model(data: bytes, where: str, without: Sequence[str] = ()) -> dict[str, Any
 class _Config:
     """The keys of one file, which of them were asked for, and what cannot be modelled."""
 
-    def __init__(self, said: dict[str, Any], where: str, without: Sequence[str]) -> None:
+    def __init__(self, said: dict[str, Any], where: str, without: Sequence[str], planned: bool) -> None:
         self.said = said
         self.where = where
         self.without = without
+        self.planned = planned
         self.asked: set[str] = set()
         self.refused: dict[str, str] = {}
 
@@ -97,14 +109,16 @@ class _Config:
 
     def done(self) -> list[str]:
         """What is left out, as asked. Raises `BadFile` for the rest of what cannot be modelled."""
+        passed = {key for key in self.refused if self.planned and _COSTS_NOTHING.fullmatch(key)}
         for key, value in self.said.items():
             if key not in self.asked and value is not None and not _SAYS_NOTHING.fullmatch(key):
+                passed |= {key} if self.planned else set()
                 self.refuse(key, f"it is not known here, may change the arithmetic, and is {_short(value)}")
         for key in self.without:
             if key not in self.refused:
                 hint = nearest(key, self.refused) if self.refused else "Nothing needs to be left out."
                 raise BadFile(f"{self.where}: without = {key[:100]!r}, but that is not what stands in the way.", hint)
-        missing = [key for key in self.refused if key not in self.without]
+        missing = [key for key in self.refused if key not in self.without and key not in passed]
         if missing:
             reasons = "; ".join(f"{key[:100]}: {self.refused[key]}" for key in missing[:20])
             keys = ", ".join(f'"{key[:100]}"' for key in self.refused)

@@ -59,16 +59,21 @@ def load(name_or_path: str, folder: Path = Path()) -> Preset:
 
 
 def take(
-    name_or_path: str, section: Literal["model", "sizes"], without: Sequence[str] = (), folder: Path = Path()
+    name_or_path: str,
+    section: Literal["model", "sizes"],
+    without: Sequence[str] = (),
+    folder: Path = Path(),
+    planned: bool = False,
 ) -> Taken:
     """What a job's section takes from a name, a TOML file or a Hugging Face config.json.
 
-    `without`: keys of a config.json to leave out where nothing here does what they say. Raises as `load` does.
+    `without`: keys of a config.json to leave out where nothing here does what they say. `planned`: so are those that
+    cost nothing, or are not known. Raises as `load` does.
     """
     path = _find(name_or_path, folder)
     data = _read(path)
     if section == "model" and path.suffix == ".json":
-        return Taken(hugging_face.model(data, str(path), without), str(path))
+        return Taken(hugging_face.model(data, str(path), without, planned), str(path))
     if without:
         raise BadFile(f"{path}: without = {list(without)}, but only a config.json has keys to leave out.")
     preset = _preset(path, data)

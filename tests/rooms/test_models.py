@@ -266,6 +266,17 @@ def test_each_reason_is_given(config, change, says):
         converted({**config, **change})
 
 
+def test_a_plan_asks_only_what_a_step_takes():
+    """What costs nothing is left out, and named; what does is refused there too."""
+    odd = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "attention_dropout": 0.1, "a_new_key": 3}
+    found = hugging_face.model(json.dumps({**LLAMA, **odd}).encode(), "some/config.json", planned=True)
+    assert {**found, "name": ""} == {**converted(LLAMA), "name": ""}
+    assert all(key in found["name"] for key in odd)
+    qwen = {**CONFIGS["qwen3-8b"], "use_sliding_window": True}
+    with pytest.raises(BadFile, match="use_sliding_window"):
+        hugging_face.model(json.dumps(qwen).encode(), "some/config.json", planned=True)
+
+
 def test_the_new_form_of_rotary_settings():
     config = {key: value for key, value in LLAMA.items() if key not in ("rope_theta", "rope_scaling")}
     assert converted({**config, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}) == converted(LLAMA)

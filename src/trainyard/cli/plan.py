@@ -113,7 +113,7 @@ def _model(name: str) -> Model:
     from trainyard.errors import BadFile
     from trainyard.job import Model
 
-    taken = models.take(name, "model")
+    taken = models.take(name, "model", planned=True)
     try:
         return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
     except msgspec.ValidationError as error:
