@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 @click.option("--for", "framework", default="trainyard", show_default=True, metavar="NAME",
               help="Who runs it: trainyard, megatron, torchtitan, deepspeed.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
-@click.option("--check", is_flag=True, help="MODEL is a job file: what it takes as it is, beside the fastest.")
-@click.option("--exact", is_flag=True, help="Count the best one's memory by a run of the training code without values.")
+@click.option("--check", is_flag=True,
+              help="A job file as it is, first; its memory, or the best one's, counted by a run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
     model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
-    fix: tuple[str, ...], framework: str, out: Path | None, check: bool, exact: bool, as_json: bool,
+    fix: tuple[str, ...], framework: str, out: Path | None, check: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
 
@@ -65,7 +65,7 @@ def command(
         raise BadInput("how much a step trains on is not known.", "Give --batch (sequences a step) and --seq-len.")
     if not 0 <= tokens < float("inf"):
         raise BadInput(f"--tokens {tokens} is no number of tokens.")
-    own = _as_it_is(job, where, framework, tokens) if check else None
+    own = _as_it_is(job, where, framework, tokens) if check and job else None
     wanted = Wanted(
         dims, count, where.per_node, samples, length, dtype, {axis: int(value) for axis, value in fixed.items()}
     )
@@ -80,9 +80,9 @@ def command(
         with replacing(out) as part:
             part.write_text(FRAMEWORKS[framework].tells(best.plan.job), "utf-8")
         say(f"Written to {out}: {FRAMEWORKS[framework].means}, {best.plan.job.layout}.")
-    counted = _counted(best.plan.job, framework) if exact else {}
+    counted = _counted(best.plan.job, framework) if check else {}
     if as_json:
-        print_json(plans.as_plain(found, where, count) | ({"exact_bytes": counted} if exact else {}))
+        print_json(plans.as_plain(found, where, count) | ({"exact_bytes": counted} if check else {}))
         return
     screen = console()
     screen.print(f"{dims.name} on {count:,} x {where.device.name}: {samples:,} sequences of {length:,} tokens a step",
@@ -129,23 +129,23 @@ def _machine(name: str) -> Machine:
     return machine.load(name)
 
 
-def _as_it_is(job: Job | None, machine: Machine, framework: str, tokens: float) -> Choice:
+def _as_it_is(job: Job, machine: Machine, framework: str, tokens: float) -> Choice:
     from trainyard.errors import BadInput
     from trainyard.predict.frameworks import FRAMEWORKS
     from trainyard.predict.search import check
 
-    if job is None or framework != "trainyard":
-        raise BadInput("--check takes a job file of our own runner.", "Name a JOB.toml, without --for.")
+    if framework != "trainyard":
+        raise BadInput(f"--check of a job file is of our own runner, not {framework}.", "Leave out --for.")
     return check(job, machine, FRAMEWORKS[framework].software, tokens)
 
 
 def _counted(job: Job, framework: str) -> dict[int, int]:
-    """Rank -> bytes at the fullest, of the ranks worth asking."""
+    """Rank -> bytes at the fullest, of the ranks worth asking. Raises `BadInput` for another's training code."""
     from trainyard.errors import BadInput
     from trainyard.train import exact
 
     if framework != "trainyard":
-        raise BadInput(f"--exact runs our own training code, and {framework} has its own.", "Leave out --for.")
+        raise BadInput(f"--check runs our own training code, and {framework} has its own.", "Leave out --for.")
     return {rank: exact.held(job, rank).peak for rank in exact.ends(job)}
 
 

@@ -28,9 +28,9 @@ def devices(ranks: int | None) -> tuple[DeviceSeen, int]:
 
 def probe(vendor: str, ranks: int, dtype: str) -> list[Timed]:
     """What rank 0 measured while all ranks did. Raises `RankDied`."""
+    words.check(dtype, _FORMATS, "dtype")
     if find_spec("torch") is None:
         raise MissingLibrary("a probe multiplies matrices, which needs torch.", "Install it: pip install torch")
-    words.check(dtype, _FORMATS, "dtype")
     given = environment(ranks, plugins.load_all("vendors"))
     work = partial(_measure, vendor, dtype, int(given["OMP_NUM_THREADS"]))
     return together(ranks, work, ["trainyard.run.probing"], _PATIENCE_S, given)[0]
