@@ -24,10 +24,10 @@ from trainyard.errors import BadInput, BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.ledger import diff
 from trainyard.machine import Machine
-from trainyard.predict import books, cases, gradients, memory, money, shapes, site, space, step, tuned
+from trainyard.predict import books, cases, gradients, megatron_args, memory, money, shapes, site, space, step, tuned
 from trainyard.predict.cases import Cases
 from trainyard.predict.constants import Constants
-from trainyard.predict.frameworks import FRAMEWORKS
+from trainyard.predict.frameworks import FRAMEWORKS, megatron_arguments
 from trainyard.predict.search import USABLE, Found, check, planned, search
 from trainyard.predict.site import Site
 from trainyard.predict.space import Keeps, Wanted
@@ -443,12 +443,81 @@ def test_a_job_is_checked_as_it_is_beside_the_fastest() -> None:
 def test_anothers_job_is_not_checked() -> None:
     said = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--for", "megatron", "--check"])
     assert said.exit_code
-    assert "not megatron" in str(said.exception)
+    assert "megatron has its own" in str(said.exception)
 
 
 def test_a_job_that_does_not_fit_is_said_to() -> None:
     job = jobs.load(TINY)
     wide = msgspec.structs.replace(job.decoder, layers=64, width=16384, ffn=65536)
     large = msgspec.structs.replace(job, model=wide)
-    choice = check(large, machine.load("a100"), "fsdp")
+    choice = check(large, machine.load("a100"), FRAMEWORKS["trainyard"])
     assert choice.reserved > machine.load("a100").device.memory.value
+
+
+# Somebody's own configuration
+
+
+@given(
+    st.sampled_from(list(MODELS.values())), st.sampled_from([(1, 1, 1), (2, 1, 1), (2, 4, 1), (1, 2, 2)]),
+    st.sampled_from([1, 2, 4]), st.booleans(), st.sampled_from(["none", "op", "full"]), st.integers(1, 4),
+)  # fmt: skip
+def test_arguments_that_are_written_are_read_as_the_same_job(
+    model: Model, split: tuple[int, int, int], dp: int, divides: bool, remat: str, size: int
+) -> None:
+    tp, pp, cp = split
+    both = {"dp_shard": dp, "zero": 1} if divides and dp > 1 else {"dp_replicate": dp}
+    layout = Layout(tp=tp, pp=pp, cp=cp, sequence_parallel=tp > 1, loss_parallel=tp > 1, **both)  # pyright: ignore[reportArgumentType]
+    recipe = Recipe(
+        seq_len=256, tokens_per_step=256 * size * dp * 4, microbatch=size, dtype="bfloat16", remat=remat,  # pyright: ignore[reportArgumentType]
+        schedule="1f1b" if pp > 1 else "none",
+    )  # fmt: skip
+    job = Job(model=model, layout=layout, recipe=recipe)
+    read = megatron_args.read(megatron_arguments(job).encode(), "their.args", layout.ranks)
+    assert read.passed == ()
+    costs = ("layers", "width", "ffn", "heads", "kv_heads", "vocab", "experts", "active", "kv_rank", "tied", "mlp")
+    assert {key: getattr(read.job.decoder, key) for key in costs} == {key: getattr(model, key) for key in costs}
+    assert read.job.layout == layout
+    assert read.job.recipe == recipe
+
+
+ARGUMENTS = """
+torchrun --nproc-per-node 8 pretrain_gpt.py \\
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu --bf16 \\
+  --group-query-attention --num-query-groups 8 --seq-length=8192 --vocab-size 128256 \\
+  --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 128 \\
+  --use-distributed-optimizer --sequence-parallel --untie-embeddings-and-output-weights --normalization RMSNorm \\
+  --position-embedding-type rope --lr 3e-4 --some-new-thing 7  # theirs
+"""
+
+
+def test_somebodys_arguments_are_checked_as_they_are(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "their.args"
+    path.write_text(ARGUMENTS)
+    assert answer(["plan", str(path), "--machine", "h100", "--devices", "64", "--check", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "--some-new-thing" in told.err
+    assert "--lr" not in told.err
+    first = json.loads(told.out)["choices"][0]["plan"]["job"]
+    assert first["layout"]["dp_shard"] == 8
+    assert first["model"]["ffn"] == 14336
+    assert first["recipe"]["seq_len"] == 8192
+
+
+@pytest.mark.parametrize(
+    ("change", "devices", "says"),
+    [
+        (("--num-layers 32", ""), "64", "--num-layers is missing"),
+        (("--num-layers 32", "--num-layers many"), "64", "--num-layers many is no whole number"),
+        (("", ""), "60", "60 devices % (tensor 4 x pipeline 2 x context 1) = 4"),
+        (("--global-batch-size 128", "--global-batch-size 100"), "64", "--global-batch-size 100 % (8 ranks"),
+        (("--bf16", "--bf16 --recompute-granularity some"), "64", "--recompute-granularity some is not known"),
+        (("--bf16", "'"), "64", "not arguments"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(
+    change: tuple[str, str], devices: str, says: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "their.args"
+    path.write_text(ARGUMENTS.replace(*change) if change[0] else ARGUMENTS)
+    assert answer(["plan", str(path), "--machine", "h100", "--devices", devices, "--check"]) == 2
+    assert says in capsys.readouterr().err.replace("\n       ", " ")

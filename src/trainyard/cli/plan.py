@@ -10,7 +10,6 @@ import click
 if TYPE_CHECKING:
     from trainyard.job import Job, Model
     from trainyard.machine import Machine
-    from trainyard.predict.search import Choice
 
 
 @click.command()
@@ -36,7 +35,8 @@ def command(
     """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
 
     MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a job file, whose own batch is
-    planned for. Every layout that divides devices, heads, layers and batch is tried.
+    planned for; or RUN.args, the arguments of somebody's pretrain_gpt.py. Every layout that divides devices, heads,
+    layers and batch is tried.
     """
     from dataclasses import replace
 
@@ -45,6 +45,7 @@ def command(
     from trainyard.errors import BadInput, UnknownName, nearest
     from trainyard.predict.frameworks import FRAMEWORKS
     from trainyard.predict.search import USABLE, search
+    from trainyard.predict.search import check as choice_of
     from trainyard.predict.space import Wanted
     from trainyard.report import plans
     from trainyard.report.atomic import replacing
@@ -53,7 +54,9 @@ def command(
 
     if framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
-    job = _job(model)
+    theirs = Path(model).suffix == ".args"
+    job = _theirs(Path(model), devices) if theirs else _job(model)
+    framework = "megatron" if theirs and framework == "trainyard" else framework
     fixed = dict(_fixed(one) for one in fix)
     dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
@@ -65,12 +68,15 @@ def command(
         raise BadInput("how much a step trains on is not known.", "Give --batch (sequences a step) and --seq-len.")
     if not 0 <= tokens < float("inf"):
         raise BadInput(f"--tokens {tokens} is no number of tokens.")
-    own = _as_it_is(job, where, framework, tokens) if check and job else None
+    if check and not theirs and framework != "trainyard":
+        raise BadInput(f"--check runs our own training code, and {framework} has its own.", "Leave out --for.")
+    own = choice_of(job, where, FRAMEWORKS[framework], tokens) if check and job else None
     wanted = Wanted(
         dims, count, where.per_node, samples, length, dtype, {axis: int(value) for axis, value in fixed.items()}
     )
     refuses = _ours if framework == "trainyard" else lambda _: None
     found = search(wanted, where, FRAMEWORKS[framework], budget=tokens, refuses=refuses)
+    fastest = found.choices[0].plan.job
     if own is not None:
         found = replace(found, choices=(own, *found.choices))
     best = found.choices[0]
@@ -78,9 +84,9 @@ def command(
         say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.device.memory.value)}.")
     if out is not None:
         with replacing(out) as part:
-            part.write_text(FRAMEWORKS[framework].tells(best.plan.job), "utf-8")
-        say(f"Written to {out}: {FRAMEWORKS[framework].means}, {best.plan.job.layout}.")
-    counted = _counted(best.plan.job, framework) if check else {}
+            part.write_text(FRAMEWORKS[framework].tells(fastest), "utf-8")
+        say(f"Written to {out}: {FRAMEWORKS[framework].means}, {fastest.layout}.")
+    counted = _counted(best.plan.job) if check and not theirs else {}
     if as_json:
         print_json(plans.as_plain(found, where, count) | ({"exact_bytes": counted} if check else {}))
         return
@@ -88,7 +94,7 @@ def command(
     screen.print(f"{dims.name} on {count:,} x {where.device.name}: {samples:,} sequences of {length:,} tokens a step",
                  markup=False)  # fmt: skip
     for table in (
-        plans.layouts(found, tokens, as_it_is=check), plans.ledger(best.plan),
+        plans.layouts(found, tokens, as_it_is=own is not None), plans.ledger(best.plan),
         plans.memory(best.plan, best.reserved, where.device.memory.value, counted),
     ):  # fmt: skip
         screen.print()
@@ -129,24 +135,34 @@ def _machine(name: str) -> Machine:
     return machine.load(name)
 
 
-def _as_it_is(job: Job, machine: Machine, framework: str, tokens: float) -> Choice:
-    from trainyard.errors import BadInput
-    from trainyard.predict.frameworks import FRAMEWORKS
-    from trainyard.predict.search import check
+def _theirs(path: Path, devices: int | None) -> Job:
+    from trainyard.cli.output import say
+    from trainyard.errors import BadFile, BadInput
+    from trainyard.predict import megatron_args
 
-    if framework != "trainyard":
-        raise BadInput(f"--check of a job file is of our own runner, not {framework}.", "Leave out --for.")
-    return check(job, machine, FRAMEWORKS[framework].software, tokens)
+    if not devices:
+        raise BadInput("how many devices there are does not stand in arguments.", "Give --devices.")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror or error}.") from error
+    read = megatron_args.read(data, str(path), devices)
+    if read.passed:
+        say(f"Passed over, as if they cost nothing: {', '.join(f'--{name}' for name in read.passed)[:500]}.")
+    return read.job
 
 
-def _counted(job: Job, framework: str) -> dict[int, int]:
-    """Rank -> bytes at the fullest, of the ranks worth asking. Raises `BadInput` for another's training code."""
-    from trainyard.errors import BadInput
+def _counted(job: Job) -> dict[int, int]:
+    """Rank -> bytes at the fullest, of the ranks worth asking; none without torch, and it says so."""
+    from trainyard.cli.output import say
+    from trainyard.errors import MissingLibrary
     from trainyard.train import exact
 
-    if framework != "trainyard":
-        raise BadInput(f"--check runs our own training code, and {framework} has its own.", "Leave out --for.")
-    return {rank: exact.held(job, rank).peak for rank in exact.ends(job)}
+    try:
+        return {rank: exact.held(job, rank).peak for rank in exact.ends(job)}
+    except MissingLibrary as missing:
+        say(str(missing))
+        return {}
 
 
 def _fixed(one: str) -> tuple[str, int | str]:

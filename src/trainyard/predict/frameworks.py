@@ -59,12 +59,23 @@ def megatron_arguments(job: Job) -> str:
     model, layout, recipe = job.decoder, job.layout, job.recipe
     said: dict[str, object] = {
         "num-layers": model.layers, "hidden-size": model.width, "ffn-hidden-size": model.ffn,
-        "num-attention-heads": model.heads, "seq-length": recipe.seq_len, "max-position-embeddings": recipe.seq_len,
+        "num-attention-heads": model.heads, "kv-channels": model.head_dim, "vocab-size": model.vocab,
+        "normalization": "RMSNorm" if model.norm == "rms" else "LayerNorm",
+        "position-embedding-type": "rope" if model.position == "rope" else "learned_absolute",
+        "seq-length": recipe.seq_len, "max-position-embeddings": recipe.seq_len,
         "tensor-model-parallel-size": layout.tp, "pipeline-model-parallel-size": layout.pp,
         "context-parallel-size": layout.cp, "micro-batch-size": recipe.microbatch, "global-batch-size": job.batch,
     }  # fmt: skip
     if model.kv_heads != model.heads and not model.kv_rank:
         said |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
+    if not model.tied:
+        said["untie-embeddings-and-output-weights"] = None
+    if model.kv_rank:
+        said |= {"multi-latent-attention": None, "kv-lora-rank": model.kv_rank, "qk-head-dim": model.head_dim,
+                 "qk-pos-emb-head-dim": model.rope_dim, "v-head-dim": model.value_dim}  # fmt: skip
+        said |= {"q-lora-rank": model.q_rank} if model.q_rank else {}
+    if model.shared_experts:
+        said["moe-shared-expert-intermediate-size"] = model.shared_experts * model.expert_ffn
     if model.experts:
         said |= {"num-experts": model.experts, "moe-router-topk": model.active, "moe-ffn-hidden-size": model.expert_ffn,
                  "expert-model-parallel-size": layout.ep}  # fmt: skip

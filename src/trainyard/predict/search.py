@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -95,11 +95,15 @@ def search(
     return Found(choices=tuple(choices), searched=len(every), fitting=len(fits), refused=tuple(refused), tuned=known)
 
 
-def check(job: Job, machine: Machine, software: str, budget: float = 0.0) -> Choice:
-    """A job of our own runner as it is, whether it fits or not."""
-    made, where = cases.of_jobs([job]), _site(machine, job.recipe.dtype)
+def check(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> Choice:
+    """A job as it is, whether it fits or not."""
+    keeps = framework.keeps
+    kept = {"weight_bytes": keeps.weight, "gradient_bytes": keeps.gradient, "state_bytes": keeps.state,
+            "reduce_bytes": keeps.gradient, "own": keeps.own}  # fmt: skip
+    made = replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in kept.items()})
+    where = _site(machine, job.recipe.dtype)
     need = np.atleast_1d(memory.memory(made).total * RESERVED)
-    return _choice(made, 0, job, machine, where, tuned.choose(machine, software), need, budget, front=False)
+    return _choice(made, 0, job, machine, where, tuned.choose(machine, framework.software), need, budget, front=False)
 
 
 def _site(machine: Machine, dtype: str) -> Site:
