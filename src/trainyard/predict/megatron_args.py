@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
@@ -24,6 +25,8 @@ _SAYS_NOTHING = re.compile(
     r"|moe-router-load.*|moe-aux.*|moe-token-dispatcher-type|moe-grouped-gemm|group-query-attention|recompute-method"
     r"|recompute-num-layers|use-cpu-initialization|apply-.*|attention-softmax.*|manual-gc.*|rampup.*|num-iterations"
 )
+
+_REMATS: Mapping[str, Literal["none", "full", "op"]] = {"": "none", "full": "full", "selective": "op"}
 
 
 class Read(NamedTuple):
@@ -83,7 +86,7 @@ class _Arguments:
                 f"{self.where}: --global-batch-size {batch} % ({layout.batch_ranks} ranks of data parallelism x "
                 f"--micro-batch-size {microbatch}) = {batch % (layout.batch_ranks * microbatch)}."
             )
-        remat = {"": "none", "full": "full", "selective": "op"}.get(self.text("recompute-granularity"))
+        remat = _REMATS.get(self.text("recompute-granularity"))
         if remat is None:
             said = self.text("recompute-granularity")[:40]
             raise BadFile(f"{self.where}: --recompute-granularity {said} is not known.")
