@@ -17,43 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.stored import JOB, JOB_TEXT, LEDGER, samples, stored
 from trainyard.cli.runs import document
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, PlaceUnwritable, UnknownName
-from trainyard.job import Job, Layout, Measure, Model, Recipe
-from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.machine import Claim
-from trainyard.record import Run, Sample
+from trainyard.record import Run
 from trainyard.store import disk, folder
 from trainyard.store.store import Store, default_root, new_id
 from trainyard.store.summary import summarise
-
-JOB_TEXT = "# a job\nname = 'tiny'\n"
-JOB = Job(
-    name="tiny",
-    model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
-    layout=Layout(dp_replicate=2),
-    recipe=Recipe(seq_len=8, tokens_per_step=16),
-    measure=Measure(warmup=1, steps=2, repeats=2, profiled=1),
-)
-LEDGER = Ledger(
-    wall_ns=10,
-    entries=(Entry(account=Account("compute", "matmul"), ns=7), Entry(account=Account("unexplained"), ns=3)),
-    scope=Scope(steps=("1",), ranks=(0,)),
-)
-
-
-def samples(loss: float = 5.0) -> tuple[Sample, ...]:
-    """Two ranks; a warm-up step, two repeats of two steps, a profiled one. Rank 1 is the slower."""
-    plan = [(0, 0, True, False, 900), (1, 0, False, False, 100), (2, 0, False, False, 110)]
-    plan += [(3, 1, False, False, 120), (4, 1, False, False, 130), (5, 2, False, True, 400)]
-    return tuple(
-        Sample(
-            step=step, rank=rank, repeat=repeat, wall_ns=wall + 10 * rank, tokens=8, loss=loss - step,
-            memory_bytes=1000 + rank, profiled=profiled, warmup=warmup,
-        )
-        for rank in (0, 1)
-        for step, repeat, warmup, profiled, wall in plan
-    )  # fmt: skip
+from trainyard.store.tables import TABLE
 
 
 @pytest.fixture
@@ -64,15 +36,6 @@ def said() -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path, said: list[str]) -> Store:
     return Store(tmp_path / "store", say=said.append)
-
-
-def stored(store: Store, id: str | None = None, started: str = "2025-01-01T00:00:00.000+00:00") -> Run:
-    run = Run(id=id or new_id(), job=JOB, started=started)
-    store.begin(run, JOB_TEXT)
-    done = msgspec.structs.replace(
-        run, state="complete", samples=samples(), ledgers=(LEDGER,), trace=("traces/rank0.json.gz",)
-    )
-    return store.finish(done)
 
 
 def test_a_run_comes_back_as_it_was_stored(store: Store, said: list[str]) -> None:
@@ -271,7 +234,7 @@ def test_the_index_mends_itself(store: Store, damage: str) -> None:
         path.unlink()
     elif damage == "old":
         with sqlite3.connect(path) as base:
-            base.execute("PRAGMA user_version = 0")
+            base.execute(f"DROP TABLE {TABLE}")
     else:
         data = path.read_bytes()
         path.write_bytes(b"not a database" * 400 if damage == "text" else data[:100] + bytes(len(data) - 100))
@@ -357,7 +320,7 @@ WRITER = """
 import sys, msgspec
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from test_store import JOB, JOB_TEXT, LEDGER, samples
+from tests.stored import JOB, JOB_TEXT, LEDGER, samples
 from trainyard.record import Run
 from trainyard.store.store import Store
 store = Store(Path(sys.argv[1]))
@@ -377,7 +340,7 @@ def test_kill_nine_at_any_time_leaves_a_run_that_can_be_read(tmp_path: Path) -> 
     for attempt in range(8):
         root = tmp_path / str(attempt)
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(root), str(Path(__file__).parent)], stdout=subprocess.PIPE
+            [sys.executable, "-c", WRITER, str(root), str(Path(__file__).parents[2])], stdout=subprocess.PIPE
         )
         assert writer.stdout is not None
         writer.stdout.readline()

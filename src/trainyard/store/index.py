@@ -1,29 +1,21 @@
-"""A sqlite file beside the run folders, so that a list need not read them all.
+"""What a list of runs needs to know, remembered in a database so that it need not read every folder.
 
-Nothing is only here: whatever is missing, corrupt or behind the folders is rebuilt from them, and where
-the file cannot be used (read-only place, another process holding it) an index in memory does.
+Nothing is only there: a row counts as long as its folder's stamp is the one it was read at, every other folder is
+read, and what was read is written back. So a database that is missing, damaged, held or behind costs time, never truth.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol
 
 import msgspec
 
 from trainyard.errors import BadFile
 from trainyard.store import folder as folders
 from trainyard.store.summary import summarise
-
-_VERSION = 1
-_TABLES = """
-CREATE TABLE runs (id TEXT PRIMARY KEY, stamp TEXT NOT NULL, row BLOB NOT NULL);
-CREATE TABLE tags (tag TEXT NOT NULL, given TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (tag, id));
-"""
-_T = TypeVar("_T")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,71 +31,74 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
-class Index:
-    """`runs` is the folder of run folders; `say` hears of folders that cannot be read."""
+class Indexed(msgspec.Struct, frozen=True, kw_only=True):
+    """A row as it was read when the folder's stamp was `stamp`. `given`: tag -> when this folder got it."""
 
-    def __init__(self, path: Path, runs: Path, say: Callable[[str], None]) -> None:
-        self._path, self._runs, self._say = path, runs, say
+    stamp: str
+    row: Row
+    given: dict[str, str]
+
+
+class Base(Protocol):
+    """A database of indexed rows. Both raise `OSError` where it cannot be used now."""
+
+    def indexed(self) -> dict[str, Indexed]:
+        """All rows, by id."""
+        ...
+
+    def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> None:
+        """Writes the rows in `read` over those of the same id, and forgets those in `gone`: all of it or nothing."""
+        ...
+
+
+class Index:
+    """`runs` is the folder of run folders; `say` hears of folders that cannot be read, and of a `base` that cannot."""
+
+    def __init__(self, base: Base, runs: Path, say: Callable[[str], None]) -> None:
+        self._base, self._runs, self._say = base, runs, say
 
     def rows(self) -> list[Row]:
-        """One row a run, newest first, after catching up with the folders."""
-        return self._with(self._rows)
+        """One row a run, newest first."""
+        try:
+            known = self._base.indexed()
+        except OSError as error:
+            self._say(f"{error} Every run's folder is read instead.")
+            known = {}
+        stamps = {path.name: _stamp(path) for path in run_folders(self._runs)}
+        read = self._read(name for name, stamp in stamps.items() if name not in known or known[name].stamp != stamp)
+        current = {name: one for name, one in known.items() if stamps.get(name) == one.stamp}
+        gone = known.keys() - current.keys() - read.keys()
+        if read or gone:
+            with suppress(OSError):  # read-only, or held by another: the next list reads these folders again
+                self._base.keep(read, gone)
+        return _rows({**current, **read})
 
     def rebuild(self) -> int:
-        """Throws the file away and reads every folder; how many runs there are."""
-        self._path.unlink(missing_ok=True)
+        """Forgets every row and reads every folder; how many runs there are."""
+        with suppress(OSError):
+            self._base.keep({}, self._base.indexed())
         return len(self.rows())
 
-    def _with(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        try:
-            return self._on(self._path, work)
-        except sqlite3.OperationalError:  # held by another process, or on a read-only disk
-            return self._on(None, work)
-        except sqlite3.DatabaseError:
+    def _read(self, names: Iterable[str]) -> dict[str, Indexed]:
+        found = {}
+        for name in sorted(names):
+            folder = self._runs / name
             try:
-                self._path.unlink(missing_ok=True)
-            except OSError:
-                return self._on(None, work)
-            return self._on(self._path, work)
+                found[name] = Indexed(stamp=_stamp(folder), row=_row(folder), given=folders.read_tags(folder))
+            except BadFile as error:
+                self._say(f"passed over: {error}")
+        return found
 
-    def _on(self, path: Path | None, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        with closing(sqlite3.connect(path or ":memory:", timeout=5)) as base, base:
-            version = base.execute("PRAGMA user_version").fetchone()[0]
-            if version != _VERSION:
-                for table in ("runs", "tags"):
-                    base.execute(f"DROP TABLE IF EXISTS {table}")
-                base.executescript(f"{_TABLES} PRAGMA user_version = {_VERSION};")
-            self._catch_up(base)
-            return work(base)
 
-    def _catch_up(self, base: sqlite3.Connection) -> None:
-        known: dict[str, str] = dict(base.execute("SELECT id, stamp FROM runs"))
-        there = {path.name: _stamp(path) for path in run_folders(self._runs)}
-        for gone in known.keys() - there.keys():
-            _forget(base, gone)
-        for name in sorted(there):
-            if known.get(name) != there[name]:
-                self._read(base, name, there[name])
-
-    def _read(self, base: sqlite3.Connection, name: str, stamp: str) -> None:
-        _forget(base, name)
-        try:
-            row, tags = _row(self._runs / name), folders.read_tags(self._runs / name)
-        except BadFile as error:
-            self._say(f"passed over: {error}")
-            return
-        base.execute("INSERT INTO runs VALUES (?, ?, ?)", (name, stamp, msgspec.json.encode(row)))
-        base.executemany("INSERT INTO tags VALUES (?, ?, ?)", [(tag, given, name) for tag, given in tags.items()])
-
-    def _rows(self, base: sqlite3.Connection) -> list[Row]:
-        # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
-        owner: dict[str, str] = dict(base.execute("SELECT tag, id FROM tags ORDER BY given, id"))
-        rows = [msgspec.json.decode(data, type=Row) for (data,) in base.execute("SELECT row FROM runs")]
-        tagged = [
-            msgspec.structs.replace(row, tags=tuple(sorted(tag for tag, id in owner.items() if id == row.id)))
-            for row in rows
-        ]
-        return sorted(tagged, key=lambda row: (row.started, row.id), reverse=True)
+def _rows(indexed: Mapping[str, Indexed]) -> list[Row]:
+    # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
+    given = sorted((when, id, tag) for id, one in indexed.items() for tag, when in one.given.items())
+    owner = {tag: id for _, id, tag in given}
+    rows = [
+        msgspec.structs.replace(one.row, tags=tuple(sorted(tag for tag in one.given if owner[tag] == id)))
+        for id, one in indexed.items()
+    ]
+    return sorted(rows, key=lambda row: (row.started, row.id), reverse=True)
 
 
 def run_folders(runs: Path) -> list[Path]:
@@ -141,8 +136,3 @@ def _row(folder: Path) -> Row:
         step_ns=figures.step_ns,
         tokens_per_s=figures.tokens_per_s,
     )
-
-
-def _forget(base: sqlite3.Connection, name: str) -> None:
-    base.execute("DELETE FROM runs WHERE id = ?", (name,))
-    base.execute("DELETE FROM tags WHERE id = ?", (name,))

@@ -1,4 +1,5 @@
-"""Where runs are kept: `runs/<id>/` folders are the truth, `index.sqlite3` beside them only finds them fast.
+"""Where runs are kept: `runs/<id>/` folders are the truth. An index only finds them fast: `index.sqlite3` beside them,
+or the database that $TRAINYARD_INDEX names.
 
 An id is 8 hexadecimal digits of a digest of time, host and chance: short, unique, and in no order;
 lists sort by when a run started. A run is named by a prefix of its id, a tag, or its folder.
@@ -24,7 +25,9 @@ from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.record import Run
 from trainyard.store import folder as folders
 from trainyard.store.disk import writing
-from trainyard.store.index import Index, Row
+from trainyard.store.index import Base, Index, Row
+from trainyard.store.local_base import LocalBase
+from trainyard.store.postgres import PostgresBase
 
 _ID = re.compile(r"[0-9a-f]{8}\Z")
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9._\-]{0,63}\Z")
@@ -38,9 +41,19 @@ def default_root() -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "trainyard"
 
 
+def _base(root: Path) -> Base:
+    """A PostgreSQL database, where $TRAINYARD_INDEX names one."""
+    url = os.environ.get("TRAINYARD_INDEX")
+    return PostgresBase(url, root) if url else LocalBase(root / "index.sqlite3")
+
+
 def new_id() -> str:
     seed = f"{time.time_ns()} {socket.gethostname()} {secrets.token_hex(16)}"
     return hashlib.sha256(seed.encode()).hexdigest()[:8]
+
+
+def is_id(name: str) -> bool:
+    return bool(_ID.match(name))
 
 
 def now() -> str:
@@ -50,7 +63,7 @@ def now() -> str:
 
 def check_tag(tag: str) -> None:
     """Raises `BadInput` for what cannot be a tag."""
-    if not _TAG.match(tag) or _ID.match(tag):
+    if not _TAG.match(tag) or is_id(tag):
         raise BadInput(
             f"{tag!r} is not a tag.",
             "Begin with a letter, then letters, digits, '.', '_' or '-', 64 at most, and not like an id.",
@@ -64,11 +77,11 @@ class Store:
         self.root = (root or default_root()).absolute()
         self.runs = self.root / "runs"
         self._say = say
-        self._index = Index(self.root / "index.sqlite3", self.runs, say)
+        self._index = Index(_base(self.root), self.runs, say)
 
     def begin(self, run: Run, job_text: str) -> Path:
         """Creates the run's folder and returns it; until `finish` the run counts as `incomplete`."""
-        if not _ID.match(run.id):
+        if not is_id(run.id):
             raise BadInput(f"{run.id!r} is not a run id: 8 hexadecimal digits.")
         folder = self.runs / run.id
         folders.create(folder, msgspec.structs.replace(run, state="incomplete"), job_text)
@@ -93,7 +106,7 @@ class Store:
         """The folder of the run that `name` names: a folder, else a tag, else a prefix of an id."""
         if name and (Path(name) / "run.json").is_file():
             return Path(name).absolute()
-        if _ID.match(name) and (self.runs / name / "run.json").is_file():
+        if is_id(name) and (self.runs / name / "run.json").is_file():
             return self.runs / name
         rows = self.rows()
         tagged = {tag: row.id for row in rows for tag in row.tags}
@@ -117,8 +130,9 @@ class Store:
         return self._index.rows()
 
     def reindex(self) -> int:
-        """Builds the index anew from the folders and clears what killed deletions left; how many runs there are."""
-        for rest in self.runs.glob(".gone-*"):
+        """Builds the index anew from the folders and clears what deletions and copies that were killed left; how many
+        runs there are."""
+        for rest in (*self.runs.glob(".gone-*"), *self.runs.glob(".pull-*")):
             shutil.rmtree(rest)
         with writing(self.root):
             return self._index.rebuild() if self.root.is_dir() else 0
@@ -165,6 +179,6 @@ class Store:
     def _own(self, folder: Path) -> Path:
         """The folder as one of this store's. Refuses links and whatever is not directly inside `runs`."""
         real = folder.resolve()
-        if folder.is_symlink() or real.parent != self.runs.resolve() or not _ID.match(real.name):
+        if folder.is_symlink() or real.parent != self.runs.resolve() or not is_id(real.name):
             raise BadInput(f"{folder} is not in the store {self.root}.", "Only stored runs can be changed.")
         return self.runs / real.name
