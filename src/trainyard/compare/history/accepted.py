@@ -1,0 +1,114 @@
+"""What people said of changes: `trainyard-history.toml`, which they edit and commit.
+
+[[accepted]]                # this change is known: it is shown, and alerts nobody
+run = "1a2b3c4d"            # the first run after it; or commit = "..."
+metric = "step_time"        # left out: of any metric
+why = "longer sequences"
+
+[[reset]]                   # the history begins anew here
+commit = "9f8e7d6c"
+why = "new machine"
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from trainyard import words
+from trainyard.compare.history.change import Change
+from trainyard.compare.history.series import Point
+from trainyard.errors import BadFile, BadInput, UnknownName, near, nearest
+
+NAME = "trainyard-history.toml"
+_LEAST = 4
+_SLACK = 2
+"""Points beyond a change's range that still name it."""
+_UNKNOWN = re.compile(r"unknown field `([^`]*)` *(?:- at `\$([^`]*)`)?")
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Names a point by the beginning of its run's id or of its commit; one of the two."""
+
+    run: str = ""
+    commit: str = ""
+    metric: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.run) == bool(self.commit):
+            raise BadInput("an entry names a run or a commit, one of them.")
+        if len(self.run or self.commit) < _LEAST:
+            raise BadInput(f"{self.run or self.commit!r} is too short: {_LEAST} characters at least.")
+
+    def place(self, points: tuple[Point, ...]) -> int | None:
+        """The first point that it names; None where there is none."""
+        for at, point in enumerate(points):
+            if (self.run and point.run.startswith(self.run)) or (self.commit and point.commit.startswith(self.commit)):
+                return at
+        return None
+
+    @property
+    def named(self) -> str:
+        return f"run {self.run}" if self.run else f"commit {self.commit}"
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    accepted: tuple[Entry, ...] = ()
+    reset: tuple[Entry, ...] = ()
+
+    def begin(self, points: tuple[Point, ...], metric: str) -> int:
+        """The point at which the history begins: the last reset's."""
+        return max((entry.place(points) or 0 for entry in self.reset if entry.metric in ("", metric)), default=0)
+
+    def of(self, change: Change, points: tuple[Point, ...], metric: str) -> Entry | None:
+        """The entry that accepts a change."""
+        last = max(change.high, change.until)
+        for entry in self.accepted:
+            at = entry.place(points)
+            if entry.metric in ("", metric) and at is not None and change.low - _SLACK <= at <= last + _SLACK:
+                return entry
+        return None
+
+    def strangers(self, points: tuple[Point, ...], metric: str) -> list[str]:
+        """A line for each entry that names no point, or a metric that is neither this one nor any known."""
+        entries = [("accepted", entry) for entry in self.accepted] + [("reset", entry) for entry in self.reset]
+        lines = [
+            f"{entry.named} is named under {table}, but is not in this series."
+            for table, entry in entries
+            if entry.place(points) is None
+        ]
+        for table, entry in entries:
+            if entry.metric not in ("", metric) and not _is_metric(entry.metric):
+                hint = near(entry.metric, [metric, *words.METRICS])
+                lines.append(f"{entry.named} is named under {table} for {entry.metric!r}, which is no metric. {hint}")
+        return lines
+
+
+def _is_metric(name: str) -> bool:
+    try:
+        words.metric(name)
+    except UnknownName:
+        return False
+    return True
+
+
+def read(path: Path) -> Accepted:
+    """Raises `BadFile` with the place in the file for anything that is not as above."""
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: cannot be read as text: {error}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise BadFile(f"{path}: not TOML: {error}.") from error
+    try:
+        return msgspec.convert(document, Accepted)
+    except msgspec.ValidationError as error:
+        if found := _UNKNOWN.search(str(error)):
+            kind = Entry if found[2] else Accepted
+            says = f"{path} at ${found[2] or ''}: unknown key {found[1]!r}."
+            raise BadFile(says, nearest(found[1], kind.__struct_fields__)) from error
+        raise BadFile(f"{path}: {error}.") from error

@@ -1,0 +1,154 @@
+"""`python -m validation.history FOLDER`: the change points of annotated series against what people marked in them.
+
+FOLDER holds one JSON file a series and `annotations.json` (series -> annotator -> places), as the Turing Change Point
+Dataset has them. Scores as van den Burg and Williams define them (arXiv:2003.06222, section 4): F1 with a margin of 5,
+and the cover. Printed, and written to validation/out/history.json. One default for every series; no series is left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from trainyard.compare.history.change import Seen
+from trainyard.compare.history.detect import detect
+from trainyard.errors import BadFile, NotEnoughEvidence, TrainyardError
+
+OUT = Path(__file__).parent / "out" / "history.json"
+MARGIN = 5
+Marks = Mapping[str, Sequence[int]]
+
+
+class Scored(NamedTuple):
+    series: str
+    points: int
+    f1: float
+    cover: float
+    reported: list[int]
+    annotators: int
+
+
+class _Series(msgspec.Struct):
+    raw: list[float | None]
+
+
+class _File(msgspec.Struct):
+    name: str
+    series: list[_Series]
+
+
+def reported(seen: Seen) -> list[int]:
+    """The places where the level changed from one point to the next: steps, and both ends of what went away."""
+    steps = [one.at for one in seen.changes if one.kind == "step"]
+    return sorted({*steps, *(end for one in seen.changes if one.kind == "excursion" for end in (one.at, one.until))})
+
+
+def matched(marked: Iterable[int], found: Iterable[int], margin: int = MARGIN) -> int:
+    """How many of `marked` have one of `found` within the margin, each of these counting for one mark."""
+    left, count = set(found), 0
+    for place in sorted(marked):
+        near = [(abs(place - one), one) for one in left if abs(place - one) <= margin]
+        if near:
+            left.remove(min(near)[1])
+            count += 1
+    return count
+
+
+def f1(marks: Marks, found: Iterable[int]) -> float:
+    """Precision against all annotators' marks together, recall against each one's, averaged; the beginning of a series
+    is a change point of everybody."""
+    places = {0, *found}
+    each = [{0, *own} for own in marks.values()]
+    precision = matched(set().union(*each), places) / len(places)
+    recall = sum(matched(own, places) / len(own) for own in each) / len(each)
+    return 2 * precision * recall / (precision + recall)
+
+
+def cover(marks: Marks, found: Iterable[int], points: int) -> float:
+    """How well the parts between change points cover each annotator's: the Jaccard index of the best part, weighted by
+    length, averaged over annotators."""
+    own = _parts(found, points)
+    total = sum(
+        (stop - start) * max(_jaccard((start, stop), part) for part in own)
+        for marked in marks.values()
+        for start, stop in _parts(marked, points)
+    )
+    return total / points / len(marks)
+
+
+def _parts(places: Iterable[int], points: int) -> list[tuple[int, int]]:
+    bounds = [0, *sorted({place for place in places if 0 < place < points}), points]
+    return list(pairwise(bounds))
+
+
+def _jaccard(one: tuple[int, int], other: tuple[int, int]) -> float:
+    both = max(0, min(one[1], other[1]) - max(one[0], other[0]))
+    return both / (max(one[1], other[1]) - min(one[0], other[0])) if both else 0.0
+
+
+def read(folder: Path) -> dict[str, tuple[list[float], Marks]]:
+    """Series -> its values, gaps filled with the value before, and its annotations. Of several dimensions the first.
+
+    Raises `BadFile` where the folder has no annotations, or a file is not of the format."""
+    path = folder / "annotations.json"
+    try:
+        marks = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, list[int]]])
+        found: dict[str, tuple[list[float], Marks]] = {}
+        for path in sorted(folder.glob("*.json")):
+            if path.name == "annotations.json":
+                continue
+            file = msgspec.json.decode(path.read_bytes(), type=_File)
+            if marks.get(file.name) and file.series:
+                found[file.name] = _filled(file.series[0].raw), marks[file.name]
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror}.", "Give a folder with annotations.json.") from error
+    except msgspec.MsgspecError as error:
+        raise BadFile(f"{path}: not in the format of the Turing Change Point Dataset: {error}.") from error
+    if not found:
+        raise BadFile(f"{folder}: none of its series is annotated.")
+    return found
+
+
+def _filled(raw: Sequence[float | None]) -> list[float]:
+    last = next((value for value in raw if value is not None), 0.0)
+    found: list[float] = []
+    for value in raw:
+        last = last if value is None else value
+        found.append(last)
+    return found
+
+
+def score(name: str, values: list[float], marks: Marks) -> Scored:
+    try:
+        places = reported(detect(values))
+    except NotEnoughEvidence:
+        places = []
+    return Scored(name, len(values), f1(marks, places), cover(marks, places, len(values)), places, len(marks))
+
+
+def main(folder: Path) -> None:
+    rows = [score(name, values, marks) for name, (values, marks) in read(folder).items()]
+    mean = {"f1": sum(row.f1 for row in rows) / len(rows), "cover": sum(row.cover for row in rows) / len(rows)}
+    print(f"{'series':20} {'points':>6} {'annotators':>10} {'F1':>6} {'cover':>6}  reported")
+    for row in rows:
+        listed = " ".join(map(str, row.reported)) or "–"
+        print(f"{row.series:20} {row.points:6} {row.annotators:10} {row.f1:6.3f} {row.cover:6.3f}  {listed}")
+    print(f"{'mean':20} {'':6} {'':10} {mean['f1']:6.3f} {mean['cover']:6.3f}")
+    OUT.parent.mkdir(exist_ok=True)
+    document = {"margin": MARGIN, "series": [row._asdict() for row in rows], "mean": mean}
+    OUT.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    print(f"\n{OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT} is written.")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("python -m validation.history FOLDER")
+    try:
+        main(Path(sys.argv[1]))
+    except TrainyardError as error:
+        raise SystemExit(f"error: {error}") from error

@@ -1,0 +1,216 @@
+"""`python -m validation.history_noise [SCALE]`: how often changes are reported where there is none, and found where
+there is one. Seeded; SCALE multiplies the number of series.
+
+Real noise comes from the public data beside the checkout, where it is: step times over commits and the change-point
+series, each permuted, so that whatever changed in them is gone.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from math import exp, lgamma, log
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.compare.history.change import Seen
+from trainyard.compare.history.detect import detect
+from trainyard.compare.history.online import Watch
+from validation.history_null import autocorrelated
+
+ROOT = Path(__file__).parents[1]
+DATA = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", ROOT.parent / "shared" / "data"))
+POINTS = 200
+Series = NDArray[np.float64]
+Draw = Callable[[np.random.Generator], Series]
+
+
+class Rate(NamedTuple):
+    """`hits` of `of`, with the exact bounds that it lies beyond with 2.5 % each (Clopper and Pearson)."""
+
+    hits: int
+    of: int
+
+    @property
+    def low(self) -> float:
+        return 0.0 if self.hits == 0 else 1 - Rate(self.of - self.hits, self.of).high
+
+    @property
+    def high(self) -> float:
+        """The share at which so few hits have a probability of 2.5 %."""
+        if self.hits == self.of:
+            return 1.0
+        below, above = self.hits / self.of, 1.0
+        for _ in range(60):
+            middle = (below + above) / 2
+            below, above = (middle, above) if _at_most(self.hits, self.of, middle) > 0.025 else (below, middle)
+        return above
+
+    def __str__(self) -> str:
+        return f"{100 * self.hits / self.of:6.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
+
+
+def _at_most(hits: int, of: int, share: float) -> float:
+    whole = lgamma(of + 1)
+    return sum(
+        exp(whole - lgamma(k + 1) - lgamma(of - k + 1) + k * log(share) + (of - k) * log(1 - share))
+        for k in range(hits + 1)
+    )
+
+
+def two_modes(rng: np.random.Generator, share: float, n: int = POINTS) -> Series:
+    return rng.standard_normal(n) + 8 * (rng.random(n) < share)
+
+
+def with_spikes(rng: np.random.Generator) -> Series:
+    return rng.standard_normal(POINTS) + 30 * (rng.random(POINTS) < 0.02)
+
+
+NULLS: dict[str, Draw] = {
+    "normal": lambda rng: rng.standard_normal(POINTS),
+    "two modes, half and half": lambda rng: two_modes(rng, 0.5),
+    "two modes, one in ten": lambda rng: two_modes(rng, 0.1),
+    "heavy tails (t, 2 degrees)": lambda rng: rng.standard_t(2, POINTS),
+    "skewed (log-normal)": lambda rng: rng.lognormal(0, 1, POINTS),
+    "spikes, one in fifty": with_spikes,
+    "coarse (five values)": lambda rng: np.clip(np.round(rng.standard_normal(POINTS)), -2, 2),
+    "autocorrelation 0.3": lambda rng: autocorrelated(rng, POINTS, 0.3),
+    "autocorrelation 0.5": lambda rng: autocorrelated(rng, POINTS, 0.5),
+    "autocorrelation 0.8": lambda rng: autocorrelated(rng, POINTS, 0.8),
+    "slow wander (0.9) under noise": lambda rng: rng.standard_normal(POINTS) + 0.7 * autocorrelated(rng, POINTS, 0.9),
+    "drift of 3 deviations": lambda rng: rng.standard_normal(POINTS) + np.linspace(0, 3, POINTS),
+    "drift of 10 deviations": lambda rng: rng.standard_normal(POINTS) + np.linspace(0, 10, POINTS),
+    "a season of 24, 2 deviations": lambda rng: (
+        rng.standard_normal(POINTS) + 2 * np.sin(np.arange(POINTS) * np.pi / 12)
+    ),
+}
+
+
+def step_times() -> list[Series]:
+    """Median iteration time of one recipe over commits, over its mean, of recipes with eight commits or more; recipes
+    are put together until there are enough points for a series."""
+    path = DATA / "megatron_loss_and_step_times.jsonl.gz"
+    if not path.exists():
+        return []
+    found: dict[str, list[float]] = {}
+    with gzip.open(path, "rt") as lines:
+        for row in map(json.loads, filter(str.strip, lines)):
+            steady = [
+                value for value in row.get("iteration-time", {"v": []})["v"][1:] if isinstance(value, float | int)
+            ]
+            if steady:
+                found.setdefault(row["path"], []).append(float(np.median(steady)))
+    long = [np.array(values) / np.mean(values) for values in found.values() if len(values) >= 8]
+    joined = np.concatenate(long) if long else np.zeros(0)
+    return [joined[at : at + POINTS] for at in range(0, joined.size - POINTS + 1, POINTS)]
+
+
+def turing() -> list[Series]:
+    folder = DATA / "changepoints"
+    paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
+    read = [json.loads(path.read_bytes()) for path in paths if path.name != "annotations.json"]
+    return [np.array(one["series"][0]["raw"], float) for one in read]
+
+
+def permuted(rng: np.random.Generator, kept: list[Series]) -> Series:
+    """POINTS of one of the series in any order: without replacement where it has so many."""
+    one = kept[rng.integers(len(kept))]
+    return rng.choice(one, POINTS, replace=one.size < POINTS)
+
+
+def kinds(seen: Seen) -> set[str]:
+    return {one.kind for one in seen.changes}
+
+
+def nulls(count: int) -> Iterator[tuple[str, list[Rate]]]:
+    """Of each kind of noise: series with a step, with a drift, with either, with an excursion."""
+    draws = dict(NULLS)
+    for name, kept in (("real step times, permuted", step_times()), ("Turing series, permuted", turing())):
+        if kept:
+            draws[f"{name} ({len(kept)})"] = lambda rng, kept=kept: permuted(rng, kept)
+    for number, (name, draw) in enumerate(draws.items()):
+        rng = np.random.default_rng([1, number])
+        found = [kinds(detect(draw(rng))) for _ in range(count)]
+        asked = ({"step"}, {"drift"}, {"step", "drift"}, {"excursion"})
+        yield name, [Rate(sum(bool(one & those) for one in found), count) for those in asked]
+
+
+POWERS = {
+    "+3 % in the middle": (0.03, 100),
+    "+5 % ten points from the end": (0.05, 190),
+    "+5 % seven points from the end": (0.05, 193),
+    "+2 % in the middle": (0.02, 100),
+}
+
+
+def powers(count: int) -> Iterator[tuple[str, float, float, Rate, Rate, float]]:
+    """Of each step: variation, autocorrelation, found within ten points, called a step; the share of ranges that hold
+    the place, of those found."""
+    for number, (name, (size, at)) in enumerate(POWERS.items()):
+        for cv in (0.01, 0.02):
+            for correlation in (0.0, 0.5):
+                rng = np.random.default_rng([2, number, round(100 * cv), round(10 * correlation)])
+                near = steps = held = 0
+                for _ in range(count):
+                    values = 100 * (1 + cv * autocorrelated(rng, POINTS, correlation))
+                    values[at:] *= 1 + size
+                    found = [
+                        one for one in detect(values).lasting if abs(one.at - at) <= 10 or one.low <= at <= one.high
+                    ]
+                    near += bool(found)
+                    steps += any(one.kind == "step" for one in found)
+                    held += any(one.low <= at <= one.high for one in found)
+                yield name, cv, correlation, Rate(near, count), Rate(steps, count), held / max(1, near)
+
+
+def watched(count: int) -> Rate:
+    """Series of normal noise in which a watch, asked after each point, alerts at any time."""
+    rng = np.random.default_rng(3)
+    hits = 0
+    for _ in range(count):
+        watch = Watch()
+        hits += any(watch.add([value]) for value in rng.standard_normal(POINTS))
+    return Rate(hits, count)
+
+
+def speeds() -> Iterator[tuple[int, float]]:
+    """Milliseconds of CPU for a series with a step in it, the median of some."""
+    for n, count in ((200, 51), (1000, 11), (10000, 5)):
+        rng = np.random.default_rng(4)
+        spent = []
+        for _ in range(count):
+            values = rng.standard_normal(n) + 2 * (np.arange(n) >= n // 2)
+            begun = time.process_time()
+            detect(values)
+            spent.append(1e3 * (time.process_time() - begun))
+        yield n, float(np.median(spent))
+
+
+def main(scale: float = 1.0) -> None:
+    count = max(20, round(3000 * scale))
+    print(f"No change: {POINTS} points, {count} series each; share of series with one reported (95 % bounds)\n")
+    print(f"{'noise':36}" + "".join(f" {head:>24}" for head in ("a step", "a drift", "either", "an excursion")))
+    for name, rates in nulls(count):
+        print(f"{name:36}" + "".join(f" {rate!s:>24}" for rate in rates), flush=True)
+    count = max(20, round(500 * scale))
+    print(f"\nOne step: {POINTS} points, {count} series each; share found (95 % bounds), and called a step\n")
+    print(f"{'step':32} {'cv':>5} {'autocorr.':>9} {'found':>24} {'as a step':>24} {'range holds it':>15}")
+    for name, cv, correlation, found, steps, held in powers(count):
+        print(
+            f"{name:32} {100 * cv:3.0f} % {correlation:9.1f} {found!s:>24} {steps!s:>24} {100 * held:13.1f} %",
+            flush=True,
+        )
+    count = max(10, round(400 * scale))
+    print(f"\nWatched from the first point to {POINTS}, asked after each: {watched(count)} of {count} series alert.")
+    print("\nCPU, one series with a step: " + ", ".join(f"{n:,} points {ms:.1f} ms" for n, ms in speeds()))
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0)
