@@ -1,0 +1,137 @@
+"""`trainyard gate convergence`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+_CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
+
+
+@click.command()
+@click.argument("head", nargs=-1)
+@click.option("--base", multiple=True, help="A run to compare with; give it once for each.")
+@click.option("--golden", type=click.Path(path_type=Path), help="Compare with the curves of this file.")
+@click.option("--store-golden", type=click.Path(path_type=Path), help="Write HEAD's curves to this file.")
+@click.option("--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=0.1, show_default=True,
+              metavar="PERCENT", help="Smaller differences of the loss are of no interest.")  # fmt: skip
+@click.option("--alpha", type=click.FloatRange(0, 50, min_open=True), default=5.0, show_default=True,
+              metavar="PERCENT", help="False alarms, at most.")  # fmt: skip
+@click.option("--mllog", is_flag=True, help="HEAD and BASE are :::MLLOG result logs; BASE may be reference points.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+def command(
+    head: tuple[str, ...],
+    base: tuple[str, ...],
+    golden: Path | None,
+    store_golden: Path | None,
+    margin: float,
+    alpha: float,
+    mllog: bool,
+    as_json: bool,
+) -> None:
+    """Did a driver, a compiler or a number format change what is learned? Losses of HEAD... against --base, by seed.
+
+    Runs (id prefix, tag or folder) are paired by their seed: 3 to 5 seeds find a quarter of a percent. Two bases of a
+    seed (the same job, run twice) say how far runs differ that should not. What has been stored by --store-golden can
+    take BASE's place.
+
+    With --mllog, logs or folders of logs are judged by MLPerf's rule of reference convergence points; --base is then a
+    file of such points (rcps_*.json), or logs.
+
+    Exit codes: 0 the same to the bit or within the margin, 1 different (better is different too), 2 bad input, 3 cannot
+    tell.
+    """
+    if not head:
+        raise click.UsageError("Name at least one HEAD.")
+    if not (base or golden or store_golden):
+        raise click.UsageError("Say what HEAD is compared with: --base or --golden; or keep it by --store-golden.")
+    if mllog:
+        if golden or store_golden or not base:
+            raise click.UsageError("--mllog compares with --base: a file of reference points, or logs.")
+        verdict = _logs(head, base, as_json)
+    else:
+        verdict = _runs(head, base, golden, store_golden, margin / 100, alpha / 100, as_json)
+    if code := _CODES[verdict]:
+        raise click.exceptions.Exit(code)
+
+
+def _runs(
+    head: Sequence[str],
+    base: Sequence[str],
+    golden: Path | None,
+    store_golden: Path | None,
+    margin: float,
+    alpha: float,
+    as_json: bool,
+) -> str:
+    from msgspec import to_builtins
+
+    from trainyard.cli.output import console, print_json, say
+    from trainyard.errors import BadInput
+    from trainyard.numerics.convergence import golden as goldens
+    from trainyard.numerics.convergence.curves import curve_of
+    from trainyard.numerics.convergence.judge import judge
+    from trainyard.numerics.convergence.paired import pair
+    from trainyard.report.convergence import sentence, table
+    from trainyard.report.terminal import print_table
+    from trainyard.store.store import Store
+
+    store = Store(say=say)
+    folders = [store.find(name) for name in (*head, *base)]
+    if len(set(folders)) < len(folders):
+        twice = next(folder.name for folder in folders if folders.count(folder) > 1)
+        raise BadInput(f"run {twice} is named twice.", "A run cannot be compared with itself: name another.")
+    ours = [curve_of(store.load(name), name) for name in head]
+    theirs = [curve_of(store.load(name), name) for name in base]
+    if golden:
+        theirs.extend(goldens.read(golden))
+    if store_golden:
+        goldens.write(store_golden, ours)
+        say(f"{len(ours)} curve{'s' * (len(ours) > 1)} in {store_golden}.")
+    if not theirs:
+        if as_json:
+            print_json({"schema": "trainyard/convergence/1", "golden": str(store_golden), "curves": len(ours)})
+        return "same"
+    found = judge(pair(ours, theirs), margin, alpha)
+    if as_json:
+        print_json({"schema": "trainyard/convergence/1", "says": sentence(found), **to_builtins(found)})
+    else:
+        click.echo(f"{sentence(found)}\n")
+        print_table(table(found), console())
+    return found.verdict
+
+
+def _logs(head: Sequence[str], base: Sequence[str], as_json: bool) -> str:
+    from msgspec import to_builtins
+
+    from trainyard.cli.output import console, print_json
+    from trainyard.numerics.convergence.reference import judge, point_of, read_points, read_result
+    from trainyard.report.convergence import reached_sentence, reached_table
+    from trainyard.report.terminal import print_table
+
+    points = [point for name in base if name.endswith(".json") for point in read_points(Path(name))]
+    logs = [read_result(path) for name in base if not name.endswith(".json") for path in _files(name)]
+    if logs:
+        points.append(point_of(logs))
+    found = judge([read_result(path) for name in head for path in _files(name)], points)
+    if as_json:
+        print_json({"schema": "trainyard/points/1", "says": reached_sentence(found), **to_builtins(found)})
+    else:
+        click.echo(f"{reached_sentence(found)}\n")
+        print_table(reached_table(found), console())
+    return found.verdict
+
+
+def _files(name: str) -> list[Path]:
+    """A log, or the logs of a folder."""
+    from trainyard.errors import BadFile
+
+    path = Path(name)
+    if not path.is_dir():
+        return [path]
+    found = sorted(inside for inside in path.iterdir() if inside.suffix in (".txt", ".log"))
+    if not found:
+        raise BadFile(f"{path}: holds no log (.txt or .log).")
+    return found

@@ -1,0 +1,94 @@
+"""Loss curves of runs: one a run, by step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isfinite
+
+import msgspec
+
+from trainyard.errors import BadInput
+from trainyard.job import SCRIPT
+from trainyard.record import Run
+
+_SEED = re.compile(r"--?seed[= ](\d{1,19})(?!\S)")
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`losses[i]` at `steps[i]` (counted from 0, rising), None where it was not a finite number. `seed`: of data order
+    and initial weights, None where nobody said it. `work`: what a step is of; only curves of the same are compared.
+    `start`: digest of the initial weights, where known."""
+
+    name: str
+    seed: int | None = None
+    steps: tuple[int, ...]
+    losses: tuple[float | None, ...]
+    work: str = ""
+    start: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.steps) != len(self.losses):
+            raise BadInput(f"{self.name}: {len(self.steps)} steps, but {len(self.losses)} losses.")
+        if any(after <= before for before, after in zip(self.steps, self.steps[1:])):
+            raise BadInput(f"{self.name}: its steps do not rise.")
+        if any(loss is not None and not isfinite(loss) for loss in self.losses):
+            raise BadInput(f"{self.name}: a loss is infinite or not a number.", "Write such a loss as null.")
+
+
+def curve_of(run: Run, name: str = "") -> Curve:
+    """The loss of the lowest rank that says one, at each step; all samples count, timed or not.
+
+    Raises `BadInput` for a run that did not end well, or without losses.
+    """
+    name = name or run.id
+    if run.state != "complete":
+        raise BadInput(
+            f"run {name} is {run.state}: {run.failure or 'it did not come to its end'}",
+            "Only complete runs are compared: run it again, or go on with it (`trainyard run --resume`).",
+        )
+    said = [sample for sample in run.kept() if sample.loss is not None]
+    if not said:
+        raise BadInput(
+            f"run {name} says no loss at any step.",
+            "In a script of your own: `with trainyard.step(loss=...)`.",
+        )
+    rank = min(sample.rank for sample in said)
+    own = {sample.step: sample.loss for sample in said if sample.rank == rank}
+    steps = sorted(own)
+    losses = tuple(loss if (loss := own[step]) is not None and isfinite(loss) else None for step in steps)
+    return Curve(
+        name=name,
+        seed=seed_of(run),
+        steps=tuple(steps),
+        losses=losses,
+        work=_work(run),
+        start=run.provenance.digests.get("weights_initial", ""),
+    )
+
+
+def seed_of(run: Run) -> int | None:
+    """What the ranks said, else the job's; of somebody's own script `--seed N` of its command, if it has that."""
+    if run.job.workload == SCRIPT:
+        said = _SEED.search(str(run.job.sizes.get("command", "")))
+        return int(said[1]) if said else None
+    return run.provenance.seeds.get("samples", run.job.recipe.seed)
+
+
+def _work(run: Run) -> str:
+    """A step's data: text, tokens, length of a sample."""
+    if run.job.workload == SCRIPT:
+        return ""
+    recipe, text = run.job.recipe, run.provenance.digests.get("text", "")
+    return f"{recipe.tokens_per_step} tokens a step, samples of {recipe.seq_len}, text {text[:12] or 'unknown'}"
+
+
+def same_work(curves: Sequence[Curve]) -> None:
+    """Raises `BadInput` where two curves are of different data."""
+    known = {curve.work: curve.name for curve in reversed(curves) if curve.work}
+    if len(known) > 1:
+        listed = "; ".join(f"{name}: {work}" for work, name in known.items())
+        raise BadInput(
+            f"the runs train on different data, so that their losses mean different things: {listed}.",
+            "Compare runs whose steps are of the same text and tokens.",
+        )

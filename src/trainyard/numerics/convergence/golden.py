@@ -1,0 +1,42 @@
+"""Golden curves: losses kept in a file, to compare later runs with. Repeats of a seed in it say how far runs differ
+that should not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.numerics.convergence.curves import Curve
+from trainyard.store.disk import write_whole
+
+_LARGEST = 1 << 28
+
+
+class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    curves: tuple[Curve, ...]
+    schema: Literal["trainyard/golden/1"]
+
+
+def write(path: Path, curves: Sequence[Curve]) -> None:
+    """Raises `PlaceUnwritable`."""
+    golden = Golden(curves=tuple(curves), schema="trainyard/golden/1")
+    write_whole(path, msgspec.json.encode(golden) + b"\n")
+
+
+def read(path: Path) -> tuple[Curve, ...]:
+    """Raises `BadFile`."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise BadFile(f"{path}: larger than {_LARGEST >> 20} MiB: no file of golden curves.")
+        golden = msgspec.json.decode(path.read_bytes(), type=Golden)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFile(f"{path}: no golden curves: {error}.", "`--store-golden FILE` writes such a file.") from error
+    if not golden.curves:
+        raise BadInput(f"{path}: holds no curve.")
+    return golden.curves

@@ -1,0 +1,199 @@
+"""How often `trainyard gate convergence` cries wolf, and finds a shift: `python -m validation.convergence [TRIALS]`.
+
+Same-seed runs drift apart from the first rounding difference on. In Megatron-LM's golden values (loss curves over
+commits; where nothing was meant to change what is learned) the relative difference of two such runs begins with
+rounding, grows to 1e-3 over the first third, and settles; in the tail each pair keeps an offset of its own, several
+times what the steps of one run would let expect. Simulated noise (`drifting`) is made like that, a slow part and a
+quick one under one amplitude. The real differences themselves are used too (`Real`): drawn by run, with a sign by
+chance.
+
+A shift is planted as a share of the loss from half of the steps on (so in the whole tail).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import sqrt
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.numerics.convergence.judge import judge
+from trainyard.numerics.convergence.paired import F64, Paired, Seed
+from trainyard.student import quantile
+
+PUBLIC = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", Path(__file__).parents[2] / "shared" / "data"))
+CURVES = "megatron_loss_and_step_times.jsonl.gz"
+SEED = 2026
+STEPS = 400
+SHIFT = 0.0025
+TAIL = 80
+"""Steps of `STEPS`, as the judge takes them."""
+
+Noise = Callable[[np.random.Generator, int, int], F64]
+"""[seed, run, step] of so many seeds and runs of each: log-loss around what a seed's runs have in common."""
+
+
+def drifting(draw: np.random.Generator, seeds: int, runs: int, offset: float = 4e-4, quick: float = 3e-4) -> F64:
+    """`offset`: standard deviation of two runs' difference in the tail, its slow part; `quick`: of the rest."""
+    t = np.arange(STEPS) / STEPS
+    growth = np.minimum(1, np.exp((t - 0.35) * 40))
+    amplitude = growth * (1 + 2 * np.exp(-(((t - 0.4) / 0.1) ** 2)))
+    keep = np.exp(-1 / (0.3 * STEPS))
+    slow = draw.standard_normal((STEPS, seeds, runs))
+    slow[1:] *= sqrt(1 - keep**2)
+    for step in range(1, STEPS):
+        slow[step] += keep * slow[step - 1]
+    return amplitude * (offset * np.moveaxis(slow, 0, 2) + quick * draw.standard_normal((seeds, runs, STEPS))) / sqrt(2)
+
+
+def heavy(draw: np.random.Generator, seeds: int, runs: int) -> F64:
+    """One run in ten drifts three times as far."""
+    return drifting(draw, seeds, runs) * np.where(draw.random((seeds, runs, 1)) < 0.1, 3.0, 1.0)
+
+
+def uneven(draw: np.random.Generator, seeds: int, runs: int) -> F64:
+    """Each seed has a noise of its own, from half to twice the usual."""
+    return drifting(draw, seeds, runs) * 2 ** draw.uniform(-1, 1, (seeds, 1, 1))
+
+
+class Real(NamedTuple):
+    """Differences of successive recorded runs, [pair, step]. A run is one of them over the root of two, so that two
+    runs differ as two runs did."""
+
+    differences: F64
+
+    def __call__(self, draw: np.random.Generator, seeds: int, runs: int) -> F64:
+        chosen = self.differences[draw.integers(len(self.differences), size=(seeds, runs))]
+        return chosen * draw.choice([-1.0, 1.0], size=(seeds, runs, 1)) / sqrt(2)
+
+
+def recorded(path: Path) -> list[F64]:
+    """Differences of log-loss of all successive curves of one test, where both have the same 20 steps or more."""
+    curves: dict[str, list[tuple[str, list[int], NDArray[np.float64]]]] = defaultdict(list)
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            row = json.loads(line)
+            losses, steps = row.get("lm loss", {}).get("v", []), row.get("lm loss", {}).get("s", [])
+            if len(losses) >= 20 and all(isinstance(loss, float) and loss > 0 for loss in losses):
+                curves[row["path"]].append((row["date"], steps, np.log(losses)))
+    return [
+        after - before
+        for versions in curves.values()
+        for (_, steps, before), (_, same, after) in pairwise(sorted(versions, key=lambda version: version[0]))
+        if steps == same
+    ]
+
+
+def drifted(differences: Sequence[F64], longest: float = 0.02) -> F64:
+    """Those of GPT-345M (400 recorded losses) that are not the same to the bit; those that differ by more than
+    `longest` anywhere were changed on purpose (another data order or model) and are left out."""
+    return np.array([one for one in differences if len(one) == STEPS and one.any() and np.abs(one).max() < longest])
+
+
+def verdicts(draw: np.random.Generator, noise: Noise, design: tuple[int, int, int], shift: float, of: int) -> list[str]:
+    """On `of` trials of `design`: seeds, heads of each, bases of each."""
+    seeds, heads, bases = design
+    steps = np.arange(STEPS)
+    runs = np.log(4 + 6 * np.exp(-steps / 60)) + noise(draw, of * seeds, heads + bases)
+    runs[:, :heads] += np.where(steps >= STEPS // 2, np.log1p(shift), 0.0)
+    made = [Seed(str(number), seed[:heads], seed[heads:]) for number, seed in enumerate(np.exp(runs))]
+    return [
+        judge(Paired(tuple(made[first : first + seeds]), steps, ())).verdict for first in range(0, of * seeds, seeds)
+    ]
+
+
+def bounds(hits: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a rate (Wilson 1927)."""
+    z = 1.959964
+    middle, half = hits / of + z * z / (2 * of), z * sqrt(hits / of * (1 - hits / of) / of + z * z / (4 * of * of))
+    return (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
+
+
+DESIGNS = {
+    "3 seeds, 1 + 1": (3, 1, 1),
+    "4 seeds, 1 + 1": (4, 1, 1),
+    "5 seeds, 1 + 1": (5, 1, 1),
+    "6 seeds, 1 + 1": (6, 1, 1),
+    "3 seeds, 1 + 2": (3, 1, 2),
+    "4 seeds, 1 + 2": (4, 1, 2),
+    "5 seeds, 1 + 2": (5, 1, 2),
+}
+
+
+def rates(number: int, noise: Noise, trials: int, shifts: Sequence[float]) -> dict[str, list[dict[str, int]]]:
+    """How often each verdict was given, by design and shift. `number`: of the noise, for numbers of its own."""
+    table: dict[str, list[dict[str, int]]] = {}
+    for name, design in DESIGNS.items():
+        table[name] = []
+        for shift in shifts:
+            draw = np.random.default_rng([SEED, number, *design, round(1e6 * shift)])
+            given = verdicts(draw, noise, design, shift, trials)
+            table[name].append({verdict: given.count(verdict) for verdict in ("same", "differs", "cannot tell")})
+    return table
+
+
+def main(trials: int) -> None:
+    print(
+        f"Seed {SEED}, {trials} trials a cell, {STEPS} steps, alpha 5 %, margin 0.1 %; rates in %, with 95 % bounds.\n"
+    )
+    noises: dict[str, Noise] = {
+        "simulated": drifting,
+        "simulated, a run in ten drifts three times as far": heavy,
+        "simulated, seeds of unlike noise": uneven,
+    }
+    if (path := PUBLIC / CURVES).exists():
+        every = recorded(path)
+        differences = drifted(every)
+        noises[f"{len(differences)} real differences, signs by chance"] = Real(differences)
+        print(real_noise(every, differences))
+    else:
+        print(f"{path} is not there: real curves are left out.\n")
+    for number, (title, noise) in enumerate(noises.items()):
+        print(f"{title}\n")
+        print("| runs (head + base a seed) | false alarms | nothing changed: same | +0.25 %: found |")
+        print("|---|---|---|---|")
+        for design, (none, worse) in rates(number, noise, trials, (0.0, SHIFT)).items():
+            cells = [none["differs"], none["same"], worse["differs"]]
+            print(f"| {design} | " + " | ".join(_shown(hits, trials) for hits in cells) + " |")
+        print()
+
+
+def real_noise(every: Sequence[F64], differences: F64) -> str:
+    """What same-seed noise is: how many are the same to the bit, how far the others drift, and how that compares with
+    what a run's own tail would let expect of the difference of two tails (eight batch means)."""
+    same = sum(not one.any() for one in every)
+    share = STEPS // 20
+    first, third, last = (
+        100 * np.sqrt((differences[:, stretch] ** 2).mean())
+        for stretch in (slice(share), slice(7 * share, 8 * share), slice(-TAIL, None))
+    )
+    tails = differences[:, -TAIL:]
+    expected = tails.reshape(len(tails), 8, -1).mean(axis=2).std(axis=1, ddof=1) / sqrt(8)
+    ratio = np.abs(tails.mean(axis=1)) / expected
+    crossed = float((ratio > quantile(0.975, 7)).mean())
+    return (
+        f"Recorded curves, {len(every)} pairs of successive ones: {same} the same to the bit.\n"
+        f"The {len(differences)} of 345M-parameter GPTs that are not differ by (root mean square) {first:.4f} % of the "
+        f"loss in the first twentieth, {third:.3f} % in the eighth, {last:.3f} % in the last fifth.\n"
+        f"Means of the last fifth: standard deviation {100 * sqrt((tails.mean(axis=1) ** 2).mean()):.3f} %, "
+        f"{np.sqrt((ratio**2).mean()):.1f} times (root mean square) what batch means within a run let expect: a test "
+        f"on the steps of one pair alarms in {100 * crossed:.0f} % where nothing was changed.\n"
+    )
+
+
+def _shown(hits: int, of: int) -> str:
+    low, high = bounds(hits, of)
+    return f"{100 * hits / of:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000)
