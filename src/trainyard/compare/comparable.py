@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import NamedTuple
 
-import msgspec
-
+from trainyard.compare.differences import command, differences
 from trainyard.compare.side import Side
-from trainyard.compare.work import command, compare_work
+from trainyard.compare.work import compare_work
 from trainyard.job import SCRIPT
 from trainyard.record import Run
+from trainyard.units import show_time
 
 
 class Comparability(NamedTuple):
@@ -38,6 +39,12 @@ def comparable(a: Side, b: Side) -> Comparability:
         caveats.append(f"Different devices: {a.device or 'unnamed'} against {b.device or 'unnamed'}.")
     if a.mean.basis != b.mean.basis:
         caveats.append(f"{a.name} is {a.mean.basis}, {b.name} is {b.mean.basis}.")
+    caveats.extend(
+        f"The accounts of {side.name} are of profiled steps, which took {show_time(side.mean.wall_ns)}: the profiler's "
+        "cost is in them, and in no plan."
+        for side, other in ((a, b), (b, a))
+        if other.plan and side.timed_ns and not side.plan
+    )
     if a.mean.scope.aligned != b.mean.scope.aligned and not (a.plan or b.plan):
         caveats.append(
             "Only one side's clocks are aligned: waiting for late ranks is straggler there and comm on the other side."
@@ -52,14 +59,14 @@ def comparable(a: Side, b: Side) -> Comparability:
     if a.run and b.run:
         if SCRIPT in (a.run.job.workload, b.run.job.workload) and command(a.run) != command(b.run) and not work.doubts:
             caveats.append(f"Command: {command(a.run)} against {command(b.run)}.")
-        caveats.extend(_provenance(a.run, b.run))
+        caveats.extend(provenance(a.run, b.run))
     return Comparability(tuple(reasons), tuple(caveats), work.doubts, _opposed(a, b))
 
 
 def _opposed(a: Side, b: Side) -> str:
     """Why the timed steps and the profiled ones, of which the accounts are, do not say the same; else empty."""
     timed, profiled = b.timed_ns - a.timed_ns, b.mean.wall_ns - a.mean.wall_ns
-    if not (a.timed_ns and b.timed_ns and a.mean.wall_ns) or timed * profiled >= 0:
+    if a.plan or b.plan or not (a.timed_ns and b.timed_ns and a.mean.wall_ns) or timed * profiled >= 0:
         return ""
     return (
         f"The timed step is {100 * timed / a.timed_ns:+.1f} %, the profiled step "
@@ -74,31 +81,21 @@ def _ranks(side: Side) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}"
 
 
-_WORK = {"seq_len", "tokens_per_step"}
-"""Keys of a recipe that are reasons, not caveats."""
+_WORK = {"recipe seq_len", "recipe tokens_per_step"}
+"""Differences that are reasons, not caveats."""
+_SAID = ("command", "devices")
+"""Kinds that `comparable` says itself."""
+_SHOWN = 4
+"""Differences of a kind that are said one by one."""
 
 
-def _provenance(before: Run, after: Run) -> list[str]:
+def provenance(before: Run, after: Run) -> list[str]:
     """What else differs between two runs, a line each."""
-    one, other = before.provenance, after.provenance
     said: list[str] = []
-    if before.job.layout != after.job.layout:
-        said.append(f"Layout: {before.job.layout} against {after.job.layout}.")
-    was, now = msgspec.to_builtins(before.job.recipe), msgspec.to_builtins(after.job.recipe)
-    for key in was:
-        if key not in _WORK and was[key] != now[key]:
-            said.append(f"Recipe {key}: {was[key]} against {now[key]}.")
-    for what, was, now in (
-        ("Code", one.code, other.code),
-        ("Torch", one.torch_build, other.torch_build),
-        ("Driver", one.driver, other.driver),
-        ("Host", one.host, other.host),
-        ("Environment", one.environment, other.environment),
-        ("Packages", one.packages, other.packages),
-    ):
-        keys = sorted(key for key in was.keys() | now.keys() if was.get(key) != now.get(key))
-        for key in keys[:4]:
-            said.append(f"{what} {key}: {was.get(key, 'absent')} against {now.get(key, 'absent')}.")
-        if len(keys) > 4:
-            said.append(f"{what}: {len(keys) - 4} more differences.")
+    for kind, found in groupby(differences(before, after), lambda one: one.kind):
+        some = [one for one in found if one.name not in _WORK and kind not in _SAID]
+        shown = some if kind in ("layout", "recipe") else some[:_SHOWN]
+        said.extend(f"{one.name[0].upper()}{one.name[1:]}: {one.was} against {one.now}." for one in shown)
+        if len(some) > len(shown):
+            said.append(f"{kind.capitalize()}: {len(some) - len(shown)} more differences.")
     return said

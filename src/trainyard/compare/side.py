@@ -52,7 +52,9 @@ class Side(NamedTuple):
 
     @property
     def timed_ns(self) -> int:
-        """The median step without the profiler, where a run timed some; else 0."""
+        """The median step without the profiler, where a run timed some; a plan knows no profiler; else 0."""
+        if self.plan:
+            return self.plan.ledger.wall_ns
         return summarise(self.run).step_ns if self.run else 0
 
     @property

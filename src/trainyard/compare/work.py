@@ -7,8 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from trainyard import units
+from trainyard.compare.differences import command
 from trainyard.compare.side import Side, likeness, operations
-from trainyard.job import SCRIPT, Job
+from trainyard.job import Job
 from trainyard.ledger import WINDOW
 from trainyard.record import Run
 
@@ -29,7 +30,7 @@ class Work(NamedTuple):
 
 def compare_work(a: Side, b: Side) -> Work:
     if a.job and b.job:
-        return Work(tuple(_of_jobs(a.job, b.job)))
+        return Work(tuple(of_jobs(a.job, b.job)))
     tokens = _tokens(a), _tokens(b)
     if all(tokens) and tokens[0] != tokens[1]:
         return Work((f"Different tokens a step: {tokens[0]:,} against {tokens[1]:,}.",))
@@ -64,7 +65,8 @@ def _tokens(side: Side) -> int:
     return job.recipe.tokens_per_step if job else 0
 
 
-def _of_jobs(one: Job, other: Job) -> list[str]:
+def of_jobs(one: Job, other: Job) -> list[str]:
+    """Why a step of one is not the other's."""
     said: list[str] = []
     if one.workload != other.workload:
         said.append(f"Different workloads: {one.workload} against {other.workload}.")
@@ -119,8 +121,3 @@ def _of_scripts(before: Run, after: Run, tokens: tuple[int, int], alike: float) 
             "`with trainyard.step(tokens=...):` in a script says its tokens."
         )
     return said
-
-
-def command(run: Run) -> str:
-    """What was run: a script's command line, or a job's name."""
-    return str(run.job.sizes.get("command", "")) if run.job.workload == SCRIPT else f"job {run.job.name}"

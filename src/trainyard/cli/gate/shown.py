@@ -1,0 +1,19 @@
+"""Prints a gate's result, and says the exit code."""
+
+from __future__ import annotations
+
+from trainyard.cli.output import console, print_json
+from trainyard.compare.gate.result import Gate
+from trainyard.report.gate.terminal import print_gate
+
+
+def show(gate: Gate, form: str | None, as_json: bool) -> int:
+    if as_json:
+        print_json(gate)
+    elif form:
+        from trainyard.report.gate.formats import write
+
+        console().file.write(write(gate, form))
+    else:
+        print_gate(gate, console())
+    return gate.exit_code

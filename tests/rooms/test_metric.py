@@ -1,0 +1,55 @@
+"""The figures a run is judged by: each as its summary says it, absent where it was not measured."""
+
+import pytest
+
+from trainyard import words
+from trainyard.compare.metric import values
+from trainyard.errors import UnknownName
+from trainyard.job import Job, Model, Recipe
+from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.record import Run, Sample
+
+
+def a_run(walls, compiled=False, **fields):
+    """Rank 0 takes `walls`, the first of them a warm-up; rank 1 is a nanosecond faster."""
+    model = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+    job = Job(model=model, recipe=Recipe(seq_len=16, tokens_per_step=64, compile=compiled))
+    samples = tuple(
+        Sample(step=n, rank=rank, repeat=0, wall_ns=wall - rank, tokens=32, memory_bytes=10 * n, warmup=n == 0)
+        for rank in (0, 1)
+        for n, wall in enumerate(walls)
+    )
+    return Run(id="0" * 8, job=job, started="", samples=samples, **fields)
+
+
+def test_a_step_is_its_slowest_ranks_and_the_median_counts():
+    found = values(a_run([9000, 100, 300, 200]))
+    assert found == {"step_time": 200.0, "tokens_per_s": 64e9 / 200, "memory": 30.0}
+
+
+def test_a_compiled_jobs_first_step_holds_its_compilation():
+    assert values(a_run([9000, 100, 300, 200], compiled=True))["compile_time"] == 8800.0
+    assert "compile_time" not in values(a_run([9000, 100, 300, 200]))
+
+
+def test_accounts_and_life_come_along():
+    entry = Entry(account=Account.parse("comm/all_reduce@dp_replicate"), ns=70)
+    ledger = Ledger(wall_ns=70, entries=(entry,), scope=Scope(reduce="mean"))
+    found = values(a_run([1, 1], ledgers=(ledger,), goodput={"init": 2.0, "save": 0.5}))
+    assert found["comm/all_reduce@dp_replicate"] == 70.0
+    assert (found["startup"], found["checkpoint_stall"]) == (2e9, 5e8)
+    partial = Ledger(wall_ns=70, entries=(entry,), scope=Scope(partial=True))
+    assert "comm/all_reduce@dp_replicate" not in values(a_run([1, 1], ledgers=(partial,)))
+
+
+def test_every_name_that_values_gives_is_a_metric():
+    for name in values(a_run([9000, 100], compiled=True, goodput={"init": 2.0, "save": 0.5})):
+        assert words.metric(name) is words.METRICS[name]
+    for name in ("comm/all_reduce@dp_replicate", "unexplained", "compute/matmul"):
+        assert words.metric(name).better == "lower"
+
+
+@pytest.mark.parametrize("name", ["step_tme", "comm/nothing", "comm", "unexplained/what", "", "@dp"])
+def test_what_is_no_metric_is_refused(name):
+    with pytest.raises(UnknownName, match="is not a metric"):
+        words.metric(name)
