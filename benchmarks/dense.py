@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard.job import Job
 from trainyard.machine import find_device
 from trainyard.units import show_size

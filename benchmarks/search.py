@@ -1,5 +1,7 @@
 """What planning costs: `python -m benchmarks.search` plans GPT-3 175B on 1,024 and 4,096 A100s over the whole space of
-layouts, on one core, and prints CPU seconds and peak MB of the command, from its start to its end, a line each.
+layouts, on one core, and prints CPU seconds and peak MB of the command, from its start to its end, a line each; then
+with --json, which has the front of time and memory of the whole space too, and with a budget of tokens, for which other
+numbers of devices are searched.
 """
 
 from __future__ import annotations
@@ -11,19 +13,20 @@ from benchmarks.process import once
 
 DEVICES = (1024, 4096)
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-REPEATS = 5
+REPEATS = 3
 
 
-def command(devices: int) -> list[str]:
-    plan = [sys.executable, "-m", "trainyard.cli.main", "plan", "gpt3-175b", "--machine", "a100", "--json"]
-    return [*plan, "--devices", str(devices), "--batch", "1536", "--seq-len", "2048", "--for", "megatron"]
+def command(devices: int, *more: str) -> list[str]:
+    plan = [sys.executable, "-m", "trainyard.cli.main", "plan", "gpt3-175b", "--machine", "a100"]
+    return [*plan, "--devices", str(devices), "--batch", "1536", "--seq-len", "2048", "--for", "megatron", *more]
 
 
 def main() -> None:
-    for devices in DEVICES:
-        costs = [once(command(devices), ONE_CORE) for _ in range(REPEATS + 1)][1:]
-        seconds, peak = median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs)
-        print(f"{devices:6,} devices   {seconds:.2f} CPU-s   {peak / 1e6:.0f} MB")
+    for more in ((), ("--json",), ("--tokens", "3e11")):
+        for devices in DEVICES:
+            costs = [once(command(devices, *more), ONE_CORE) for _ in range(REPEATS + 1)][1:]
+            seconds, peak = median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs)
+            print(f"{devices:6,} devices   {seconds:.2f} CPU-s   {peak / 1e6:.0f} MB   {' '.join(more)}".rstrip())
 
 
 if __name__ == "__main__":

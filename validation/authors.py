@@ -34,15 +34,15 @@ class Training(NamedTuple):
     source: str
 
 
-def _step_s(params: float, tokens: float, devices: int, rate: float) -> float:
-    """From FLOP/s a device as the authors count them: 6 FLOPs a weight and token."""
-    return 6 * params * tokens / (devices * rate)
+def _step_s(params: float, tokens: float, devices: int, rate: float, flops: int = 6) -> float:
+    """From FLOP/s a device as the authors count them: so many FLOPs a weight and token."""
+    return flops * params * tokens / (devices * rate)
 
 
 TRAININGS = (
     Training(
         "gpt3-175b", "a100", 1024, 1536, 2048, "bfloat16", {"tp": 8, "pp": 8, "cp": 1},
-        8 * 174.6e9 * 1536 * 2048 / (1024 * 140e12),
+        _step_s(174.6e9, 1536 * 2048, 1024, 140e12, flops=8),
         "arXiv:2104.04473, section 5.1: 140 TFLOP/s a GPU in 2021, every layer computed again (8 FLOPs a weight)",
     ),
     Training(
@@ -65,7 +65,15 @@ def model(name: str) -> Model:
 
 def found(one: Training, fixed: dict[str, int]) -> Found:
     where = machine.load(one.machine)
-    wanted = Wanted(model(one.model), one.devices, where.per_node, one.samples, one.seq_len, one.dtype, fixed)
+    wanted = Wanted(
+        model(one.model),
+        one.devices * where.device.ranks,
+        where.ranks_per_node,
+        one.samples,
+        one.seq_len,
+        one.dtype,
+        fixed,
+    )
     return search(wanted, where, FRAMEWORKS["megatron"], most=_MOST)
 
 

@@ -23,7 +23,7 @@ from statistics import median
 
 import msgspec
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard import words
 from trainyard.errors import TrainyardError
 from trainyard.job import Job

@@ -3,7 +3,7 @@ src/trainyard/data/constants.
 
 Of each kind of rows two quarters are fitted to, one gives the spread, and one is kept to report on (`part`). A constant
 stays near what is assumed of it unless the rows say otherwise: least squares of log(predicted / measured) with a prior.
-Needs scipy and the published data beside the checkout.
+Needs the published data beside the checkout.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from trainyard.predict import cases, site, step
 from trainyard.predict.cases import Cases, Column
-from trainyard.predict.constants import SHARES, Constants
+from trainyard.predict.constants import Constants
 from trainyard.predict.site import Site
-from trainyard.predict.solve import PRIOR
-from trainyard.predict.tuned import Tuned
+from trainyard.predict.solve import PRIOR, solve
+from trainyard.predict.tuned import Tuned, assumed
 from validation import rows
 from validation.rows import Row
 
@@ -40,6 +40,9 @@ _UNSEEN = {
     "flash": {"scores", "host_plain_s"},
     "unfused": {"attention", "attention_backward"},
     "16 bit": {"low_matmul"},
+    "whole": {"adapted"},
+    "attention": {"scan"},
+    "resident": {"host_link", "host_update"},
 }
 """What cannot be fitted where no row has it."""
 
@@ -66,13 +69,21 @@ FITS = (
         lambda row: row.machine in BLACKWELL and row.software == "megatron"),
     Fit("blackwell-megatron-25", "Megatron Core on Blackwell, before June 2026.", BLACKWELL, "megatron-25",
         lambda row: row.machine in BLACKWELL and row.software == "megatron-25"),
+    Fit("cdna3", "Megatron and sharded data parallelism on MI300X.", ("mi300x",), "megatron",
+        lambda row: row.machine == "mi300x"),
+    Fit("cdna3-1000w", "Megatron and sharded data parallelism on MI325X.", ("mi325x",), "megatron",
+        lambda row: row.machine == "mi325x"),
+    Fit("trainium", "Neuron's libraries on Trainium1, taken for its successors too.", ("trn1", "trn2", "trn3"),
+        "megatron", lambda row: row.machine == "trn1"),
     Fit("blackwell-fsdp", "Sharded data parallelism on Blackwell.", BLACKWELL, "fsdp",
         lambda row: row.machine in BLACKWELL and row.software == "fsdp"),
 )  # fmt: skip
 
 
 def part(row: Row) -> str:
-    """`fit`, `spread` or `report`; the same for a configuration whenever it is asked."""
+    """`fit`, `spread` or `report`; the same for a configuration whenever it is asked. Nothing is fitted to hybrids."""
+    if row.kind == "hybrid":
+        return "report"
     return ("fit", "fit", "spread", "report")[crc32(row.id.encode()) % 4]
 
 
@@ -97,33 +108,26 @@ def predicted(some: Sequence[Row], tuned: Constants) -> tuple[Column, Column]:
 def free(some: Sequence[Row]) -> list[str]:
     """The constants that these rows can say something about."""
     fixed: set[str] = set()
+    fixed |= set() if any(row.columns.get("offload") for row in some) else _UNSEEN["resident"]
     flash = [row.columns["flash"] for row in some]
     fixed |= set() if any(row.kind == "experts" for row in some) else _UNSEEN["dense"]
     fixed |= _UNSEEN["flash"] if all(flash) else set()
     fixed |= _UNSEEN["unfused"] if not any(flash) else set()
     fixed |= set() if any(row.columns["low_precision"] for row in some) else _UNSEEN["16 bit"]
+    fixed |= set() if any(row.kind == "adapters" for row in some) else _UNSEEN["whole"]
+    fixed |= set() if any(row.kind == "hybrid" for row in some) else _UNSEEN["attention"]
     return [name for name in Constants._fields if name not in fixed]
 
 
-def fit(some: Sequence[Row]) -> Constants:
-    from scipy.optimize import least_squares
-
+def fit(some: Sequence[Row], names: Sequence[str], before: Constants, prior: float = PRIOR) -> Constants:
+    """The constants of these names, near what they were."""
     made, where, seconds = columns(some)
-    names = free(some)
-    assumed = np.log([getattr(Constants(), name) for name in names])
-    low = np.array([0.0 if name == "imbalance" else -30.0 for name in names])
-    high = np.array([0.0 if name in SHARES else 30.0 for name in names])
 
-    def constants(logs: npt.NDArray[np.float64]) -> Constants:
-        return Constants()._replace(**{name: float(np.exp(log)) for name, log in zip(names, logs, strict=True)})
+    def off(constants: Constants) -> npt.NDArray[np.float64]:
+        found = np.log(step.step(made, where, constants).wall / seconds) / NOISE
+        return np.sign(found) * np.sqrt(2 * (np.sqrt(1 + found * found) - 1))  # Charbonnier: a few may be far off
 
-    def errors(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        off = np.log(step.step(made, where, constants(logs)).wall / seconds) / NOISE
-        robust = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))  # Charbonnier: a few rows may be far off
-        return np.concatenate([robust, (logs - assumed) / PRIOR])
-
-    found = least_squares(errors, np.clip(assumed, low + 1e-6, high - 1e-6), bounds=(low, high), max_nfev=100)
-    return constants(found.x)
+    return solve(before, names, off, prior)
 
 
 def spread(some: Sequence[Row], tuned: Constants) -> dict[str, tuple[float, float]]:
@@ -143,8 +147,8 @@ def spread(some: Sequence[Row], tuned: Constants) -> dict[str, tuple[float, floa
 def tuned(one: Fit, every: Sequence[Row]) -> Tuned:
     mine = [row for row in every if one.wanted(row)]
     fitted = [row for row in mine if part(row) == "fit"]
-    found = fit(fitted)
     names = free(fitted)
+    found = fit(fitted, names, assumed(rows.machine_of(fitted[0])))
     return Tuned(
         name=one.name, says=one.says, devices=one.devices, software=one.software, rows=len(fitted),
         source=", ".join(sorted({row.source for row in fitted})), date=datetime.now(UTC).date().isoformat(),

@@ -28,7 +28,7 @@ _LAYOUT, _RECIPE = set(Layout.__struct_fields__), set(Recipe.__struct_fields__)
 
 
 class Pair(NamedTuple):
-    """`layers`: 0 for the model's own. `micro`: micro-batches of a step on a rank."""
+    """`layers`: 0 for the model's own. `seq_len`: 1 of pictures. `micro`: micro-batches of a step on a rank."""
 
     model: str
     how: dict[str, Any]
@@ -37,20 +37,22 @@ class Pair(NamedTuple):
     micro: int = 1
 
     def job(self) -> Job:
-        model = msgspec.convert({"name": self.model, **models.take(self.model, "model").keys}, Model)
+        preset = models.load(self.model)
         axes: dict[str, Any] = {key: value for key, value in self.how.items() if key in _LAYOUT}
         layout = Layout(**axes)
         said: dict[str, Any] = {"dtype": "bfloat16"} | {key: value for key, value in self.how.items() if key in _RECIPE}
         tokens = self.seq_len * said.get("microbatch", 1) * self.micro * layout.batch_ranks
-        return Job(
-            model=replace(model, layers=self.layers or model.layers), layout=layout,
-            recipe=Recipe(seq_len=self.seq_len, tokens_per_step=tokens, **said),
-        )  # fmt: skip
+        recipe = Recipe(seq_len=self.seq_len, tokens_per_step=tokens, **said)
+        if preset.sizes is not None:
+            return Job(name=self.model, workload=preset.workload, sizes=preset.sizes, layout=layout, recipe=recipe)
+        model = msgspec.convert({"name": self.model, **(preset.model or {})}, Model)
+        return Job(model=replace(model, layers=self.layers or model.layers), layout=layout, recipe=recipe)
 
     def __str__(self) -> str:
         said = ", ".join(f"{key} {value}" for key, value in self.how.items() if value is not True)
         layers = f" of {self.layers} layers" if self.layers else ""
-        return f"{self.model}{layers}: {said or 'one rank'}, {self.micro} x {self.seq_len}"
+        each = f"{self.micro} x {self.seq_len}" if self.seq_len > 1 else f"{self.micro} of pictures"
+        return f"{self.model}{layers}: {said or 'one rank'}, {each}"
 
 
 def pairs() -> Iterator[Pair]:
@@ -94,6 +96,29 @@ def pairs() -> Iterator[Pair]:
     yield Pair("deepseek-v3", {"dp_shard": 64, "ep": 64, "remat": "full"}, layers=8, seq_len=4096)
 
 
+def pictures() -> Iterator[Pair]:
+    for how in (
+        {"microbatch": 32}, {"dp_replicate": 8, "microbatch": 32}, {"dp_shard": 8, "zero": 1, "microbatch": 32},
+        {"tp": 4, "microbatch": 32}, {"tp": 2, "dp_shard": 4, "microbatch": 32},
+        *({"dp_shard": 8, "microbatch": 64, "remat": remat} for remat in ("none", "full", "op")),
+    ):  # fmt: skip
+        yield Pair("vit-l-16", how, seq_len=1)
+    yield Pair("vit-h-14", {"dp_shard": 8, "microbatch": 32}, seq_len=1, micro=2)
+    for how in (
+        {"dp_shard": 8, "microbatch": 32}, {"dp_replicate": 8, "microbatch": 32},
+        {"dp_shard": 8, "microbatch": 32, "remat": "full"},
+    ):  # fmt: skip
+        yield Pair("dit-xl2", how, seq_len=1)
+    for how in (
+        {"dp_shard": 8, "microbatch": 4}, {"dp_shard": 8, "zero": 2, "microbatch": 2}, {"tp": 4, "microbatch": 2},
+        {"dp_shard": 8, "microbatch": 8, "remat": "full"},
+    ):  # fmt: skip
+        yield Pair("sd3-medium", how, seq_len=1)
+    yield Pair("flux1-dev", {"dp_shard": 16}, seq_len=1)
+    yield Pair("flux1-dev", {"dp_shard": 16, "remat": "full", "microbatch": 2}, seq_len=1, micro=2)
+    yield Pair("flux1-dev", {"tp": 4, "dp_shard": 4, "remat": "full"}, seq_len=1)
+
+
 class Line(NamedTuple):
     """Bytes of one rank of a pair, and how long the fake run took."""
 
@@ -132,7 +157,7 @@ def summary(name: str, some: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    wanted = [pair for pair in pairs() if all(word in str(pair) for word in sys.argv[1:])]
+    wanted = [pair for pair in (*pairs(), *pictures()) if all(word in str(pair) for word in sys.argv[1:])]
     every: list[Line] = []
     with ThreadPoolExecutor(2) as two:
         for pair, done in [(pair, two.submit(compare, pair)) for pair in wanted]:
@@ -145,10 +170,13 @@ def main() -> None:
                 sizes = f"{line.predicted / 1e9:8.3f} GB, counted {line.counted / 1e9:8.3f} GB"
                 print(f"{sizes}, {100 * line.error:+6.2f} %  {pair}, rank {line.rank}", flush=True)
             every += lines
-    dense = [line for line in every if not line.pair.job().decoder.experts]
-    for name, some in (("dense", dense), ("experts", [line for line in every if line not in dense])):
-        if some:
+    for name in ("dense", "experts", "pictures"):
+        if some := [line for line in every if kind(line.pair.job()) == name]:
             print(summary(name, some))
+
+
+def kind(job: Job) -> str:
+    return "pictures" if job.model is None else "experts" if job.model.experts else "dense"
 
 
 if __name__ == "__main__":

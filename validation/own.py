@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard.cli.named import find
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.machine import Machine
-from trainyard.predict import calibrate, cases, probed, site, step, tuned
+from trainyard.predict import calibrate, probed, tuned
 from trainyard.predict.calibrate import Measured
-from trainyard.run import probes
+from trainyard.run import probe
 
 _RANKS = 2
 _LARGE = 0.1
@@ -75,7 +75,7 @@ class Line(NamedTuple):
 
 def line(machine: Machine, run: Measured) -> Line:
     constants = tuned.choose(machine, "fsdp").values()
-    found = step.step(cases.of_jobs([run.job]), site.of_machine(machine, run.job.recipe.dtype), constants)
+    found = calibrate.predicted(machine, constants, [run.job])
     mine = calibrate.predicted_parts(found, 0)
     large = {part: seconds for part, seconds in run.parts().items() if seconds > _LARGE * run.seconds}
     errors = {part: mine.get(part, 0.0) / seconds - 1 for part, seconds in large.items()}
@@ -95,8 +95,8 @@ def summary(name: str, lines: list[Line]) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRAINYARD_STORE"] = str(Path(folder) / "store")
-        seen, ranks = probes.devices(_RANKS)
-        here = probed.machine("here", seen, ranks, "float32", probes.probe(seen.vendor, ranks, "float32"))
+        seen, ranks = probe.devices(_RANKS)
+        here = probed.machine("here", seen, ranks, "float32", probe.probe(seen.vendor, ranks, "float32"))
         runs = {name: measured(name, job, Path(folder)) for name, job in decoders().items()}
     anchors = [runs[name] for name in ANCHORS]
     after = calibrate.calibrated(here, tuned.choose(here, "fsdp").values(), anchors)

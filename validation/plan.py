@@ -32,6 +32,8 @@ MEGATRON = Path(__file__).parent / "megatron.csv"
 ENOUGH = 30
 """Rows a group needs for its errors to be judged."""
 ANCHORS = 4
+_SCALE = 0.2
+"""How far a cluster may be from what was fitted to others: the standard deviation of its logarithm."""
 WORST = 3
 
 
@@ -43,6 +45,15 @@ def errors(some: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
     low, high = known.interval(some[0].kind)
     ratio = seconds / expected
     return expected / seconds - 1, (low <= ratio) & (ratio <= high)
+
+
+def anchored(off: np.ndarray) -> np.ndarray:
+    """The errors of all rows but a few, spread among them, once the rest is scaled by what those say: all of it where
+    they agree, little of it where each says something else (empirical Bayes: Efron and Morris, JASA 70, 1975)."""
+    places = np.linspace(0, len(off) - 1, ANCHORS).round().astype(int)
+    said = np.log1p(off[places])
+    share = _SCALE**2 / (_SCALE**2 + np.var(said, ddof=1) / ANCHORS)
+    return (1 + np.delete(off, places)) * np.exp(-share * np.mean(said)) - 1
 
 
 def group(name: tuple[str, str, str], some: Sequence[Row]) -> dict[str, Any]:
@@ -60,9 +71,7 @@ def group(name: tuple[str, str, str], some: Sequence[Row]) -> dict[str, Any]:
         "worst": [{"id": some[place].id, "error": round(float(off[place]), 4)} for place in worst],
     }  # fmt: skip
     if len(some) > ANCHORS:
-        anchors = np.linspace(0, len(some) - 1, ANCHORS).round().astype(int)
-        scale = np.median(1 + off[anchors])
-        rest = np.delete(1 + off, anchors) / scale - 1
+        rest = anchored(off)
         found["after_anchors"] = {"anchors": ANCHORS, "n": len(rest), "mape": float(np.mean(np.abs(rest)))}
     return found
 

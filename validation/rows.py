@@ -11,13 +11,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import gcd, isfinite, prod
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from trainyard import machine as machines
+from trainyard import models
 from trainyard.errors import BadFile
+from trainyard.job import Model
 from trainyard.machine import Machine
+from trainyard.predict import cases, division, memory, orders
+from trainyard.predict.cases import PLAIN, REMATS, of_model
+from trainyard.predict.memory import USABLE
 
 COLUMNS = (
     "id", "source_url", "model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq",
@@ -72,13 +79,32 @@ _KNOWN: dict[str, dict[str, float]] = {
     "llama-65b": {"layers": 80, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 22016, "vocab": 32000},
     "gpt3-5b": {"layers": 24, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 16384, "vocab": 51200},
     "gpt3-20b": {"layers": 44, "width": 6144, "heads": 48, "kv_heads": 48, "ffn": 24576, "vocab": 51200},
+    "gpt3-23b": {"layers": 28, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 32768, "seq_len": 2048},
+    "gpt3-46b": {"layers": 56, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 32768, "seq_len": 2048},
+    "gpt3-175b": {"seq_len": 2048},
+    "llama2-7b": {"seq_len": 4096},
     "bloom": {"vocab": 250880},
 }  # fmt: skip
 """What a model's name says where a row leaves it out: from the models' papers and configurations."""
+_HYBRIDS = {
+    "nemotron_3_nano": "nemotron-3-nano", "nemotron_3_super": "nemotron-3-super", "nemotron-h-8b": "nemotron-h-8b",
+    "nemotron-h-56b": "nemotron-h-56b",
+}  # fmt: skip
+"""What a source calls a hybrid -> our file of it, whose layers are published."""
+_STATE_SPACES = ("nemotron_3", "nemotron-h", "nemotronh", "mamba", "jamba", "zamba")
 _HEAD_DIMS = {"qwen3": 128.0, "gpt-oss": 64.0, "gemma": 256.0}
 _PORTS = re.compile(r"(\d+)x [^;0-9]*?(\d+)G/node")
 _NODE = re.compile(r"inter-node (\d+) Gb/s")
 _RELEASE = re.compile(r"(?:^|; )(2\d)\.(\d\d)(?:\.\d+)? NeMo Container")
+_RATE = re.compile(r"([\d.]+) seq/s")
+_ROUNDS = re.compile(r"GA=(\d+)")
+_LORA = "LoRA"
+_NO_TRANSPOSE = ("B200", "B300", "GB200", "GB300")
+"""Whose float8 products need no second, transposed copy of a weight."""
+_SHARDED = ("zero3", "zero2", "fsdp", "hsdp", "full_shard")
+_GRACE = ("gb200", "gb300")
+_RANK, _MANY = 16.0, 8.0
+"""What is taken where a source does not say it: the rank of adapters, and micro-batches a stage runs in a step."""
 _OLD = (26, 4)
 """The last release (year, month) before experts became much faster with it."""
 _STAGES = re.compile(r"V(?:PP?|pp)=(\d+)")
@@ -116,6 +142,8 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
         seconds = _seconds(lines, columns, values, notes)
         if not machine or machine not in machines.known():
             raise _Refused(f"no machine is known of accelerator {values['accelerator'] or '(none)'}")
+        if not values["activation_ckpt"] and machine not in _GRACE:
+            columns |= _recomputed(columns, machine)
     except _Refused as error:
         columns, reason = {}, str(error)
     peak = next((float(line["value"]) for line in lines if line["metric"] == "peak_mem_gib" and line["value"]), 0.0)
@@ -126,6 +154,17 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
         machine=machine, software=_software(values, columns, notes), precision=low, columns=columns,
         fabric=_fabric(notes, machine), seconds=seconds, peak_bytes=peak * unit, notes=notes, reason=reason,
     )  # fmt: skip
+
+
+def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:
+    """Where nobody says what was: as few layers, made again whole, as let it fit; but where the host's memory is a fast
+    link away, activations are kept there."""
+    most = machines.load(machine).device.memory.value * USABLE
+    none, whole = (
+        float(memory.memory(cases.made(**columns | {"remat": remat})).total[0]) for remat in (0.0, REMATS.index("full"))
+    )
+    share = min(1.0, (none - most) / (none - whole)) if none > whole else 0.0
+    return {"remat": float(REMATS.index("full")), "remat_every": 1 / share} if share > 0 else {}
 
 
 def _first(values: Iterable[str]) -> str:
@@ -154,24 +193,30 @@ def _number(values: dict[str, str], key: str, default: float | None = None) -> f
 
 def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
     model = values["model"].lower()
-    if "lora" in model or "lora" in notes.lower() or "frozen base" in notes:
-        raise _Refused("trains adapters of a frozen model (LoRA), not the model")
-    if "nemotron_3" in model or "nemotron-h" in model or "mamba" in model:
+    hybrid = _HYBRIDS.get(model)
+    if hybrid is None and any(word in model for word in _STATE_SPACES):
         raise _Refused("a hybrid of attention and state-space layers, whose layers are not given")
     if "vision" in model or "vl" in model.split("-") or "vl" in model.split("_"):
         raise _Refused("a model of text and images")
-    found = _model(values, model)
+    known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
+    found = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
     found |= _layout(values, notes)
-    found |= _recipe(values, notes)
+    found["ends"] = float(division.counted("uneven", found["layers"], found["pp"] * found["interleave"]))
+    found["schedule"] = float(orders.SCHEDULES.index("interleaved")) if found["interleave"] > 1 else 0.0
+    found |= _recipe(values, notes, found) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
     ranks = prod(found[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
     if found["samples"] % (found["dp_replicate"] * found["dp_shard"] * found["microbatch"]) > 1e-9:
         raise _Refused(f"global_batch {found['samples']:g} is not a multiple of dp {ranks:g} x micro_batch")
     return found
 
 
-def _model(values: dict[str, str], model: str) -> dict[str, float]:
-    known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
+def _preset(name: str) -> dict[str, float]:
+    """The columns of one of our own files of models."""
+    model = msgspec.convert(models.load(name).model, Model)
+    return PLAIN | {column: float(value) for column, value in of_model(model).items()}
 
+
+def _model(values: dict[str, str], model: str, known: dict[str, float]) -> dict[str, float]:
     def size(key: str, ours: str, default: float | None = None) -> float:
         return _number(values, key, known.get(ours, default))
 
@@ -207,38 +252,55 @@ def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
     if not values["tp"] and not values["pp"] and not values["zero_or_fsdp"]:
         raise _Refused("tp, pp and zero_or_fsdp are not given")
     tp, pp, cp, ep = (_number(values, axis, 1.0) for axis in ("tp", "pp", "cp", "ep"))
-    devices = _number(values, "n_accel")
-    if "NeuronCores" in notes or values["accelerator"].startswith("Trainium"):
-        devices *= 2 if values["accelerator"] == "Trainium1" else 8
+    devices = _number(values, "n_accel") * _ranks_of(MACHINES.get(values["accelerator"], ""))
     dp = devices / (tp * pp * cp)
     if dp != round(dp) or dp < 1:
         raise _Refused(f"{devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g} is no whole number")
     zero = values["zero_or_fsdp"].lower()
-    stage = 3 if "zero3" in zero or "full_shard" in zero or zero in ("fsdp", "fsdp2") else 2 if "zero2" in zero else 1
+    stage = 2 if "zero2" in zero else 3 if zero.startswith(_SHARDED) else 1
     if values["dp"] and float(values["dp"]) != dp and not values["accelerator"].startswith("Trainium"):
         raise _Refused(f"dp is {values['dp']}, but {devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g}")
     divided = zero not in ("none", "ddp")  # who says nothing divides the optimizer's state, as Megatron Core does
     stages = _STAGES.search(notes)
     interleave = float(stages[1]) if stages and pp > 1 else 1.0
+    shard = dp if divided else 1.0
+    if zero.startswith("hsdp"):  # nobody says otherwise: weights are divided over a node, and copied to each
+        shard = gcd(int(dp), max(1, _nodes_of(MACHINES.get(values["accelerator"], "")) // int(tp * cp)))
     return {
-        "dp_replicate": 1.0 if divided else dp, "dp_shard": dp if divided else 1.0, "tp": tp, "cp": cp, "pp": pp,
+        "dp_replicate": dp / shard, "dp_shard": shard, "tp": tp, "cp": cp, "pp": pp,
         "ep": ep, "interleave": max(interleave, 1.0), "divided": float(divided),
         "zero": float(stage), "loss_parallel": 1.0,
     }  # fmt: skip
 
 
-def _recipe(values: dict[str, str], notes: str) -> dict[str, float]:
+def _batch(values: dict[str, str], notes: str, layout: dict[str, float]) -> tuple[float, float]:
+    """Samples a step and a micro-batch."""
+    ways, rounds = layout["dp_replicate"] * layout["dp_shard"], _ROUNDS.search(notes)
+    if not values["global_batch"] and values["metric"] == "tokens_per_s_per_gpu":
+        each = _number(values, "micro_batch")
+        return each * ways * _MANY * layout["pp"], each
+    samples = _number(values, "global_batch")
+    return samples, _number(values, "micro_batch", samples / ways / float(rounds[1]) if rounds else None)
+
+
+def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dict[str, float]:
     precision, recomputed = values["precision"].lower(), values["activation_ckpt"].lower()
     remat = {"full": 2.0, "selective": 1.0, "op": 1.0}.get(recomputed, 0.0)
-    mixed = "amp" in precision
+    sharded = values["zero_or_fsdp"].lower().startswith(_SHARDED)
+    mixed = "amp" in precision or sharded
     old = values["accelerator"].startswith(("A100", "V100")) and "fp16" in precision
     small = any(word in precision for word in ("fp8", "fp4", "float8"))
+    samples, each = _batch(values, notes, layout)
+    weight, gradient = 4.0 if mixed else 2.0, 4.0
+    if small and "MLPerf" in notes:  # as NVIDIA's submissions set it: fp8_params, grad_reduce_in_fp32=False
+        weight, gradient = 1.0 if _LORA in notes or values["accelerator"].startswith(_NO_TRANSPOSE) else 2.0, 2.0
     return {
-        "seq_len": _number(values, "seq"), "samples": _number(values, "global_batch"),
-        "microbatch": _number(values, "micro_batch"), "remat": remat, "remat_every": 1.0, "offload": 0.0,
-        "sequence_parallel": float(not old), "flash": float(not old), "low_precision": float(small),
-        "width_bytes": 2.0, "weight_bytes": 4.0 if mixed else 2.0, "gradient_bytes": 4.0,
-        "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else 4.0, "normed_heads": 0.0, "own": 0.0,
+        "samples": samples, "microbatch": each, "remat": remat, "remat_every": 1.0,
+        "sequence_parallel": float(not old), "flash": float(not old), "low_precision": float(small), "offload": 0.0,
+        "width_bytes": 2.0, "weight_bytes": weight, "gradient_bytes": gradient, "normed_heads": 0.0, "own": 0.0,
+        "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else gradient,
+        "remade": 0.5 if sharded and remat == 1 else 0.0,
+        "adapters": _RANK if _LORA in notes or "lora" in values["model"].lower() else 0.0,
     }  # fmt: skip
 
 
@@ -249,6 +311,8 @@ def _seconds(lines: list[dict[str, str]], columns: dict[str, float], values: dic
     if "tokens_per_s_per_gpu" in measured:
         rate = measured["tokens_per_s_per_gpu"] * _number(values, "n_accel")
         return columns["samples"] * columns["seq_len"] / rate
+    if rate := _RATE.search(notes):
+        return columns["samples"] / float(rate[1])
     if measured:
         return 0.0
     raise _Refused("it ran out of memory: no step was measured" if "oom" in notes.lower() else "no value is given")
@@ -257,7 +321,9 @@ def _seconds(lines: list[dict[str, str]], columns: dict[str, float], values: dic
 def _kind(columns: dict[str, float]) -> str:
     if not columns:
         return "unsupported"
-    return "experts" if columns["experts"] else "dense"
+    if columns["spaces"]:
+        return "hybrid"
+    return "adapters" if columns["adapters"] else "experts" if columns["experts"] else "dense"
 
 
 def _software(values: dict[str, str], columns: dict[str, float], notes: str) -> str:
@@ -265,15 +331,25 @@ def _software(values: dict[str, str], columns: dict[str, float], notes: str) -> 
     if columns and not columns["flash"]:
         return "unfused"
     zero = values["zero_or_fsdp"].lower()
-    if zero.startswith(("zero3", "zero2", "fsdp")):
+    if zero.startswith(_SHARDED):
         return "fsdp"
     release = _RELEASE.search(notes)
     return "megatron-25" if release and (int(release[1]), int(release[2])) <= _OLD else "megatron"
 
 
+def _nodes_of(machine: str) -> int:
+    """Devices a node has."""
+    return machines.load(machine).per_node if machine in machines.known() else 8
+
+
+def _ranks_of(machine: str) -> int:
+    """Ranks a device runs."""
+    return machines.load(machine).device.ranks if machine in machines.known() else 1
+
+
 def _fabric(notes: str, machine: str) -> float:
     """Bytes/s a device has to other nodes, where the notes say it; else 0."""
-    per_node = machines.load(machine).per_node if machine in machines.known() else 8
+    per_node = _nodes_of(machine)
     if found := _PORTS.search(notes):
         return float(found[1]) * float(found[2]) * 1e9 / 8 / per_node
     if found := _NODE.search(notes):

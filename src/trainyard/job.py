@@ -1,22 +1,21 @@
 """What is to be trained and how: Model x Layout x Recipe, on a Machine, by a Workload.
 
-A job is a TOML file; a misspelt key is refused with its path and the nearest right one. Axis names
-are torchtitan's (`dp_replicate`, `dp_shard`, `tp`, `cp`, `pp`, `ep`).
+A job is a TOML file (`job_file.py`). Axis names are torchtitan's (`dp_replicate`, `dp_shard`, `tp`, `cp`, `pp`, `ep`).
 """
 
 from __future__ import annotations
 
-import json
-import re
-import tomllib
 from math import prod
-from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Literal
 
 import msgspec
 
-from trainyard import models, words
-from trainyard.errors import BadFile, BadInput, BadJob, near, nearest
+from trainyard import words
+from trainyard.errors import BadJob
+
+SPACE, ATTENTION, MLP, EXPERTS = "M", "*", "-", "E"
+"""The letters of `Model.pattern`: Megatron Core's, and Nemotron-H's."""
+PARTS = {SPACE: "a state space", ATTENTION: "attention", MLP: "an MLP", EXPERTS: "experts"}
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -27,6 +26,11 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     `kv_rank` > 0 is multi-head latent attention: keys and values come from `kv_rank` values a token, queries from
     `q_rank` (0: from the width itself); `rope_dim` channels of each head carry the position, `head_dim` do not, and
     values have `value_dim` channels.
+    `pattern` makes it a hybrid: a letter a layer, which then is that alone: M a state space, * attention, - an MLP, E
+    experts. A state space has `space_heads` heads of `space_dim` channels and `state` numbers for each of them,
+    `space_groups` of heads with the same way in and out of it, and a convolution over `kernel` tokens before; it is
+    computed `chunk` tokens at a time (Mamba-2: Dao and Gu 2024, arXiv:2405.21060). With `step_rank` > 0 each channel is
+    a head with a step of its own, from so many values a token (Mamba: Gu and Dao 2023, arXiv:2312.00752).
     """
 
     name: str = "unnamed"
@@ -39,8 +43,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     vocab: int = 256
     norm: Literal["rms", "layer"] = "rms"
     norm_eps: float = 1e-5
-    mlp: Literal["swiglu", "gelu"] = "swiglu"
-    position: Literal["rope", "learned"] = "rope"
+    mlp: Literal["swiglu", "gelu", "relu2"] = "swiglu"
+    position: Literal["rope", "learned", "none"] = "rope"
     rope_base: float = 10_000.0
     bias: Literal["none", "qkv", "all"] = "none"
     qk_norm: bool = False
@@ -63,6 +67,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kv_rank: int = 0
     rope_dim: int = 0
     value_dim: int = 0
+    expert_width: int = 0
+    """Of what experts see, between two matrices that all tokens take; 0: the width itself."""
+    pattern: str = ""
+    space_heads: int = 0
+    space_dim: int = 0
+    space_groups: int = 1
+    state: int = 0
+    kernel: int = 4
+    chunk: int = 128
+    step_rank: int = 0
 
     def __post_init__(self) -> None:
         for field in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
@@ -78,6 +92,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.position == "rope" and getattr(self, turning) % 2:
             raise BadJob(f"{turning} = {getattr(self, turning)} is odd, but rotary embedding turns pairs.")
         self._check_experts()
+        self._check_pattern()
         if self.kv_rank and not (self.rope_dim and self.value_dim):
             raise BadJob(
                 f"kv_rank = {self.kv_rank}, but rope_dim = {self.rope_dim} and value_dim = {self.value_dim}.",
@@ -85,7 +100,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
 
     def _check_experts(self) -> None:
-        for field in ("experts", "active", "expert_ffn", "shared_experts", "dense_layers"):
+        for field in ("experts", "active", "expert_ffn", "shared_experts", "dense_layers", "expert_width", "step_rank"):
             if getattr(self, field) < 0:
                 raise BadJob(f"{field} = {getattr(self, field)} must not be negative.")
         if self.active > self.experts:
@@ -110,6 +125,36 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         if not self.route_scale > 0:
             raise BadJob(f"route_scale = {self.route_scale} must be more than 0.")
+
+    def _check_pattern(self) -> None:
+        if not self.pattern:
+            return
+        if unknown := sorted(set(self.pattern) - set(PARTS)):
+            known = ", ".join(f"{letter} {means}" for letter, means in PARTS.items())
+            raise BadJob(f"pattern has {', '.join(map(repr, unknown))}, but a layer is one of: {known}.")
+        if len(self.pattern) != self.layers:
+            raise BadJob(
+                f"pattern has {len(self.pattern)} letters, but layers = {self.layers}: one a layer.",
+                f"Use layers = {len(self.pattern)}.",
+            )
+        if (EXPERTS in self.pattern) != bool(self.experts):
+            raise BadJob(
+                f"experts = {self.experts}, and pattern has {self.pattern.count(EXPERTS)} layers of experts (E)."
+            )
+        if self.dense_layers:
+            raise BadJob(
+                f"dense_layers = {self.dense_layers}, but pattern says which layers have experts.", "Leave it out."
+            )
+        if SPACE not in self.pattern:
+            raise BadJob("pattern has no state space (M).", "Leave it out: other layers need none.")
+        for field in ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk"):
+            if getattr(self, field) < 1:
+                raise BadJob(f"{field} = {getattr(self, field)} must be at least 1 where pattern has a state space.")
+        if self.space_heads % self.space_groups:
+            raise BadJob(
+                f"space_heads {self.space_heads} % space_groups {self.space_groups} = "
+                f"{self.space_heads % self.space_groups}, but each group has a whole number of heads."
+            )
 
 
 FACTORS = tuple(axis for axis in words.AXES if axis != "ep")
@@ -345,131 +390,3 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"bad layout at $.layout: {factors} = {layout.ranks} ranks, but {where} holds {devices}.",
                 f"Lower {widest} to {max(1, getattr(layout, widest) * devices // layout.ranks)}.",
             )
-
-
-Kind = TypeVar("Kind", bound=msgspec.Struct)
-_PLACED = re.compile(r"(?P<says>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
-_NO_CHOICE = re.compile(r"Invalid enum value (.*)\Z", re.DOTALL)
-_UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`")
-
-
-def _placed(error: str) -> tuple[str, str]:
-    """msgspec's "says - at `$.path`" as (says, path)."""
-    match = _PLACED.match(error)
-    return (match["says"], match["path"] or "") if match else (error, "")
-
-
-def _type_at(path: str) -> Any:
-    """What may stand in a job document at `.layout`, `.recipe.remat` or the like."""
-    kind: Any = Job
-    for part in filter(None, path.split(".")):
-        structs = [one for one in (kind, *get_args(kind)) if hasattr(one, "__struct_fields__")]
-        kind = get_type_hints(structs[0]).get(part) if structs else None
-    return kind
-
-
-def _fields_at(path: str) -> tuple[str, ...]:
-    """The fields of the struct there."""
-    kind = _type_at(path)
-    return next((one.__struct_fields__ for one in (kind, *get_args(kind)) if hasattr(one, "__struct_fields__")), ())
-
-
-def choices(kind: Any) -> list[bool | int | str]:
-    """The values that a field of this type may have; none where they cannot be listed."""
-    if kind is bool:
-        return [True, False]
-    parts = get_args(kind)
-    if get_origin(kind) is Literal:
-        return list(parts)
-    each = [choices(part) for part in parts]
-    return [value for part in each for value in part] if all(each) else []
-
-
-def refusal(says: str, kind: Any) -> tuple[str, str]:
-    """msgspec's word on a value of a field of this type, with the values there are; and the next step."""
-    known = choices(kind)
-    if not known:
-        return says, ""
-    wrong = _NO_CHOICE.match(says)
-    listed = ", ".join(repr(value) if isinstance(value, str) else _json(value) for value in known)
-    if wrong is None:
-        return f"{says}: one of {listed}", ""
-    return f"{wrong[1]} is not one of {listed}", near(wrong[1].strip("'"), (v for v in known if isinstance(v, str)))
-
-
-def parse(text: str, where: str, folder: Path = Path()) -> Job:
-    """A job from TOML, complete: what its `[model]` or `[sizes]` take by `from` is in it. Files that it names lie under
-    `folder`. Raises `BadJob` naming `where`, the path in the document and the next step, and `BadFile` for such a file.
-    """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadJob(f"{where}: not TOML: {error}.") from error
-    except RecursionError as error:
-        raise BadJob(f"{where}: not TOML: nested too deeply.") from error
-    taken = models.fill(document, where, folder)
-    if "model" in taken:
-        _converted(taken["model"].keys, Model, taken["model"].where, ".model")
-    return _converted(document, Job, where)
-
-
-def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> Kind:
-    """`root`: where in a document of a job its fields stand."""
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        says, path = _placed(str(error))
-        hint = ""
-        cause = error.__cause__
-        if isinstance(cause, BadInput):  # one of ours, in its own words
-            says, hint = cause.says, cause.next_step
-        elif unknown := _UNKNOWN_KEY.search(says):
-            says = f"unknown key {unknown[1]!r}"
-            hint = nearest(unknown[1], _fields_at(root + path))
-        else:
-            says, hint = refusal(says, _type_at(root + path))
-        raise BadJob(f"{where} at ${root}{path}: {says.rstrip('.')}.", hint) from error
-
-
-def load(path: str | Path) -> Job:
-    """A job file. Raises `BadFile` when it cannot be read and `BadJob` when it makes no sense."""
-    return parse(read(path), str(path), Path(path).parent)
-
-
-def read(path: str | Path) -> str:
-    """A job file's text. Raises `BadFile`."""
-    try:
-        return Path(path).read_text("utf-8")
-    except FileNotFoundError as error:
-        raise BadFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadFile(f"{path}: cannot be read as text: {error}.") from error
-
-
-def complete(text: str, job: Job) -> str:
-    """`text`, of which `job` was made, or where it takes sizes from elsewhere a text of all of the job instead: what is
-    kept of a run needs no other file."""
-    document = tomllib.loads(text)
-    sections = (document.get("model"), document.get("sizes"))
-    return write(job) if any(isinstance(section, dict) and "from" in section for section in sections) else text
-
-
-def write(job: Job) -> str:
-    """As TOML that `parse` makes the same job of."""
-    document: dict[str, Any] = {key: value for key, value in msgspec.to_builtins(job).items() if value is not None}
-    lines = [_assigned(key, value) for key, value in document.items() if not isinstance(value, dict)]
-    tables: dict[str, dict[str, Any]] = {key: value for key, value in document.items() if isinstance(value, dict)}
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *(_assigned(key, value) for key, value in table.items())] if table else []
-    return "\n".join(lines) + "\n"
-
-
-def _assigned(key: str, value: object) -> str:
-    """JSON's notation is TOML's too, but for numbers that are none, and for DEL, which TOML wants escaped."""
-    said = repr(value) if isinstance(value, float) else _json(value)
-    return f"{key if _BARE.fullmatch(key) else _json(key)} = {said}"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -63,22 +63,29 @@ def _check_positive(name: str, *claims: Claim) -> None:
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One accelerator, or one host's cores. `peak`: dtype -> dense FLOP/s. `reached`: op -> FLOP/s by FLOPs.
 
-    `aliases`: what drivers and traces call it, whole names; `*` stands for any text.
+    `power`: W under full load, of the device alone. `ranks`: processes that share it, each with its part of everything,
+    where software counts those (NeuronCores). `aliases`: what drivers and traces call it, whole names; `*` stands for
+    any text.
     """
 
     name: str
     vendor: str
     memory: Claim
     bandwidth: Claim
+    power: Claim | None = None
     peak: dict[str, Claim] = {}
     reached: dict[str, Curve] = {}
+    ranks: int = 1
     aliases: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         words.check(self.vendor, words.VENDORS, "vendor")
         for dtype in self.peak:
             words.check(dtype, words.DTYPES, "dtype")
-        _check_positive(self.name, self.memory, self.bandwidth, *self.peak.values())
+        power = (self.power,) if self.power else ()
+        _check_positive(self.name, self.memory, self.bandwidth, *power, *self.peak.values())
+        if self.ranks < 1:
+            raise BadInput(f"{self.ranks} ranks share no {self.name}.")
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,8 +106,23 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         _check_positive(self.name, self.bandwidth, *((self.peer,) if self.peer else ()))
 
 
+class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a node's processors have: `memory`, bytes; `bandwidth`, bytes/s of it over all its channels; `link`, between
+    them and each device."""
+
+    memory: Claim
+    bandwidth: Claim
+    link: Link
+
+    def __post_init__(self) -> None:
+        _check_positive("a host", self.memory, self.bandwidth)
+        if self.link.kind != "host":
+            raise BadInput(f"{self.link.name} is of kind {self.link.kind!r}, but a host's link is of kind 'host'.")
+
+
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`nodes` x `per_node` devices. `price`: US dollars an hour and device, where somebody states one.
+    """`nodes` x `per_node` devices. `price`: US dollars an hour and device, where somebody states one. `overhead`: what
+    hosts, networks and cooling draw with the devices, over what the devices do. `host`: of a node, where it is known.
 
     `tuned`: what a planner knows of it beyond that, by the names of `predict.constants`; `spread`: (low, high) of
     measured over predicted steps in four of five cases, where that was found out.
@@ -112,17 +134,37 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes: int = 1
     inside: Link
     between: Link | None = None
+    host: Host | None = None
     price: Claim | None = None
+    overhead: Claim | None = None
     tuned: dict[str, Claim] = {}
     spread: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.per_node < 1 or self.nodes < 1:
             raise BadInput(f"{self.nodes} nodes of {self.per_node} devices is no machine.")
+        if self.overhead and self.overhead.value < 1:
+            raise BadInput(
+                f"{self.name} claims an overhead of {self.overhead.value:g}: with the devices it is 1 or more."
+            )
+
+        if self.host and self.device.vendor == "cpu":
+            raise BadInput(
+                f"{self.name} has a host beside {self.device.name}, but a CPU is its own.", "Leave out host."
+            )
 
     @property
     def devices(self) -> int:
         return self.per_node * self.nodes
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.per_node * self.device.ranks
+
+    @property
+    def rank_memory(self) -> float:
+        """Bytes."""
+        return self.device.memory.value / self.device.ranks
 
 
 def known() -> dict[str, Path]:

@@ -8,122 +8,162 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from trainyard.job import Job, Model
+    from trainyard.cli.asked import Asked
+    from trainyard.job import Job
     from trainyard.machine import Machine
 
 
 @click.command()
-@click.argument("model")
-@click.option("--machine", metavar="NAME|FILE", default="", help="A machine by name, or its TOML file.")
+@click.argument("model", required=False)
+@click.option("--machine", metavar="NAME|FILE", default="",
+              help="A machine by name, or its TOML file; or parts of a cluster: h100:64,a100:128.")  # fmt: skip
 @click.option("--devices", type=click.IntRange(min=1), help="How many; default: those of the machine or of the job.")
-@click.option("--batch", type=click.IntRange(min=1), help="Sequences a step, over all devices.")
+@click.option("--batch", type=click.IntRange(min=1), help="Sequences, or pictures, a step, over all devices.")
 @click.option("--seq-len", type=click.IntRange(min=1), help="Tokens a sequence.")
-@click.option("--tokens", type=float, default=0.0, help="To train on in all: gives days and dollars.")
+@click.option("--tokens", type=float, default=0.0,
+              help="Or pictures, to train on in all: gives days, dollars, energy, what more devices buy.")  # fmt: skip
 @click.option(
     "--fix", multiple=True, metavar="AXIS=N", help="Only layouts with this, as tp=8 or dtype=float8; may be repeated."
 )
-@click.option("--for", "framework", default="trainyard", show_default=True, metavar="NAME",
-              help="Who runs it: trainyard, megatron, torchtitan, deepspeed.")  # fmt: skip
+@click.option("--for", "framework", default="", metavar="NAME",
+              help="Who runs it: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
-@click.option("--check", is_flag=True,
-              help="A job file as it is, first; its memory, or the best one's, counted by a run.")  # fmt: skip
+@click.option("--check", "checked", is_flag=False, flag_value="", metavar="[FILE]",
+              help="A configuration as it is, first: FILE, or MODEL; a job's memory is counted by a run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
-    model: str, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
-    fix: tuple[str, ...], framework: str, out: Path | None, check: bool, as_json: bool,
+    model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
+    fix: tuple[str, ...], framework: str, out: Path | None, checked: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
 
-    MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a job file, whose own batch is
-    planned for; or RUN.args, the arguments of somebody's pretrain_gpt.py. Every layout that divides devices, heads,
-    layers and batch is tried.
+    MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a configuration, whose own model
+    and batch are planned for: a job file, torchtitan's TOML, Megatron's arguments. DeepSpeed's JSON names no model:
+    plan llama3-8b --check ds_config.json. Every layout that divides devices, heads, layers and batch is tried.
     """
     from dataclasses import replace
 
     from trainyard import words
+    from trainyard.cli import mixed
+    from trainyard.cli.asked import asked
     from trainyard.cli.output import console, print_json, say
-    from trainyard.errors import BadInput, UnknownName, nearest
+    from trainyard.errors import BadInput, BadJob, UnknownName, nearest
+    from trainyard.job import Model
+    from trainyard.predict import tuned, twins
     from trainyard.predict.frameworks import FRAMEWORKS
-    from trainyard.predict.search import USABLE, search
+    from trainyard.predict.memory import USABLE
+    from trainyard.predict.scaling import scaling
+    from trainyard.predict.search import Found, search
     from trainyard.predict.search import check as choice_of
     from trainyard.predict.space import Wanted
-    from trainyard.report import plans
+    from trainyard.report import plans, plans_file
     from trainyard.report.atomic import replacing
     from trainyard.report.terminal import print_table
     from trainyard.units import show_size
 
-    if framework not in FRAMEWORKS:
+    check = checked is not None
+    if framework and framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
-    theirs = Path(model).suffix == ".args"
-    job = _theirs(Path(model), devices) if theirs else _job(model)
-    framework = "megatron" if theirs and framework == "trainyard" else framework
+    named, unlike = framework, "," in machine
+    here = _machine(machine) if machine and not unlike else None
+    ranks = devices * (here.device.ranks if here else 1) if devices else None
+    about = asked(model, checked, ranks, seq_len)
+    job, dims = about.job, about.model
+    if check and framework not in ("", about.framework):
+        whose = f"{about.where} is {about.framework}'s" if job else "--check runs our own training code"
+        raise BadInput(f"{whose}, and {framework} has its own.", "Leave out --for.")
+    framework = framework or about.framework
+    runner = FRAMEWORKS[framework]
     fixed = dict(_fixed(one) for one in fix)
     dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
-    dims = job.decoder if job else _model(model)
-    where = _machine(machine or (job.machine if job else ""))
-    count = devices or (job.layout.ranks if job else where.devices)
-    samples, length = batch or (job.batch if job else 0), seq_len or (job.recipe.seq_len if job else 0)
+    where = here if here or unlike else _machine(job.machine if job else "")
+    text = isinstance(dims, Model)
+    samples = batch or (job.batch if job else 0)
+    length = (seq_len or (job.recipe.seq_len if job else 0)) if text else 1
     if not samples or not length:
-        raise BadInput("how much a step trains on is not known.", "Give --batch (sequences a step) and --seq-len.")
+        more = "--batch (sequences a step) and --seq-len" if text else "--batch (samples a step)"
+        raise BadInput("how much a step trains on is not known.", f"Give {more}.")
     if not 0 <= tokens < float("inf"):
         raise BadInput(f"--tokens {tokens} is no number of tokens.")
-    if check and not theirs and framework != "trainyard":
-        raise BadInput(f"--check runs our own training code, and {framework} has its own.", "Leave out --for.")
-    own = choice_of(job, where, FRAMEWORKS[framework], tokens) if check and job else None
-    wanted = Wanted(
-        dims, count, where.per_node, samples, length, dtype, {axis: int(value) for axis, value in fixed.items()}
-    )
+    axes = {axis: int(value) for axis, value in fixed.items()}
+    if where is None:
+        usual = "megatron" if about.framework == "trainyard" else about.framework
+        wanted = Wanted(dims, devices or 0, 1, samples, length, dtype, axes)
+        mixed.show(wanted, machine, named or usual, tokens, out, check, as_json)
+        return
+    count = job.layout.ranks if job and not devices else (devices or where.devices) * where.device.ranks
+    own = None
+    if check and job:
+        _same(job, about.where, count, samples, length)
+        kept = dict(zip(("weight", "gradient", "state"), about.keeps or (), strict=False))
+        own = choice_of(job, where, runner._replace(keeps=runner.keeps._replace(**kept)), tokens)
+    for said in (_passed(about), *(f"Not as it says: {one}." for one in about.otherwise)):
+        if said:
+            say(said)
+    wanted = Wanted(dims, count, where.ranks_per_node, samples, length, dtype, axes)
     refuses = _ours if framework == "trainyard" else lambda _: None
-    found = search(wanted, where, FRAMEWORKS[framework], budget=tokens, refuses=refuses)
-    fastest = found.choices[0].plan.job
+    try:
+        found = search(wanted, where, runner, budget=tokens, refuses=refuses, front=as_json)
+    except BadJob as error:
+        if own is None or out is not None:
+            raise
+        say(f"Nothing beside it: {error}")
+        found = Found(choices=(), searched=0, fitting=0, refused=(), tuned=tuned.choose(where, runner.software))
+    others = None
+    if tokens and found.choices:
+        others = scaling(wanted, where, runner, tokens, found.choices[0].point, refuses)
+    if out is not None:
+        fastest = found.choices[0].plan.job
+        with replacing(out) as part:
+            part.write_text(runner.tells(fastest), "utf-8")
+        said = plans.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
+        say(f"Written to {out}: {runner.means}, {said}.")
     if own is not None:
         found = replace(found, choices=(own, *found.choices))
     best = found.choices[0]
-    if best.reserved > USABLE * where.device.memory.value:
-        say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.device.memory.value)}.")
-    if out is not None:
-        with replacing(out) as part:
-            part.write_text(FRAMEWORKS[framework].tells(fastest), "utf-8")
-        say(f"Written to {out}: {FRAMEWORKS[framework].means}, {fastest.layout}.")
-    counted = _counted(best.plan.job) if check and not theirs else {}
+    if best.reserved > USABLE * where.rank_memory:
+        say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.rank_memory)}.")
+    if best.waiting > twins.room(where).host:
+        each, node = best.waiting * where.ranks_per_node, where.host.memory.value if where.host else 0.0
+        say(f"It does not fit in a host's memory: {show_size(each)} would wait there, and it has {show_size(node)}.")
+    counted = _counted(best.plan.job) if check and framework == "trainyard" and not best.waiting else {}
+    made = plans_file.of_found(
+        found, where, count // where.device.ranks, tokens, others, own is not None, counted,
+        about.passed if check else (), about.otherwise if check else (),
+    )  # fmt: skip
     if as_json:
-        print_json(plans.as_plain(found, where, count) | ({"exact_bytes": counted} if check else {}))
+        print_json(made)
         return
     screen = console()
-    screen.print(f"{dims.name} on {count:,} x {where.device.name}: {samples:,} sequences of {length:,} tokens a step",
-                 markup=False)  # fmt: skip
-    for table in (
-        plans.layouts(found, tokens, as_it_is=own is not None), plans.ledger(best.plan),
-        plans.memory(best.plan, best.reserved, where.device.memory.value, counted),
-    ):  # fmt: skip
+    shared = f" ({where.device.ranks} ranks each)" if where.device.ranks > 1 else ""
+    on = f"{count // where.device.ranks:,} x {where.device.name}{shared}"
+    each = (
+        f"sequences of {length:,} tokens" if text else f"{plans.unit_of(best.plan.job)} of {dims.positions:,} positions"
+    )
+    screen.print(f"{dims.name} on {on}: {samples:,} {each} a step", markup=False)
+    for table in (plans.layouts(made), *plans.scaling(made), plans.ledger(best.plan), plans.memory(made)):
         screen.print()
         print_table(table, screen)
 
 
-def _job(name: str) -> Job | None:
-    """The job file of this name, where it is one."""
-    from trainyard import job as jobs
+def _same(job: Job, where: str, devices: int, samples: int, length: int) -> None:
+    """Raises `BadInput` where the command says otherwise than the configuration that it is to take as it is."""
+    from trainyard.errors import BadInput
 
-    path = Path(name)
-    if path.suffix != ".toml" or not path.is_file() or "[recipe]" not in jobs.read(path):
-        return None
-    return jobs.load(path)
+    for flag, said, own in (
+        ("--devices", devices, job.layout.ranks), ("--batch", samples, job.batch),
+        ("--seq-len", length, job.recipe.seq_len),
+    ):  # fmt: skip
+        if said != own:
+            raise BadInput(f"{flag} {said:,}, but {where} says {own:,}.", "--check takes it as it is.")
 
 
-def _model(name: str) -> Model:
-    """Raises `UnknownName`, or `BadFile` for one that is no decoder's."""
-    import msgspec
-
-    from trainyard import models
-    from trainyard.errors import BadFile
-    from trainyard.job import Model
-
-    taken = models.take(name, "model", planned=True)
-    try:
-        return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
-    except msgspec.ValidationError as error:
-        raise BadFile(f"{taken.where}: {error}.") from error
+def _passed(about: Asked) -> str:
+    if not about.passed:
+        return ""
+    listed, most = ", ".join(about.passed), 500
+    return f"Passed over, as if they cost nothing: {listed[:most]}{'...' if len(listed) > most else ''}."
 
 
 def _machine(name: str) -> Machine:
@@ -133,23 +173,6 @@ def _machine(name: str) -> Machine:
     if not name:
         raise BadInput("which machine is not known.", f"Give --machine: {', '.join(machine.known())}, or a TOML file.")
     return machine.load(name)
-
-
-def _theirs(path: Path, devices: int | None) -> Job:
-    from trainyard.cli.output import say
-    from trainyard.errors import BadFile, BadInput
-    from trainyard.predict import megatron_args
-
-    if not devices:
-        raise BadInput("how many devices there are does not stand in arguments.", "Give --devices.")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadFile(f"{path}: {error.strerror or error}.") from error
-    read = megatron_args.read(data, str(path), devices)
-    if read.passed:
-        say(f"Passed over, as if they cost nothing: {', '.join(f'--{name}' for name in read.passed)[:500]}.")
-    return read.job
 
 
 def _counted(job: Job) -> dict[int, int]:
@@ -166,8 +189,9 @@ def _counted(job: Job) -> dict[int, int]:
 
 
 def _fixed(one: str) -> tuple[str, int | str]:
-    """Axis and value of `tp=8`, `remat=full` or `dtype=float8`."""
+    """Axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
     from trainyard.errors import BadInput, UnknownName, nearest
+    from trainyard.predict import orders
     from trainyard.predict.cases import REMATS
     from trainyard.predict.space import AXES
 
@@ -178,13 +202,18 @@ def _fixed(one: str) -> tuple[str, int | str]:
         raise UnknownName(f"--fix {one}: there is no axis {axis!r}.", nearest(axis, AXES))
     if axis == "remat" and value in REMATS:
         return axis, REMATS.index(value)
+    if axis == "schedule":
+        if value not in orders.SCHEDULES:
+            raise UnknownName(f"--fix {one}: there is no schedule {value!r}.", nearest(value, orders.SCHEDULES))
+        return axis, orders.SCHEDULES.index(value)
     if value.isdecimal() and len(value) < 10:
         return axis, int(value)
-    raise BadInput(f"--fix {one}: {value!r} is no number.")
+    known = f"Name {', '.join(REMATS)}." if axis == "remat" else ""
+    raise BadInput(f"--fix {one}: {value!r} is no number.", known)
 
 
 def _ours(job: Job) -> None:
     """Raises `BadJob` for what our own runner refuses."""
-    from trainyard.workloads import transformer_ops
+    from trainyard import plugins
 
-    transformer_ops.check(job)
+    plugins.load("workloads", job.workload).weights(job)

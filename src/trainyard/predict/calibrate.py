@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from trainyard.errors import BadInput
 from trainyard.job import Job
 from trainyard.ledger import Account, Ledger
 from trainyard.machine import Claim, Machine
@@ -72,8 +73,7 @@ def predicted_parts(found: Step, place: int, by_way: bool = False) -> dict[str, 
 
 
 def _off(runs: Sequence[Measured], machine: Machine, tuned: Constants) -> npt.NDArray[np.float64]:
-    made, where = cases.of_jobs([run.job for run in runs]), site.of_machine(machine, runs[0].job.recipe.dtype)
-    found = step.step(made, where, tuned)
+    found = predicted(machine, tuned, [run.job for run in runs])
     walls = np.broadcast_to(found.wall, len(runs))
     off: list[float] = []
     for place, run in enumerate(runs):
@@ -93,17 +93,20 @@ def _fitted(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> C
 
 def calibrated(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> Machine:
     """`machine` with constants that fit these runs of it, and where there are enough of them with a spread: how far
-    each is from what the others predict of it."""
+    each is from what the others predict of it. Raises `BadInput` for runs in several number formats."""
+    formats = sorted({run.job.recipe.dtype for run in runs})
+    if len(formats) > 1:
+        raise BadInput(f"the runs compute in {' and '.join(formats)}: a peak is of one format.", "Fit each by itself.")
     found = _fitted(machine, assumed, runs)
     said = f"trainyard probe: fitted to {len(runs)} runs: {', '.join(run.name for run in runs)}"
-    claims = {
-        name: Claim(value=float(f"{value:.5g}"), unit="s" if name.endswith("_s") else "share", source=said,
-                    date=date.today().isoformat(), measured=True)
+    today = date.today().isoformat()
+    moved = {
+        name: Claim(value=float(f"{value:.5g}"), unit="s" if name.endswith("_s") else "share", source=said, date=today,
+                    measured=True)
         for name, value in found._asdict().items()
-        if value != getattr(assumed, name) or name in machine.tuned
+        if value != getattr(assumed, name)
     }  # fmt: skip
-    kept = {name: machine.tuned[name] for name in machine.tuned if found._asdict()[name] == getattr(assumed, name)}
-    return replace(machine, tuned=claims | kept, spread=_spread(machine, assumed, runs))
+    return replace(machine, tuned=machine.tuned | moved, spread=_spread(machine, assumed, runs))
 
 
 def _spread(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> tuple[float, float] | None:
@@ -116,7 +119,11 @@ def _spread(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> t
     return round(min(1.0, *ratios), 4), round(max(1.0, *ratios), 4)
 
 
+def predicted(machine: Machine, tuned: Constants, jobs: Sequence[Job]) -> Step:
+    """A case a job; all compute in the format of the first."""
+    return step.step(cases.of_jobs(jobs), site.of_machine(machine, jobs[0].recipe.dtype), tuned)
+
+
 def seconds(machine: Machine, tuned: Constants, job: Job) -> float:
     """Of a step."""
-    where = site.of_machine(machine, job.recipe.dtype)
-    return float(step.step(cases.of_jobs([job]), where, tuned).wall[0])
+    return float(predicted(machine, tuned, [job]).wall[0])

@@ -1,6 +1,6 @@
 """What is predicted, as columns: one row a case, so that a whole search space costs one pass of numpy.
 
-A case is a decoder's dimensions, a layout and a recipe. All columns are float64 and broadcast against each other: what
+A case is a model's dimensions, a layout and a recipe. All columns are float64 and broadcast against each other: what
 is the same in all cases may be a scalar.
 """
 
@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard import words
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import ATTENTION, MLP, SPACE, Job, Layout, Model, Recipe
+from trainyard.predict import orders, pictures
+from trainyard.predict.pictures import Pictures
 
 Column = npt.NDArray[np.float64]
 
@@ -32,7 +34,21 @@ class Cases:
     a value in the compute dtype. `low_precision`: 1 where the products of layers run below it, in float8 or less.
     `state_bytes`: of the optimizer's state a weight; `gradient_bytes`, `weight_bytes`: as they are kept;
     `reduce_bytes`: of a gradient on its way to the other ranks. `normed_heads`: 1 where each head's queries and keys
-    are normalised. `own`: 1 where our own runner trains.
+    are normalised. `adapters`: 0 where all weights are trained, else the rank of those beside attention's products that
+    alone are (LoRA: Hu et al. 2021, arXiv:2106.09685). `remade`: share of the products that `remat` "op" makes again,
+    of every second one in torchtitan. `own`: 1 where our own runner trains. `offload`: the place of its word in
+    `offload.KINDS`. `schedule`: the place of its word in `orders.SCHEDULES`; `ends`: 1 where the embedding and the head
+    count as a layer each when layers are divided over stages.
+
+    Of a hybrid, whose layers are one part each: `attentions` layers are attention, `spaces` state space, and the rest
+    MLPs, `dense_layers` of them without experts.
+
+    Of a model of pictures, whose `seq_len` is that of a sample's positions: `whole`: 1 where each sees all others;
+    `text`: positions that have weights of their own in `doubles` layers, and in `text_ends` of these nothing after
+    attention; `modulated`: vectors of its width that a layer is told of each sample. `vectors`: a layer's parameters
+    that are in no matrix, beyond two norms. `entry`: numbers of a sample that are projected to the width, all rows
+    together; `lead`, `tail`: parameters before the layers, and after them beside the head's matrix; `head_rows`: of a
+    sample that the head is for; `given`: numbers of a sample that are loaded, all in float32.
     """
 
     layers: Column
@@ -61,6 +77,7 @@ class Cases:
     pp: Column
     ep: Column
     interleave: Column
+    ends: Column
     divided: Column
     zero: Column
     sequence_parallel: Column
@@ -68,6 +85,7 @@ class Cases:
     seq_len: Column
     samples: Column
     microbatch: Column
+    schedule: Column
     remat: Column
     remat_every: Column
     offload: Column
@@ -79,7 +97,30 @@ class Cases:
     state_bytes: Column
     reduce_bytes: Column
     normed_heads: Column
+    adapters: Column
+    remade: Column
     own: Column
+    attentions: Column
+    spaces: Column
+    space_heads: Column
+    space_dim: Column
+    space_groups: Column
+    state: Column
+    kernel: Column
+    chunk: Column
+    step_rank: Column
+    expert_width: Column
+    whole: Column
+    text: Column
+    doubles: Column
+    text_ends: Column
+    modulated: Column
+    vectors: Column
+    entry: Column
+    lead: Column
+    tail: Column
+    head_rows: Column
+    given: Column
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Cases:
         """The cases of these rows."""
@@ -128,6 +169,14 @@ class Cases:
         return self.heads * np.where(self.kv_rank > 0, self.value_dim, self.head_dim)
 
 
+_STATE_SPACE = ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk", "step_rank", "expert_width")
+_PICTURES = (
+    "whole", "text", "doubles", "text_ends", "modulated", "vectors", "entry", "lead", "tail", "head_rows", "given",
+)  # fmt: skip
+PLAIN = dict.fromkeys(("attentions", "spaces", *_STATE_SPACE, *_PICTURES), 0.0)
+"""Columns that are 0 in a decoder whose layers are attention and an MLP each."""
+
+
 def column(values: Any) -> Column:
     return np.atleast_1d(np.asarray(values, np.float64))
 
@@ -136,19 +185,27 @@ def of_model(model: Model) -> dict[str, Any]:
     """The columns that a decoder's dimensions fill."""
     plain = (
         "layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab", "experts", "active", "expert_ffn",
-        "shared_experts", "dense_layers", "q_rank", "kv_rank", "rope_dim", "value_dim",
+        "shared_experts", "dense_layers", "q_rank", "kv_rank", "rope_dim", "value_dim", *_STATE_SPACE,
     )  # fmt: skip
-    return {name: getattr(model, name) for name in plain} | {
-        "gated": model.mlp == "swiglu",
-        "learned": model.position == "learned",
-        "tied": model.tied,
-        "normed_heads": model.qk_norm,
-    }
+    count = model.pattern.count
+    parts = (
+        {"attentions": count(ATTENTION), "spaces": count(SPACE), "dense_layers": count(MLP)} if model.pattern else {}
+    )
+    return (
+        {name: getattr(model, name) for name in plain}
+        | parts
+        | {
+            "gated": model.mlp == "swiglu",
+            "learned": model.position == "learned",
+            "tied": model.tied,
+            "normed_heads": model.qk_norm,
+        }
+    )
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
     names = (*words.AXES, "interleave", "zero", "sequence_parallel", "loss_parallel")
-    return {name: getattr(layout, name) for name in names} | {"divided": layout.dp_shard * layout.cp > 1}
+    return {name: getattr(layout, name) for name in names} | {"divided": layout.dp_shard * layout.cp > 1, "ends": 0}
 
 
 def of_recipe(recipe: Recipe) -> dict[str, Any]:
@@ -160,9 +217,10 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "seq_len": recipe.seq_len,
         "samples": recipe.tokens_per_step / recipe.seq_len,
         "microbatch": recipe.microbatch,
+        "schedule": 0 if recipe.schedule == "none" else orders.SCHEDULES.index(recipe.schedule),
         "remat": REMATS.index(recipe.remat),
         "remat_every": recipe.remat_every,
-        "offload": recipe.offload,
+        "offload": 2 * recipe.offload,
         "flash": 1,
         "low_precision": low,
         "width_bytes": compute,
@@ -170,15 +228,28 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "gradient_bytes": 4,
         "state_bytes": states.get(recipe.optimizer, 8),
         "reduce_bytes": 4,
+        "adapters": 0,
+        "remade": 0,
         "own": 1,
     }
 
 
 def made(**columns: Any) -> Cases:
-    return Cases(**{name: column(value) for name, value in columns.items()})
+    """Those that are not given are a plain decoder's."""
+    return Cases(**{name: column(value) for name, value in (PLAIN | columns).items()})
 
 
 def of_jobs(jobs: Sequence[Job]) -> Cases:
-    """One case a job. Raises `BadJob` for one that trains no decoder."""
-    rows = [of_model(job.decoder) | of_layout(job.layout) | of_recipe(job.recipe) for job in jobs]
+    """One case a job. Raises `BadJob` for one whose model is not planned for."""
+    rows = [PLAIN | of_layout(job.layout) | of_recipe(job.recipe) | of_subject(subject(job)) for job in jobs]
     return made(**{name: [row[name] for row in rows] for name in rows[0]})
+
+
+def subject(job: Job) -> Model | Pictures:
+    """What a job trains. Raises `BadJob` likewise."""
+    return pictures.of_job(job) if job.sizes or job.workload in pictures.WORKLOADS else job.decoder
+
+
+def of_subject(model: Model | Pictures) -> dict[str, Any]:
+    """The columns that a model fills; of pictures, in the place of some that layout and recipe fill too."""
+    return of_model(model) if isinstance(model, Model) else pictures.columns(model)

@@ -95,6 +95,20 @@ def exchange(site: Site, tuned: Constants, who: Group, size: Column) -> Column:
     return np.where(who.ranks > 1, np.maximum(near, far) + hops, 0.0)
 
 
+def dispatch(site: Site, tuned: Constants, who: Group, size: Column, experts: Column) -> Column:
+    """Seconds until tokens of `size` bytes in all are with their experts, of which each uses so many: a token goes once
+    to each node that has one, and from there once to each device (DeepSeek-V3, arXiv:2412.19437, section 3.2.2)."""
+    near = (who.ranks - 1) * _met(who.ranks, experts) * size / (_inside(site, who.near) * tuned.dispatch)
+    far = (who.nodes - 1) * _met(who.nodes, experts) * size / (site.between * tuned.dispatch)
+    hops = tuned.inside_s + np.where(who.nodes > 1, tuned.between_s, 0.0)
+    return np.where(who.ranks > 1, np.maximum(near, far) + hops, 0.0)
+
+
+def _met(places: Column, experts: Column) -> Column:
+    """The share of tokens with an expert at one of so many places, where each is as likely."""
+    return 1 - (1 - 1 / np.maximum(places, 1.0)) ** experts
+
+
 def send(site: Site, tuned: Constants, size: Column, step: Column) -> Column:
     """Seconds to the rank that is `step` away."""
     near = step < site.per_node

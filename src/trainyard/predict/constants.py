@@ -9,9 +9,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 SHARES = frozenset(
-    ("matmul", "low_matmul", "grouped", "attention", "bandwidth", "inside", "between", "overlap", "dispatch")
+    (
+        "matmul",
+        "low_matmul",
+        "grouped",
+        "attention",
+        "bandwidth",
+        "inside",
+        "between",
+        "overlap",
+        "dispatch",
+        "host_link",
+        "host_update",
+    )
 )
 """Those that cannot be more than one."""
+AT_LEAST_ONE = frozenset(("imbalance", "adapted"))
 
 
 class Constants(NamedTuple):
@@ -28,12 +41,17 @@ class Constants(NamedTuple):
     """As `matmul`, below 16 bits: with what it costs to round."""
     grouped: float = 0.78
     """What products of many experts reach of `matmul`."""
+    adapted: float = 1.15
+    """How many times as long a frozen layer's products take beside adapters."""
     attention: float = 0.35
     """Share of the peak that fused attention reaches forward, of half its scores."""
     attention_backward: float = 2.9
     """How many times as long it takes backward."""
     scores: float = 4.0
     """Passes over the scores where attention writes them, forward."""
+    scan: float = 5.0
+    """How many times as long the scan of a state space takes as its arithmetic at the peak and its bytes at the
+    memory's claimed bandwidth would: about what published steps of Nemotron 3 Nano leave for it."""
     bandwidth: float = 0.5
     passes: float = 11.0
     """Widths that a layer moves a token forward outside its matrices."""
@@ -61,5 +79,10 @@ class Constants(NamedTuple):
     """Share of the shorter of communication and compute that disappears under the longer, where they may overlap."""
     dispatch: float = 0.9
     """As `inside` and `between`, of an all-to-all of tokens to their experts."""
+    host_link: float = 0.8
+    """Of what is copied between a device and its host. Assumed: 26 of PCIe 4.0's 31.5 GB/s are usual."""
+    host_update: float = 0.4
+    """Of the host's memory, that an update there reaches: what a CPU-Adam of 10 billion weights in about 2.6 s does on
+    two sockets of 128 GB/s (Ren et al. 2021, arXiv:2101.06840, section 6), 28 bytes a weight."""
     imbalance: float = 1.2
     """Tokens of the busiest rank's experts, over the mean."""

@@ -2,140 +2,190 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trainyard import job as jobs
-from trainyard.job import Job
-from trainyard.predict.space import Keeps, Space, Wanted
+from trainyard import job_file as jobs
+from trainyard import words
+from trainyard.errors import BadJob
+from trainyard.job import Job, Model
+from trainyard.predict import orders
+from trainyard.predict.cases import REMATS
+from trainyard.predict.pictures import Pictures
+from trainyard.predict.space import USUAL, Keeps, Offers, Space, Wanted
+from trainyard.predict.theirs import deepspeed, flavors, megatron_write, torchtitan_write
 
 Mask = npt.NDArray[np.bool_]
 
 
 class Framework(NamedTuple):
-    """`software`: whose constants it is predicted with. `keeps`: its weights and state. `allows`: which
-    layouts it takes. `tells`: the file or arguments that launch a job."""
+    """`software`: whose constants it is predicted with. `keeps`: its weights and state. `dtypes`: what it computes in.
+    `allows`: which layouts it takes of those with the pipelines that it `offers`. `tells`: the file or arguments that
+    launch a job; raises `BadJob` where there are none. `refuses`: why it trains no such model, or nothing. `offloads`:
+    of which layouts, among those it `allows`, what it `keeps` may wait in the host's memory."""
 
     means: str
     software: str
     suffix: str
     keeps: Keeps
+    dtypes: tuple[str, ...]
+    offers: Offers
     allows: Callable[[Wanted, Space], Mask]
     tells: Callable[[Job], str]
+    refuses: Callable[[Model | Pictures], str]
+    offloads: Callable[[Wanted, Space], Mask]
+
+
+def _accumulate(wanted: Wanted, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return wanted.samples // (axes["dp_replicate"] * axes["dp_shard"] * axes["microbatch"])
+
+
+def _fills(wanted: Wanted, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
+    """torch's 1F1B asks for a micro-batch a stage."""
+    plain = axes["schedule"] == orders.SCHEDULES.index("1f1b")
+    return ~plain | (axes["pp"] == 1) | (_accumulate(wanted, axes) >= axes["pp"])
 
 
 def _ours(wanted: Wanted, space: Space) -> Mask:
-    """As `train/rules` refuses; the rest of what those say is asked of the fastest alone."""
+    """As `train/rules` refuses; the rest of what those say is asked of the fastest alone. Ranks of cp shard weights as
+    ZeRO-2 does where ZeRO-1 is said."""
     axes = space.columns
     others = axes["tp"] * axes["cp"] * axes["pp"] * axes["ep"]
-    whole = (axes["zero"] != 1) | (others == 1) | (axes["dp_shard"] == 1)
+    whole = (axes["zero"] != 1) | (others == 1)
     experts = (axes["dp_shard"] * axes["cp"]) % axes["ep"] == 0
-    accumulate = wanted.samples // (axes["dp_replicate"] * axes["dp_shard"] * axes["microbatch"])
-    stages = (accumulate >= axes["pp"]) & (wanted.model.layers >= axes["pp"] * axes["interleave"])
-    tensor = (axes["tp"] == 1) if wanted.model.experts or wanted.model.kv_rank else True
-    tied = (axes["pp"] == 1) if wanted.model.tied else True
-    return whole & experts & stages & tensor & tied
+    model = wanted.model
+    tensor = (axes["tp"] == 1) if isinstance(model, Model) and (model.experts or model.kv_rank) else True
+    tied = (axes["pp"] == 1) if isinstance(model, Model) and model.tied else True
+    return whole & experts & _fills(wanted, axes) & tensor & tied
 
 
 def _megatron(wanted: Wanted, space: Space) -> Mask:
-    return (space.columns["zero"] == 1) | (space.columns["dp_shard"] * space.columns["cp"] == 1)
+    """Experts are not spread in float16 (`megatron/training/arguments.py`), and a hybrid's stages are one a rank,
+    of as many layers (`megatron/core/ssm/mamba_block.py`); of pictures only samples are divided
+    (`pretrain_vision_classify.py`)."""
+    axes = space.columns
+    spread = (axes["ep"] == 1) if wanted.dtype == "float16" else True
+    rounds = (axes["interleave"] == 1) | (_accumulate(wanted, axes) % axes["pp"] == 0)
+    staged = (axes["interleave"] == 1) & (wanted.model.layers % axes["pp"] == 0) if _spaces(wanted.model) else True
+    whole = True if isinstance(wanted.model, Model) else axes["tp"] == 1
+    return rounds & ((axes["zero"] == 1) | (axes["dp_shard"] * axes["cp"] == 1)) & spread & staged & whole
 
 
 def _torchtitan(wanted: Wanted, space: Space) -> Mask:
-    return (space.columns["zero"] >= 2) | (space.columns["dp_shard"] == 1)
+    """Replicas alone are refused beside tensor and pipeline parallelism, and nothing but FSDP computes in two bytes
+    there (`parallelize.py`, `distributed/utils.py`); experts take ranks that shard (`parallel_dims.py`)."""
+    axes = space.columns
+    sharded, alone = axes["dp_shard"] * axes["cp"] > 1, axes["tp"] * axes["pp"] == 1
+    whole = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
+    experts = (axes["dp_shard"] * axes["cp"] * axes["tp"]) % axes["ep"] == 0
+    flavor = flavors.of(wanted.model)
+    alike = () if isinstance(wanted.model, Model) else ("tp",)  # of FLUX nothing but weights is divided
+    takes = [axes[axis] == 1 for axis in (flavor.refuses if flavor else alike)]
+    return np.logical_and.reduce([_fills(wanted, axes), axes["zero"] >= 2, sharded | alone | whole, experts, *takes])
+
+
+def _told(layers: int, stages: int) -> bool:
+    """torchtitan is told how many layers a stage has at most."""
+    return -(-(layers + 2) // torchtitan_write.most(layers, stages)) == stages
 
 
 def _deepspeed(wanted: Wanted, space: Space) -> Mask:
+    """Weights are sharded over all ranks or none; a pipeline takes neither tensor parallelism nor more than ZeRO-1; a
+    layer is computed again whole. Of other models than decoders it knows no parts."""
     axes = space.columns
-    return (axes["cp"] == 1) & (axes["ep"] == 1) & ((axes["pp"] == 1) | (axes["zero"] == 1)) & (axes["interleave"] == 1)
+    whole_model = _spaces(wanted.model) or not isinstance(wanted.model, Model)
+    whole = (axes["dp_shard"] == 1) | (axes["dp_replicate"] == 1)
+    staged = (axes["pp"] == 1) | ((axes["tp"] == 1) & ((axes["zero"] == 1) | (axes["dp_shard"] == 1)))
+    others = (axes["cp"] == 1) & (axes["ep"] == 1) & (axes["interleave"] == 1)
+    parts = (axes["tp"] * axes["pp"] == 1) if whole_model else True
+    return whole & staged & others & parts & (axes["remat"] != REMATS.index("op"))
 
 
-def megatron_arguments(job: Job) -> str:
-    """For Megatron Core's pretrain_gpt.py, one a line."""
-    model, layout, recipe = job.decoder, job.layout, job.recipe
-    said: dict[str, object] = {
-        "num-layers": model.layers, "hidden-size": model.width, "ffn-hidden-size": model.ffn,
-        "num-attention-heads": model.heads, "kv-channels": model.head_dim, "vocab-size": model.vocab,
-        "normalization": "RMSNorm" if model.norm == "rms" else "LayerNorm",
-        "position-embedding-type": "rope" if model.position == "rope" else "learned_absolute",
-        "seq-length": recipe.seq_len, "max-position-embeddings": recipe.seq_len,
-        "tensor-model-parallel-size": layout.tp, "pipeline-model-parallel-size": layout.pp,
-        "context-parallel-size": layout.cp, "micro-batch-size": recipe.microbatch, "global-batch-size": job.batch,
-    }  # fmt: skip
-    if model.kv_heads != model.heads and not model.kv_rank:
-        said |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
-    if not model.tied:
-        said["untie-embeddings-and-output-weights"] = None
-    if model.kv_rank:
-        said |= {"multi-latent-attention": None, "kv-lora-rank": model.kv_rank, "qk-head-dim": model.head_dim,
-                 "qk-pos-emb-head-dim": model.rope_dim, "v-head-dim": model.value_dim}  # fmt: skip
-        said |= {"q-lora-rank": model.q_rank} if model.q_rank else {}
-    if model.shared_experts:
-        said["moe-shared-expert-intermediate-size"] = model.shared_experts * model.expert_ffn
-    if model.experts:
-        said |= {"num-experts": model.experts, "moe-router-topk": model.active, "moe-ffn-hidden-size": model.expert_ffn,
-                 "expert-model-parallel-size": layout.ep}  # fmt: skip
-    if layout.interleave > 1:
-        said["num-layers-per-virtual-pipeline-stage"] = model.layers // (layout.pp * layout.interleave)
-    if layout.dp_shard > 1:
-        said["use-distributed-optimizer"] = None
-    if layout.sequence_parallel:
-        said["sequence-parallel"] = None
-    if model.mlp == "swiglu":
-        said["swiglu"] = None
-    if recipe.remat == "full":
-        said |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
-    elif recipe.remat == "op":
-        said["recompute-granularity"] = "selective"
-    said |= {"fp8-format": "hybrid"} if recipe.dtype == "float8" else {}
-    said |= {"fp16": None} if recipe.dtype == "float16" else {"bf16": None}
-    return "\n".join(f"--{name}" + (f" {value}" if value is not None else "") for name, value in said.items()) + "\n"
+def _we_offload(wanted: Wanted, space: Space) -> Mask:
+    """Where FSDP alone divides weights (`train/rules/recipe.py`), over all ranks and for each layer anew."""
+    axes = space.columns
+    return (axes["dp_shard"] == wanted.devices) & (axes["dp_shard"] > 1) & (axes["zero"] == 3) & (axes["ep"] == 1)
 
 
-def torchtitan_toml(job: Job) -> str:
-    """The sections of a torchtitan configuration that a layout decides."""
-    layout, recipe = job.layout, job.recipe
-    remat = {"none": "none", "full": "full", "op": "selective"}[recipe.remat]
-    schedule = "Interleaved1F1B" if layout.interleave > 1 else "1F1B"
-    sections = {
-        "training": {"local_batch_size": recipe.microbatch * (job.accumulate if layout.pp > 1 else 1),
-                     "global_batch_size": job.batch, "seq_len": recipe.seq_len},
-        "parallelism": {"data_parallel_replicate_degree": layout.dp_replicate,
-                        "data_parallel_shard_degree": layout.dp_shard, "tensor_parallel_degree": layout.tp,
-                        "context_parallel_degree": layout.cp, "pipeline_parallel_degree": layout.pp,
-                        "expert_parallel_degree": layout.ep,
-                        "fsdp_reshard_after_forward": "always" if layout.zero == 3 else "never"}
-        | ({"pipeline_parallel_schedule": schedule, "pipeline_parallel_microbatch_size": recipe.microbatch}
-           if layout.pp > 1 else {}),
-        "activation_checkpoint": {"mode": remat},
-    }  # fmt: skip
-    lines = [[f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items()), ""]
-             for name, keys in sections.items()]  # fmt: skip
-    return "\n".join(line for section in lines for line in section)
+def _megatron_offloads(wanted: Wanted, space: Space) -> Mask:
+    """Its precision-aware optimizer, which the distributed one is (`megatron/training/arguments.py`). It is taken where
+    there are other weights beside those that compute, and no loss is scaled."""
+    axes = space.columns
+    divides = (axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1)
+    return divides & (wanted.dtype not in ("float16", "float32"))
 
 
-def deepspeed_json(job: Job) -> str:
-    """DeepSpeed's configuration; tensor and pipeline parallelism stand in what calls it."""
-    layout, recipe = job.layout, job.recipe
-    stage = layout.zero if layout.dp_shard > 1 else 0
-    said = {
-        "train_batch_size": job.batch, "train_micro_batch_size_per_gpu": recipe.microbatch,
-        "gradient_accumulation_steps": job.accumulate, "zero_optimization": {"stage": stage, "overlap_comm": True},
-        "bf16": {"enabled": recipe.dtype != "float16"}, "fp16": {"enabled": recipe.dtype == "float16"},
-        "tensor_parallel": {"autotp_size": layout.tp}, "pipeline": {"stages": layout.pp},
-    }  # fmt: skip
-    return json.dumps(said, indent=2) + "\n"
+def _torchtitan_offloads(wanted: Wanted, space: Space) -> Mask:
+    """Where FSDP gathers weights anew for each micro-batch; its pipelines keep them."""
+    axes = space.columns
+    sharded = (axes["dp_shard"] * axes["cp"] > 1) & (axes["zero"] == 3) & (axes["pp"] == 1)
+    return sharded & isinstance(wanted.model, Model)
+
+
+def _deepspeed_offloads(wanted: Wanted, space: Space) -> Mask:
+    """Where ZeRO divides the state, or there is one rank to do it; no pipeline."""
+    axes = space.columns
+    return (axes["pp"] == 1) & ((axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1))
+
+
+def _spaces(model: Model | Pictures) -> bool:
+    return isinstance(model, Model) and bool(model.pattern)
+
+
+def _we_refuse(model: Model | Pictures) -> str:
+    return "it trains no state-space layers." if _spaces(model) else ""
+
+
+def _megatron_refuses(model: Model | Pictures) -> str:
+    if not isinstance(model, Model):
+        return "" if model.workload == "vision" else f"it has no program that trains models of {model.workload}."
+    return "its state spaces have heads, and no steps of each channel's own (step_rank)." if model.step_rank else ""
+
+
+def _torchtitan_refuses(model: Model | Pictures) -> str:
+    if isinstance(model, Model):
+        return ""
+    return "" if model.joined else "of models of pictures it has FLUX's alone (models/flux)."
+
+
+def _unwritten(who: str, writes: Callable[[Job], str]) -> Callable[[Job], str]:
+    """`writes`, but for models of pictures."""
+
+    def tells(job: Job) -> str:
+        if job.model is None:
+            raise BadJob(
+                f"what launches {job.name} with {who} is not written here: its sizes stand in a program of its own.",
+                "Leave out --out: the layout is what is planned for.",
+            )
+        return writes(job)
+
+    return tells
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
-        "our own runner: trainyard run", "fsdp", ".toml", Keeps(4, 4, 8, own=True), _ours, jobs.write
+        "our own runner (trainyard run)", "fsdp", ".toml", Keeps(4, 4, 8, own=True, ends="never", offload="all"),
+        tuple(words.DTYPES),
+        Offers(orders.SCHEDULES, lambda layers, stages: stages <= layers), _ours, jobs.write, _we_refuse,
+        _we_offload,
     ),
-    "megatron": Framework("Megatron Core", "megatron", ".args", Keeps(2, 4, 12), _megatron, megatron_arguments),
-    "torchtitan": Framework("torchtitan", "fsdp", ".toml", Keeps(4, 4, 8), _torchtitan, torchtitan_toml),
-    "deepspeed": Framework("DeepSpeed", "fsdp", ".json", Keeps(2, 2, 12), _deepspeed, deepspeed_json),
-}
+    "megatron": Framework(
+        "Megatron Core", "megatron", ".args", Keeps(2, 4, 12, offload="state"),
+        ("bfloat16", "float16", "float32", "float8", "float4"), USUAL, _megatron,
+        _unwritten("Megatron Core", megatron_write.write), _megatron_refuses, _megatron_offloads,
+    ),
+    "torchtitan": Framework(
+        "torchtitan", "fsdp", ".toml", Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
+        ("bfloat16", "float32", "float8"),
+        Offers(divides=_told), _torchtitan, _unwritten("torchtitan", torchtitan_write.write), _torchtitan_refuses,
+        _torchtitan_offloads,
+    ),
+    "deepspeed": Framework(
+        "DeepSpeed", "fsdp", ".json", Keeps(2, 2, 12, between=False, ends="never", offload="state"),
+        ("bfloat16", "float16", "float32"), Offers(("1f1b",)), _deepspeed, deepspeed.write, lambda _: "",
+        _deepspeed_offloads,
+    ),
+}  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.predict import collectives, shapes
+from trainyard.predict import collectives, offload, shapes
 from trainyard.predict.cases import Cases, Column
 from trainyard.predict.collectives import Group
 from trainyard.predict.constants import Constants
@@ -29,10 +30,12 @@ def overlapped(tuned: Constants, communication: Column, compute: Column) -> Expo
     return Exposed(communication - hidden, hidden)
 
 
-def layer_weights(cases: Cases) -> tuple[Column, Column]:
-    """Parameters of the mean layer on a rank: those that all its data-parallel ranks have, and those of experts."""
+def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
+    """Parameters of the mean layer on a rank: those that all its data-parallel ranks have, and those of experts.
+    `trained`: only such."""
     dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
     weights = shapes.weights(cases)
+    weights = weights.trained(cases) if trained else weights
     return weights.shared + dense * weights.dense + routed * weights.routed, routed * weights.expert
 
 
@@ -43,40 +46,85 @@ def expert_replicas(cases: Cases, site: Site) -> Group:
     return collectives.group(site, ranks, spread)
 
 
+def owned(cases: Cases, site: Site) -> tuple[Column, Column]:
+    """Trained parameters of which a rank has the optimizer's state: of the mean layer, and of what is beside layers
+    (the mean over stages)."""
+    common, expert = layer_weights(cases, trained=True)
+    shards = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
+    owners = np.where(cases.divided > 0, expert_replicas(cases, site).ranks, 1.0)
+    return common / shards + expert / owners, ends(cases) / cases.pp / shards
+
+
+def _each(cases: Cases) -> np.ndarray:
+    """Whether weights are gathered for every micro-batch: torch's pipelines gather a stage once for all of them, and
+    scatter its gradients once."""
+    return (cases.divided > 0) & (cases.zero >= 2) & (cases.pp == 1)
+
+
 class Sharded(NamedTuple):
-    """Of one layer and micro-batch: weights gathered forward and backward, gradients scattered backward."""
+    """Of one layer and micro-batch: weights gathered forward and backward, gradients scattered backward. `up`,
+    `again_up` and `down`: copies of them from the host before that, and to it afterwards."""
 
     forward: Exposed
     again: Exposed
     scattered: Exposed
+    up: Exposed
+    again_up: Exposed
+    down: Exposed
+
+    @property
+    def ahead(self) -> Column:
+        """Seconds that a forward pass waits."""
+        return self.forward.seconds + self.up.seconds
+
+    @property
+    def back(self) -> Column:
+        return self.again.seconds + self.scattered.seconds + self.again_up.seconds + self.down.seconds
 
 
 def sharded(cases: Cases, site: Site, tuned: Constants, forward: Column, backward: Column) -> Sharded:
     """`forward`, `backward`: seconds a layer takes otherwise, under which this may disappear. ZeRO-2 keeps what it has
     gathered for the backward pass, and ZeRO-1 all of it (Rajbhandari et al. 2020, arXiv:1910.02054, section 5)."""
-    common, expert = layer_weights(cases)
     who, owners = collectives.shards(cases, site), expert_replicas(cases, site)
-    active = (cases.divided > 0) & (cases.zero >= 2)
+    active = _each(cases)
 
-    def exchanged(value_bytes: Column) -> Column:
+    def exchanged(value_bytes: Column, trained: bool) -> Column:
+        common, expert = layer_weights(cases, trained)
         whole = collectives.gather(site, tuned, who, common * value_bytes)
         routed = np.where(cases.experts > 0, collectives.gather(site, tuned, owners, expert * value_bytes), 0.0)
         return np.where(active, whole + routed, 0.0)
 
-    gathered, scattered = exchanged(cases.width_bytes), exchanged(cases.reduce_bytes)
+    gathered, scattered = exchanged(cases.width_bytes, False), exchanged(cases.reduce_bytes, True)
     twice = np.where(cases.zero >= 3, gathered, 0.0)
-    back = overlapped(tuned, twice + scattered, backward)
-    share = np.divide(twice, twice + scattered, out=np.zeros_like(back.seconds), where=twice + scattered > 0)
-    return Sharded(overlapped(tuned, gathered, forward), back.times(share), back.times(1 - share))
+    if not (cases.offload > 1).any():
+        first, (again, sent) = overlapped(tuned, gathered, forward), together(tuned, (twice, scattered), backward)
+        return Sharded(first, again, sent, _NOTHING, _NOTHING, _NOTHING)
+    (own, _), away = owned(cases, site), active & (cases.offload > 1)
+    up = np.where(away, offload.copied(site, tuned, own * cases.weight_bytes), 0.0)
+    down = np.where(away, offload.copied(site, tuned, own * cases.gradient_bytes), 0.0)
+    first, above = together(tuned, (gathered, up), forward)
+    parts = twice, scattered, np.where(cases.zero >= 3, up, 0.0), down
+    again, sent, again_up, below = together(tuned, parts, backward)
+    return Sharded(first, again, sent, above, again_up, below)
+
+
+_NOTHING = Exposed(np.zeros(1), np.zeros(1))
+
+
+def together(tuned: Constants, parts: Sequence[Column], compute: Column) -> list[Exposed]:
+    """Of several that come one after the other, under the same compute: each has its share."""
+    whole = sum(parts, np.zeros(1))
+    both = overlapped(tuned, whole, compute)
+    return [both.times(np.divide(part, whole, out=np.zeros_like(both.seconds), where=whole > 0)) for part in parts]
 
 
 def once(cases: Cases, site: Site, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
-    """After the last micro-batch: gradients summed over the ranks that hold the same weights; and, where ranks divide
-    the optimizer's state alone (ZeRO-1), gradients scattered and new weights gathered. `backward`: seconds of the last
-    micro-batch's on a stage, under which both may disappear."""
+    """Once a step: gradients summed over the ranks that hold the same weights; and, where ranks divide the optimizer's
+    state alone (ZeRO-1), or are of a pipeline, gradients scattered and new weights gathered. `backward`: seconds of the
+    last micro-batch's on a stage, under which both may disappear."""
     here = cases.layers / cases.pp
-    common, expert = (here * weights for weights in layer_weights(cases))
-    common = common + shapes.weights(cases).table * tables(cases) / cases.pp
+    common, expert = (here * weights for weights in layer_weights(cases, trained=True))
+    common = common + ends(cases) / cases.pp
     divides = cases.divided > 0
     part = np.where(divides, cases.dp_shard * cases.cp, 1.0)
     same = collectives.replicas(cases, site)
@@ -88,8 +136,14 @@ def once(cases: Cases, site: Site, tuned: Constants, backward: Column) -> tuple[
     first = collectives.gather(site, tuned, who, common * both) + np.where(
         cases.experts > 0, collectives.gather(site, tuned, owners, expert * both), 0.0
     )
-    divided = np.where(divides & (cases.zero < 2), first, 0.0)
+    divided = np.where(divides & ~_each(cases), first, 0.0)
     return overlapped(tuned, summed, backward), overlapped(tuned, divided, np.maximum(backward - summed, 0.0))
+
+
+def ends(cases: Cases) -> Column:
+    """Trained parameters before the layers and after them, on a rank of tp, of all stages."""
+    table = shapes.weights(cases).trained(cases).table
+    return table * np.where(cases.lead > 0, 1.0, tables(cases)) + cases.lead + cases.tail
 
 
 def tables(cases: Cases) -> Column:

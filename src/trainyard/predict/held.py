@@ -9,9 +9,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from trainyard.predict import shapes
+from trainyard.predict import held_pictures, orders, shapes, ways
 from trainyard.predict.cases import Cases, Column
+from trainyard.predict.held_pictures import Pictured
+from trainyard.predict.parts import Memory, fullest
+from trainyard.predict.shapes import Weights
 
 _FLOAT32 = 4.0
 _ON_THE_WAY = 3.0
@@ -19,21 +23,6 @@ _ON_THE_WAY = 3.0
 
 _AT_ONCE = 3.0
 """Of a rank's stages as many are gathered at a time (torch.distributed.pipelining's `max_active_stages`)."""
-
-
-class Moment(NamedTuple):
-    """Bytes by part, as in `memory.Memory`. `gathered`: whole weights, and gradients that are leaving."""
-
-    parameters: Column
-    gradients: Column
-    optimizer: Column
-    activations: Column
-    logits: Column
-    gathered: Column
-
-    @property
-    def total(self) -> Column:
-        return sum(self, np.zeros(1))
 
 
 class Kept(NamedTuple):
@@ -45,24 +34,16 @@ class Kept(NamedTuple):
     attention: Column
 
 
-def peak(cases: Cases, first: bool) -> Moment:
+def peak(cases: Cases, first: bool) -> Memory:
     """The fullest moment of the first stage or of the last."""
     count = len(cases)
     gathers, piped = (np.broadcast_to(one, count) for one in (sharded(cases) > 0, cases.pp > 1))
-    found = Moment(*np.zeros((len(Moment._fields), count)))
+    found = Memory(*np.zeros((len(Memory._fields), count)))
     for some, moments in ((piped, _piped), (gathers & ~piped, _gathered), (~gathers & ~piped, _whole)):
         if some.any():
-            for part, values in zip(found, _fullest(moments(_stage(cases.take(some), first))), strict=True):
+            for part, values in zip(found, fullest(moments(_stage(cases.take(some), first))), strict=True):
                 part[some] = values
     return found
-
-
-def _fullest(moments: list[Moment]) -> Moment:
-    most = moments[0]
-    for other in moments[1:]:
-        more = other.total > most.total
-        most = Moment(*(np.where(more, its, mine) for its, mine in zip(other, most, strict=True)))
-    return most
 
 
 def sharded(cases: Cases) -> Column:
@@ -110,9 +91,10 @@ class Stage(NamedTuple):
     `head`, where they have weights here; `whole`: all of them. `largest`: of one matrix. `parameters`: bytes of their
     float32 selves as they lie, as many as of their gradients; `state`: of the optimizer's.
 
-    `layers`: how many; `way`: micro-batches kept at once, in whole stages. `ends`: bytes of the rotary table, and of
-    what is kept around the head. `making`: that a layer's backward pass takes beside what was kept. `logits`: their
-    number.
+    `given`: bytes of a step's samples. `layers`: how many; `way`: micro-batches kept at once, in whole stages, `late`:
+    those of them of which the gradients of a layer's products, `products` bytes, wait for the weights' to be made, and
+    `ahead`: those whose loss is there beside the one at work. `ends`: bytes of the rotary table, and of what is kept
+    around the head. `making`: that a layer's backward pass takes beside what was kept. `logits`: their number.
     """
 
     cases: Cases
@@ -127,10 +109,14 @@ class Stage(NamedTuple):
     parameters: Column
     state: Column
     way: Column
+    late: Column
+    products: Column
+    ahead: Column
     ends: Column
     making: Column
     largest: Column
     logits: Column
+    given: Column
 
     @property
     def tables(self) -> Column:
@@ -138,9 +124,9 @@ class Stage(NamedTuple):
 
     def moment(
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
-    ) -> Moment:
-        parts = (self.parameters, gradients, self.state, activations, logits, gathered)
-        return Moment(*(np.broadcast_to(part, len(self.cases)) for part in parts))
+    ) -> Memory:
+        parts = (self.parameters, gradients, self.state, activations + self.given, logits, gathered)
+        return Memory(*(np.broadcast_to(part, len(self.cases)) for part in parts))
 
     @property
     def loss(self) -> Column:
@@ -149,13 +135,13 @@ class Stage(NamedTuple):
         return np.where(split, 4, 3) * _FLOAT32 * self.logits
 
     @property
-    def update(self) -> Moment:
+    def update(self) -> Memory:
         return self.moment(self.parameters, np.zeros(1))
 
 
 def _stage(cases: Cases, first: bool) -> Stage:
-    alone = cases.pp == 1
-    has_head = alone if first else np.ones(len(cases), bool)
+    alone, v = cases.pp == 1, orders.among(cases.schedule, orders.V_SHAPED)
+    has_head = alone | v if first else ~v | alone
     has_embedding = np.ones(len(cases), bool) if first else alone
     here = np.ceil(cases.layers / cases.pp) if first else np.maximum(np.floor(cases.layers / cases.pp), 1.0)
     dense, routed = shapes.kinds_of(cases, here, first)
@@ -173,20 +159,79 @@ def _stage(cases: Cases, first: bool) -> Stage:
     inner = (dense * cases.ffn / cases.tp + routed * sent * cases.expert_ffn) / here
     turned = np.where(cases.kv_rank > 0, cases.rope_dim, cases.head_dim)
     rotary = np.where(cases.learned > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * turned)
-    way = _on_their_way(cases, first)
-    layer = kept(cases, dense, routed)
-    fullest = kept(cases, np.where(routed > 0, 0.0, dense), routed)
-    return Stage(
-        cases=cases, layer=layer._replace(again=fullest.again, attention=fullest.attention), layers=here,
+    channels = cases.queries + 2 * cases.kv_heads * cases.head_dim + cases.values
+    way = ways.kept(cases, first)
+    layer, there = kept(cases, dense, routed), _on_device(cases)
+    heaviest = kept(cases, np.where(routed > 0, 0.0, dense), routed)
+    made = Stage(
+        cases=cases, layer=layer._replace(again=heaviest.again, attention=heaviest.attention), layers=here,
         matrices=one.shared + np.where(routed > 0, one.routed + one.expert, one.dense) - norms,
         mean=(layers + expert) / here - norms, spread=np.where(cases.ep > 1, one.expert, 0.0),
-        embedding=embedding, head=head, whole=common + expert, parameters=_FLOAT32 * mine,
-        state=cases.state_bytes * mine / divided, way=way,
+        embedding=embedding, head=head, whole=common + expert, parameters=there * _FLOAT32 * mine,
+        state=there * cases.state_bytes * mine / divided, way=way, late=ways.late(cases, first),
+        products=cases.width_bytes * tokens * (4 * cases.width + 2 * channels / cases.tp + (1 + cases.gated) * inner),
+        ahead=np.where(has_head & orders.among(cases.schedule, ("gpipe", "looped_bfs")), cases.accumulate - 1, 0.0),
         ends=way * rotary + np.where(has_head, 2 * cases.width_bytes * cases.between * cases.width, 0.0),
         making=cases.width_bytes * tokens * (_ON_THE_WAY * inner + np.where(cases.tp > 1, 2 * cases.width, 0.0)),
         largest=np.where(routed > 0, cases.experts / cases.ep * cases.expert_ffn, cases.ffn / cases.tp) * cases.width,
         logits=np.where(has_head, tokens * cases.vocab / np.where(cases.loss_parallel > 0, cases.tp, 1.0), 0.0),
+        given=np.zeros(1),
     )  # fmt: skip
+    return _of_pictures(made, one) if (cases.lead > 0).any() else made
+
+
+def _on_device(cases: Cases) -> Column:
+    """1 where weights, gradients and state are not on the host."""
+    return np.where(cases.offload > 1, 0.0, 1.0)
+
+
+def _of_pictures(made: Stage, one: Weights) -> Stage:
+    """The same where a model of pictures is trained: it has one stage."""
+    cases, value, there = made.cases, made.cases.width_bytes, _on_device(made.cases)
+    of = held_pictures.mean(cases)
+    some = np.where(cases.remat == 2, of.inputs, np.where(cases.remat == 1, of.products, of.whole))
+    kept = (some + (cases.remat_every - 1) * of.whole) / cases.remat_every
+    rows, weights = shapes.head_rows(cases), made.layers * (one.shared + one.dense)
+    whole = weights + cases.lead + cases.tail + one.table
+    mine = whole / np.where(sharded(cases) > 0, cases.dp_shard, 1.0)
+    divided = np.where((sharded(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
+    copied = np.where((value < _FLOAT32) | (cases.modulated > 0), value * cases.microbatch * cases.entry, 0.0)
+    through = np.where(cases.tp > 1, 4.0, 1.0)  # sums on their way, and the patches, while the forward pass lasts
+    found = made._replace(
+        layer=made.layer._replace(kept=kept), embedding=cases.lead, head=one.table + cases.tail, whole=whole,
+        parameters=there * _FLOAT32 * mine,
+        state=there * cases.state_bytes * mine / divided, mean=weights / made.layers,
+        ends=value * ((1 + through) * cases.tokens * cases.width + rows * cases.width), logits=rows * cases.vocab,
+        given=_FLOAT32 * cases.samples / cases.dp * cases.given + copied,
+    )  # fmt: skip
+    return _where(cases.lead > 0, _in_layer(found, held_pictures.last(cases)), made)
+
+
+def _in_layer(stage: Stage, of: Pictured) -> Stage:
+    """While this layer's backward pass lasts."""
+    again = np.where(stage.cases.remat > 0, of.again, 0.0)
+    layer = stage.layer._replace(again=again, attention=of.attention)
+    return stage._replace(layer=layer, matrices=of.matrices, making=of.work + _last_matrix(stage))
+
+
+def _where(chosen: npt.NDArray[np.bool_], its: Stage, other: Stage) -> Stage:
+    """Column by column, `its` where it is chosen."""
+    layer = Kept(*(np.where(chosen, one, two) for one, two in zip(its.layer, other.layer, strict=True)))
+    rest = (np.where(chosen, one, two) for one, two in zip(its[2:], other[2:], strict=True))
+    return Stage(its.cases, layer, *rest)
+
+
+def _at_bottom(stage: Stage) -> Stage:
+    """The stage with the first layer's sizes in the place of the last one's, where those differ."""
+    pictures = stage.cases.lead > 0
+    return _where(pictures, _in_layer(stage, held_pictures.first(stage.cases)), stage) if pictures.any() else stage
+
+
+def _last_matrix(stage: Stage) -> Column:
+    """Bytes of the gradient of the matrix that a layer ends with, less its cast."""
+    cases = stage.cases
+    alone = np.where(cases.width_bytes < _FLOAT32, _FLOAT32 - cases.width_bytes, _FLOAT32)
+    return stage.largest * np.where(sharded(cases) > 0, cases.width_bytes, alone)
 
 
 def _casts(stage: Stage) -> tuple[Column, Column]:
@@ -197,7 +242,7 @@ def _casts(stage: Stage) -> tuple[Column, Column]:
     return np.where(casts, stage.mean * cases.width_bytes, 0.0), np.where(casts, head * cases.width_bytes, 0.0)
 
 
-def _whole(stage: Stage) -> list[Moment]:
+def _whole(stage: Stage) -> list[Memory]:
     """Where each rank has its weights in float32: a cast of them lives until the backward pass has used it."""
     cases, value = stage.cases, stage.cases.width_bytes
     stays = (cases.accumulate > 1) | (cases.ranks > cases.tp)  # gradients in buckets are always there
@@ -212,7 +257,18 @@ def _whole(stage: Stage) -> list[Moment]:
         stage.moment(before + head, layers + _work(stage), 0.0, stage.layers * later + cast - later),
         stage.moment(stage.parameters, np.zeros(1), 0.0, np.where(stays, _FLOAT32 * stage.embedding, 0.0)),
         stage.update,
+        *_only_of_pictures(stage, stage.moment(
+            np.where(stays, stage.parameters, stage.parameters - _FLOAT32 * (stage.mean + stage.embedding)),
+            stage.layer.kept + _work(_at_bottom(stage)), 0.0, cast,
+        )),
     ]  # fmt: skip
+
+
+def _only_of_pictures(stage: Stage, moment: Memory) -> list[Memory]:
+    """A moment that is the fullest of no decoder, whose logits are more."""
+    pictures = stage.cases.lead > 0
+    both = zip(moment, stage.update, strict=True)
+    return [Memory(*(np.where(pictures, its, other) for its, other in both))] if pictures.any() else []
 
 
 def _work(stage: Stage) -> Column:
@@ -222,49 +278,55 @@ def _work(stage: Stage) -> Column:
     cast = np.where(value < _FLOAT32, value, 0.0)
     split = np.where(stage.cases.tp > 1, 4 * value * stage.cases.tokens * stage.cases.width, 0.0)
     near_end = stage.matrices * value + split + np.where(layer.again > 0, layer.attention, -layer.kept)
-    one = np.where(gathers, 0.0, stage.largest * (cast + _FLOAT32))
+    one = np.where(gathers | (stage.cases.lead > 0), 0.0, stage.largest * (cast + _FLOAT32))
     return np.maximum(layer.again + np.maximum(stage.making, one), np.where(gathers, near_end, 0.0))
 
 
-def _gathered(stage: Stage) -> list[Moment]:
+def _gathered(stage: Stage) -> list[Memory]:
     """Under FSDP: a layer's weights are gathered in the compute dtype, the next one's ahead of it, and its gradients
     leave in float32 while the next layer is at work; the tables stay gathered for all of the backward pass, and their
     gradients until its end."""
-    cases, value = stage.cases, stage.cases.width_bytes
+    cases, value, low = stage.cases, stage.cases.width_bytes, _at_bottom(stage)
     stays = cases.accumulate > 1
     before = np.where(stays, stage.parameters, 0.0)
     all_stay = cases.zero < 3
-    tables, layer = stage.tables * value, stage.matrices * value
+    tables = stage.tables * value
     left = np.where(all_stay, stage.layers * stage.mean * value, 0.0)
     layers = stage.layers * stage.layer.kept
-    streamed = np.where(all_stay, 0.0, 2 * layer)
     part = stage.mean / stage.whole * stage.parameters
-    # Where experts are spread they leave by themselves, and in another order than they lie: once more as large.
-    leaving = part + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, stage.matrices)
     done = np.where(stays, stage.parameters, stage.layers * part)
     float_tables = _FLOAT32 * stage.tables
     shares = stage.tables / stage.whole * stage.parameters
 
-    def at_layer(below: Column, streamed: Column) -> Moment:
-        """Backward in a layer that has so many below it."""
-        done = np.where(stays, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * part)
-        activations = (below + 1) * stage.layer.kept + _work(stage)
+    def streamed(at: Stage, layers: float) -> Column:
+        """Bytes of so many layers that are gathered."""
+        return np.where(all_stay, 0.0, layers * at.matrices * value)
+
+    def at_layer(at: Stage, below: Column, whole: Column) -> Memory:
+        """Backward in a layer that has so many below it. `whole`: bytes of layers that are gathered then."""
+        above = np.where(stays, stage.parameters, np.maximum(stage.layers - 2 - below, 0.0) * part)
+        activations = (below + 1) * stage.layer.kept + _work(at)
         still = left * (below + 1) / stage.layers
-        return stage.moment(done, activations, 0.0, still + tables + stage.head * value + streamed + leaving)
+        # Where experts are spread they leave by themselves, and in another order than they lie: once more as large.
+        leaving = part + _FLOAT32 * np.where(cases.ep > 1, 2 * stage.spread, at.matrices)
+        return stage.moment(above, activations, 0.0, still + tables + stage.head * value + whole + leaving)
 
     return [
         stage.moment(before, layers + stage.ends, stage.loss, left + np.where(all_stay, tables, 0.0)),
         stage.moment(before, layers + stage.ends, value * stage.logits, left + np.where(all_stay, tables, 2 * tables)),
-        at_layer(np.maximum(stage.layers - 2, 0.0), streamed),
-        at_layer(np.minimum(stage.layers - 1, 1.0), streamed),
-        at_layer(np.zeros(1), streamed / 2),
-        stage.moment(done, np.zeros(1), 0.0, 2 * tables + _FLOAT32 * stage.matrices),
+        at_layer(stage, np.maximum(stage.layers - 2, 0.0), streamed(stage, 2)),
+        at_layer(low, np.clip(stage.layers - 2, 0.0, 1.0), streamed(low, 2)),
+        at_layer(low, np.zeros(1), streamed(low, 1)),
+        stage.moment(done, np.zeros(1), 0.0, 2 * tables + _FLOAT32 * low.matrices),
         stage.moment(done, np.zeros(1), 0.0, np.maximum(tables + float_tables, float_tables + shares)),
         stage.update,
+        *_only_of_pictures(stage, stage.moment(
+            before, layers + _work(stage), 0.0, left + tables + stage.head * value + streamed(stage, 2)
+        )),
     ]  # fmt: skip
 
 
-def _piped(stage: Stage) -> list[Moment]:
+def _piped(stage: Stage) -> list[Memory]:
     """In a pipeline: what is handed on has room for every micro-batch from the beginning; under FSDP a stage is
     gathered once, and its gradients are whole and in float32 until the last micro-batch."""
     cases, value, rounds = stage.cases, stage.cases.width_bytes, stage.cases.interleave
@@ -279,27 +341,24 @@ def _piped(stage: Stage) -> list[Moment]:
     handed = cases.accumulate * value * cases.between * cases.width * (2 * rounds - 1)
     always = stage.ends + handed
     steady, begun = cases.accumulate > stage.way, np.where(cases.accumulate > 1, gradients, 0.0)
+    looped = orders.among(cases.schedule, ("looped_bfs",))  # one stage after the other, of all micro-batches
+    begun = np.where(looped, begun / rounds, begun)
     others = np.maximum(stage.way - 1 / rounds, 0.0)
     more = np.where(steady, stage.way, others)
-    work = _work(stage)
+    one_late = stage.layers * stage.products + np.where(stage.logits > 0, cast_head, 0.0)
+    work = _work(stage) + stage.late * one_late
+    losses = stage.ahead * (stage.logits * (value + _FLOAT32) + cast_head + value * cases.between * cases.width)
     made = own + cast - later + stage.head * value
     embedding = stage.embedding * np.where(gathers, value, _FLOAT32)
+    left = np.where(looped, others / rounds, others)
+    at_loss = stage.way * one + always + np.maximum(stage.late - 1 / rounds, 0.0) * one_late
     return [
         stage.moment(
-            np.where(stage.logits > 0, begun, 0.0), stage.way * one + always, stage.loss + value * stage.logits,
-            own + casts + cast_head
+            np.where((stage.logits > 0) & (stage.ahead == 0), begun, 0.0), at_loss,
+            losses + stage.loss + value * stage.logits, own + casts + cast_head
         ),
         stage.moment(np.where(steady, gradients, 0.0), stage.way * one + work + always, 0.0, made + casts),
         stage.moment(begun, more * one + work + always, 0.0, made + more * stage.layers * later),
-        stage.moment(gradients, others * one + always, 0.0, own + others * stage.layers * later + embedding),
+        stage.moment(gradients, left * one + always, 0.0, own + left * stage.layers * later + embedding),
         stage.update,
     ]  # fmt: skip
-
-
-def _on_their_way(cases: Cases, first: bool) -> Column:
-    """Micro-batches that are kept at once, in whole stages: under 1F1B as many as there are stages from here on."""
-    depth = cases.pp - 1 if first else np.zeros(1)
-    chunks = np.where(
-        cases.interleave > 1, (2 * depth + (cases.interleave - 1) * cases.pp + 1) / cases.interleave, depth + 1
-    )
-    return np.where(cases.pp > 1, np.minimum(chunks, cases.accumulate), 1.0)

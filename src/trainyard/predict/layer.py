@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.predict import collectives, shapes
+from trainyard.predict import collectives, shapes, states
 from trainyard.predict.cases import Cases, Column
 from trainyard.predict.constants import Constants
 from trainyard.predict.shapes import Product
@@ -16,6 +16,9 @@ _KERNELS = {"forward": 8.0, "backward": 12.0}
 """Kernels of a layer beside its products and attention."""
 _FUSED_SOFTMAX = 4.0
 """Scores' matrices that one block of Megatron's fused softmax takes: more of them must be a multiple."""
+_TOLD = 6.0
+"""Widths more that a layer moves a token where each sample has scales, shifts and gates of its own: two norms are
+scaled and shifted (two each), two gates are read beside what they gate."""
 _TIMES = 3.0
 """Widths of every routed token moved to its expert and back."""
 
@@ -29,6 +32,7 @@ class Phase(NamedTuple):
     attention: Column
     elementwise: Column
     route: Column
+    scan: Column
     parallel: Column
     context: Column
     dispatch: Column
@@ -37,7 +41,7 @@ class Phase(NamedTuple):
 
     @property
     def compute(self) -> Column:
-        return self.matmul + self.attention + self.elementwise + self.route
+        return self.matmul + self.attention + self.elementwise + self.route + self.scan
 
     @property
     def device(self) -> Column:
@@ -73,20 +77,22 @@ def product(site: Site, tuned: Constants, one: Product, low: Column | None = Non
 
 
 def products(
-    site: Site, tuned: Constants, many: list[Product], low: Column, share: float = 1.0
+    site: Site, tuned: Constants, many: list[Product], low: Column, trained: Column, share: float = 1.0
 ) -> tuple[Column, Column]:
     """Seconds forward, and backward."""
-    forward = sum((product(site, tuned, one, low, share) for one in many), np.zeros(1))
-    backward = sum((product(site, tuned, part, low, share) for one in many for part in one.backward()), np.zeros(1))
+    back = [part for one in many for part in one.backward(trained)]
+    forward, backward = (
+        sum((product(site, tuned, one, low, share) for one in way), np.zeros(1)) for way in (many, back)
+    )
     return forward, backward
 
 
 def attention(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
-    """Seconds of attention itself, forward and backward, with half of the scores masked."""
+    """Seconds of attention itself, forward and backward, with half of the scores masked unless it sees all."""
     heads = cases.heads / cases.tp
     pairs = cases.microbatch * cases.seq_len * cases.seq_len / cases.cp
     flops = 2 * pairs * (cases.queries + cases.values) / cases.tp
-    fused = flops / 2 / (site.peak * tuned.attention) + tuned.kernel_s
+    fused = flops * np.where(cases.whole > 0, 1.0, 0.5) / (site.peak * tuned.attention) + tuned.kernel_s
     written = pairs * heads * cases.width_bytes * tuned.scores / (site.bandwidth * tuned.bandwidth)
     plain = written + flops / (site.peak * tuned.matmul) + 4 * tuned.kernel_s
     forward = np.where(cases.flash > 0, fused, plain)
@@ -98,18 +104,20 @@ def _elementwise(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Co
     routed = np.where(cases.experts > 0, cases.active * cases.expert_ffn + cases.shared_experts * cases.expert_ffn, 0.0)
     dense, kinds = shapes.layer_kinds(cases)
     ffn = (dense * cases.ffn + kinds * routed) / cases.layers
-    values = tuned.passes * cases.between * cases.width + inner * ffn
+    share = shapes.parts(cases) / 2
+    passes = share * tuned.passes + np.where(cases.modulated > 0, _TOLD, 0.0)
+    values = passes * cases.between * cases.width + inner * ffn
     moved = values * cases.width_bytes / (site.bandwidth * tuned.bandwidth)
     return (
-        moved + _KERNELS["forward"] * tuned.kernel_s,
-        moved * tuned.passes_backward + _KERNELS["backward"] * tuned.kernel_s,
+        moved + share * _KERNELS["forward"] * tuned.kernel_s,
+        moved * tuned.passes_backward + share * _KERNELS["backward"] * tuned.kernel_s,
     )
 
 
 def _tensor(cases: Cases, site: Site, tuned: Constants) -> Column:
-    """Two sums over the ranks of tp in each direction, whole or in halves (sequence parallelism)."""
+    """A sum over the ranks of tp for each part of a layer and direction, whole or in halves (sequence parallelism)."""
     size = cases.tokens * cases.width * cases.width_bytes
-    return 2 * collectives.reduce(site, tuned, collectives.tensor(cases, site), size)
+    return shapes.parts(cases) * collectives.reduce(site, tuned, collectives.tensor(cases, site), size)
 
 
 def _context(cases: Cases, site: Site, tuned: Constants) -> Column:
@@ -120,33 +128,50 @@ def _context(cases: Cases, site: Site, tuned: Constants) -> Column:
 
 
 def _dispatch(cases: Cases, site: Site, tuned: Constants) -> Column:
-    """Tokens to their experts, and what came of them back."""
-    size = shapes.routed_tokens(cases) * cases.width * cases.width_bytes
-    return 2 * collectives.exchange(site, tuned, collectives.experts(cases, site), size)
+    """Tokens to their experts, and what came of them back; our own runner sends one copy an expert."""
+    who, each = collectives.experts(cases, site), shapes.expert_width(cases) * cases.width_bytes
+    sent = shapes.routed_tokens(cases) * each
+    once = collectives.dispatch(site, tuned, who, sent / np.maximum(cases.active, 1.0), cases.active)
+    return 2 * np.where(cases.own > 0, collectives.exchange(site, tuned, who, sent), once)
 
 
 def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
-    """The mean layer of a model, forward and backward: those with experts and those without by their numbers."""
+    """The mean layer of a model, forward and backward: kinds of layers by their numbers."""
     dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
-    around = products(site, tuned, shapes.attention_products(cases), cases.low_precision)
-    mlp = products(site, tuned, shapes.dense_products(cases), cases.low_precision)
-    scores, exposed = attention(cases, site, tuned), _context(cases, site, tuned)
+    attended, spaced = shapes.mixers(cases)
+    low, trained = cases.low_precision, shapes.all_trained(cases)
+    around = products(site, tuned, shapes.attention_products(cases), low, trained)
+    if (cases.adapters > 0).any():
+        beside = products(site, tuned, shapes.adapter_products(cases), np.zeros(1), np.ones(1))
+        around = around[0] + beside[0], around[1] + beside[1]
+    mlp = products(site, tuned, shapes.dense_products(cases), low, trained)
+    slower = np.where(trained > 0, 1.0, tuned.adapted)
+    scores, exposed = attention(cases, site, tuned), attended * _context(cases, site, tuned)
     between, parallel = _elementwise(cases, site, tuned), _tensor(cases, site, tuned)
-    matmul = [around[way] + dense * mlp[way] for way in (0, 1)]
-    route = dispatch = np.zeros(1)
+    matmul = [slower * (attended * around[way] + dense * mlp[way]) for way in (0, 1)]
+    if (cases.modulated > 0).any():
+        told = products(site, tuned, [shapes.modulation_product(cases)], low, trained)
+        matmul = [matmul[way] + told[way] for way in (0, 1)]
+    scan, route = (np.zeros(1), np.zeros(1)), np.zeros(1)
+    dispatch = route
+    if (spaced > 0).any():
+        inside = products(site, tuned, shapes.space_products(cases), low, trained)
+        matmul = [matmul[way] + slower * spaced * inside[way] for way in (0, 1)]
+        scan = states.scan(cases, site, tuned)
+        exposed = exposed + spaced * states.exchanged(cases, site, tuned)
     if (cases.experts > 0).any():
         grouped, shared = shapes.expert_products(cases)
-        experts = products(site, tuned, grouped, cases.low_precision, tuned.grouped / tuned.imbalance)
-        beside = products(site, tuned, shared, cases.low_precision)
-        matmul = [matmul[way] + routed * (experts[way] + beside[way]) for way in (0, 1)]
-        sent = shapes.routed_tokens(cases) * cases.width * cases.width_bytes
+        experts = products(site, tuned, grouped, low, trained, tuned.grouped / tuned.imbalance)
+        every = products(site, tuned, shared, low, trained)
+        matmul = [matmul[way] + slower * routed * (experts[way] + every[way]) for way in (0, 1)]
+        sent = shapes.routed_tokens(cases) * shapes.expert_width(cases) * cases.width_bytes
         route = routed * (2 * _TIMES * sent / (site.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s)
         dispatch = routed * _dispatch(cases, site, tuned)
-    host = _host(cases, site, tuned) + routed * tuned.host_forward_s
+    host, share = _host(cases, site, tuned) + routed * tuned.host_forward_s, shapes.parts(cases) / 2
     both = [
         Phase(
-            matmul[way], scores[way], between[way], route, parallel, exposed, dispatch,
-            host=(1 - site.host) * (host + own), launch=site.host * (host + own),
+            matmul[way], attended * scores[way], between[way], route, spaced * scan[way], parallel, exposed, dispatch,
+            host=(1 - site.host) * (host + share * own), launch=site.host * (host + share * own),
         )
         for way, own in ((0, tuned.host_forward_s), (1, tuned.host_backward_s))
     ]  # fmt: skip
@@ -156,7 +181,7 @@ def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
 def _host(cases: Cases, site: Site, tuned: Constants) -> Column:
     """Seconds more that the host takes for a layer's collectives, in each direction; on cores that launch their own
     work it is what wraps them that counts: distributed tensors and the hooks that gather weights."""
-    split, spread = np.where(cases.tp > 1, 2.0, 0.0), np.where(cases.ep > 1, 2.0, 0.0)
+    split, spread = np.where(cases.tp > 1, shapes.parts(cases), 0.0), np.where(cases.ep > 1, 2.0, 0.0)
     gathers = np.where((cases.divided > 0) & (cases.zero >= 2), 0.5, 0.0)
     others = np.where(site.host > 0, gathers, np.where(cases.cp > 1, 1.0, 0.0))
     odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.microbatch, _FUSED_SOFTMAX) != 0)
@@ -165,12 +190,12 @@ def _host(cases: Cases, site: Site, tuned: Constants) -> Column:
 
 def recomputed(cases: Cases, forward: Phase) -> Phase:
     """What of the forward pass is done again: all of it, or the part that is cheap to do and large to keep: all but
-    products and attention, or where attention writes its scores, attention alone (Korthikanti et al. 2022, section 5).
-    """
+    attention and most products, or where attention writes its scores, attention alone (Korthikanti et al. 2022,
+    section 5)."""
     none, flash = np.zeros(1), cases.flash > 0
     some = Phase(
-        matmul=none, attention=np.where(flash, 0.0, forward.attention),
-        elementwise=np.where(flash, forward.elementwise, 0.0), route=np.where(flash, forward.route, 0.0),
+        matmul=np.where(flash, forward.matmul * cases.remade, 0.0), attention=np.where(flash, 0.0, forward.attention),
+        elementwise=np.where(flash, forward.elementwise, 0.0), route=np.where(flash, forward.route, 0.0), scan=none,
         parallel=none, context=none, dispatch=none, host=forward.host / 2,
         launch=forward.launch / 2,
     )  # fmt: skip
@@ -180,9 +205,13 @@ def recomputed(cases: Cases, forward: Phase) -> Phase:
 
 
 def head(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column, Column]:
-    """Seconds of a micro-batch's head: its product forward, backward, and the loss with its gradient."""
-    one = shapes.head_product(cases)
-    logits = cases.tokens * cases.vocab / cases.tp
+    """Seconds of a micro-batch's head, and of what makes its data as wide as the model: the product forward, backward,
+    and the loss with its gradient."""
+    one, entry = shapes.head_product(cases), shapes.entry_product(cases)
+    logits = one.rows * one.columns
     loss = logits * tuned.logits / (site.bandwidth * tuned.bandwidth) + 8 * tuned.kernel_s
-    back = sum((product(site, tuned, part) for part in one.backward()), np.zeros(1))
-    return product(site, tuned, one), back, loss
+    back = sum((product(site, tuned, part) for part in one.backward(shapes.all_trained(cases))), np.zeros(1))
+    ahead = product(site, tuned, one)
+    if (cases.entry > 0).any():
+        ahead, back = ahead + product(site, tuned, entry), back + product(site, tuned, entry.backward()[1])
+    return ahead, back, loss

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import msgspec
 
+from trainyard import toml
 from trainyard.machine import Machine
 
 
@@ -19,9 +19,9 @@ def write(machine: Machine, says: str) -> str:
     def put(table: dict[str, Any], path: str) -> None:
         """What is no table of tables stands before those."""
         inner = {key: value for key, value in table.items() if isinstance(value, dict) and "source" not in value}
-        lines.extend(f"{_key(key)} = {_inline(value)}" for key, value in table.items()
+        lines.extend(toml.line(key, value) for key, value in table.items()
                      if key not in inner and value is not None)  # fmt: skip
-        tables.extend((f"{path}{_key(key)}", value) for key, value in inner.items() if value)
+        tables.extend((f"{path}{toml.key(key)}", value) for key, value in inner.items() if value)
 
     put(plain, "")
     while tables:
@@ -29,15 +29,3 @@ def write(machine: Machine, says: str) -> str:
         lines.extend(["", f"[{path}]"])
         put(table, f"{path}.")
     return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
-
-
-def _inline(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_inline(part)}" for key, part in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_inline(part) for part in value) + "]"
-    return json.dumps(value)

@@ -1,4 +1,4 @@
-"""A machine's file from what its own devices were measured to do (`run/probing.py`)."""
+"""A machine's file from what its own devices were measured to do (`run/probe_rank.py`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from trainyard.machine import Claim, Curve, Device, Link, Machine
-from trainyard.predict import collectives
+from trainyard.predict import collectives, site
 from trainyard.predict.cases import column
 from trainyard.predict.collectives import Group
 from trainyard.predict.constants import Constants
@@ -81,13 +82,13 @@ def machine(name: str, seen: DeviceSeen, ranks: int, dtype: str, timed: Sequence
         reached={what: _curve(by[what], what) for what in COLLECTIVES if by[what]},
     )  # fmt: skip
     made = Machine(name=name, device=device, per_node=ranks, inside=link)
-    found = _constants(made, dtype, by)
-    return Machine(
-        name=name, device=device, per_node=ranks, inside=link,
-        tuned={key: _claim(value, _unit(key), "fitted to its own probes") for key, value in found.items()}
-        | {key: _claim(value, "s", "assumed of cores that launch their own work", measured=False)
-           for key, value in _ON_CORES.items() if seen.vendor == "cpu"},
-    )  # fmt: skip
+    tuned = {
+        key: _claim(value, _unit(key), "fitted to its own probes") for key, value in _constants(made, dtype, by).items()
+    }
+    if seen.vendor == "cpu":
+        said = "assumed of cores that launch their own work"
+        tuned |= {key: _claim(value, _unit(key), said, measured=False) for key, value in _ON_CORES.items()}
+    return replace(made, tuned=tuned)
 
 
 def _claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
@@ -118,13 +119,7 @@ def _constants(made: Machine, dtype: str, by: Mapping[str, list[Timed]]) -> dict
         matmul=0.95, rows=20.0, columns=20.0, depth=20.0, bandwidth=1.0, inside=0.9, dispatch=0.9, kernel_s=launch,
         inside_s=made.inside.latency.value or 1e-6,
     )  # fmt: skip
-    where = Site(
-        peak=column(device.peak[dtype].value), low_peak=column(device.peak[dtype].value),
-        memory=column(device.memory.value), bandwidth=column(device.bandwidth.value),
-        inside=column(made.inside.bandwidth.value), peer=column(made.inside.bandwidth.value),
-        between=column(made.inside.bandwidth.value), per_node=column(ranks),
-        host=column(device.vendor == "cpu"),
-    )  # fmt: skip
+    where = site.of_machine(made, dtype)
     sizes = np.array([one.size for one in by["matmul"]], np.float64)
     measured = np.array([one.seconds for one in by["matmul"]])
     shapes = Product(sizes[:, 0], sizes[:, 1], sizes[:, 2])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +15,33 @@ from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.plan import Plan
-from trainyard.predict import books, cases, memory, money, site, space, step, tuned
+from trainyard.predict import (
+    books,
+    cases,
+    division,
+    memory,
+    money,
+    offload,
+    points,
+    site,
+    space,
+    step,
+    tuned,
+    twins,
+    why,
+)
 from trainyard.predict.cases import Cases, Column
+from trainyard.predict.constants import Constants
 from trainyard.predict.frameworks import Framework
-from trainyard.predict.memory import RESERVED
 from trainyard.predict.money import Bill
+from trainyard.predict.points import Point
 from trainyard.predict.site import Site
+from trainyard.predict.soonest import Soonest, Timed
 from trainyard.predict.space import Space, Wanted
-from trainyard.predict.tuned import Tuned
-from trainyard.units import show_size
+from trainyard.predict.step import Step
+from trainyard.predict.tuned import ASSUMED, Tuned
+from trainyard.predict.twins import Sized
 
-USABLE = 0.94
-"""Of a device's memory: the rest is the driver's, the framework's and the collectives' own."""
 _GIVEN = "Leave out what is fixed, or name another framework."
 _TOGETHER = 1 << 15
 """Cases that are costed at once, so that they stay in a processor's cache."""
@@ -32,24 +49,46 @@ _TOGETHER = 1 << 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A layout with what it costs. `front`: nothing is at least as good in time and in memory, and better in one."""
+    """A layout with what it costs. `front`: what is as fast or faster needs more memory. `waiting`: bytes of a rank in
+    its host's memory."""
 
     plan: Plan
     bill: Bill
     reserved: int
+    waiting: int
     front: bool
+
+    @property
+    def point(self) -> Point:
+        plan = self.plan
+        return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, self.reserved, self.bill)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """`searched`: layouts that divide everything; `fitting`: that fit in memory; `refused`: why of the fastest that fit
-    but no runner takes."""
+    but no runner takes. `front`, where it was asked for: of all that fit and are taken those that nothing as fast or
+    faster needs less memory than, the fastest first."""
 
     choices: tuple[Choice, ...]
     searched: int
     fitting: int
     refused: tuple[str, ...]
     tuned: Tuned
+    front: tuple[Point, ...] = ()
+
+
+class _Ranked(NamedTuple):
+    """A space, costed: `sizes` of all that were tried, `searched` of them without what waits in the host's memory
+    where both were; `fits` has the places of those that fit, and `soonest` them in the order of their time."""
+
+    sizes: Sized
+    searched: int
+    made: Cases
+    fits: npt.NDArray[np.intp]
+    soonest: Soonest
+    where: Site
+    known: Tuned
 
 
 def search(
@@ -59,51 +98,118 @@ def search(
     most: int = 10,
     budget: float = 0.0,
     refuses: Callable[[Job], None] = lambda _: None,
+    front: bool = False,
 ) -> Found:
     """The `most` fastest that fit. `refuses` raises `BadJob` for a job that cannot be run. Raises `BadJob` where no
     layout divides the model, or none fits, with the arithmetic and the smallest cluster that would do."""
-    every = space.space(wanted)
-    if not len(every):
-        raise BadJob(*_undivided(wanted))
-    every = every.keep(framework.allows(wanted, every))
-    if not len(every):
-        raise BadJob(f"{framework.means} takes none of the layouts that divide everything.", _GIVEN)
-    known = tuned.choose(machine, framework.software)
-    where = _site(machine, wanted.dtype)
-    made = space.as_cases(wanted, every, framework.keeps)
-    need = memory.memory(made).total * RESERVED
-    fits = np.flatnonzero(np.broadcast_to(need <= where.memory * USABLE, len(every)))
-    if not len(fits):
-        raise BadJob(*_too_large(wanted, framework, every, need, float(where.memory[0])))
-    walls = _walls(made, where, known, fits)
-    order = fits[np.argsort(walls, kind="stable")]
-    front = set(_front(np.sort(walls, kind="stable"), need[order], order))
-    choices: list[Choice] = []
+    check_dtype(wanted, framework)
+    ranked = _ranked(wanted, machine, framework)
+    if not len(ranked.fits):
+        raise BadJob(
+            why.too_large(wanted, ranked.sizes, ranked.searched, machine), why.smallest(wanted, framework, machine)
+        )
     refused: list[str] = []
-    for place in order:
-        if len(choices) == most:
-            break
-        job = space.job_of(wanted, every.row(int(place)))
+    choices: list[Choice] = []
+    taken = _taken(wanted, ranked, framework.keeps.between, refuses, refused)
+    for timed, job in islice(taken, most):
+        least = min((one.reserved for one in choices), default=np.inf)
+        choices.append(_choice(ranked, timed, job, machine, budget, int(timed.need) < least))
+    if not choices:
+        raise BadJob(_all_refused(refused))
+    found = Found(
+        choices=tuple(choices), searched=ranked.searched, fitting=len(ranked.fits), refused=tuple(refused),
+        tuned=ranked.known,
+    )  # fmt: skip
+    return replace(found, front=tuple(_front(ranked, choices, taken))) if front else found
+
+
+def check_dtype(wanted: Wanted, framework: Framework) -> None:
+    """Raises `BadJob` for what the framework does not compute in."""
+    if wanted.dtype not in framework.dtypes:
+        known = ", ".join(framework.dtypes)
+        raise BadJob(f"{framework.means} does not compute in {wanted.dtype}.", f"Say --fix dtype=, one of {known}.")
+
+
+def fastest(
+    wanted: Wanted, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
+) -> Choice:
+    """The first of what `search` finds. Raises `BadJob` where that does, without looking for a way out."""
+    ranked = _ranked(wanted, machine, framework)
+    if not len(ranked.fits):
+        raise BadJob(why.too_large(wanted, ranked.sizes, ranked.searched, machine))
+    refused: list[str] = []
+    for timed, job in _taken(wanted, ranked, framework.keeps.between, refuses, refused):
+        return _choice(ranked, timed, job, machine, budget, front=True)
+    raise BadJob(_all_refused(refused))
+
+
+def _taken(
+    wanted: Wanted, ranked: _Ranked, between: bool, refuses: Callable[[Job], None], refused: list[str]
+) -> Iterator[tuple[Timed, Job]]:
+    """The soonest that are not refused; why the others are is put with `refused`."""
+    for timed in ranked.soonest:
+        job = space.job_of(wanted, ranked.sizes.every.row(timed.place), between)
         try:
             refuses(job)
         except BadJob as error:
             refused.append(f"{job.layout}: {error.says}")
             continue
-        choices.append(_choice(made, int(place), job, machine, where, known, need, budget, int(place) in front))
-    if not choices:
-        raise BadJob(f"all {len(fits):,} layouts that fit are refused; the fastest: {refused[0]}")
-    return Found(choices=tuple(choices), searched=len(every), fitting=len(fits), refused=tuple(refused), tuned=known)
+        yield timed, job
+
+
+def _all_refused(refused: list[str]) -> str:
+    return f"all {len(refused):,} layouts that fit are refused; the fastest: {refused[0]}"
+
+
+def _ranked(wanted: Wanted, machine: Machine, framework: Framework) -> _Ranked:
+    if says := framework.refuses(wanted.model):
+        raise BadJob(f"{framework.means}: {says}", "Name another framework: --for.")
+    every = space.space(wanted, framework.offers)
+    if not len(every):
+        raise BadJob(*why.undivided(wanted, framework))
+    every = every.keep(framework.allows(wanted, every))
+    if not len(every):
+        raise BadJob(f"{framework.means} takes none of the layouts that divide everything.", _GIVEN)
+    known = tuned.choose(machine, framework.software)
+    where = _site(machine, wanted.dtype)
+    sizes = twins.both(wanted, every, framework, machine)
+    made = space.as_cases(wanted, sizes.every, framework.keeps)
+    fits = np.flatnonzero(sizes.fits(twins.room(machine)))
+    values = known.values()
+    soonest = Soonest(made, fits, _bounds(made, where, values, fits), sizes.need, where, values)
+    return _Ranked(sizes, min(len(every), len(made)), made, fits, soonest, where, known)
+
+
+def _front(ranked: _Ranked, choices: list[Choice], taken: Iterator[tuple[Timed, Job]]) -> Iterator[Point]:
+    """Of `choices`, and of what is `taken` behind them."""
+    yield from (one.point for one in choices if one.front)
+    best, least = choices[0], min(one.reserved for one in choices)
+    step_ns = best.plan.ledger.wall_ns
+    ranked.soonest.only_below(least)
+    for timed, job in taken:
+        need, wall = int(timed.need), round(timed.wall * 1e9)
+        low, high = _around(wall, ranked.known, ranked.made.take(np.array([timed.place])))
+        yield points.of_job(job, wall, low, high, need, best.bill.slower(wall / step_ns))
+        ranked.soonest.only_below(need)
 
 
 def check(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> Choice:
-    """A job as it is, whether it fits or not."""
-    keeps = framework.keeps
+    """A job as it is, whether it fits or not. Raises `BadJob` where something waits in a host's memory and nobody says
+    what hosts the machine has."""
+    if job.recipe.offload:
+        twins.check(machine)
+    keeps = framework.keeps.of(job.recipe.dtype)
+    ends = division.counted(keeps.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
     kept = {"weight_bytes": keeps.weight, "gradient_bytes": keeps.gradient, "state_bytes": keeps.state,
-            "reduce_bytes": keeps.gradient, "own": keeps.own}  # fmt: skip
+            "reduce_bytes": keeps.gradient, "remade": keeps.remade, "own": keeps.own, "ends": ends,
+            "offload": job.recipe.offload * offload.KINDS.index(keeps.offload)}  # fmt: skip
     made = replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in kept.items()})
     where = _site(machine, job.recipe.dtype)
-    need = np.atleast_1d(memory.memory(made).total * RESERVED)
-    return _choice(made, 0, job, machine, where, tuned.choose(machine, framework.software), need, budget, front=False)
+    sizes = Sized(Space({}), np.atleast_1d(memory.memory(made).total * memory.RESERVED), memory.on_host(made))
+    known, place = tuned.choose(machine, framework.software), np.zeros(1, np.intp)
+    soonest = Soonest(made, place, np.zeros(1), sizes.need, where, known.values())
+    ranked = _Ranked(sizes, 1, made, place, soonest, where, known)
+    return _choice(ranked, next(iter(soonest)), job, machine, budget, front=False)
 
 
 def _site(machine: Machine, dtype: str) -> Site:
@@ -111,87 +217,49 @@ def _site(machine: Machine, dtype: str) -> Site:
     return site.of_machine(machine, "bfloat16" if low else dtype, low)
 
 
-def _walls(made: Cases, where: Site, known: Tuned, fits: npt.NDArray[np.intp]) -> Column:
-    values = known.values()
+def _bounds(made: Cases, where: Site, values: Constants, fits: npt.NDArray[np.intp]) -> Column:
     parts = [fits[start : start + _TOGETHER] for start in range(0, len(fits), _TOGETHER)]
-    return np.concatenate(
-        [np.broadcast_to(step.step(made.take(part), where, values).wall, len(part)) for part in parts]
-    )
+    found = [np.broadcast_to(step.bound(made.take(part), where, values), len(part)) for part in parts]
+    return np.concatenate([np.zeros(0), *found])
 
 
-def _front(walls: Column, need: Column, order: npt.NDArray[np.intp]) -> list[int]:
-    """Of cases in the order of their time those that need less memory than all faster ones."""
-    least = np.minimum.accumulate(np.concatenate([[np.inf], need]))[:-1]
-    return [int(place) for place in order[need < least]]
-
-
-def _choice(
-    made: Cases, place: int, job: Job, machine: Machine, where: Site, known: Tuned, need: Column, budget: float,
-    front: bool,
-) -> Choice:  # fmt: skip
-    one = made.take(np.array([place]))
-    plan = planned(one, job, where, known, machine.name)
+def _choice(ranked: _Ranked, timed: Timed, job: Job, machine: Machine, budget: float, front: bool) -> Choice:
+    one = ranked.made.take(np.array([timed.place]))
+    plan = _plan(timed.found, timed.at, one, job, ranked.known, machine.name)
     tokens = float(job.recipe.tokens_per_step)
-    spent = money.bill(
-        machine, plan.ledger.wall_ns / 1e9, tokens, float(money.model_flops(one)[0]), float(where.peak[0]),
-        job.layout.ranks, budget,
-    )  # fmt: skip
-    return Choice(plan=plan, bill=spent, reserved=int(need[place]), front=front)
+    flops, peak = float(money.model_flops(one)[0]), float(ranked.where.peak[0]) * job.layout.ranks
+    spent = money.bill([(machine, job.layout.ranks)], plan.ledger.wall_ns / 1e9, tokens, flops, peak, budget)
+    waiting = int(ranked.sizes.waiting[timed.place])
+    return Choice(plan=plan, bill=spent, reserved=int(timed.need), waiting=waiting, front=front)
 
 
 def planned(one: Cases, job: Job, where: Site, known: Tuned, source: str) -> Plan:
     """The plan of a single case."""
-    predicted = step.step(one, where, known.values())
-    ledger = books.ledger(predicted, 0, job.layout.ranks, source)
-    low, high = known.interval("experts" if float(one.experts[0]) else "dense")
+    return _plan(step.step(one, where, known.values()), 0, one, job, known, source)
+
+
+def _plan(found: Step, at: int, one: Cases, job: Job, known: Tuned, source: str) -> Plan:
+    ledger = books.ledger(found, at, job.layout.ranks, source)
+    low, high = _around(ledger.wall_ns, known, one)
     parts = memory.memory(one).parts()
     return Plan(
         job=job,
         ledger=ledger,
-        low=min(ledger.wall_ns, round(ledger.wall_ns * low)),
-        high=max(ledger.wall_ns, round(ledger.wall_ns * high)),
+        low=low,
+        high=high,
         memory={part: int(np.ravel(size)[0]) for part, size in parts.items()},
         assumptions=known.claims,
     )
 
 
-def _undivided(wanted: Wanted) -> tuple[str, str]:
-    given = ", ".join(f"{axis} = {value}" for axis, value in wanted.fixed.items())
-    model = wanted.model
-    says = (
-        f"no layout of {wanted.devices:,} devices divides {model.heads} heads ({model.kv_heads} of keys and values), "
-        f"{model.layers} layers and {wanted.samples:,} samples a step"
-    )
-    said = says + (f" with {given}." if given else ".")
-    for axis, value in wanted.fixed.items():
-        if axis == "tp" and (model.heads % value or model.kv_heads % value):
-            of = model.heads if model.heads % value else model.kv_heads
-            return said, f"{of} heads % tp {value} = {of % value}."
-        if axis == "pp" and wanted.devices % value:
-            return said, f"{wanted.devices:,} devices % pp {value} = {wanted.devices % value}."
-        if axis == "pp" and value > model.layers:
-            return said, f"pp {value} is more than {model.layers} layers."
-    return said, "Change the batch or the number of devices: both are best multiples of the same powers of two."
+def _around(wall_ns: int, known: Tuned, one: Cases) -> tuple[int, int]:
+    """Between which four of five measured steps are expected. None was measured with anything in a host's memory."""
+    low, high = ASSUMED if float(one.offload[0]) else known.interval(_kind(one))
+    return min(wall_ns, round(wall_ns * low)), max(wall_ns, round(wall_ns * high))
 
 
-def _too_large(
-    wanted: Wanted, framework: Framework, every: Space, need: Column, memory_bytes: float
-) -> tuple[str, str]:
-    best = int(np.argmin(need))
-    job = space.job_of(wanted, every.row(best))
-    least, usable = float(need[best]), memory_bytes * USABLE
-    says = (
-        f"{wanted.model.name} fits on {wanted.devices:,} devices in none of {len(every):,} layouts: the smallest "
-        f"({job.layout}, remat {job.recipe.remat}) needs {show_size(least)} of each, and {show_size(usable)} of "
-        f"{show_size(memory_bytes)} can be used: {show_size(least - usable)} too much."
-    )
-    for times in (2, 4, 8, 16, 32, 64):
-        more = wanted._replace(devices=wanted.devices * times)
-        bigger = space.space(more)
-        bigger = bigger.keep(framework.allows(more, bigger))
-        if (
-            len(bigger)
-            and (memory.memory(space.as_cases(more, bigger, framework.keeps)).total * RESERVED <= usable).any()
-        ):
-            return says, f"{more.devices:,} devices would do."
-    return says, "Use devices of more memory, or fewer samples a step."
+def _kind(one: Cases) -> str:
+    """Of model, as intervals are told by."""
+    if float(one.spaces[0]):
+        return "hybrid"
+    return "pictures" if float(one.lead[0]) else "experts" if float(one.experts[0]) else "dense"

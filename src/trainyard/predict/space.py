@@ -1,4 +1,5 @@
-"""Every way to split a model over so many devices, as cases: whole divisors only, and none left out.
+"""Every way to split a model over so many devices, as cases: whole divisors only, and none left out. What of it may
+wait in the host's memory is asked of each afterwards (`twins.py`).
 
 Left out is what cannot be better by this model: tensor parallelism without sequence parallelism takes as long and more
 memory, as does an ungathered loss.
@@ -6,7 +7,7 @@ memory, as does an ungathered loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product as combinations
 from typing import Any, NamedTuple
 
@@ -15,17 +16,20 @@ import numpy.typing as npt
 
 from trainyard import words
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict import cases
+from trainyard.predict import cases, division, offload, orders
 from trainyard.predict.cases import REMATS, Cases
+from trainyard.predict.division import Ends
+from trainyard.predict.pictures import Pictures
 
 INTERLEAVED = 8
-"""Most pipeline stages that a rank may have."""
+"""Most pipeline stages that a rank may have (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2)."""
 
 
 class Wanted(NamedTuple):
-    """What is to be trained on how many devices: `samples` of `seq_len` tokens a step. `fixed`: axes that are given."""
+    """What is to be trained on how many devices: `samples` of `seq_len` tokens a step, or of pictures, each of which
+    counts as one. `fixed`: axes that are given."""
 
-    model: Model
+    model: Model | Pictures
     devices: int
     per_node: int
     samples: int
@@ -35,12 +39,40 @@ class Wanted(NamedTuple):
 
 
 class Keeps(NamedTuple):
-    """Bytes of a weight, of its gradient, and of its optimizer's state; `own`: by our own runner."""
+    """Bytes of a weight, of its gradient, and of its optimizer's state; `own`: by our own runner. `remade`: as in
+    `Cases`. `between`: ranks of tp divide what lies between the matrices, by sequence, and the loss, by vocabulary.
+    `ends`: when the embedding and the head are counted where layers are divided over stages. `offload`: what waits in
+    the host's memory, where anything does."""
 
     weight: int
     gradient: int
     state: int
     own: bool = False
+    remade: float = 0.0
+    between: bool = True
+    ends: Ends = "uneven"
+    offload: offload.Kind = ""
+
+    def of(self, dtype: str) -> Keeps:
+        """In float32 there are no other weights beside those that compute."""
+        return self._replace(weight=4, gradient=4, state=8) if dtype == "float32" else self
+
+
+def evenly(layers: int, stages: int) -> bool:
+    """As many in each, or one less where the embedding and the head are."""
+    return 0 in (layers % stages, (layers + 2) % stages)
+
+
+class Offers(NamedTuple):
+    """Pipelines that a runner takes: its schedules, and whether it divides so many layers over so many stages where a
+    rank has several; one each it has of any number."""
+
+    schedules: Sequence[str] = ("1f1b", "interleaved")
+    divides: Callable[[int, int], bool] = evenly
+
+
+USUAL = Offers()
+"""Megatron Core's."""
 
 
 class Space(NamedTuple):
@@ -54,11 +86,18 @@ class Space(NamedTuple):
     def keep(self, mask: npt.NDArray[np.bool_]) -> Space:
         return Space({name: values[mask] for name, values in self.columns.items()})
 
+    def offloaded(self) -> Space:
+        return Space(self.columns | {"offload": np.ones(len(self), np.int64)})
+
+    def beside(self, other: Space) -> Space:
+        """Both, these first."""
+        return Space({name: np.concatenate([values, other.columns[name]]) for name, values in self.columns.items()})
+
     def row(self, place: int) -> dict[str, int]:
         return {name: int(values[place]) for name, values in self.columns.items()}
 
 
-AXES = (*words.AXES, "zero", "interleave", "microbatch", "remat", "offload")
+AXES = (*words.AXES, "zero", "interleave", "microbatch", "remat", "offload", "schedule")
 
 
 def divisors(number: int) -> list[int]:
@@ -71,17 +110,38 @@ def _allowed(wanted: Wanted, axis: str, values: list[int]) -> list[int]:
     return values if given is None else [value for value in values if value == given]
 
 
+def shared(model: Model | Pictures) -> dict[str, int]:
+    """What ranks of tp have a whole and equal number of, by name."""
+    if not isinstance(model, Model):
+        return model.divides
+    keys = {} if model.kv_rank else {"heads of keys and values": model.kv_heads}
+    spaces = {"groups of state spaces": model.space_groups, "heads of state spaces": model.space_heads}
+    return {"heads": model.heads, **keys, **(spaces if model.pattern else {})}
+
+
+def _contexts(wanted: Wanted, tp: int, ranks: int) -> list[int]:
+    """Ways to divide a sequence: each rank has an early and a late part of it, and all of some heads of a state space.
+    Pictures are not divided."""
+    model = wanted.model
+    if not isinstance(model, Model):
+        return [1]
+    spaces = model.space_heads if model.pattern else 0
+    return [one for one in divisors(ranks) if wanted.seq_len % (2 * one * tp) == 0 and spaces % (one * tp) == 0]
+
+
 def _splits(wanted: Wanted) -> Iterator[tuple[int, int, int, int, int, int]]:
     """The axes, in the order of `words.AXES`."""
-    model = wanted.model
-    tps = _allowed(wanted, "tp", [one for one in divisors(model.heads) if model.kv_heads % one == 0 or model.kv_rank])
-    pps = _allowed(wanted, "pp", [one for one in range(1, model.layers + 1) if wanted.devices % one == 0])
-    eps = _allowed(wanted, "ep", divisors(model.experts) if model.experts else [1])
+    model, parts = wanted.model, shared(wanted.model).values()
+    tps = _allowed(wanted, "tp", [one for one in divisors(model.heads) if not any(part % one for part in parts)])
+    deepest = model.layers if isinstance(model, Model) else 1
+    pps = _allowed(wanted, "pp", [one for one in range(1, deepest + 1) if wanted.devices % one == 0])
+    experts = model.experts if isinstance(model, Model) else 0
+    eps = _allowed(wanted, "ep", divisors(experts) if experts else [1])
     for tp, pp in combinations(tps, pps):
         if wanted.devices % (tp * pp):
             continue
         rest = wanted.devices // (tp * pp)
-        for cp in _allowed(wanted, "cp", [one for one in divisors(rest) if wanted.seq_len % (2 * one * tp) == 0]):
+        for cp in _allowed(wanted, "cp", _contexts(wanted, tp, rest)):
             dp = rest // cp
             if wanted.samples % dp:
                 continue
@@ -93,55 +153,94 @@ def _splits(wanted: Wanted) -> Iterator[tuple[int, int, int, int, int, int]]:
                     yield dp // shard, shard, tp, cp, pp, ep
 
 
-def _interleaves(wanted: Wanted, pp: int, accumulate: int) -> list[int]:
-    """Stages a rank may have: as many layers each, the embedding and the head counted as one each or not at all, and
-    micro-batches that fill them (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2)."""
-    if pp == 1 or accumulate % pp:
-        return [1]
-    layers = wanted.model.layers
-    more = [one for one in range(2, INTERLEAVED + 1) if 0 in (layers % (pp * one), (layers + 2) % (pp * one))]
-    return [1, *more]
+def _runs(wanted: Wanted, offers: Offers, pp: int, accumulate: int) -> list[tuple[int, int]]:
+    """Schedules, each by its place, and the stages a rank then has. GPipe is no faster than 1F1B and needs more memory:
+    it is for fewer micro-batches than stages."""
+    if pp == 1:
+        return [(0, 1)]
+    found: list[tuple[int, int]] = []
+    for place, name in enumerate(orders.SCHEDULES):
+        if name not in offers.schedules or not orders.takes(name, pp, accumulate):
+            continue
+        if name in orders.ONE_STAGE:
+            found += [(place, 1)] if name == "1f1b" or accumulate < pp else []
+            continue
+        more = [2] if name in orders.V_SHAPED else range(1 if name in orders.SPLIT else 2, INTERLEAVED + 1)
+        found += [(place, one) for one in more if offers.divides(wanted.model.layers, pp * one)]
+    return found
 
 
-def space(wanted: Wanted) -> Space:
+def space(wanted: Wanted, offers: Offers = USUAL) -> Space:
     """Empty where no layout divides devices, heads, layers and batch."""
-    found: list[tuple[int, ...]] = []
-    remats = _allowed(wanted, "remat", list(range(len(REMATS))))
+    splits: list[tuple[int, ...]] = []
+    below: list[npt.NDArray[np.int64]] = []
+    # Thousands of splits share a few hundred of what is below them.
+    known: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
     for split in _splits(wanted):
         replicate, shard, _, cp, pp, _ = split
-        each = wanted.samples // (replicate * shard)
-        zeros = [3] if shard * cp == 1 else [1, 2, 3] if pp == 1 else [1, 2]
-        for microbatch in _allowed(wanted, "microbatch", divisors(each)):
-            interleaves = _allowed(wanted, "interleave", _interleaves(wanted, pp, each // microbatch))
-            for rest in combinations(_allowed(wanted, "zero", zeros), interleaves):
-                for remat in remats:
-                    found.append((*split, *rest, microbatch, remat, 0))
-    table = np.array(found, np.int64).reshape(-1, len(AXES))
-    return Space({axis: table[:, place] for place, axis in enumerate(AXES)})
+        key = wanted.samples // (replicate * shard), pp, shard * cp == 1
+        if key not in known:
+            known[key] = _below(wanted, offers, *key)
+        splits.append(split)
+        below.append(known[key])
+    if not splits:
+        return Space({axis: np.zeros(0, np.int64) for axis in AXES})
+    times = [len(rows) for rows in below]
+    table = [
+        *(np.repeat(one, times) for one in np.array(splits, np.int64).T),
+        *np.ascontiguousarray(np.concatenate(below).T),
+    ]
+    return Space(dict(zip(AXES, table, strict=True)))
+
+
+def _below(wanted: Wanted, offers: Offers, each: int, pp: int, alone: bool) -> npt.NDArray[np.int64]:
+    """What may differ where axes are split alike: of `each` samples a replica, in the order of `AXES`."""
+    found: list[tuple[int, ...]] = []
+    remats = _allowed(wanted, "remat", list(range(len(REMATS))))
+    zeros = _allowed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
+    splits = [orders.SCHEDULES.index(name) for name in orders.SPLIT]
+    for microbatch in _allowed(wanted, "microbatch", divisors(each)):
+        for schedule, interleave in _runs(wanted, offers, pp, each // microbatch):
+            if wanted.fixed.get("interleave", interleave) == interleave:
+                # A backward pass in two halves would compute a block again for each of its weights.
+                again = [one for one in remats if not one or schedule not in splits]
+                found.extend(
+                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in combinations(zeros, again)
+                )
+    table = np.array(found, np.int64).reshape(-1, len(AXES) - len(words.AXES))
+    wished = wanted.fixed.get("schedule")
+    return table if wished is None else table[(table[:, -1] == wished) & (pp > 1)]
 
 
 def as_cases(wanted: Wanted, some: Space, keeps: Keeps) -> Cases:
     low = words.DTYPES[wanted.dtype] < 2
-    fixed: dict[str, Any] = cases.of_model(wanted.model) | {
-        "seq_len": wanted.seq_len, "samples": wanted.samples, "remat_every": 1, "sequence_parallel": 1,
-        "loss_parallel": 1, "flash": 1, "low_precision": low, "width_bytes": max(2, words.DTYPES[wanted.dtype]),
+    keeps = keeps.of(wanted.dtype)
+    fixed: dict[str, Any] = {
+        "seq_len": wanted.seq_len, "samples": wanted.samples, "remat_every": 1, "sequence_parallel": keeps.between,
+        "loss_parallel": keeps.between, "flash": 1, "low_precision": low,
+        "width_bytes": max(2, words.DTYPES[wanted.dtype]),
         "weight_bytes": keeps.weight, "gradient_bytes": keeps.gradient, "state_bytes": keeps.state,
-        "reduce_bytes": keeps.gradient, "own": keeps.own,
-    }  # fmt: skip
-    divided = (some.columns["dp_shard"] * some.columns["cp"] > 1).astype(np.float64)
-    return cases.made(**fixed, **some.columns, divided=divided)
+        "reduce_bytes": keeps.gradient, "adapters": 0, "remade": keeps.remade, "own": keeps.own,
+    } | cases.of_subject(wanted.model)  # fmt: skip
+    columns = some.columns
+    divided = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
+    stages = cases.column(columns["pp"] * columns["interleave"])
+    ends = division.counted(keeps.ends, wanted.model.layers, stages)
+    away = columns["offload"] * offload.KINDS.index(keeps.offload)
+    return cases.made(**fixed, **columns | {"offload": away}, divided=divided, ends=ends)
 
 
-def job_of(wanted: Wanted, row: dict[str, int]) -> Job:
-    """The job file that runs this case."""
+def job_of(wanted: Wanted, row: dict[str, int], between: bool = True) -> Job:
+    """The job file that runs this case. `between`: as in `Keeps`."""
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
-    schedule = "none" if row["pp"] == 1 else "interleaved" if row["interleave"] > 1 else "1f1b"
-    tensor = row["tp"] > 1
-    return Job(
-        name=wanted.model.name, model=wanted.model,
-        layout=Layout(**axes, sequence_parallel=tensor, loss_parallel=tensor),
-        recipe=Recipe(
-            seq_len=wanted.seq_len, tokens_per_step=wanted.samples * wanted.seq_len, microbatch=row["microbatch"],
-            dtype=wanted.dtype, remat=REMATS[row["remat"]], schedule=schedule,
-        ),
+    schedule: Any = "none" if row["pp"] == 1 else orders.SCHEDULES[row["schedule"]]
+    model = wanted.model
+    tensor = between and row["tp"] > 1 and isinstance(model, Model)
+    layout = Layout(**axes, sequence_parallel=tensor, loss_parallel=tensor)
+    recipe = Recipe(
+        seq_len=wanted.seq_len, tokens_per_step=wanted.samples * wanted.seq_len, microbatch=row["microbatch"],
+        dtype=wanted.dtype, remat=REMATS[row["remat"]], schedule=schedule, offload=bool(row["offload"]),
     )  # fmt: skip
+    if isinstance(model, Model):
+        return Job(name=model.name, model=model, layout=layout, recipe=recipe)
+    return model.job(layout, recipe)

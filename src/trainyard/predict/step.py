@@ -1,8 +1,7 @@
 """A step's wall time, account by account, as columns of seconds: the mean over pipeline stages.
 
-Micro-batches pass the stages at the pace of the slowest; before its first and after its last a stage waits for the
-others (Huang et al. 2019, arXiv:1811.06965, section 2.2; interleaved stages divide that wait: Narayanan et al. 2021,
-arXiv:2104.04473, section 2.2.2).
+A pipeline is run operation by operation (`schedule.py`); what no rank does anything in is bubble. What comes once a
+step, after the last micro-batch, is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.predict import collectives, gradients, shapes
+from trainyard.predict import gradients, offload, pipelined, schedule
 from trainyard.predict.cases import Cases, Column
 from trainyard.predict.constants import Constants
 from trainyard.predict.gradients import Exposed
-from trainyard.predict.layer import Phase, head, layer, recomputed
+from trainyard.predict.layer import Phase
+from trainyard.predict.pipelined import Kind, Parts
 from trainyard.predict.site import Site
 
 
@@ -35,47 +35,110 @@ class Step(NamedTuple):
     lines: list[Line]
 
 
+class Once(NamedTuple):
+    """Seconds after the last micro-batch. `down`, `up`: of gradients to the host and of weights from it, where the
+    optimizer's state alone is there."""
+
+    summed: Exposed
+    divided: Exposed
+    down: Exposed
+    up: Exposed
+    update: Column
+    host: Column | float
+
+    @property
+    def seconds(self) -> Column:
+        sent = self.summed.seconds + self.divided.seconds + self.down.seconds + self.up.seconds
+        return sent + self.update + self.host
+
+    @property
+    def mean(self) -> Once:
+        """Over stages, one row each."""
+        summed, divided, down, up = (Exposed(*np.mean(part, axis=1, keepdims=True)) for part in self[:4])
+        update, host = (np.mean(part, keepdims=True) for part in (self.update, self.host))
+        return Once(summed, divided, down, up, update, host)
+
+
+def bound(cases: Cases, site: Site, tuned: Constants) -> Column:
+    """Seconds that a step takes at least; without a pipeline, that it takes."""
+    parts = pipelined.parts(cases, site, tuned)
+    return pipelined.bound(cases, parts) + once(cases, site, tuned, _back(cases, parts)).seconds
+
+
 def step(cases: Cases, site: Site, tuned: Constants) -> Step:
-    forward, backward = layer(cases, site, tuned)
-    again = recomputed(cases, forward)
-    back_through = again.plus(backward).seconds  # launched as one: the host may fall behind in one and catch up
-    sharded = gradients.sharded(cases, site, tuned, forward.seconds, back_through)
-    exposed = sum((part.seconds for part in sharded), np.zeros(1))
-    here, many = cases.layers / cases.pp, cases.accumulate
-    stage = here * (forward.seconds + back_through + exposed) + tuned.microbatch_s
-    ahead, back, loss = head(cases, site, tuned)
-    last, hop = ahead + back + loss, _hop(cases, site, tuned)
-    fill = (cases.pp - 1) * (stage + hop) / cases.interleave
-    summed, divided = gradients.once(cases, site, tuned, here * back_through)
-    update = _update(cases, site, tuned)
-    wall = many * (stage + last + hop) + fill + summed.seconds + divided.seconds + update + tuned.step_s
-    times = many * here
-    lines = [
-        *_of_layers("forward", forward, times),
-        Line("launch_gap/launch", "forward", times * forward.gap),
-        *_of_layers("recompute", again, times),
-        *_of_layers("backward", backward, times),
-        Line("launch_gap/launch", "backward", times * again.plus(backward).gap),
-        Line("compute/matmul", "forward", many * ahead / cases.pp),
-        Line("compute/matmul", "backward", many * back / cases.pp),
-        Line("compute/softmax", "forward", many * loss / cases.pp),
-        _exposed("comm/all_gather@dp_shard", "forward", sharded.forward.times(times)),
-        _exposed("comm/all_gather@dp_shard", "backward", sharded.again.times(times)),
-        _exposed("comm/reduce_scatter@dp_shard", "backward", sharded.scattered.times(times)),
-        Line("comm/send_recv@pp", "other", many * hop),
-        _exposed("comm/all_reduce@dp_replicate", "backward", summed),
-        _exposed("comm/reduce_scatter@dp_shard", "optimizer", divided),
-        Line("compute/optimizer", "optimizer", update),
-        Line("bubble/warmup", "other", fill + many * last * (1 - 1 / cases.pp)),
-        Line("launch_gap/python", "other", many * tuned.microbatch_s + tuned.step_s),
+    parts = pipelined.parts(cases, site, tuned)
+    after = once(cases, site, tuned, _back(cases, parts))
+    ran = _run(cases, parts)
+    many = cases.accumulate
+    lines = [line for kind in parts.kinds for line in of_kind(kind, many * kind.count / cases.pp)]
+    lines += beside(parts, many / cases.pp, after, ran, many * parts.beside)
+    return Step(ran.wall + after.seconds, lines)
+
+
+class Means(NamedTuple):
+    """Of a pipeline, the mean over its ranks; `moved`: what is on its way to a rank, waited for or not."""
+
+    wall: Column
+    exchange: Column
+    moved: Column
+    warmup: Column
+    steady: Column
+    drain: Column
+
+
+def _run(cases: Cases, parts: Parts) -> Means:
+    """Of each case; what is no pipeline takes what its parts do."""
+    count = len(cases)
+    found = Means(np.array(np.broadcast_to(pipelined.alone(cases, parts), count)), *np.zeros((5, count)))
+    piped = np.flatnonzero(np.broadcast_to(cases.pp > 1, count))
+    if len(piped):
+        some = pipelined.pipelines(cases, parts)
+        ran = schedule.simulate([some[place] for place in piped])
+        for column, name in zip(found, Means._fields, strict=True):
+            column[piped] = [np.mean(getattr(one, name)) for one in ran]
+    return found
+
+
+def beside(parts: Parts, heads: Column, once: Once, ran: Means, host: Column) -> list[Line]:
+    """What a rank does beside layers. `heads`: micro-batches whose head it does, in the mean; `host`: seconds."""
+    return [
+        Line("compute/matmul", "forward", heads * parts.ahead),
+        Line("compute/matmul", "backward", heads * parts.back),
+        Line("compute/softmax", "forward", heads * parts.loss),
+        Line("comm/send_recv@pp", "other", ran.exchange, ran.moved - ran.exchange),
+        _exposed("comm/all_reduce@dp_replicate", "backward", once.summed),
+        _exposed("comm/reduce_scatter@dp_shard", "optimizer", once.divided),
+        _exposed("copy/d2h", "optimizer", once.down),
+        Line("compute/optimizer", "optimizer", once.update),
+        _exposed("copy/h2d", "optimizer", once.up),
+        Line("bubble/warmup@pp", "other", ran.warmup),
+        Line("bubble/steady@pp", "other", ran.steady),
+        Line("bubble/drain@pp", "other", ran.drain),
+        Line("launch_gap/python", "other", host + once.host),
     ]
-    return Step(wall, lines)
+
+
+def of_kind(kind: Kind, times: Column) -> list[Line]:
+    return [
+        *_of_layers("forward", kind.forward, times),
+        Line("launch_gap/launch", "forward", times * kind.forward.gap),
+        *_of_layers("recompute", kind.again, times),
+        *_of_layers("backward", kind.backward, times),
+        Line("launch_gap/launch", "backward", times * kind.through.gap),
+        _exposed("comm/all_gather@dp_shard", "forward", kind.sharded.forward.times(times)),
+        _exposed("comm/all_gather@dp_shard", "backward", kind.sharded.again.times(times)),
+        _exposed("comm/reduce_scatter@dp_shard", "backward", kind.sharded.scattered.times(times)),
+        _exposed("copy/h2d", "forward", kind.sharded.up.times(times)),
+        _exposed("copy/h2d", "backward", kind.sharded.again_up.times(times)),
+        _exposed("copy/d2h", "backward", kind.sharded.down.times(times)),
+    ]
 
 
 def _of_layers(name: str, phase: Phase, times: Column) -> list[Line]:
     accounts = {
         "compute/matmul": phase.matmul, "compute/attention": phase.attention, "compute/elementwise": phase.elementwise,
-        "compute/moe_route": phase.route, "comm/all_reduce@tp": phase.parallel, "comm/all_gather@cp": phase.context,
+        "compute/moe_route": phase.route, "compute/reduction": phase.scan,
+        "comm/all_reduce@tp": phase.parallel, "comm/all_gather@cp": phase.context,
         "comm/all_to_all@ep": phase.dispatch,
     }  # fmt: skip
     return [Line(account, name, seconds * times) for account, seconds in accounts.items()]
@@ -85,18 +148,23 @@ def _exposed(account: str, phase: str, part: Exposed) -> Line:
     return Line(account, phase, part.seconds, part.hidden)
 
 
-def _hop(cases: Cases, site: Site, tuned: Constants) -> Column:
-    """A micro-batch's activations to the next stage and their gradients back; each rank of tp sends its part."""
-    size = cases.tokens * cases.width * cases.width_bytes / cases.tp
-    one = collectives.send(site, tuned, size, cases.tp * cases.cp * cases.dp)
-    return np.where(cases.pp > 1, 2 * one * cases.interleave, 0.0)
+def once(cases: Cases, site: Site, tuned: Constants, back: Column) -> Once:
+    """`back`: seconds of a micro-batch's backward pass through a stage's layers."""
+    summed, divided = gradients.once(cases, site, tuned, back)
+    layer, beside = gradients.owned(cases, site)
+    own = cases.layers / cases.pp * layer + beside
+    update = own * tuned.optimizer / (site.bandwidth * tuned.bandwidth)
+    if not (cases.offload > 0).any():
+        return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
+    update = np.where(cases.offload > 0, offload.update(cases, site, tuned, own), update)
+    # Where all is on the host, what is beside the layers still goes up and down, once: the tables stay gathered.
+    moved = np.where(cases.offload > 1, cases.accumulate * beside, own) * (cases.offload > 0)
+    sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
+    both = (np.where(moved > 0, offload.copied(site, tuned, size), 0.0) for size in sizes)
+    down, up = gradients.together(tuned, tuple(both), update)
+    return Once(summed, divided, down, up, update, tuned.step_s)
 
 
-def _update(cases: Cases, site: Site, tuned: Constants) -> Column:
-    common, expert = gradients.layer_weights(cases)
-    here = cases.layers / cases.pp
-    shards = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
-    table = shapes.weights(cases).table * gradients.tables(cases) / cases.pp
-    owners = np.where(cases.divided > 0, gradients.expert_replicas(cases, site).ranks, 1.0)
-    kept = (here * common + table) / shards + here * expert / owners
-    return kept * tuned.optimizer / (site.bandwidth * tuned.bandwidth)
+def _back(cases: Cases, parts: Parts) -> Column:
+    """The mean over stages."""
+    return sum((kind.count * kind.through.seconds for kind in parts.kinds), np.zeros(1)) / cases.pp

@@ -79,7 +79,7 @@ def load(path: Path) -> Tuned:
 def _own(machine: Machine, software: str) -> Tuned:
     """What was measured on the machine itself."""
     first = next(iter(machine.tuned.values()))
-    kinds = ("dense", "experts")
+    kinds = ("dense", "experts", "hybrid", "pictures")
     return Tuned(
         name=machine.name, says=f"Its own: {first.source}.", devices=(machine.name,), software=software,
         date=first.date, rows=0, source=first.source,
@@ -102,9 +102,25 @@ def choose(machine: Machine, software: str) -> Tuned:
                 return one
     if ours:
         return msgspec.structs.replace(ours[0], spread={})
-    curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
-    own = {"matmul": min(0.95, max(rate for _, rate in curve.points) / peak.value)} if curve and peak else {}
+    curve = machine.device.reached.get("matmul")
+    own = _reached(machine)
     return Tuned(
         name="assumed", says="Nothing like it was measured.", devices=(), software=software, date="", rows=0,
         source=curve.claim.source if curve and own else "nobody", constants=own,
     )  # fmt: skip
+
+
+def _reached(machine: Machine) -> dict[str, float]:
+    """Shares of the peaks, where somebody measured the best product in bfloat16: what holds a device back there (its
+    clocks, its power) does so below 16 bits too."""
+    curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
+    if not curve or not peak:
+        return {}
+    share = min(0.95, max(rate for _, rate in curve.points) / peak.value)
+    low = Constants().low_matmul * min(1.0, share / Constants().matmul)
+    return {"matmul": share, "low_matmul": low}
+
+
+def assumed(machine: Machine) -> Constants:
+    """Before anything is fitted."""
+    return Constants()._replace(**_reached(machine))

@@ -37,7 +37,7 @@ def figures_of_run(run: Run) -> list[Figure]:
     if summary.step_ns:
         spread = (max(summary.repeats_ns) - min(summary.repeats_ns)) / 2 / summary.step_ns
         made.append(
-            _figure(
+            figure(
                 "step time",
                 units.show_time(summary.step_ns),
                 "Median over unprofiled steps of the slowest rank; half the range of the repeats' medians.",
@@ -47,10 +47,10 @@ def figures_of_run(run: Run) -> list[Figure]:
         if summary.tokens_per_s:
             unit = unit_of(run.job)
             rate = units.show_rate(summary.tokens_per_s, " tok/s" if unit == "tokens" else f" {unit}/s")
-            made.append(_figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
+            made.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
     made += shares_of_run(run)
     if summary.memory_bytes:
-        made.append(_figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
+        made.append(figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
     if summary.profiler_ns is not None and summary.step_ns:
         made.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
     if summary.loss_first is not None and summary.loss_last is not None:
@@ -65,7 +65,7 @@ def _profilers_cost(ns: int, step_ns: int) -> Figure:
     if ns < 0:
         faster = f"profiled steps were {units.show_time(-ns)} faster"
         return Figure(label=label, value="cannot tell", change=faster, means=means)
-    return _figure(label, units.show_share(ns, step_ns), means, f"{units.show_time(ns)} a step")
+    return figure(label, units.show_share(ns, step_ns), means, f"{units.show_time(ns)} a step")
 
 
 def apart(run: Run, wall_ns: int) -> str:
@@ -105,6 +105,7 @@ def shares_of_run(run: Run) -> list[Figure]:
     return made
 
 
-def _figure(label: str, shown: str, means: str, change: str = "") -> Figure:
+def figure(label: str, shown: str, means: str, change: str = "") -> Figure:
+    """Of a value as `units` shows it, with its unit."""
     value, unit = shown.split(" ", 1)
     return Figure(label=label, value=value, unit=unit.strip(), means=means, change=change)

@@ -8,17 +8,20 @@ from typing import NamedTuple
 
 from trainyard.errors import BadInput
 from trainyard.ledger import Ledger, to_json
+from trainyard.record import Run
 from trainyard.report.atomic import replacing
 from trainyard.report.view import View
 from trainyard.trace.measure import Measured
 
 
 class Reported(NamedTuple):
-    """What there is to report. `ledgers`: of each part, and the mean last. `measured`: where the traces are at hand."""
+    """What there is to report. `ledgers`: of each part, and the mean last. `measured`: where the traces are at hand;
+    `run`: where one is stored."""
 
     view: View
     ledgers: tuple[Ledger, ...]
     measured: Measured | None = None
+    run: Run | None = None
 
 
 def ending(path: Path) -> str:
@@ -71,6 +74,16 @@ def _pftrace(reported: Reported, path: Path) -> None:
     perfetto.write(reported.measured, path)
 
 
+def _mllog(reported: Reported, path: Path) -> None:
+    from trainyard.report import mllog
+
+    if reported.run is None:
+        raise BadInput(
+            "an MLLOG file is made of a stored run, and this is none.", "`trainyard runs` lists what is stored."
+        )
+    _text(mllog.text(reported.run), path)
+
+
 def _text(text: str, path: Path) -> None:
     with replacing(path) as partial:
         partial.write_bytes(text.encode("utf-8", "replace"))
@@ -83,4 +96,5 @@ _WRITERS: Mapping[str, Callable[[Reported, Path], None]] = {
     ".json": _json,
     ".xlsx": _xlsx,
     ".pftrace": _pftrace,
+    ".mllog": _mllog,
 }

@@ -30,6 +30,8 @@ from trainyard.report.view import Lane, Timeline, View
 
 SCRIPTS = ("base", "export", "frame", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
 """The script's parts in order of use; they share one scope."""
+PLANNED = ("base", "export", "frame", "waterfall", "plot", "stacks", "front", "scaling", "tables", "plans")
+"""Those of a page of plans."""
 
 
 def page(view: View) -> str:
@@ -38,7 +40,7 @@ def page(view: View) -> str:
     if view.timeline is not None:
         plain["timeline"] = pack(view.timeline)
     plain["severities"] = {name: [word.colour, word.means] for name, word in words.SEVERITIES.items()}
-    return document(view.title, plain, SCRIPTS)
+    return document(view.title, plain, SCRIPTS if view.planned is None else PLANNED)
 
 
 def document(title: str, plain: dict[str, Any], scripts: tuple[str, ...]) -> str:

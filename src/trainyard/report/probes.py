@@ -12,14 +12,11 @@ from trainyard.predict.probed import Timed
 from trainyard.report.view import Cell, Column, Table
 from trainyard.units import show_size, show_time
 
-_MOST = 3
-"""Lines of products: the smallest, one between, and the best."""
-
 
 def timed(some: Sequence[Timed], ranks: int) -> Table:
     """The median of several tries, with its quartiles."""
     products = sorted((one for one in some if one.what == "matmul"), key=lambda one: one.rate)
-    shown = [products[0], products[len(products) // 2], products[-1]][:_MOST]
+    shown = [products[0], products[len(products) // 2], products[-1]]
     return Table(
         title="Measured",
         notes=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -16,6 +17,8 @@ from trainyard.report.view import Table as Facts
 
 _BAR, _NARROW_BAR, _WIDE = 30, 14, 120
 _PARTS = 12
+_PROSE = 24
+"""Characters that a column of text keeps, however narrow the terminal."""
 _LONGEST = 2000  # characters of a text: a name may be a megabyte
 
 
@@ -50,7 +53,7 @@ def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = 
 
 def print_table(table: Facts, console: Console, top: int | None = None) -> None:
     """One table by itself; all of its rows unless `top` says how many."""
-    console.print(_table(table, len(table.rows) if top is None else top))
+    console.print(_table(_fitting(table, console.width), len(table.rows) if top is None else top))
 
 
 def _parts(view: View, kernels: int, bar: int) -> list[RenderableType]:
@@ -158,6 +161,25 @@ def _phases(view: View) -> Text:
     return Text(f"\nby phase: {shown}", style="dim")
 
 
+def _fitting(table: Facts, width: int) -> Facts:
+    """Without the last columns that can be spared, as many as there is no room for."""
+    while _needed(table) > width and (spare := [at for at, one in enumerate(table.columns) if one.spare]):
+        left = [at for at in range(len(table.columns)) if at != spare[-1]]
+        rows = tuple(tuple(row[at] for at in left) for row in table.rows)
+        table = replace(table, columns=tuple(table.columns[at] for at in left), rows=rows)
+    return table
+
+
+def _needed(table: Facts) -> int:
+    """Characters, with the gaps."""
+    cells = [[_cell(row[at], column) for row in table.rows] for at, column in enumerate(table.columns)]
+    widths = [
+        _PROSE if column.prose else max(map(len, [column.head, *some]))
+        for column, some in zip(table.columns, cells, strict=True)
+    ]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
 def _table(table: Facts, most: int) -> Group:
     """The first rows; the columns of text give way on a narrow terminal. One row more costs no more than saying so."""
     most += len(table.rows) == most + 1
@@ -165,7 +187,7 @@ def _table(table: Facts, most: int) -> Group:
     for place, column in enumerate(table.columns):
         head = Text(plain(column.head if place else table.title))
         if column.prose:
-            drawn.add_column(head, style="dim")
+            drawn.add_column(head, style="dim", min_width=_PROSE)
         elif column.digits is None:
             drawn.add_column(
                 head, no_wrap=True, overflow="ellipsis", max_width=28 if place else 44, style="dim" if place else ""

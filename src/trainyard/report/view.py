@@ -105,11 +105,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """`digits`: decimals to show of numbers, whose unit the head names; None for text. `prose`: text that is read to
-    its end, where a name may be cut."""
+    its end, where a name may be cut. `spare`: left out where there is no room for all."""
 
     head: str
     digits: int | None = None
     prose: bool = False
+    spare: bool = False
 
 
 Cell = str | int | float | None
@@ -123,6 +124,51 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of a layout by part, in the order of the legend; `reserved` with what the allocator takes beyond."""
+
+    label: str
+    sizes: tuple[int, ...]
+    reserved: int
+
+
+class Dot(msgspec.Struct, frozen=True, kw_only=True):
+    """A layout in a chart: `wall_ns` from `low` to `high`, `reserved` bytes; or `why` so many devices have none."""
+
+    label: str
+    devices: int
+    samples: int
+    wall_ns: int = 0
+    low: int = 0
+    high: int = 0
+    reserved: int = 0
+    tokens_per_s: float = 0.0
+    mfu: float = 0.0
+    efficiency: float = 0.0
+    days: float = 0.0
+    dollars: float | None = None
+    kwh: float | None = None
+    why: str = ""
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page of plans draws beside the ledger. `limit`: bytes of a device, of which the share `usable` can be had;
+    `reserved` over allocated. `front`: the fastest first; `others`: shown layouts that are not on it. `devices`: those
+    that were asked for."""
+
+    parts: tuple[Legend, ...]
+    stacks: tuple[Stack, ...]
+    limit: float
+    usable: float
+    reserved: float
+    devices: int
+    front: tuple[Dot, ...]
+    others: tuple[Dot, ...]
+    strong: tuple[Dot, ...]
+    weak: tuple[Dot, ...]
+    says: str
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +186,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     bars_note: str = ""
     heat: Heat | None = None
     timeline: Timeline | None = None
+    planned: Planned | None = None
     findings: tuple[Finding, ...] = ()
     kernels: tuple[Row, ...] = ()
     modules: tuple[Row, ...] = ()

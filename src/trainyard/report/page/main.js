@@ -12,7 +12,7 @@ async function main() {
   accounts();
   longest("kernels", "Top kernels", `where device time goes${view.timeline ? "; click a name to find it in the timeline" : ""}`, view.kernels, { nav: "Kernels", find: Boolean(view.timeline) });
   longest("modules", "Top modules", "which parts of the model it belongs to", view.modules);
-  view.tables.forEach(facts);
+  view.tables.forEach((table, at) => facts(table, at));
   foot();
   addEventListener("hashchange", () => {
     if (!/^#[a-z]+$/.test(location.hash)) setState(readHash(), { write: false });

@@ -48,7 +48,7 @@ function accounts() {
     { head: "Count", of: (row) => row[5], number: true },
   ];
   const sum = (at) => whole(view.table.reduce((total, row) => total + row[at], 0));
-  const foot = el("tr", {}, el("th", { scope: "row" }, "Measured step"), el("td", {}), el("td", { class: "number" }, sum(3)), el("td", { class: "number" }, share(view.table.reduce((total, row) => total + row[3], 0), view.wall_ns)), el("td", { class: "number" }, sum(4)), el("td", {}));
+  const foot = el("tr", {}, el("th", { scope: "row" }, view.bars.at(-1).label), el("td", {}), el("td", { class: "number" }, sum(3)), el("td", { class: "number" }, share(view.table.reduce((total, row) => total + row[3], 0), view.wall_ns)), el("td", { class: "number" }, sum(4)), el("td", {}));
   const table = sortable("Every account of the mean ledger", columns, ledgerRows(), { foot, limit: 24, mark: (row, line) => line.classList.toggle("chosen", Boolean(state.account) && row[0] === state.account) });
   return card.append(table);
 }
@@ -100,11 +100,17 @@ function nameCell(name, find) {
 }
 
 /** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
-function facts({ title, notes, columns, rows }, at) {
-  const card = section(`facts${at}`, title, notes.join(" "), { csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
-  card.append(sortable(title, columns.map(({ head, digits }, place) => ({
+function facts({ title, notes, columns, rows }, at, nav = "") {
+  const card = section(`facts${at}`, title, notes.join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map(({ head }) => head), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
+  const close = columns.map((_, place) => rows.every((row) => String(row[place] ?? "").length <= 24));
+  card.append(sortable(title, columns.map(({ head, digits, prose }, place) => ({
     head, number: digits !== null,
     of: (row) => row[place] ?? (digits === null ? "" : -1),
-    show: (row) => (row[place] === null ? "" : digits === null ? el("span", { class: "name", title: row[place] }, row[place]) : fixed(row[place], digits)),
+    show: (row) => (row[place] === null ? "" : digits === null ? textCell(row[place], prose, close[place]) : fixed(row[place], digits)),
   })), rows, { limit: SHORT }));
+}
+
+/** Prose is shown to its end; a name may be cut, and is not broken where all of its column are short. */
+function textCell(text, prose, close) {
+  return prose ? el("span", { class: "prose" }, text) : el("span", { class: close ? "name close" : "name", title: text }, text);
 }

@@ -1,0 +1,1 @@
+"""How other frameworks write a job: read as they are, and written so that they run."""

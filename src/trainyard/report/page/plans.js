@@ -1,0 +1,25 @@
+// The page of plans, from top to bottom.
+
+const NAVS = { Layouts: "Layouts", Assumptions: "Sources" };
+
+function main() {
+  Object.assign(state, readHash());
+  showTheme(state.theme);
+  actions(saveLedger);
+  const [layouts, ...rest] = view.tables;
+  hero();
+  waterfall();
+  facts(layouts, 0, NAVS[layouts.title]);
+  stacks();
+  front();
+  scaling();
+  rest.forEach((table, at) => facts(table, at + 1, NAVS[table.title]));
+  accounts();
+  foot();
+  addEventListener("hashchange", () => {
+    if (!/^#[a-z]+$/.test(location.hash)) setState(readHash(), { write: false });
+  });
+  if (/^#[a-z]+$/.test(location.hash)) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+}
+
+main();
