@@ -19,7 +19,7 @@ PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo demo-trace native test test-light lint docs parity chaos validate bench bench-peers device-evidence carry clean
+.PHONY: help env demo demo-trace native test test-light lint docs parity chaos validate validate-history bench bench-peers bench-history device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +72,10 @@ chaos: $(READY)  ## make every fault in small jobs, 240 runs in all, gone on wit
 validate: $(READY)  ## a planner's step times and memory against published ones; ROWS=FILE for others in those columns
 	$(BIN)/python -m validation.plan $(if $(ROWS),--rows "$(ROWS)")
 
+SERIES ?= ../shared/data/changepoints
+validate-history: $(READY)  ## change points against annotated series in SERIES=FOLDER
+	$(BIN)/python -m validation.history "$(SERIES)"
+
 bench: $(READY)  ## measure trainyard itself
 	$(BIN)/python -m benchmarks
 
@@ -79,6 +83,12 @@ bench-peers: $(READY)  ## measure trace reading against Holistic Trace Analysis,
 	@test -x out/peers/bin/python || { $(PYTHON) -m venv out/peers \
 	  && out/peers/bin/pip install -q -r benchmarks/peers-requirements.txt; }
 	$(BIN)/python -m benchmarks.peers
+
+bench-history: $(READY)  ## change points against other tools, installed in out/history-peers
+	@test -x out/history-peers/bin/python || { $(PYTHON) -m venv out/history-peers \
+	  && out/history-peers/bin/pip install -q -r benchmarks/history-peers-requirements.txt \
+	  && out/history-peers/bin/pip install -q --no-deps apache-otava==0.8.0 signal-processing-algorithms==2.1.6; }
+	$(BIN)/python -m benchmarks.history_peers
 
 # In .venv where there is one, else in PYTHON's own environment with what 'make carry' packed beside its torch.
 device-evidence:  ## on an accelerator: device tests, a dense job, small records under evidence/

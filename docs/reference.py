@@ -27,6 +27,8 @@ PAGE = ROOT / "docs" / "reference.md"
 
 SETTINGS = {
     "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
+    "TRAINYARD_INDEX": "A PostgreSQL database for the index of the runs (docs/team.md). Default: a file beside them.",
+    "TRAINYARD_REMOTE": "Where `runs push` and `runs pull` copy to and from. Default: none; `--to`, `--from`.",
     "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
     "TRAINYARD_PURE": "Anything: reads traces without the compiled scanner. Default: it is used where it was built.",
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
@@ -57,6 +59,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "What can happen to a running job": words.FAULTS,
     "What can be done to one (`--chaos`)": words.INJECTIONS,
     "What a job's life goes into": words.TIMES,
+    "Changes in a history": words.CHANGES,
 }
 
 
@@ -140,8 +143,14 @@ def _job_keys() -> Iterable[str]:
     rows = [(name, models.load(name)) for name in sorted(models.known())]
     yield _table(
         ("`from =`", "for", "source"),
-        [(f"`{name}`", preset.workload or "transformer", preset.source) for name, preset in rows],
+        [(f"`{name}`", _workload(preset), preset.source) for name, preset in rows],
     )
+
+
+def _workload(preset: models.Preset) -> str:
+    """What a model is for."""
+    hybrid = "pattern" in (preset.model or {})
+    return "plan alone" if hybrid else preset.workload or "transformer"
 
 
 def _is_table(kind: object) -> bool:
@@ -184,6 +193,12 @@ def _words() -> Iterable[str]:
     for title, table in VOCABULARIES.items():
         yield f"### {title}"
         yield _table(("word", "shown as", "means"), [(f"`{n}`", w.label, w.means) for n, w in table.items()])
+    yield "### Metrics"
+    yield "What runs are compared by. Any account of the mean ledger is one too, under its own name."
+    yield _table(
+        ("word", "shown as", "means", "unit", "better"),
+        [(f"`{n}`", m.label, m.means, m.unit, m.better) for n, m in words.METRICS.items()],
+    )
     yield "### Number formats"
     yield _table(("word", "bytes an element"), [(f"`{name}`", size) for name, size in words.DTYPES.items()])
 
@@ -260,7 +275,7 @@ def _machines() -> Iterable[str]:
     yield "## Machines"
     yield "Known by name, each number a claim with its source in `src/trainyard/data/machines/`."
     yield _table(
-        ("name", "device", "memory", "bandwidth", "bfloat16 peak", "inside", "between", "USD/h"),
+        ("name", "device", "memory", "bandwidth", "bfloat16 peak", "inside", "between", "W", "USD/h"),
         [_machine_row(name, machine.load(name)) for name in machine.known()],
     )
 
@@ -275,6 +290,7 @@ def _machine_row(name: str, known: machine.Machine) -> Iterable[object]:
     yield units.show_rate(peak.value, "FLOP/s", 2) if peak else "–"
     yield f"{known.per_node} x {units.show_rate(known.inside.bandwidth.value, 'B/s', 1)}"
     yield units.show_rate(known.between.bandwidth.value, "B/s", 1) if known.between else "–"
+    yield f"{device.power.value:,.0f}" if device.power else "–"
     yield f"{known.price.value:.2f}" if known.price else "–"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from trainyard.errors import UnknownName, nearest
+from trainyard.errors import UnknownName, near, nearest
 
 
 class Word(NamedTuple):
@@ -27,6 +27,15 @@ class Injection(NamedTuple):
     means: str
     strikes: Literal["rank", "node", "job"]
     blamed: str
+
+
+class Metric(NamedTuple):
+    """A figure that a run is judged by: what it is counted in, and which way is an improvement."""
+
+    label: str
+    means: str
+    unit: Literal["ns", "B", "1/s", "share", ""]
+    better: Literal["lower", "higher"] = "lower"
 
 
 class Kind(NamedTuple):
@@ -235,6 +244,25 @@ TIMES: Mapping[str, Word] = {
 }
 """What a running job's life goes into: `good` over all of them is its goodput."""
 
+METRICS: Mapping[str, Metric] = {
+    "step_time": Metric("Step time", "The median measured step, each as long as its slowest rank.", "ns"),
+    "tokens_per_s": Metric("Tokens a second", "Tokens of a step over the median step, all ranks.", "1/s", "higher"),
+    "memory": Metric("Peak memory", "The largest peak of any rank.", "B"),
+    "mfu": Metric("MFU", "Model FLOPs over what the devices' stated peak could have done.", "share", "higher"),
+    "startup": Metric("Start-up", "From starting processes to the first step, without loading.", "ns"),
+    "checkpoint_stall": Metric("Checkpoint stall", "All that steps waited for checkpoints going out.", "ns"),
+    "compile_time": Metric("Compile time", "What a compiled job's first step took more than its median one.", "ns"),
+}
+"""What runs are compared by; any account of the mean ledger is a metric too (`metric`)."""
+
+CHANGES: Mapping[str, Word] = {
+    "step": Word("step", "From one point to the next the level is another, and stays.", "#cf3f2e"),
+    "drift": Word("drift", "The level moves a little from point to point.", "#8e62c9"),
+    "excursion": Word("went away", "The level was another for a while and came back.", "#e0862b"),
+    "spike": Word("spike", "A few points stand apart; the level did not change.", "#8a8f98"),
+}
+"""What can be seen in a series of one figure a run."""
+
 STATES: Mapping[str, Word] = {
     "complete": Word("complete", "The run ended and everything was written."),
     "failed": Word("failed", "It ended early; what was measured until then is kept."),
@@ -247,3 +275,14 @@ def check(word: str, vocabulary: Mapping[str, object], noun: str) -> str:
     if word not in vocabulary:
         raise UnknownName(f"{word!r} is not a {noun}.", nearest(word, vocabulary))
     return word
+
+
+def metric(name: str) -> Metric:
+    """The metric of that name, or the account's. Raises `UnknownName` for what can be neither."""
+    if name in METRICS:
+        return METRICS[name]
+    kind, _, rest = name.partition("@")[0].partition("/")
+    if kind in KINDS and (rest in KINDS[kind].whats if KINDS[kind].whats else not rest):
+        return Metric(name, "Exposed time of an account in the mean ledger.", "ns")
+    known = f"{', '.join(METRICS)}, and accounts, such as comm/all_reduce@dp_replicate"
+    raise UnknownName(f"{name!r} is not a metric.", near(name, METRICS) or f"Known: {known}.")

@@ -141,7 +141,7 @@ def test_peak_memory_is_the_allocators(alone, device):
 
 def test_the_probes_matrices_are_no_part_of_the_peak():
     torch = pytest.importorskip("torch")
-    from trainyard.run.probe import matmul_rate
+    from trainyard.run.matmul_rate import matmul_rate
     from trainyard.run.worker import forget_peak, peak_memory
 
     place = torch.device("cuda", 0)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from trainyard import words
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Job, Layout, Measure, Model, Recipe, choices, parse
+from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.job_file import choices, parse
 
 SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure}
 GOOD = {

@@ -189,7 +189,7 @@ def test_what_cannot_be_probed_is_said(arguments, says):
 @pytest.mark.torch
 def test_a_rank_measures_what_a_planner_needs(monkeypatch):
     pytest.importorskip("torch")
-    from trainyard.run import probing
+    from trainyard.run import probe_rank
 
     small = {
         "_SIZES": (16, 32),
@@ -198,10 +198,10 @@ def test_a_rank_measures_what_a_planner_needs(monkeypatch):
         "_LONG_ENOUGH_S": 1e-5,
     }
     for name, value in small.items():
-        monkeypatch.setattr(probing, name, value)
+        monkeypatch.setattr(probe_rank, name, value)
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    timed = probing.measure("cpu", "float32", 1, "")
+    timed = probe_rank.measure("cpu", "float32", 1, "")
     assert {one.what for one in timed} == {"launch", "copy", "matmul", "attention"}
     assert all(0 < one.low <= one.high and one.seconds > 0 for one in timed)
     assert sum(one.what == "matmul" for one in timed) == 8
@@ -211,7 +211,7 @@ def test_a_rank_measures_what_a_planner_needs(monkeypatch):
 @pytest.mark.slow
 def test_two_ranks_measure_their_collectives_at_once(tmp_path):
     pytest.importorskip("torch")
-    from trainyard.run import probes as measured
+    from trainyard.run import probe as measured
 
     seen, ranks = measured.devices(None)
     timed = measured.probe(seen.vendor, min(2, ranks), "float32")

@@ -117,7 +117,7 @@ def test_a_plan_that_is_not_there_or_no_text(tmp_path: Path) -> None:
 
 
 def test_the_examples_fit(root: Path) -> None:
-    from trainyard import job as jobs
+    from trainyard import job_file as jobs
 
     plan.load(root / "examples" / "chaos" / "plan.toml").check(jobs.load(root / "examples" / "chaos.toml"))
 
@@ -486,7 +486,7 @@ def test_a_run_that_says_nothing_of_the_job_is_not_compared_with() -> None:
 
 
 def test_trials_cover_every_fault_first_and_are_the_same_every_time(root: Path) -> None:
-    from trainyard import job as jobs
+    from trainyard import job_file as jobs
     from validation import chaos
 
     small = jobs.load(root / "examples" / "chaos.toml")
@@ -551,7 +551,7 @@ def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monke
     pytest.importorskip("torch")
     import os
 
-    from trainyard.job import parse
+    from trainyard.job_file import parse
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 40)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ranks import on_ranks
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.cli.runs import command as runs_command
 from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed

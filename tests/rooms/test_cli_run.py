@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tests.rooms.test_harness import CORES, WORKER
-from tests.rooms.test_store import stored
+from tests.stored import stored
 from trainyard import __version__, errors
 from trainyard.cli import main, runs
 from trainyard.cli.main import COMMANDS, answer

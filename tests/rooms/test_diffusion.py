@@ -14,8 +14,8 @@ from trainyard.train.vision import pictures
 from trainyard.workloads import diffusion_ops
 
 PUBLISHED = {"sd3-medium": 2_028_328_000, "flux1-dev": 11_901_408_320, "sd1.5-unet": 859_520_964}
-TINY = ("tiny-dit", "tiny-flux", "tiny-unet")
-DITS = TINY[:2]
+TINY = ("tiny-dit", "tiny-flux", "tiny-dit-plain", "tiny-unet")
+DITS = TINY[:3]
 
 
 def parts(job):
@@ -45,6 +45,9 @@ def test_full_sizes_have_the_published_parameters(name):
         ("tiny-dit", {"channels": 8}, "channels = 8 at $.sizes.channels is no square"),
         ("tiny-flux", {"rope": [2, 2, 2]}, "rope 2 + 2 + 2 = 6 at $.sizes.rope, but a head has width 32 / heads 4 = 8"),
         ("tiny-flux", {"rope": [1, 3, 4]}, "three even numbers"),
+        ("tiny-dit", {"plain": 1}, "plain = 1 at $.sizes.plain with double = 2 at $.sizes.double, but plain blocks"),
+        ("tiny-dit-plain", {"text_tokens": 3}, "text_tokens = 3 at $.sizes.text_tokens, but plain blocks stand alone"),
+        ("tiny-dit-plain", {"plain": 0}, "double = 0 must be at least 1 at $.sizes.double"),
         ("tiny-dit", {"doubles": 3}, "unknown key 'doubles' at $.sizes.doubles. Did you mean 'double'?"),
         ("tiny-unet", {"latent": 7}, "latent 7 % 2 = 1 at $.sizes.latent, but it is halved 1 times. Use 8."),
         ("tiny-unet", {"attention": [1]}, "1 numbers at $.sizes.attention, but 2 at $.sizes.multiples"),
@@ -241,7 +244,7 @@ def test_the_text_and_the_time_matter(preset):
     given = samples.batch(0, range(2)).inputs
     with torch.no_grad():
         plain = model(*given)
-        for number in range(1, len(given)):
+        for number in [number for number in range(1, len(given)) if given[number].numel()]:
             changed = [part + (1 if number == place else 0) for place, part in enumerate(given)]
             assert not torch.allclose(model(*changed), plain, rtol=1e-4), number
 

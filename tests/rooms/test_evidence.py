@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import collect, dense, evidence, scrub, synthetic, trim
-from trainyard import job
+from trainyard import job_file
 from trainyard.errors import BadInput
 from trainyard.store import folder as folders
 from trainyard.trace.measure import measure, read
@@ -41,25 +41,25 @@ def session(tmp_path):
 @pytest.mark.parametrize("size", dense.SIZES, ids=str)
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_every_size_is_a_job_that_can_be_trained(size, ranks):
-    wanted = job.parse(dense.job_text(size, ranks), "evidence")
+    wanted = job_file.parse(dense.job_text(size, ranks), "evidence")
     layout.check(wanted)
     assert wanted.layout.ranks == ranks
     assert (wanted.accumulate, wanted.recipe.dtype) == (2, "bfloat16")
 
 
 def test_sizes_fall():
-    state = [dense.memory_of(job.parse(dense.job_text(size, 1), "evidence")).state for size in dense.SIZES]
+    state = [dense.memory_of(job_file.parse(dense.job_text(size, 1), "evidence")).state for size in dense.SIZES]
     assert state == sorted(state, reverse=True)
 
 
 def test_the_arithmetic_of_one_size():
-    wanted = job.parse(dense.job_text(dense.Size(2, 512), 1), "evidence")
+    wanted = job_file.parse(dense.job_text(dense.Size(2, 512), 1), "evidence")
     attention, gated = 512 * 512 * 2 + 2 * 512 * 128, 3 * 512 * 1792
     parameters = 2 * (attention + gated) + 2 * 256 * 512 + 5 * 512
     need = dense.memory_of(wanted)
     assert need == (16 * parameters, 16 * parameters // 2, 4096 * 512 * (4 + 160))
     assert str(need).endswith(f"= {dense.show_size(sum(need))}")
-    sharded = dense.memory_of(job.parse(dense.job_text(dense.Size(2, 512), 8), "evidence"))
+    sharded = dense.memory_of(job_file.parse(dense.job_text(dense.Size(2, 512), 8), "evidence"))
     assert sharded == (2 * parameters, *need[1:])
 
 

@@ -1,19 +1,19 @@
 """What our own runner holds: the planner's closed form against runs of the training code without values."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from trainyard.cli.plan import command
 from trainyard.errors import BadJob, MissingLibrary
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict import cases, held, memory
+from trainyard.predict import cases, held, memory, orders, schedule, ways
 from trainyard.predict.cases import Cases
 from trainyard.train import exact
 
@@ -50,6 +50,8 @@ def predicted(job, rank=0):
         ({"pp": 2}, {"schedule": "1f1b", "micro": 4}),
         ({"pp": 2, "interleave": 2}, {"schedule": "interleaved", "micro": 4, "remat": "full"}),
         ({"pp": 2, "dp_shard": 2}, {"schedule": "1f1b", "micro": 16}),
+        ({"pp": 2}, {"schedule": "gpipe", "micro": 3}),
+        ({"pp": 2, "interleave": 2}, {"schedule": "looped_bfs", "micro": 4}),
         ({"dp_shard": 4, "ep": 4}, {"model": EXPERTS, "micro": 2}),
     ],
     ids=str,
@@ -60,6 +62,15 @@ def test_what_is_predicted_is_what_the_training_code_would_hold(layout, how):
         counted = exact.held(job, rank)
         assert predicted(job, rank) == pytest.approx(counted.peak, rel=0.02), rank
         assert counted.peak >= counted.update >= counted.parameters + counted.gradients + counted.optimizer
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "interleave"), [("zero_bubble", 1), ("zbv", 2), ("dualpipev", 2)])
+def test_what_waits_for_weights_gradients_is_about_what_the_training_code_would_hold(schedule, interleave):
+    job = a_job({"pp": 2, "interleave": interleave}, schedule=schedule, micro=6)
+    for rank in exact.ends(job):
+        assert predicted(job, rank) == pytest.approx(exact.held(job, rank).peak, rel=0.06), rank
 
 
 @pytest.mark.torch
@@ -141,11 +152,25 @@ def test_recomputation_a_smaller_micro_batch_and_a_smaller_model_never_need_more
 def test_parts_are_none_below_zero_and_hold_the_weights(layout, model, micro, remat):
     case = a_case(layout, model, micro if "pp" not in layout else 4, remat=remat)
     found = memory.memory(case)
-    for field in fields(found):
-        assert float(np.min(getattr(found, field.name))) >= 0, field.name
+    for part, size in found.parts().items():
+        assert float(np.min(size)) >= 0, part
     assert float(found.optimizer[0]) == pytest.approx(
         2 * float(found.parameters[0]) / (layout.get("dp_shard", 1) if layout.get("zero") == 1 else 1)
     )
+
+
+@given(st.sampled_from(orders.SCHEDULES), st.integers(2, 6), st.integers(1, 4), st.integers(1, 24), st.booleans())
+def test_as_many_are_kept_as_the_order_of_operations_has(name, pp, interleave, count, first):
+    """But for a V's last rank, whose fullest moment comes when it has gone back from one; where a V is not filled, no
+    more."""
+    assume(orders.takes(name, pp, count))
+    interleave = 1 if name in orders.ONE_STAGE else 2 if name in orders.V_SHAPED else interleave
+    case = a_case({"pp": pp, "interleave": interleave}, MODEL, count)
+    case = with_column(case, "schedule", orders.SCHEDULES.index(name))
+    most = int(schedule.kept(name, pp, interleave, count)[0 if first else -1])
+    assume(first or name != "zbv")
+    found = float(ways.kept(case, first)[0]) * interleave
+    assert found == pytest.approx(most) or (name == "zbv" and count < 2 * pp and found > most)
 
 
 def test_cases_of_ours_and_of_others_are_not_mixed():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.page_views import HOSTILE, VIEWS, names, timeline, view
 from trainyard.errors import PlaceUnwritable
-from trainyard.report import html, memory
+from trainyard.report import history_page, html, memory
 from trainyard.report.view import Lane, Legend, Timeline
 
 PAGE = Path(html.__file__).parent / "page"
@@ -168,13 +168,18 @@ def test_the_policy_allows_this_script_and_this_style_and_no_network():
 
 
 def test_the_script_writes_text_only():
-    for part in (*html.SCRIPTS, *memory.SCRIPTS):
+    for part in (*html.SCRIPTS, *html.PLANNED, *memory.SCRIPTS, *history_page.SCRIPTS):
         text = (PAGE / f"{part}.js").read_text(encoding="utf-8")
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|fetch\(|XMLHttp|</script",
             text,
         ), part
-    assert {path.stem for path in PAGE.glob("*.js")} == {*html.SCRIPTS, *memory.SCRIPTS}
+    assert {path.stem for path in PAGE.glob("*.js")} == {
+        *html.SCRIPTS,
+        *html.PLANNED,
+        *memory.SCRIPTS,
+        *history_page.SCRIPTS,
+    }
 
 
 def luminance(colour: str) -> float:

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from trainyard import models, plugins
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe, parse
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job_file import parse
 from trainyard.record import DeviceSeen
 from trainyard.run.harness import execute
 from trainyard.store.store import Store

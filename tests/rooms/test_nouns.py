@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from trainyard import errors, events, job, machine, plugins, units, words
+from trainyard import errors, events, job, job_file, machine, plugins, units, words
 from trainyard.cost import Estimate, Operation, collective, roofline
 from trainyard.errors import BadFile, BadInput, BadJob, TrainyardError, UnknownName, nearest
 from trainyard.finding import Finding, Remedy, severity
@@ -202,7 +202,7 @@ def test_an_example_job_reads_as_written(tmp_path):
         "[layout]\ndp_replicate = 2\n[recipe]\nseq_len = 32\ntokens_per_step = 256\n",
         "utf-8",
     )
-    read = job.load(path)
+    read = job_file.load(path)
     assert (read.name, read.model.layers, read.layout.ranks, read.accumulate) == ("small", 2, 2, 4)
     assert str(read.layout) == "dp_replicate 2"
     assert str(job.Layout()) == "one rank"
@@ -210,15 +210,15 @@ def test_an_example_job_reads_as_written(tmp_path):
 
 def test_a_job_file_that_cannot_be_read(tmp_path):
     with pytest.raises(BadFile, match="no such file"):
-        job.load(tmp_path / "none.toml")
+        job_file.load(tmp_path / "none.toml")
     with pytest.raises(BadFile, match="cannot be read"):
-        job.load(tmp_path)
+        job_file.load(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\x00")
     with pytest.raises(BadFile, match="cannot be read"):
-        job.load(tmp_path / "binary.toml")
+        job_file.load(tmp_path / "binary.toml")
     (tmp_path / "bad.toml").write_text("[model", "utf-8")
     with pytest.raises(BadJob, match="not TOML"):
-        job.load(tmp_path / "bad.toml")
+        job_file.load(tmp_path / "bad.toml")
 
 
 def test_a_layout_larger_than_the_machine_shows_the_arithmetic():

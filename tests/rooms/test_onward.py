@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from tests.rooms.test_checkpoint import MANIFEST
 from trainyard.errors import BadInput, BadJob, RankDied
-from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery, parse, write
+from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.job_file import parse, write
 from trainyard.launch import life
 from trainyard.launch.life import Diary, Event
 from trainyard.record import DeviceSeen, Origin, Run

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard.errors import BadInput, BadJob, RankDied
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.numerics.parity import TOLERANCE, Mix, alone, compare

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.rooms.test_detect import RULES
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard.detect.rules import findings
 from trainyard.job import Layout
 from trainyard.record import DeviceSeen

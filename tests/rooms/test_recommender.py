@@ -328,7 +328,7 @@ def test_what_one_layout_saves_another_goes_on_with(tmp_path):
 
 
 def test_its_example_is_a_job():
-    from trainyard.job import load
+    from trainyard.job_file import load
 
     job = load(Path(__file__).parents[2] / "examples" / "dlrm.toml")
     assert recommender_ops.check(job).tables == "by_table"

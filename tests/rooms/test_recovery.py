@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from trainyard import words
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe, Recovery, parse
+from trainyard.job import Job, Layout, Model, Recipe, Recovery
+from trainyard.job_file import parse
 from trainyard.launch import blame, life, pulse, supervisor
 from trainyard.launch.life import Diary, Event
 from trainyard.launch.spec import FILE, LEFT, Spec

@@ -172,7 +172,7 @@ def test_refused_with_the_arithmetic_and_the_next_step(change, says):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
 def test_examples_can_be_trained(path):
-    from trainyard import job as jobs
+    from trainyard import job_file as jobs
 
     layout.check(jobs.load(path))
 

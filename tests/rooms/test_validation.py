@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import PUBLIC_DATA
@@ -60,8 +61,7 @@ def test_metrics_of_a_configuration_are_one_row(tmp_path: Path, name: str) -> No
         ({"hidden": "many"}, "hidden is 'many', no number"),
         ({"hidden": "-1"}, "hidden is '-1', no number"),
         ({"accelerator": "Gaudi3"}, "no machine is known of accelerator Gaudi3"),
-        ({"model": "llama2-70b-lora"}, "LoRA"),
-        ({"model": "nemotron_3_super"}, "hybrid"),
+        ({"model": "nemotron_3_ultra"}, "hybrid"),
         ({"tp": "3.0"}, "16 devices / (tp 3 x pp 1 x cp 1) = 5.33333 is no whole number"),
         ({"global_batch": "9.0"}, "not a multiple"),
         ({"value": ""}, "no value is given"),
@@ -117,6 +117,12 @@ def test_a_scale_that_anchors_give_takes_a_constant_factor_away(tmp_path: Path) 
     (group,) = plan.validate(rows.read(write(path, lines)), known=False)["groups"]
     assert group["bias"] == pytest.approx(-0.5)
     assert group["after_anchors"]["mape"] == pytest.approx(0, abs=1e-9)
+
+
+def test_anchors_that_disagree_move_little() -> None:
+    agree, differ = np.full(12, 0.2), np.tile([1.0, -0.4], 6)
+    assert np.abs(plan.anchored(agree)).max() < 1e-9
+    assert np.abs(np.log1p(plan.anchored(differ))).mean() < 1.35 * np.abs(np.log1p(differ)).mean()
 
 
 # Mean absolute error, in per cent, that a group must stay under: what was measured, and a little more.

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from trainyard import job as jobs  # noqa: E402
+from trainyard import job_file as jobs  # noqa: E402
 from trainyard.errors import BadFile, EnvironmentFailed  # noqa: E402
 from trainyard.job import Measure  # noqa: E402
 from trainyard.record import Sample  # noqa: E402

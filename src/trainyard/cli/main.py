@@ -14,6 +14,7 @@ from typing import NamedTuple
 import click
 
 import trainyard
+from trainyard.cli.output import say
 from trainyard.errors import BadInput, TrainyardError, nearest
 
 _OURS = 70
@@ -32,9 +33,11 @@ COMMANDS = {
     "probe": _Place("probe", "How fast this machine is, as a planner needs to know; or as its own runs say."),
     "trace": _Place("trace", "Profiler files of one or many ranks: where every nanosecond went."),
     "diff": _Place("diff", "Two runs or traces: what changed, account by account."),
+    "gate": _Place("gate", "Is it slower, and which account did it: with error rates that are true."),
+    "history": _Place("history", "Since when: change points over a job's stored runs, or over any series."),
     "numerics": _Place("numerics", "Is it still the same training? Parity of layouts with one process."),
     "report": _Place("report", "A run or trace as a page, spreadsheet, Markdown or Perfetto archive."),
-    "runs": _Place("runs", "List, show, tag and delete stored runs."),
+    "runs": _Place("runs", "List, show, tag, delete, push and pull stored runs."),
 }
 
 
@@ -106,9 +109,8 @@ def answer(args: list[str]) -> int:
 
 
 def _say(what: str, next_step: str = "") -> None:
-    """What is wrong and what to do now, to stderr; names out of files must not steer the terminal."""
-    text = what + (f"\n       {next_step}" if next_step else "")
-    click.echo("".join(char if char.isprintable() or char == "\n" else "�" for char in text), err=True)
+    """What is wrong and what to do now."""
+    say(what + (f"\n       {next_step}" if next_step else ""))
 
 
 if __name__ == "__main__":

@@ -9,28 +9,30 @@ from typing import NamedTuple
 from trainyard.cli.output import say
 from trainyard.compare.side import Side
 from trainyard.errors import BadFile, UnknownName
-from trainyard.plan import Plan
 from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.record import Run
 from trainyard.report.build import view_of_run, view_of_traces
 from trainyard.report.files import Reported
-from trainyard.report.plans import read as read_plans
+from trainyard.report.planned import view_of_plans
+from trainyard.report.plans_file import Plans
+from trainyard.report.plans_file import read as read_plans
 from trainyard.store.store import Store
 from trainyard.trace.measure import Measured
 from trainyard.trace.ranks import measure_files
 
 
 class Named(NamedTuple):
-    """What a name stands for: traces, a stored run with its traces where they are kept, or a plan; one of them."""
+    """What a name stands for: traces, a stored run with its traces where they are kept, or plans; one of them."""
 
     name: str
     measured: Measured | None = None
     run: Run | None = None
-    plan: Plan | None = None
+    plans: Plans | None = None
 
     def side(self) -> Side:
-        if self.plan is not None:
-            return Side(self.name, self.plan.ledger, (self.plan.ledger,), plan=self.plan)
+        if self.plans is not None:
+            plan = self.plans.best.plan
+            return Side(self.name, plan.ledger, (plan.ledger,), plan=plan)
         if self.measured is not None:
             events = tuple(rank.events for rank in self.measured.ranks)
             return Side(self.name, self.measured.mean, self.measured.ledgers, events, self.run)
@@ -51,11 +53,13 @@ class Named(NamedTuple):
 
     def reported(self, draw: bool) -> Reported:
         """What a report is made of; `draw`: with the timeline."""
+        if self.plans is not None:
+            return Reported(view_of_plans(self.plans), (self.plans.best.plan.ledger,))
         if self.run is not None or self.measured is None:
             view, ledgers = view_of_run(self.stored(), self.measured, draw), self.stored().ledgers
         else:
             view, ledgers = view_of_traces(self.measured, draw), ()
-        return Reported(view, self.measured.ledgers if self.measured else ledgers, self.measured)
+        return Reported(view, self.measured.ledgers if self.measured else ledgers, self.measured, self.run)
 
 
 def find(name: str) -> Named:
@@ -63,7 +67,7 @@ def find(name: str) -> Named:
     file of plans the first, which is the fastest, is taken."""
     path = Path(name)
     if plans := read_plans(path):
-        return Named(_short(path), plan=plans[0])
+        return Named(_short(path), plans=plans)
     if path.exists() and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure_files([path]))
     kept = Store(say=say)

@@ -24,7 +24,7 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
     one: its own layout. Ranks are processes of this machine, of one thread each, also where the machine has fewer
     cores. Exit code 1 when a mix is different, 2 when JOB.toml is refused, which --json says as a verdict too.
     """
-    from trainyard import job as jobs
+    from trainyard import job_file as jobs
     from trainyard.cli.output import console, print_json, say
     from trainyard.errors import BadInput, BadJob
     from trainyard.numerics.mixes import MIXES

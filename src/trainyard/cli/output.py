@@ -29,7 +29,8 @@ def console() -> Console:
 
 
 def say(text: str) -> None:
-    click.echo(text, err=True)
+    """To stderr; names out of files must not steer the terminal."""
+    click.echo("".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text), err=True)
 
 
 def print_json(value: Any) -> None:

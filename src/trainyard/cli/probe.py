@@ -60,7 +60,7 @@ def command(
 def _probed(ranks: int | None, dtype: str) -> tuple[Machine, list[Table]]:
     from trainyard.predict import probed
     from trainyard.report import probes
-    from trainyard.run import probes as measured
+    from trainyard.run import probe as measured
 
     seen, count = measured.devices(ranks)
     timed = measured.probe(seen.vendor, count, dtype)

@@ -12,10 +12,11 @@ import click
 @click.option("--out", "-o", type=click.Path(), help="Where it goes; the ending says what it is. Else RUN.html.")
 @click.option("--json", "as_json", is_flag=True, help="Print where the report is as JSON.")
 def command(run: str, out: str | None, as_json: bool) -> None:
-    """A report of RUN: a run (id prefix, tag or folder) or a trace path.
+    """A report of RUN: a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote.
 
-    By the ending of --out: .html (one self-contained page), .md, .csv, .xlsx, .json (the ledgers), or .pftrace (a
-    Perfetto archive of all ranks on one clock, with our verdicts as tracks).
+    By the ending of --out: .html (one self-contained page), .md, .csv, .xlsx, .json (the ledgers), .pftrace (a
+    Perfetto archive of all ranks on one clock, with our verdicts as tracks), or .mllog (MLPerf's log: a stored run's
+    losses by step).
     """
     from trainyard.cli.named import find
     from trainyard.cli.output import print_json

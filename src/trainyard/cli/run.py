@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard import units
 from trainyard.cli.output import console, print_json, say
 from trainyard.cli.runs import document

@@ -1,10 +1,10 @@
-"""`trainyard runs`: what is stored: list, show, tag, delete."""
+"""`trainyard runs`: what is stored: list, show, tag, delete, push, pull."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -18,6 +18,15 @@ from trainyard.store.index import Row
 from trainyard.store.store import Store
 from trainyard.store.summary import summarise
 
+if TYPE_CHECKING:
+    from trainyard.store.exchange import Copied
+
+_REMOTE: dict[str, Any] = {
+    "envvar": "TRAINYARD_REMOTE",
+    "required": True,
+    "metavar": "URL",
+    "help": "A folder, or a URL such as s3://BUCKET/FOLDER; $TRAINYARD_REMOTE where it is set.",
+}
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -155,6 +164,53 @@ def export_weights(store: Store, run: str, out: Path, step: int | None, as_json:
         print_json({"run": folder.name, "out": str(out), **done._asdict()})
     else:
         say(f"{out}: {done.tensors} tensors, {units.show_size(done.bytes)}, as they were after step {done.step + 1}.")
+
+
+@command.command()
+@click.argument("runs", nargs=-1)
+@click.option("--to", "url", **_REMOTE)
+@_as_json
+@click.pass_obj
+def push(store: Store, runs: tuple[str, ...], url: str, as_json: bool) -> None:
+    """Copy RUNS, without any all that have ended, to a folder or a URL. What is there already is not sent again;
+    checkpoints stay here."""
+    from trainyard.store.exchange import push as send
+    from trainyard.store.remote import Remote
+
+    remote = Remote(url)
+    rows = store.rows()
+    folders = [store.find(run) for run in runs] or [store.runs / row.id for row in rows if row.state != "incomplete"]
+    if not runs and len(folders) < len(rows):
+        say(f"{len(rows) - len(folders)} stay that have not ended, or were killed.")
+    _copied([send(folder, remote) for folder in folders], f"pushed to {url}", as_json)
+
+
+@command.command()
+@click.argument("runs", nargs=-1)
+@click.option("--from", "url", **_REMOTE)
+@_as_json
+@click.pass_obj
+def pull(store: Store, runs: tuple[str, ...], url: str, as_json: bool) -> None:
+    """Copy RUNS, without any all, from a folder or a URL that runs were pushed to. What is here already is not
+    fetched again."""
+    from trainyard.store.exchange import named
+    from trainyard.store.exchange import pull as fetch
+    from trainyard.store.remote import Remote
+
+    remote = Remote(url)
+    _copied([fetch(store, remote, id) for id in named(remote, runs)], f"pulled from {url}", as_json)
+
+
+def _copied(copied: list[Copied], says: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"schema": "trainyard/copied/1", "runs": [one._asdict() for one in copied]})
+        return
+    for one in copied:
+        if one.files:
+            say(f"run {one.id}: {one.files} files, {units.show_size(one.bytes)}")
+    fresh = sum(1 for one in copied if one.files)
+    there = f", {len(copied) - fresh} were there" if fresh < len(copied) else ""
+    say(f"{fresh} of {len(copied)} runs {says}{there}.")
 
 
 @command.command()

@@ -11,7 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainyard.job import Job, Layout, Model, Recipe, parse
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job_file import parse
 from trainyard.numerics.parity import Mix
 
 _MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
@@ -144,12 +145,12 @@ def _recipes() -> Iterator[Mix]:
 def _others() -> Iterator[Mix]:
     """Other models than decoders; a token is a sample."""
     spread = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}
-    for preset in ("tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-unet"):
+    for preset in ("tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-dit-plain", "tiny-unet"):
         job = _preset("vision" if preset in ("tiny-vit", "tiny-resnet") else "diffusion", preset)
         for label, layout in spread.items():
             yield _mix(f"{preset.removeprefix('tiny-')}, {label}", job, **layout)
     yield _mix("vit, TP x FSDP2", _preset("vision", "tiny-vit"), tp=2, dp_shard=2)
-    for preset in ("tiny-dit", "tiny-flux"):
+    for preset in ("tiny-dit", "tiny-flux", "tiny-dit-plain"):
         yield _mix(f"{preset.removeprefix('tiny-')}, TP", _preset("diffusion", preset), tp=2)
     for tables in ("replicated", "by_row", "by_table"):
         job = _preset("recommender", "tiny-dlrm", f', tables = "{tables}"')

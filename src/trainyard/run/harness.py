@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.errors import BadInput, EnvironmentFailed, Preempted, RankDied, TrainyardError
 from trainyard.job import SCRIPT, Job
@@ -39,7 +39,7 @@ from trainyard.units import show_time
 
 WORKER = "trainyard.run.worker"
 _POLL_S = 0.1
-_PRELOAD = ("trainyard.run.keeping", "trainyard.run.capture", "trainyard.run.probe", "trainyard.train.language")
+_PRELOAD = ("trainyard.run.keeping", "trainyard.run.capture", "trainyard.run.matmul_rate", "trainyard.train.language")
 """What the ranks' module imports that is slow to import: it is loaded once for all."""
 
 Book = Callable[[list[Path]], Sequence[Ledger]]

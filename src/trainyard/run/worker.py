@@ -21,7 +21,7 @@ import msgspec
 import torch
 import torch.cuda.nccl
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.errors import EnvironmentFailed
 from trainyard.job import PROFILER_WARMUP, Job, Measure
@@ -34,8 +34,8 @@ from trainyard.run.chaos import havoc
 from trainyard.run.clock import Clock
 from trainyard.run.facts import Facts, write_facts
 from trainyard.run.keeping import Keeping, attempt, mend
+from trainyard.run.matmul_rate import matmul_rate
 from trainyard.run.memory import forget_peak, peak_memory
-from trainyard.run.probe import matmul_rate
 from trainyard.run.recovery import shrunk
 from trainyard.train.outcome import Training
 from trainyard.train.precision import computes

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard.errors import BadJob, MissingLibrary
 from trainyard.job import Job
 

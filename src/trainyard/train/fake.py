@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, partialmethod
 from pathlib import Path
@@ -35,11 +35,14 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from trainyard import job as jobs
+from trainyard import job_file as jobs
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.train import clip, exact, optimizer
 from trainyard.train.attention import Core
+from trainyard.train.diffusion import sizes as diffusion
+from trainyard.train.diffusion.sizes import Dit, UNet
+from trainyard.train.diffusion.task import Denoise
 from trainyard.train.exact import Held
 from trainyard.train.language import Language
 from trainyard.train.moe import Experts, Moe, inverse
@@ -48,23 +51,60 @@ from trainyard.train.parallel.collectives import exchange
 from trainyard.train.parallel.expert import Exchange
 from trainyard.train.ranks import Ranks
 from trainyard.train.rules.data import replicates
+from trainyard.train.sizes import convert
 from trainyard.train.spread import Spread
 from trainyard.train.task import Batch, Task
 from trainyard.train.trainer import CLIP
+from trainyard.train.vision import sizes as vision
+from trainyard.train.vision.sizes import ResNet, Vit
+from trainyard.train.vision.task import Classify
 
 
 def held(job: Job, rank: int) -> Held:
-    """What `rank` of a decoder's job holds. Experts get as many tokens each. Raises `BadJob` for what has no fake."""
+    """What `rank` of a job holds. Experts get as many tokens each. Raises `BadJob` for what has no fake."""
     _check(job)
+    task, samples = _trained(job)
     asked, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
     ranks = Ranks(rank, 0, job.layout.ranks, 1, "cpu", torch.device("cpu"))
     fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()
     with _world(ranks), _unseen(storages):
         # Outside the fake mode: meshes are tensors with values, and DTensors are split as if they were whole.
-        spread = Spread(job, ranks, Language(job), partial(_empty, fake, storages))
+        spread = Spread(job, ranks, task, partial(_empty, fake, storages))
+        if spread.meshes is not None and replicates(job.layout):
+            spread.meshes.data.get_group("dp_shard")  # the optimizer asks for it, in the fake mode
         with fake, storages:
-            found = _step(job, spread, storages)
+            found = _step(job, spread, samples, storages)
     return found._replace(peak=max(found.peak + _waiting(asked, job, spread), found.update))
+
+
+def _trained(job: Job) -> tuple[Task, Callable[[int], Batch]]:
+    """The task of a job, and so many empty samples of it. Raises `BadJob` for another workload."""
+    if job.workload == "transformer":
+        return Language(job), lambda many: _text(many, job.recipe.seq_len)
+    if job.workload == "vision":
+        pictures: Vit | ResNet = convert(job, *vision.KINDS)
+        return Classify(job, pictures), lambda many: _pictures(many, pictures)
+    if job.workload == "diffusion":
+        latents: Dit | UNet = convert(job, *diffusion.KINDS)
+        return Denoise(job, latents), lambda many: _latents(many, latents)
+    raise BadJob(f"workload = {job.workload!r}: a fake run is of a decoder, of vision or of diffusion.")
+
+
+def _text(many: int, length: int) -> Batch:
+    places = torch.empty(many, length, dtype=torch.long)
+    return Batch((places,), (torch.empty_like(places),))
+
+
+def _pictures(many: int, sizes: Vit | ResNet) -> Batch:
+    images = torch.empty(many, sizes.channels, sizes.image, sizes.image)
+    return Batch((images,), (torch.empty(many, dtype=torch.long),))
+
+
+def _latents(many: int, sizes: Dit | UNet) -> Batch:
+    latents = torch.empty(many, sizes.channels, sizes.latent, sizes.latent)
+    given = (latents, torch.empty(many), torch.empty(many, sizes.text_tokens, sizes.text_width))
+    given += (torch.empty(many, sizes.pooled_width),) if isinstance(sizes, Dit) else ()
+    return Batch(given, (torch.empty_like(latents),))
 
 
 def _check(job: Job) -> None:
@@ -94,17 +134,18 @@ def _waiting(asked: Job, shortened: Job, spread: Spread) -> int:
     return (asked.accumulate - shortened.accumulate) * one * neighbours
 
 
-def _step(job: Job, spread: Spread, storages: _Storages) -> Held:
+def _step(job: Job, spread: Spread, samples: Callable[[int], Batch], storages: _Storages) -> Held:
     """Of the first step, to whose backward pass the state is added that later ones have."""
     made = optimizer.make(spread.modules, job.recipe, spread.meshes)
     _evenly(spread)
     parameters = storages.now
-    places = torch.empty(job.batch // job.layout.batch_ranks, job.recipe.seq_len, dtype=torch.long)
+    batch = samples(job.batch // job.layout.batch_ranks)
+    given = storages.now - parameters
     if replicates(job.layout):  # whose gradients lie in buckets, also while nothing has been added to them
         for parameter in spread.parameters:
             parameter.grad = torch.zeros_like(parameter)
-    spread.forward_backward(Batch((places,), (torch.empty_like(places),)))
-    gradients, backward = storages.now - parameters, storages.forget_peak()
+    spread.forward_backward(batch)
+    gradients, backward = storages.now - parameters - given, storages.forget_peak()
     clip.scale(spread.parameters, (CLIP / (clip.total_norm(spread.parameters, spread.meshes) + 1e-6)).clamp(max=1.0))
     before = storages.now
     made.step()

@@ -8,7 +8,8 @@ from typing import Any, TypeVar, get_type_hints
 import msgspec
 
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Job, refusal
+from trainyard.job import Job
+from trainyard.job_file import refusal
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 """Frozen, refusing unknown fields; its `__post_init__` raises `BadJob` and names the key as `$.sizes.key`."""

@@ -48,7 +48,8 @@ def _dit(sizes: Dit, recipe: Recipe, tp: int) -> Tally:
     told, width, dots = Tally(recipe, tp), sizes.width, sizes.dots
     patches, text = sizes.patches, sizes.text_tokens
     told.linear(patches, dots, width, bias=True, of_data=True)
-    told.linear(text, sizes.text_width, width, bias=True, of_data=True)
+    if text:
+        told.linear(text, sizes.text_width, width, bias=True, of_data=True)
     _embedder(told, TIME_WIDTH, width)
     if sizes.guidance:
         _embedder(told, TIME_WIDTH, width)
@@ -63,6 +64,9 @@ def _dit(sizes: Dit, recipe: Recipe, tp: int) -> Tally:
     for _ in range(sizes.single):
         with told.block():
             _single(told, sizes)
+    for _ in range(sizes.plain):
+        with told.block():
+            _plain(told, sizes)
     _modulation(told, width, 2)
     _modulated_norm(told, patches, width)
     told.linear(patches, width, dots, bias=True, split="out")
@@ -104,15 +108,28 @@ def _double(told: Tally, sizes: Dit, text_ends: bool) -> None:
         _projections(told, sizes, rows)
     _attend(told, sizes)
     for rows, ends in streams:
-        if ends:
-            continue
-        told.linear(rows, width, width, bias=True, split="in")
-        told.gated_add(rows * width)
-        _modulated_norm(told, rows, width)
-        told.linear(rows, width, sizes.ffn, bias=True, split="out")
-        told.gelu(rows * sizes.ffn // told.tp)
-        told.linear(rows, sizes.ffn, width, bias=True, split="in")
-        told.gated_add(rows * width)
+        if not ends:
+            _finish(told, sizes, rows)
+
+
+def _plain(told: Tally, sizes: Dit) -> None:
+    _modulation(told, sizes.width, 6)
+    _modulated_norm(told, sizes.patches, sizes.width)
+    _projections(told, sizes, sizes.patches)
+    _attend(told, sizes)
+    _finish(told, sizes, sizes.patches)
+
+
+def _finish(told: Tally, sizes: Dit, rows: int) -> None:
+    """What comes after attention."""
+    width = sizes.width
+    told.linear(rows, width, width, bias=True, split="in")
+    told.gated_add(rows * width)
+    _modulated_norm(told, rows, width)
+    told.linear(rows, width, sizes.ffn, bias=True, split="out")
+    told.gelu(rows * sizes.ffn // told.tp)
+    told.linear(rows, sizes.ffn, width, bias=True, split="in")
+    told.gated_add(rows * width)
 
 
 def _single(told: Tally, sizes: Dit) -> None:

@@ -1,5 +1,6 @@
 """The diffusion transformer: Stable Diffusion 3's (Esser et al. 2024, arXiv:2403.03206, section 4 and figure 2), whose
-blocks are all double, and FLUX.1's (github.com/black-forest-labs/flux), which has single ones after them.
+blocks are all double, FLUX.1's (github.com/black-forest-labs/flux), which has single ones after them, and the first one
+(Peebles and Xie 2022, arXiv:2212.09748, section 3.2, adaLN-Zero), whose plain blocks see no text.
 
 Shapes: B samples, T patches, S text tokens, A = S + T positions of both, D width, E all heads' channels, C a head's.
 """
@@ -135,6 +136,23 @@ class DoubleBlock(nn.Module):
             return image_BTD, self.text.finish(text_BSD, y_BAE[:, :length], rest_text)
 
 
+class PlainBlock(nn.Module):
+    """Pictures alone: attention, then the MLP."""
+
+    def __init__(self, sizes: Dit, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.image = Stream(sizes)
+
+    def forward(self, x_BTD: Tensor, given_BD: Tensor, turns: Turns) -> Tensor:
+        with span(self.name, ".attention"):
+            shift, scale, *rest = self.image.modulation(given_BD)
+            q, k, v = self.image.attention(norm(x_BTD, shift, scale))
+            y_BTE = attend(q, k, v, turns)
+        with span(self.name, ".mlp"):
+            return self.image.finish(x_BTD, y_BTE, rest)
+
+
 class SingleBlock(nn.Module):
     """Pictures and text with the same weights; attention and MLP side by side (Dehghani et al. 2023,
     arXiv:2302.05442, section 2)."""
@@ -167,7 +185,7 @@ class DiffusionTransformer(nn.Module):
         super().__init__()
         self.sizes, self.computes = sizes, dtype
         self.patches = Linear(sizes.dots, sizes.width, bias=True)
-        self.text = Linear(sizes.text_width, sizes.width, bias=True)
+        self.text = Linear(sizes.text_width, sizes.width, bias=True) if sizes.text_tokens else None
         self.time = time.Embedder(TIME_WIDTH, sizes.width)
         self.guidance = time.Embedder(TIME_WIDTH, sizes.width) if sizes.guidance else None
         self.pooled = time.Embedder(sizes.pooled_width, sizes.width)
@@ -181,19 +199,22 @@ class DiffusionTransformer(nn.Module):
         self.singles = nn.ModuleDict(
             {str(number): SingleBlock(sizes, f"singles.{number}") for number in range(sizes.single)}
         )
+        self.plains = nn.ModuleDict(
+            {str(number): PlainBlock(sizes, f"plains.{number}") for number in range(sizes.plain)}
+        )
         self.modulation = Modulation(sizes.width, 2)
         self.head = Linear(sizes.width, sizes.dots, bias=True)
 
     @property
     def blocks(self) -> dict[str, nn.Module]:
-        double = {f"doubles.{name}": block for name, block in self.doubles.items()}
-        return double | {f"singles.{name}": block for name, block in self.singles.items()}
+        kinds = {"doubles": self.doubles, "singles": self.singles, "plains": self.plains}
+        return {f"{kind}.{name}": block for kind, some in kinds.items() for name, block in some.items()}
 
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
         dtype, length = self.computes, text_BSW.shape[1]
         with span("embed"):
             x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))
-            text_BSD = self.text(text_BSW.to(dtype))
+            text_BSD = None if self.text is None else self.text(text_BSW.to(dtype))
             given_BD = self.time(time.code(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(pooled_BW.to(dtype))
             if self.guidance is not None:
                 strength_B = torch.full_like(times_B, TIMES)  # a guidance of 1: what the data say, and no more
@@ -203,11 +224,13 @@ class DiffusionTransformer(nn.Module):
                 x_BTD = x_BTD + self._code(x_BTD.device).to(dtype)
         for block in self.doubles.values():
             x_BTD, text_BSD = block(x_BTD, text_BSD, given_BD, turns)
-        if self.singles:
+        if text_BSD is not None:
             x_BAD = torch.cat((text_BSD, x_BTD), dim=1)
             for block in self.singles.values():
                 x_BAD = block(x_BAD, given_BD, turns)
             x_BTD = x_BAD[:, length:]
+        for block in self.plains.values():
+            x_BTD = block(x_BTD, given_BD, turns)
         with span("head"):
             return self._latents(self.head(norm(x_BTD, *self.modulation(given_BD))))
 

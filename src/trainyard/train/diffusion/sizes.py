@@ -14,7 +14,8 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """A diffusion transformer on latents of `latent` x `latent` x `channels`, cut into patches of `patch` a side.
 
     `double` blocks keep weights apart for pictures and text, `single` blocks after them share theirs. Text is
-    `text_tokens` vectors of `text_width`, and one of `pooled_width`. `rope`: channels of a head that turn by
+    `text_tokens` vectors of `text_width`, and one of `pooled_width`. `plain` blocks stand alone instead, where there is
+    no text but that one vector (Peebles and Xie 2022, arXiv:2212.09748). `rope`: channels of a head that turn by
     (order in the text, row, column), FLUX's way; empty is a fixed code added to the patches, Stable Diffusion 3's.
     `guidance`: the strength of guidance is an input too (a constant here), as of a model distilled from a guided one.
     """
@@ -25,19 +26,20 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     width: int
     ffn: int
     heads: int
-    double: int
+    double: int = 0
     single: int = 0
-    text_tokens: int
-    text_width: int
+    plain: int = 0
+    text_tokens: int = 0
+    text_width: int = 0
     pooled_width: int
     rope: list[int] = []
     qk_norm: bool = False
     guidance: bool = False
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "latent", "channels", "patch", "width", "ffn", "heads", "double")
-        at_least(self, 1, "text_tokens", "text_width", "pooled_width")
-        at_least(self, 0, "single", "rope")
+        at_least(self, 1, "latent", "channels", "patch", "width", "ffn", "heads", "pooled_width")
+        at_least(self, 0, "double", "single", "plain", "text_tokens", "text_width", "rope")
+        self._check_blocks()
         divides(self, "latent", "patch", "latents are a whole number of patches")
         divides(self, "width", "heads", "each head has a whole number of channels")
         _check_channels(self.channels)
@@ -49,6 +51,18 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
                 "sine and a cosine for each.",
                 f"Use {max(1, self.width // 4) * 4}.",
             )
+
+    def _check_blocks(self) -> None:
+        if not self.plain:
+            at_least(self, 1, "double", "text_tokens", "text_width")
+            return
+        for field in ("double", "single", "text_tokens", "text_width"):
+            if value := getattr(self, field):
+                raise BadJob(
+                    f"plain = {self.plain} at $.sizes.plain with {field} = {value} at $.sizes.{field}, but plain "
+                    "blocks stand alone and see pictures only.",
+                    f"Use {field} = 0, or plain = 0.",
+                )
 
     def _check_turning(self) -> None:
         if len(self.rope) != 3 or any(channels % 2 for channels in self.rope):

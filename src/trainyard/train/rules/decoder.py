@@ -12,6 +12,7 @@ BYTES = 256
 def check(job: Job) -> None:
     """Raises `BadJob` with the reason and the nearest model that works."""
     model = job.decoder
+    _check_trained(model)
     if model.vocab < BYTES:
         raise BadJob(
             f"vocab = {model.vocab} at $.model, but a byte has {BYTES} values: "
@@ -22,6 +23,25 @@ def check(job: Job) -> None:
         _check_latent(model)
     if model.experts:
         _check_experts(model)
+
+
+def _check_trained(model: Model) -> None:
+    if model.pattern:
+        raise BadJob(
+            f"pattern = {model.pattern[:20]!r} at $.model, but trainyard trains no state-space layers.",
+            "Plan for others: --for megatron or torchtitan.",
+        )
+    for field, untrained, others in (
+        ("mlp", "relu2", "'swiglu' or 'gelu'"),
+        ("position", "none", "'rope' or 'learned'"),
+    ):
+        if getattr(model, field) == untrained:
+            raise BadJob(f"{field} = {untrained!r} at $.model is planned for, not trained here.", f"Use {others}.")
+    if model.expert_width:
+        raise BadJob(
+            f"expert_width = {model.expert_width} at $.model, but experts here see the width itself.",
+            "Use expert_width = 0.",
+        )
 
 
 def _check_latent(model: Model) -> None:

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trainyard.run.clock import Clock  # noqa: E402
-from trainyard.run.probe import matmul_rate  # noqa: E402
+from trainyard.run.matmul_rate import matmul_rate  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")

@@ -1,0 +1,120 @@
+"""What `trainyard plan` is asked about: MODEL, and the configuration that is taken as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trainyard.job import Job, Model
+    from trainyard.predict.pictures import Pictures
+    from trainyard.predict.theirs.given import Beside
+    from trainyard.predict.theirs.kinds import Kind
+
+
+class Asked(NamedTuple):
+    """`job`: the configuration's, with its own layout, where MODEL or --check is one. `framework`: whose it is.
+    `where`: the file. The others as in `Read`."""
+
+    model: Model | Pictures
+    job: Job | None = None
+    framework: str = "trainyard"
+    keeps: tuple[int, int, int] | None = None
+    where: str = ""
+    passed: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()
+
+
+def asked(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> Asked:
+    """`checked`: the file of --check, empty where that is MODEL itself. What a configuration trains is MODEL, where
+    both are named. `ranks`, `seq_len`: as the command says. Raises `BadInput` for what cannot be used."""
+    found = _asked(model, checked, ranks, seq_len)
+    _check_length(found.model, seq_len)
+    return found
+
+
+def _check_length(model: Model | Pictures, seq_len: int | None) -> None:
+    from trainyard.errors import BadInput
+    from trainyard.job import Model
+
+    if seq_len and not isinstance(model, Model):
+        raise BadInput(
+            f"--seq-len {seq_len}, but {model.name} has {model.positions:,} positions a sample, which follow from its "
+            "sizes.",
+            "Leave out --seq-len.",
+        )
+
+
+def _asked(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> Asked:
+    from trainyard.errors import BadInput
+    from trainyard.job import Model
+    from trainyard.predict.theirs.given import Beside
+
+    name, file = (model, checked) if model else (checked, None)
+    if not name:
+        raise BadInput("what is planned for is not known.", "Name a model, or a configuration: --check FILE.")
+    first = _read(name, Beside(ranks, seq_len))
+    if not file:
+        return first
+    if not isinstance(first.model, Model):
+        raise BadInput(f"--check {file} with {name}, but a configuration that names no model is a decoder's.")
+    length = seq_len or (first.job.recipe.seq_len if first.job else None)
+    count = ranks or (first.job.layout.ranks if first.job else None)
+    return _read(file, Beside(count, length, first.model), only=True)
+
+
+def _read(name: str, beside: Beside, only: bool = False) -> Asked:
+    """`only`: it must be a configuration."""
+    from msgspec.structs import replace
+
+    from trainyard import job_file
+    from trainyard.predict import cases
+    from trainyard.predict.theirs import kinds
+
+    data = _bytes(Path(name), must=only)
+    whose: Kind | None = kinds.kind(data) if data is not None else None
+    if whose == "trainyard":
+        job = job_file.load(name)
+        job = replace(job, model=beside.model) if beside.model else job
+        return Asked(cases.subject(job), job, where=name)
+    if data is None or (whose is None and not only):
+        return Asked(_model(name))
+    read = kinds.read(data, name, beside)
+    return Asked(read.job.decoder, read.job, read.framework, read.keeps, name, read.passed, read.otherwise)
+
+
+def _bytes(path: Path, must: bool) -> bytes | None:
+    """None where it is no file. A little more than a configuration may have is read of a larger one."""
+    from trainyard import models
+    from trainyard.errors import BadFile
+    from trainyard.predict.theirs.given import LARGEST
+
+    try:
+        if str(path) in models.known() or (not must and not path.is_file()):
+            return None
+        with path.open("rb") as file:
+            return file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        if not must:
+            return None
+        raise BadFile(f"{path}: cannot be read: {error}.", "--check takes a file.") from error
+
+
+def _model(name: str) -> Model | Pictures:
+    """Raises `UnknownName`, or `BadFile` or `BadJob` for one that is not planned for."""
+    import msgspec
+
+    from trainyard import models
+    from trainyard.errors import BadFile
+    from trainyard.job import Job, Model, Recipe
+    from trainyard.predict import pictures
+
+    preset = models.load(name) if Path(name).suffix != ".json" else None
+    if preset is not None and preset.sizes is not None:
+        recipe = Recipe(tokens_per_step=1)
+        return pictures.of_job(Job(name=Path(name).stem, workload=preset.workload, sizes=preset.sizes, recipe=recipe))
+    taken = models.take(name, "model", planned=True)
+    try:
+        return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
+    except msgspec.ValidationError as error:
+        raise BadFile(f"{taken.where}: {error}.") from error
