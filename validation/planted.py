@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 from torch.profiler import record_function
 
-from trainyard import job as jobs
-from trainyard import plugins
+from trainyard import job_file, plugins
 from trainyard.run.clock import Clock
 from trainyard.run.worker import Rank
 from trainyard.train.outcome import About, Outcome, Training
@@ -42,7 +41,7 @@ class Planted:
 
 
 def main(folder: Path, plant: str, ms: int) -> None:
-    job = jobs.load(folder / "job.toml")
+    job = job_file.load(folder / "job.toml")
     torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
     ranks = find(vendor_here("cpu"))
     with joined(ranks), (folder / f"rank{ranks.rank}.jsonl").open("wb") as log:
