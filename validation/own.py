@@ -76,7 +76,7 @@ class Line(NamedTuple):
 def line(machine: Machine, run: Measured) -> Line:
     constants = tuned.choose(machine, "fsdp").values()
     found = calibrate.predicted(machine, constants, [run.job])
-    mine = calibrate.predicted_parts(found, 0)
+    mine = calibrate.predicted_parts(found)[0]
     large = {part: seconds for part, seconds in run.parts().items() if seconds > _LARGE * run.seconds}
     errors = {part: mine.get(part, 0.0) / seconds - 1 for part, seconds in large.items()}
     return Line(float(np.ravel(found.wall)[0]) / run.seconds - 1, errors)

@@ -74,9 +74,11 @@ def read(path: Path) -> Ops:
     import duckdb
 
     found = duckdb.read_parquet(str(path)).order("step, rank, start_ts, seq_id, optype").fetchnumpy()
-    numbers = [found[name].astype(np.int64) for name in ("step", "dp_rank", "stage")]
-    times = [np.round(found[name].astype(np.float64) * 1e9).astype(np.int64) for name in ("start_ts", "duration")]
-    return Ops(*numbers, np.array(found["optype"], np.str_), found["seq_id"].astype(np.int64), *times)
+    step, replica, stage, seq = (found[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id"))
+    start, length = (
+        np.round(found[name].astype(np.float64) * 1e9).astype(np.int64) for name in ("start_ts", "duration")
+    )
+    return Ops(step, replica, stage, np.array(found["optype"], np.str_), seq, start, length)
 
 
 class Model(NamedTuple):

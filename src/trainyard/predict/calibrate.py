@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import date
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -63,23 +64,31 @@ def _way(phase: str, by_way: bool) -> str:
     return " backward" if by_way and phase == "backward" else ""
 
 
-def predicted_parts(found: Step, place: int, by_way: bool = False) -> dict[str, float]:
-    parts: dict[str, float] = {}
+def predicted_parts(found: Step, by_way: bool = False) -> list[dict[str, float]]:
+    """Of each case."""
+    places = np.size(found.wall)
+    parts: dict[str, npt.NDArray[np.float64]] = {}
     for line in found.lines:
-        part = part_of(Account.parse(line.account)) + _way(line.phase, by_way)
-        seconds = float(np.broadcast_to(line.seconds, np.shape(found.wall) or (1,))[place])
-        parts[part] = parts.get(part, 0.0) + seconds
-    return parts
+        part = _part_named(line.account) + _way(line.phase, by_way)
+        parts[part] = parts.get(part, np.zeros(places)) + line.seconds
+    return [{part: float(seconds[place]) for part, seconds in parts.items()} for place in range(places)]
 
 
-def _off(runs: Sequence[Measured], machine: Machine, tuned: Constants) -> npt.NDArray[np.float64]:
-    found = predicted(machine, tuned, [run.job for run in runs])
-    walls = np.broadcast_to(found.wall, len(runs))
+@cache
+def _part_named(account: str) -> str:
+    return part_of(Account.parse(account))
+
+
+Known = Sequence[tuple[float, dict[str, float]]]
+"""Of each run: the seconds of its step, and of its parts by way."""
+
+
+def _off(known: Known, found: Step) -> npt.NDArray[np.float64]:
     off: list[float] = []
-    for place, run in enumerate(runs):
-        off.append(np.log(walls[place] / run.seconds) / _STEP_NOISE)
-        mine, small = predicted_parts(found, place, by_way=True), _SMALL * run.seconds
-        for part, seconds in run.parts(by_way=True).items():
+    for wall, mine, (whole, parts) in zip(found.wall, predicted_parts(found, by_way=True), known, strict=True):
+        off.append(np.log(wall / whole) / _STEP_NOISE)
+        small = _SMALL * whole
+        for part, seconds in parts.items():
             off.append(np.log((mine.get(part, 0.0) + small) / (seconds + small)) / _PART_NOISE)
     return np.array(off)
 
@@ -88,7 +97,9 @@ def _fitted(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> C
     names = _ALWAYS + (_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
     names += _ON_THE_HOST if machine.device.vendor == "cpu" else ()
     priors = [_LOOSE if name.startswith(("host", "microbatch", "step")) else _PRIOR for name in names]
-    return solve(assumed, names, lambda tuned: _off(runs, machine, tuned), priors)
+    known = [(run.seconds, run.parts(by_way=True)) for run in runs]
+    of, where = cases.of_jobs([run.job for run in runs]), site.of_machine(machine, runs[0].job.recipe.dtype)
+    return solve(assumed, names, lambda tuned: _off(known, step.step(of, where, tuned)), priors)
 
 
 def calibrated(machine: Machine, assumed: Constants, runs: Sequence[Measured]) -> Machine:
