@@ -46,12 +46,14 @@ demo-trace: $(READY)  ## record anew the trace that `trainyard demo` shows
 native: $(READY)  ## compile the trace scanner, where a C compiler is there
 	@$(BIN)/python -m trainyard.trace.native.build
 
-test: native lint test-light  ## lint, the tests without torch, then all tests with coverage
-	$(BIN)/python $(SPREAD) --cov --cov-report=term:skip-covered
+PASSED := .passed-light.json
+test: ALSO := --cov --cov-report= --passed-to $(PASSED)
+test: native lint test-light  ## lint, the tests that pass without torch, then all others; coverage of both
+	$(BIN)/python $(SPREAD) --not-those-of $(PASSED) --cov --cov-append --cov-report=term:skip-covered
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'
-	$(LIGHT)/python $(SPREAD) -m "not torch and not device and not slow"
+	$(LIGHT)/python $(SPREAD) -m "not torch and not device and not slow" $(ALSO)
 
 lint: $(READY)  ## ruff, types, floors
 	$(BIN)/ruff check .
@@ -106,7 +108,7 @@ carry:  ## pack .carry: all that device-evidence needs, for machines that can in
 	@echo "$(CARRY) is packed: $$(du -sh $(CARRY) | cut -f1)."
 
 clean:  ## remove both environments and everything a tool left
-	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* out
+	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* $(PASSED) out
 
 $(READY): pyproject.toml constraints.txt
 	@$(call venv,.venv)

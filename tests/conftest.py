@@ -1,5 +1,6 @@
 """What all tests share: where public data lies, and which tests this machine cannot run."""
 
+import json
 import os
 from pathlib import Path
 
@@ -27,9 +28,33 @@ def _accelerator() -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Rewrite tests/golden/*.json; say why in the commit.")
+    parser.addoption("--passed-to", type=Path, metavar="FILE", help="Write there which tests passed.")
+    parser.addoption("--not-those-of", type=Path, metavar="FILE", help="Leave out the tests that passed before.")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    if (path := config.getoption("--passed-to")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Passed(path))
+
+
+class Passed:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.names.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        self.path.write_text(json.dumps(sorted(self.names), indent=0), "utf-8")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if path := config.getoption("--not-those-of"):
+        before = set(json.loads(path.read_text("utf-8")))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])
+        items[:] = [item for item in items if item.nodeid not in before]
     needy = [item for item in items if item.get_closest_marker("device")]
     if needy and not _accelerator():
         for item in needy:
