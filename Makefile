@@ -47,9 +47,9 @@ native: $(READY)  ## compile the trace scanner, where a C compiler is there
 	@$(BIN)/python -m trainyard.trace.native.build
 
 PASSED := .passed-light.json
-test: ALSO := --cov --cov-report= --passed-to $(PASSED)
+test: ALSO := --cov --cov-report= --passed-to=$(PASSED)
 test: native lint test-light  ## lint, the tests that pass without torch, then all others; coverage of both
-	$(BIN)/python $(SPREAD) --not-those-of $(PASSED) --cov --cov-append --cov-report=term:skip-covered
+	$(BIN)/python $(SPREAD) --not-those-of=$(PASSED) --cov --cov-append --cov-report=term:skip-covered
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'

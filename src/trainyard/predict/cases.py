@@ -130,7 +130,8 @@ class Cases:
         )
 
     def __len__(self) -> int:
-        return int(np.broadcast_shapes(*(np.shape(getattr(self, field.name)) for field in fields(self)))[0])
+        sizes = {np.size(getattr(self, name)) for name in self.__slots__}
+        return max(sizes) if all(sizes) else 0
 
     # What follows from the columns
 

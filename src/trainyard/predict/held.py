@@ -126,7 +126,8 @@ class Stage(NamedTuple):
         self, gradients: Column, activations: Column, logits: Column | float = 0.0, gathered: Column | float = 0.0
     ) -> Memory:
         parts = (self.parameters, gradients, self.state, activations + self.given, logits, gathered)
-        return Memory(*(np.broadcast_to(part, len(self.cases)) for part in parts))
+        count = len(self.cases)
+        return Memory(*(np.broadcast_to(part, count) for part in parts))
 
     @property
     def loss(self) -> Column:

@@ -43,8 +43,6 @@ from trainyard.predict.tuned import ASSUMED, Tuned
 from trainyard.predict.twins import Sized
 
 _GIVEN = "Leave out what is fixed, or name another framework."
-_TOGETHER = 1 << 15
-"""Cases that are costed at once, so that they stay in a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +216,7 @@ def _site(machine: Machine, dtype: str) -> Site:
 
 
 def _bounds(made: Cases, where: Site, values: Constants, fits: npt.NDArray[np.intp]) -> Column:
-    parts = [fits[start : start + _TOGETHER] for start in range(0, len(fits), _TOGETHER)]
+    parts = [fits[start : start + space.TOGETHER] for start in range(0, len(fits), space.TOGETHER)]
     found = [np.broadcast_to(step.bound(made.take(part), where, values), len(part)) for part in parts]
     return np.concatenate([np.zeros(0), *found])
 

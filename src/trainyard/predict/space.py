@@ -75,6 +75,10 @@ USUAL = Offers()
 """Megatron Core's."""
 
 
+TOGETHER = 1 << 14
+"""Cases whose costs are reckoned at once, so that they stay in a processor's cache."""
+
+
 class Space(NamedTuple):
     """The columns of a case that differ, by name."""
 
@@ -82,6 +86,11 @@ class Space(NamedTuple):
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    def pieces(self) -> Iterator[Space]:
+        """In order, each of `TOGETHER` or the rest."""
+        for start in range(0, len(self), TOGETHER):
+            yield Space({name: values[start : start + TOGETHER] for name, values in self.columns.items()})
 
     def keep(self, mask: npt.NDArray[np.bool_]) -> Space:
         return Space({name: values[mask] for name, values in self.columns.items()})
@@ -185,16 +194,16 @@ def space(wanted: Wanted, offers: Offers = USUAL) -> Space:
         below.append(known[key])
     if not splits:
         return Space({axis: np.zeros(0, np.int64) for axis in AXES})
-    times = [len(rows) for rows in below]
+    times = [rows.shape[1] for rows in below]
     table = [
         *(np.repeat(one, times) for one in np.array(splits, np.int64).T),
-        *np.ascontiguousarray(np.concatenate(below).T),
+        *(np.concatenate(columns) for columns in zip(*below, strict=True)),
     ]
     return Space(dict(zip(AXES, table, strict=True)))
 
 
 def _below(wanted: Wanted, offers: Offers, each: int, pp: int, alone: bool) -> npt.NDArray[np.int64]:
-    """What may differ where axes are split alike: of `each` samples a replica, in the order of `AXES`."""
+    """What may differ where axes are split alike, of `each` samples a replica: a row an axis, ordered as `AXES`."""
     found: list[tuple[int, ...]] = []
     remats = _allowed(wanted, "remat", list(range(len(REMATS))))
     zeros = _allowed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
@@ -209,7 +218,7 @@ def _below(wanted: Wanted, offers: Offers, each: int, pp: int, alone: bool) -> n
                 )
     table = np.array(found, np.int64).reshape(-1, len(AXES) - len(words.AXES))
     wished = wanted.fixed.get("schedule")
-    return table if wished is None else table[(table[:, -1] == wished) & (pp > 1)]
+    return np.ascontiguousarray((table if wished is None else table[(table[:, -1] == wished) & (pp > 1)]).T)
 
 
 def as_cases(wanted: Wanted, some: Space, keeps: Keeps) -> Cases:

@@ -58,9 +58,13 @@ def check(machine: Machine) -> None:
 
 
 def sized(wanted: Wanted, every: Space, framework: Framework) -> Sized:
-    made = space.as_cases(wanted, every, framework.keeps)
-    need, waiting = memory.memory(made).total * RESERVED, memory.on_host(made)
-    return Sized(every, *(np.broadcast_to(one, len(every)) for one in (need, waiting)))
+    need, waiting = np.zeros((2, len(every)))
+    start = 0
+    for some in every.pieces():
+        made, stop = space.as_cases(wanted, some, framework.keeps), start + len(some)
+        need[start:stop], waiting[start:stop] = memory.memory(made).total * RESERVED, memory.on_host(made)
+        start = stop
+    return Sized(every, need, waiting)
 
 
 def both(wanted: Wanted, every: Space, framework: Framework, machine: Machine) -> Sized:
