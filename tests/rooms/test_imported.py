@@ -1,4 +1,4 @@
-"""Histories of what pytest-benchmark and asv kept. The files in golden/ were written by asv 0.6.6 and
+"""Histories of what pytest-benchmark and asv kept. The files in golden/histories/ were written by asv 0.6.6 and
 pytest-benchmark 5.3.1, and shortened."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainyard.cli.main import answer
 from trainyard.compare.history.imported import is_foreign, load
 from trainyard.errors import BadFile, BadInput, UnknownName
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden" / "histories"
 PYTEST, ASV = GOLDEN / "pytest_benchmark.json", GOLDEN / "asv.json"
 
 
