@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +33,13 @@ def console() -> Console:
 def say(text: str) -> None:
     """To stderr; names out of files must not steer the terminal."""
     click.echo("".join(char if char.isprintable() or char == "\n" else "\ufffd" for char in text), err=True)
+
+
+def busy(text: str) -> AbstractContextManager[object]:
+    """While it lasts, on a terminal, what takes so long; nothing is left of it."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(text) if sys.stderr.isatty() else nullcontext()
 
 
 def print_json(value: Any) -> None:

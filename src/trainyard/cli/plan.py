@@ -46,7 +46,7 @@ def command(
     from trainyard import words
     from trainyard.cli import mixed
     from trainyard.cli.asked import asked
-    from trainyard.cli.output import console, print_json, say
+    from trainyard.cli.output import busy, console, print_json, say
     from trainyard.errors import BadInput, BadJob, UnknownName, nearest
     from trainyard.job import Model
     from trainyard.predict import tuned, twins
@@ -112,7 +112,8 @@ def command(
         found = Found(choices=(), searched=0, fitting=0, refused=(), tuned=tuned.choose(where, runner.software))
     others = None
     if tokens and found.choices:
-        others = scaling(wanted, where, runner, tokens, found.choices[0].point, refuses)
+        with busy("Planning the same for fewer and for more devices"):
+            others = scaling(wanted, where, runner, tokens, found.choices[0].point, refuses)
     if out is not None:
         fastest = found.choices[0].plan.job
         with replacing(out) as part:
