@@ -119,8 +119,7 @@ def test_the_search_is_that_of_every_layout_with_and_without(framework: str, nam
     """All are costed both ways, whether they fit or not; where anything fits without, nothing is wanted with."""
     runner, where = FRAMEWORKS[framework], tight(share)
     wanted = Wanted(MODELS[name], 4, 8, 8, 256)
-    every = space.space(wanted, runner.offers)
-    every = every.keep(runner.allows(wanted, every))
+    every = runner.layouts(wanted)
     usable, known = where.device.memory.value * memory.USABLE, tuned.choose(where, runner.software).values()
     fits, walls = [], []
     for some in (every, every.offloaded()):
@@ -155,8 +154,7 @@ def test_what_fits_without_comes_without(framework: str) -> None:
 def test_what_our_own_runner_is_offered_its_rules_take(devices: int) -> None:
     wanted = Wanted(DENSE, devices, 8, 8, 256)
     runner = FRAMEWORKS["trainyard"]
-    every = space.space(wanted, runner.offers)
-    every = every.keep(runner.allows(wanted, every))
+    every = runner.layouts(wanted)
     every = every.keep(runner.offloads(wanted, every)).offloaded()
     assert len(every) or devices == 1
     for place in range(len(every)):

@@ -165,8 +165,7 @@ WIDE = Model(layers=30, width=4096, ffn=14336, heads=32, kv_heads=8, head_dim=12
 def simulated(wanted: Wanted, framework: str) -> np.ndarray:
     """The time of every layout that the framework takes, whether it fits or not."""
     taken = FRAMEWORKS[framework]
-    every = space.space(wanted, taken.offers)
-    made = space.as_cases(wanted, every.keep(taken.allows(wanted, every)), taken.keeps)
+    made = space.as_cases(wanted, taken.layouts(wanted), taken.keeps)
     return step.step(made, WHERE, tuned.choose(H100, taken.software).values()).wall
 
 
@@ -240,8 +239,7 @@ def by_hand(wanted: Wanted) -> set[tuple[Any, ...]]:
 @pytest.mark.parametrize("layers", [4, 7, 12])
 def test_our_own_runner_is_offered_every_pipeline_that_it_takes(layers: int) -> None:
     wanted = Wanted(replace_(DENSE, layers=layers), 8, 8, 16, 256, fixed={"tp": 1, "cp": 1, "ep": 1, "dp_replicate": 1})
-    every = space.space(wanted, FRAMEWORKS["trainyard"].offers)
-    every = every.keep(FRAMEWORKS["trainyard"].allows(wanted, every))
+    every = FRAMEWORKS["trainyard"].layouts(wanted)
     found = set()
     for row in map(every.row, range(len(every))):
         job = space.job_of(wanted, row)

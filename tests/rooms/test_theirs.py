@@ -47,8 +47,7 @@ def read(text: str | bytes, where: str = "theirs", **beside: Any) -> Read:
 def offered(framework: str, name: str, dtype: str, devices: int = 8) -> list[Job]:
     """Every layout that the search may offer, whether it fits or not, and again with what may wait on the host."""
     wanted = Wanted(MODELS[name], devices, 4, 24, 256, dtype)
-    every = space.space(wanted, FRAMEWORKS[framework].offers)
-    every = every.keep(FRAMEWORKS[framework].allows(wanted, every))
+    every = FRAMEWORKS[framework].layouts(wanted)
     every = every.beside(every.keep(FRAMEWORKS[framework].offloads(wanted, every)).offloaded())
     between = FRAMEWORKS[framework].keeps.between
     return [space.job_of(wanted, every.row(place), between) for place in range(len(every))]

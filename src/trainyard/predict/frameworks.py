@@ -15,7 +15,7 @@ from trainyard.job import Job, Model
 from trainyard.predict import orders
 from trainyard.predict.cases import REMATS
 from trainyard.predict.pictures import Pictures
-from trainyard.predict.space import USUAL, Keeps, Offers, Space, Wanted
+from trainyard.predict.space import USUAL, Keeps, Offers, Space, Wanted, joined, lots
 from trainyard.predict.theirs import deepspeed, flavors, megatron_write, torchtitan_write
 
 Mask = npt.NDArray[np.bool_]
@@ -37,6 +37,10 @@ class Framework(NamedTuple):
     tells: Callable[[Job], str]
     refuses: Callable[[Model | Pictures], str]
     offloads: Callable[[Wanted, Space], Mask]
+
+    def layouts(self, wanted: Wanted) -> Space:
+        """Of those that divide everything, what it allows."""
+        return joined(lot.keep(self.allows(wanted, lot)) for lot in lots(wanted, self.offers))
 
 
 def _accumulate(wanted: Wanted, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:

@@ -162,11 +162,10 @@ def _all_refused(refused: list[str]) -> str:
 def _ranked(wanted: Wanted, machine: Machine, framework: Framework) -> _Ranked:
     if says := framework.refuses(wanted.model):
         raise BadJob(f"{framework.means}: {says}", "Name another framework: --for.")
-    every = space.space(wanted, framework.offers)
+    every = framework.layouts(wanted)
     if not len(every):
-        raise BadJob(*why.undivided(wanted, framework))
-    every = every.keep(framework.allows(wanted, every))
-    if not len(every):
+        if not len(space.space(wanted, framework.offers)):
+            raise BadJob(*why.undivided(wanted, framework))
         raise BadJob(f"{framework.means} takes none of the layouts that divide everything.", _GIVEN)
     known = tuned.choose(machine, framework.software)
     where = _site(machine, wanted.dtype)

@@ -7,7 +7,7 @@ memory, as does an ungathered loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product as combinations
 from typing import Any, NamedTuple
 
@@ -100,7 +100,7 @@ class Space(NamedTuple):
 
     def beside(self, other: Space) -> Space:
         """Both, these first."""
-        return Space({name: np.concatenate([values, other.columns[name]]) for name, values in self.columns.items()})
+        return joined((self, other))
 
     def row(self, place: int) -> dict[str, int]:
         return {name: int(values[place]) for name, values in self.columns.items()}
@@ -181,8 +181,14 @@ def _runs(wanted: Wanted, offers: Offers, pp: int, accumulate: int) -> list[tupl
 
 def space(wanted: Wanted, offers: Offers = USUAL) -> Space:
     """Empty where no layout divides devices, heads, layers and batch."""
+    return joined(lots(wanted, offers))
+
+
+def lots(wanted: Wanted, offers: Offers) -> Iterator[Space]:
+    """The space, `TOGETHER` or some more at a time: most of it may be nothing that a framework takes."""
     splits: list[tuple[int, ...]] = []
     below: list[npt.NDArray[np.int64]] = []
+    held = 0
     # Thousands of splits share a few hundred of what is below them.
     known: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
     for split in _splits(wanted):
@@ -192,14 +198,22 @@ def space(wanted: Wanted, offers: Offers = USUAL) -> Space:
             known[key] = _below(wanted, offers, *key)
         splits.append(split)
         below.append(known[key])
-    if not splits:
-        return Space({axis: np.zeros(0, np.int64) for axis in AXES})
-    times = [rows.shape[1] for rows in below]
-    table = [
-        *(np.repeat(one, times) for one in np.array(splits, np.int64).T),
-        *(np.concatenate(columns) for columns in zip(*below, strict=True)),
-    ]
-    return Space(dict(zip(AXES, table, strict=True)))
+        held += below[-1].shape[1]
+        if held >= TOGETHER:
+            yield _lot(splits, below)
+            splits, below, held = [], [], 0
+    if splits:
+        yield _lot(splits, below)
+
+
+def _lot(splits: list[tuple[int, ...]], below: list[npt.NDArray[np.int64]]) -> Space:
+    above = np.repeat(np.array(splits, np.int64).T, [rows.shape[1] for rows in below], axis=1)
+    return Space(dict(zip(AXES, [*above, *np.concatenate(below, axis=1)], strict=True)))
+
+
+def joined(lots: Iterable[Space]) -> Space:
+    every = list(lots) or [Space({axis: np.zeros(0, np.int64) for axis in AXES})]
+    return Space({axis: np.concatenate([lot.columns[axis] for lot in every]) for axis in AXES})
 
 
 def _below(wanted: Wanted, offers: Offers, each: int, pp: int, alone: bool) -> npt.NDArray[np.int64]:

@@ -73,8 +73,7 @@ def smallest(wanted: Wanted, framework: Framework, machine: Machine) -> str:
     """How many of these devices would do."""
     for times in (2, 4, 8, 16, 32, 64):
         more = wanted._replace(devices=wanted.devices * times)
-        bigger = space.space(more, framework.offers)
-        bigger = bigger.keep(framework.allows(more, bigger))
+        bigger = framework.layouts(more)
         if len(bigger) and twins.any_fits(more, bigger, framework, machine):
             return f"{more.devices:,} devices would do."
     return "Use devices of more memory, or fewer samples a step."
