@@ -115,8 +115,7 @@ def offered(framework: str, name: str, dtype: str, most: int) -> Iterator[Job]:
     runner = FRAMEWORKS[framework]
     model = msgspec.convert({"name": name, **models.take(name, "model").keys}, Model)
     wanted = Wanted(model, DEVICES, 8, BATCH, SEQ_LEN, dtype)
-    every = space.space(wanted)
-    every = every.keep(runner.allows(wanted, every))
+    every = runner.layouts(wanted)
     for place in range(0, len(every), max(1, len(every) // most)):
         yield space.job_of(wanted, every.row(place), runner.keeps.between)
 
