@@ -484,7 +484,7 @@ def test_every_format_says_the_verdict(tmp_path: Path) -> None:
     asv = json.loads(formats.write(found, "asv"))
     assert asv["version"] == 2
     assert asv["results"]["j.time_step_time"][0][0] == pytest.approx(0.106, rel=0.02)
-    theirs = json.loads((Path(__file__).parents[1] / "golden" / "asv.json").read_text())
+    theirs = json.loads((Path(__file__).parents[1] / "golden" / "histories" / "asv.json").read_text())
     assert asv["result_columns"] == theirs["result_columns"]
     assert asv.keys() == theirs.keys()
     (tmp_path / "asv.json").write_text(json.dumps(asv))
