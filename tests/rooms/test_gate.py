@@ -469,6 +469,13 @@ def test_noise_says_what_was_put_into_it() -> None:
 # Formats
 
 
+@pytest.mark.parametrize(
+    ("share", "said"), [(None, "?"), (-0.5, "-50.0 %"), (9.994, "+999.4 %"), (1871, "1,872 times")]
+)
+def test_a_share_is_said_as_people_read_it(share: float | None, said: str) -> None:
+    assert says.percent(share) == said
+
+
 def test_every_format_says_the_verdict(tmp_path: Path) -> None:
     found = _gate(1.1)
     hostile = msgspec.structs.replace(found, job="<b>|x|@all", base="`a`", head="b\x07")

@@ -16,6 +16,8 @@ LABELS = {"worse": "worse", "not worse": "not worse", "unclear": "not enough evi
 _SHOWN = 3
 _LIKELY = 0.1
 """Chance below which an account is worth a look, though it is not named."""
+_TIMES = 10
+"""Growth, as a share, that is said as a multiple."""
 
 
 def headline(gate: Gate) -> str:
@@ -62,8 +64,10 @@ def _more(verdict: Verdict) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`?` where nobody can tell."""
-    return "?" if share is None else f"{100 * share:+.1f} %"
+    """`?` where nobody can tell; of what grew out of next to nothing, how many times as much it is."""
+    if share is None:
+        return "?"
+    return f"{100 * share:+.1f} %" if share < _TIMES else f"{1 + share:,.0f} times"
 
 
 def culprit(why: Why | None) -> str:
