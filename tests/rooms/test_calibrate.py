@@ -135,7 +135,8 @@ def test_the_account_that_disagrees_is_what_is_fitted():
     assert after.spread is None
 
 
-@settings(max_examples=5, deadline=None)
+@pytest.mark.timeout(900)  # five fits an example, each of hundreds of predicted steps
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(0.6, 1.6), min_size=4, max_size=4))
 def test_what_was_fitted_on_some_runs_holds_for_another(scales):
     names = ("attention", "passes", "inside_s", "microbatch_s")
