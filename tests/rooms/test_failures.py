@@ -14,8 +14,11 @@ from trainyard.predict.failures import FLEETS, best_interval, between_failures, 
 HOUR = 3600.0
 
 
-@pytest.mark.parametrize(("fleet", "nodes", "hours"), [("rsc-1", 2048, 1.8), ("llama3", 2048, 54 * 24 / 419)])
-def test_fleets_fail_as_they_have_said(fleet: str, nodes: int, hours: float) -> None:
+@pytest.mark.parametrize(
+    ("fleet", "nodes", "hours"),
+    [("rsc-1", 2048, 1.8), ("llama3", 2048, 54 * 24 / 419), ("rsc-2", 2048, 5.0), ("rsc-1", 128, 28.8)],
+)
+def test_fleets_fail_as_the_documentation_says(fleet: str, nodes: int, hours: float) -> None:
     assert between_failures(nodes, FLEETS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
 
 
