@@ -1,18 +1,20 @@
-"""The tree of errors. Each carries the exit code of the command it ends, and the next step.
+"""Errors: each class has a stable `code`, the exit code of the command that it ends, and a next step for the user.
 
-    TrainyardError                      70  an error of ours
-    ├── BadInput (ValueError)            2  what we were given cannot be used
-    │   ├── BadFile                      2  a file is missing, empty, truncated or of the wrong kind
-    │   ├── BadJob                       2  a job file is misspelt or impossible
-    │   ├── BadLedger                    2  a ledger does not balance
-    │   └── UnknownName                  2  no run, machine, workload or word of that name
-    ├── NotEnoughEvidence                3  a judge cannot tell yet
-    └── EnvironmentFailed                4  the machine did not do its part
-        ├── MissingLibrary               4  an optional library is not installed
-        ├── PlaceUnwritable              4  a folder cannot be written
-        ├── PortInUse                    4  another program holds the port
-        ├── RankDied                     4  a rank of a running job ended early, or hung
-        └── Preempted                    4  a running job was asked to save and leave, and did: it can be gone on with
+    TrainyardError                      70  internal-error       a bug in trainyard
+    ├── BadInput (ValueError)            2  bad-input            an input cannot be used
+    │   ├── BadFile                      2  bad-file             a file is missing, empty, damaged or of the wrong kind
+    │   ├── BadJob                       2  bad-job              a job file is misspelt or impossible
+    │   ├── BadLedger                    2  bad-ledger           a ledger does not balance
+    │   └── UnknownName                  2  unknown-name         there is no run, machine, workload or word of that name
+    ├── NotEnoughEvidence                3  not-enough-evidence  a verdict needs more runs
+    └── EnvironmentFailed                4  environment-failed   the machine failed, not the input
+        ├── MissingLibrary               4  missing-library      an optional library is not installed
+        ├── PlaceUnwritable              4  not-writable         a file or folder cannot be written
+        ├── PortInUse                    4  port-in-use          another program holds the port
+        ├── RankDied                     4  rank-died            a rank of a running job ended early, or hung
+        └── Preempted                    4  preempted            a running job saved its state and left on request
+
+Codes are an interface: `--json` prints them, scripts compare them, and rewording a message does not change them.
 
 `BadInput` is a `ValueError` so that msgspec, which wraps those, keeps the path in the document
 (`$.layout.tp`) when a constructor refuses a decoded value.
@@ -22,12 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import ClassVar
 
 
 class TrainyardError(Exception):
     """Any error that trainyard raises on purpose. `next_step` is one sentence: what to do now."""
 
-    exit_code = 70
+    code: ClassVar[str] = "internal-error"
+    exit_code: ClassVar[int] = 70
 
     def __init__(self, says: str, next_step: str = "") -> None:
         super().__init__(says)
@@ -39,51 +43,54 @@ class TrainyardError(Exception):
 
 
 class BadInput(TrainyardError, ValueError):
+    code = "bad-input"
     exit_code = 2
 
 
 class BadFile(BadInput):
-    pass
+    code = "bad-file"
 
 
 class BadJob(BadInput):
-    pass
+    code = "bad-job"
 
 
 class BadLedger(BadInput):
-    pass
+    code = "bad-ledger"
 
 
 class UnknownName(BadInput):
-    pass
+    code = "unknown-name"
 
 
 class NotEnoughEvidence(TrainyardError):
+    code = "not-enough-evidence"
     exit_code = 3
 
 
 class EnvironmentFailed(TrainyardError):
+    code = "environment-failed"
     exit_code = 4
 
 
 class MissingLibrary(EnvironmentFailed):
-    pass
+    code = "missing-library"
 
 
 class PlaceUnwritable(EnvironmentFailed):
-    pass
+    code = "not-writable"
 
 
 class PortInUse(EnvironmentFailed):
-    pass
+    code = "port-in-use"
 
 
 class RankDied(EnvironmentFailed):
-    pass
+    code = "rank-died"
 
 
 class Preempted(EnvironmentFailed):
-    pass
+    code = "preempted"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

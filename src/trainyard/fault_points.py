@@ -1,0 +1,62 @@
+"""Points at which a test can kill this process: between the durable effects of a save, a write or a copy.
+
+`TRAINYARD_FAULT_POINT=NAME:N` ends the process with SIGKILL when it arrives at the point NAME for the Nth time, counted
+from 1 and in each process separately. For tests only; without the variable an arrival costs one look-up
+in the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+from trainyard.errors import BadInput, nearest
+
+VARIABLE = "TRAINYARD_FAULT_POINT"
+POINTS = {
+    "checkpoint.part": "The folder of a checkpoint in progress exists.",
+    "checkpoint.file.written": "A shard or the manifest is written, but not synchronised with the disk.",
+    "checkpoint.file.synced": "A shard or the manifest is on the disk.",
+    "checkpoint.sealed": "All files of a checkpoint and their folder are on the disk, under a hidden name.",
+    "checkpoint.renamed": "The checkpoint has its name.",
+    "checkpoint.retired": "An old checkpoint has a hidden name and is about to be removed.",
+    "checkpoint.set_aside": "The reason why a checkpoint is refused is written, but the checkpoint is not moved.",
+    "checkpoint.adopted": "A file of another run's checkpoint is linked or copied.",
+    "run.sample": "A step's sample is written.",
+    "run.begun": "A new run's folder is written, under a hidden name.",
+    "store.part": "A file's new contents are written, but not synchronised with the disk.",
+    "store.synced": "A file's new contents are on the disk, under a hidden name.",
+    "store.renamed": "A file has its new contents.",
+    "store.deleted": "A run's folder has a hidden name and is about to be removed.",
+    "index.named": "A store's own id for a shared index is written, under a hidden name.",
+    "index.written": "Rows of the index are written, but not committed.",
+    "index.committed": "Rows of the index are committed.",
+    "push.uploaded": "A file is at the remote, under a hidden name.",
+    "push.renamed": "A file is at the remote.",
+    "pull.fetched": "A file of a run has arrived, in a hidden folder.",
+    "pull.synced": "All files of a run are on the disk, in a hidden folder.",
+    "pull.renamed": "The run's folder has its name.",
+}
+_arrivals: Counter[str] = Counter()
+
+
+def fault_point(name: str) -> None:
+    """Does nothing unless the environment asks for this very arrival. `name` is one of `POINTS`."""
+    wanted = os.environ.get(VARIABLE)
+    if wanted is None:
+        return
+    point, number = _parse(wanted)
+    _arrivals[name] += 1
+    if name == point and _arrivals[name] == number:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _parse(wanted: str) -> tuple[str, int]:
+    """Raises `BadInput`: a misspelt point would make a test pass that tests nothing."""
+    point, _, number = wanted.partition(":")
+    if point not in POINTS:
+        raise BadInput(f"{VARIABLE} is {wanted!r}, which names no point. {nearest(point, POINTS)}")
+    if not number.isdecimal() or int(number) < 1:
+        raise BadInput(f"{VARIABLE} is {wanted!r}.", "Use NAME:N with N counted from 1.")
+    return point, int(number)

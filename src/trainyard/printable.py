@@ -1,0 +1,76 @@
+"""Text that is safe to show: characters that are invisible, or that steer a terminal or the direction of text, become
+visible.
+
+Names come from files, and a name may hold a control character (C0, C1), a bidirectional control (U+202A to U+202E,
+U+2066 to U+2069, U+200E, U+200F, U+061C), a zero-width character, or half of a surrogate pair, which no encoding has.
+Each is shown by its number: `⟨U+202E⟩`. Everything that trainyard prints or draws goes through this file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\U000e0100-\U000e01ef]")
+"""Characters of Unicode's property Default_Ignorable_Code_Point that Python takes for printable, but for U+FE00 to
+U+FE0F, which choose the look of the character before them."""
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Replaces each character that cannot be seen by its number, `⟨U+202E⟩`; those in `keep` stay."""
+    if text.isprintable() and not _BLANK.search(text):
+        return text
+    return "".join(char if char in keep or _visible(char) else _numbered(char) for char in text)
+
+
+def printable_json(text: str) -> str:
+    """Escapes, in a JSON document, each character that cannot be seen: `\\u202e`. It decodes to the same value."""
+    if text.isprintable() and not _BLANK.search(text):
+        return text
+    return "".join(char if char == "\n" or _visible(char) else _escaped(char) for char in text)
+
+
+def paired(text: str) -> str:
+    """Shows each half of a surrogate pair by its number, and leaves the rest: what any encoding of Unicode can hold."""
+    return _HALF.sub(lambda half: _numbered(half[0]), text)
+
+
+def encode_json(value: Any, hook: Callable[[Any], Any] = str) -> bytes:
+    """Encodes `value` as JSON. Half of a surrogate pair, which UTF-8 cannot hold, is shown by its number. `hook`: as
+    msgspec's `enc_hook`; by default, what JSON has no type for becomes its text."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value, enc_hook=hook)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_mapped(msgspec.to_builtins(value, enc_hook=hook), paired))
+
+
+def printable_tree(value: Any, keep: str = "\n\t") -> Any:
+    """Makes every text of plain data printable, keys included."""
+    return _mapped(value, lambda text: printable(text, keep))
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(item, change) for item in value]
+    return value
+
+
+def _numbered(char: str) -> str:
+    return f"⟨U+{ord(char):04X}⟩"
+
+
+def _visible(char: str) -> bool:
+    return char.isprintable() and not _BLANK.match(char)
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))

@@ -1,0 +1,95 @@
+"""Programs that take a password in a short option (`sshpass -p`) or as a bare word (`wandb login KEY`).
+
+Everywhere else `-p` is a port, a path or a prefix, and stays.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Client(NamedTuple):
+    """`option`: matches an option that takes a secret, with the value in group `value` if it is in the same word.
+
+    `spaced`: the value may also be the next word. `after`: the secret begins after this character of the value.
+    `command`: the subcommand that must come first; with `bare`, each word after it is a secret. `wraps`: the first word
+    that is not an option is the program it runs.
+    """
+
+    option: re.Pattern[str]
+    spaced: bool = True
+    after: str = ""
+    command: str = ""
+    bare: bool = False
+    wraps: bool = False
+
+
+def _option(*names: str) -> re.Pattern[str]:
+    return re.compile(rf"(?:{'|'.join(names)})(?P<value>.*)\Z", re.DOTALL)
+
+
+_ATTACHED = Client(_option("-p"), spaced=False)
+_LOGIN = Client(_option("-p"), command="login")
+_TABLE = {
+    "sshpass": Client(_option("-p"), wraps=True),
+    "mysql mysqldump mysqladmin mysqlimport mysqlcheck mysqlshow mysqlsh mysqlslap": _ATTACHED,
+    "mariadb mariadb-dump mariadb-admin mariadb-import 7z 7za 7zz rar unrar": _ATTACHED,
+    "redis-cli valkey-cli keydb-cli": Client(_option("-a", "--pass=?")),
+    "mongo mongosh mongodump mongorestore mongoimport mongoexport cqlsh ncftp rabbitmqadmin": Client(_option("-p")),
+    "sqlcmd bcp isql mosquitto_pub mosquitto_sub unzip zip ipmitool": Client(_option("-P")),
+    "ldapsearch ldapadd ldapmodify ldapdelete ldapwhoami ldappasswd": Client(_option("-w")),
+    "plink pscp psftp putty": Client(_option("-pw")),
+    "curl": Client(_option("-[sSfLkvigNGIjqO#0-6]*[uU]", "--user=?", "--proxy-user=?"), after=":"),
+    "http https xh httpie": Client(_option("-a", "--auth=?"), after=":"),
+    "smbclient rpcclient": Client(_option("-U", "--user=?"), after="%"),
+    "lftp": Client(_option("-u", "--user=?"), after=","),
+    "docker podman nerdctl buildah skopeo helm oras crane regctl oc cf az": _LOGIN,
+    "wandb": Client(_option("--key=?"), command="login", bare=True),
+}
+_CLIENTS = {name: client for names, client in _TABLE.items() for name in names.split()}
+NAMES = tuple(_CLIENTS)
+
+
+class ClientOptions:
+    """Follows the words of a command line, one after the other."""
+
+    def __init__(self) -> None:
+        self._client: Client | None = None
+        self._ready = self._waits = False
+
+    @property
+    def active(self) -> bool:
+        """Whether a client was named."""
+        return self._client is not None
+
+    def secret_from(self, word: str) -> int:
+        """Where in `word` a secret begins; -1 if it holds none that only its client gives away."""
+        client, waits, self._waits = self._client, self._waits, False
+        if client and waits:
+            return self._begin(word, 0)
+        if client and self._ready and (match := client.option.match(word)):
+            if not match["value"]:
+                self._waits = client.spaced
+                return -1
+            return self._begin(word, match.start("value"))
+        if word.startswith("-"):
+            return -1
+        name = word.rsplit("/", 1)[-1]
+        if name in _CLIENTS:
+            self._client = _CLIENTS[name]
+            self._ready = not self._client.command
+        elif client and word == client.command:
+            self._ready = True
+        elif client and client.bare and self._ready and "://" not in word:
+            return 0
+        elif client and (client.wraps or word in ("&&", "||", ";", "|")):
+            self._client = None
+        return -1
+
+    def _begin(self, word: str, value: int) -> int:
+        after = self._client.after if self._client else ""
+        if not after:
+            return value
+        separator = word.find(after, value)
+        return separator + 1 if 0 <= separator < len(word) - 1 else -1

@@ -1,0 +1,99 @@
+"""Logins before a host: `https://user:password@host`, `user:password@proxy:80`, also percent-encoded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_COLON, _AT = re.compile(r":|%(?:25)*3A", re.IGNORECASE), re.compile(r"@|%(?:25)*40")
+_URL = re.compile(r"://?|%(?:25)*3A(?:%(?:25)*2F){2}", re.IGNORECASE)
+"""`://`, which a path shortens to `:/`."""
+_SCHEME = re.compile(r"[A-Za-z0-9+.\-]*\Z")
+_LONGEST_SCHEME = 32
+_ALWAYS = re.compile(r"(?:https?|ftps?|wss?)\Z", re.IGNORECASE)
+"""Schemes in which a user without a password is hidden too: it may be a token."""
+_AUTHORITY_END = re.compile(r"[/?#\\]")
+_ENCODED_ENDS = ("2f", "3f", "23")
+_PORT = re.compile(r"\d{1,5}\Z")
+_RUN = re.compile(r"""(?:[^\s<>"`']|'(?![,)\]}:;\s]|\Z))*+""")
+_QUOTED_RUN = {quote: re.compile(rf"[^\s<>{quote}]*+") for quote in "\"'`"}
+
+_WORD = re.compile(r"""[^\s"'`<>|]+""")
+_NOT_OF_USER = re.compile(r"[^\w.+%~*\-]")
+_HOST = re.compile(
+    r"(?!sha\d+:)(?:[A-Za-z0-9.\-]*[A-Za-z][A-Za-z0-9.\-]*|\d{1,3}(?:\.\d{1,3}){3}|\[[0-9A-Fa-f:]+\])(?P<port>:\d)?"
+)
+
+
+def of_urls(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of user and password in every URL of `text`."""
+    marks = [match.span() for match in _URL.finditer(text)]
+    schemes = [_scheme(text, begin) for begin, _ in marks]
+    for (begin, end), scheme, until in zip(marks, schemes, [*schemes[1:], len(text)]):
+        run = _QUOTED_RUN.get(text[scheme - 1 : scheme], _RUN).match(text, end, max(end, until))
+        if run and (length := _login(run[0], text[scheme:begin], text[begin:end])):
+            yield end, end + length
+
+
+def _scheme(text: str, end: int) -> int:
+    """Where the scheme that ends at `end` begins."""
+    match = _SCHEME.search(text[max(0, end - _LONGEST_SCHEME) : end])
+    return end - len(match[0]) if match else end
+
+
+def _login(run: str, scheme: str, mark: str) -> int:
+    """How many characters of `run`, which follows the `mark` `://`, are a login to hide."""
+    authority = run[: _authority_end(run, mark)]
+    colon = _COLON.search(authority)
+    at = _last(_AT, authority)
+    if at >= 0:
+        return at if (colon and colon.start() < at) or _ALWAYS.search(scheme) else 0
+    if colon is None or _PORT.match(authority, colon.end()):
+        return 0
+    return max(0, _last(_AT, run))  # a password with an unescaped slash
+
+
+def _authority_end(run: str, mark: str) -> int:
+    """Where login, host and port end: at a `/`, `?` or `#` that is encoded as often as the mark."""
+    if "%" not in mark:
+        end = _AUTHORITY_END.search(run)
+        return end.start() if end else len(run)
+    lower, percent = run.lower(), mark[: mark.lower().index("3a")]
+    ends = [lower.find(percent + code) for code in _ENCODED_ENDS]
+    return min((end for end in ends if end >= 0), default=len(run))
+
+
+def of_words(text: str) -> Iterator[tuple[int, int]]:
+    """Spans of user and password before a host without a scheme. Not in `git@host:path`, `image:tag@sha256:...` or
+    `namespace::name@host`."""
+    for word in _WORD.finditer(text):
+        if at := _LAST_AT.match(word[0]):
+            span = _login_of_word(word[0], at.start(1), at.end(1))
+            if span:
+                yield word.start() + span[0], word.start() + span[1]
+
+
+_LAST_AT = re.compile(r".*(@|%(?:25)*40)", re.DOTALL)
+
+
+def _login_of_word(word: str, at: int, host_at: int) -> tuple[int, int] | None:
+    left = word[:at]
+    first = 1 + max(left.rfind(","), left.rfind(";")) if _URL.search(left) else 0
+    colon = _COLON.search(left, first)
+    if colon is None or _URL.search(left, first):
+        return None
+    user = first + 1 + _last(_NOT_OF_USER, left[first : colon.start()])
+    password, host = left[colon.end() :], _HOST.match(word, host_at)
+    if user == colon.start() or left[user - 1 : user] == "@" or left[user : colon.start()].lower() == "mailto":
+        return None
+    if host is None or not password or password.startswith(":") or ("/" in password and not host["port"]):
+        return None
+    return user, at
+
+
+def _last(pattern: re.Pattern[str], text: str) -> int:
+    """Where the last match begins; -1 without one."""
+    begin = -1
+    for match in pattern.finditer(text):
+        begin = match.start()
+    return begin
