@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trainyard.errors import EnvironmentFailed, PlaceUnwritable
+from trainyard.fault_points import fault_point
 from trainyard.units import show_size
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOENT}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT}
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def writing(place: Path, size: int = 0) -> Iterator[None]:
         why = error.strerror or str(error)
         if error.errno in _FULL:
             raise EnvironmentFailed(
-                f"{place}: the disk is full: {show_size(size)} to write, {show_size(_free(place))} free.",
+                f"{place}: the disk is full: {show_size(size)} to write, {show_size(free_bytes(place))} free.",
                 "Free some space, or set TRAINYARD_STORE to a folder on another disk.",
             ) from error
         if error.errno in _REFUSED:
@@ -43,12 +44,15 @@ def write_whole(path: Path, data: bytes) -> None:
             with part.open("wb") as file:
                 file.write(data)
                 file.flush()
+                fault_point("store.part")
                 os.fsync(file.fileno())
+            fault_point("store.synced")
             part.replace(path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
+    fault_point("store.renamed")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -59,7 +63,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _free(place: Path) -> int:
-    """Bytes free on the disk that holds `place` or its nearest existing parent."""
-    there = next((folder for folder in (place, *place.parents) if folder.exists()), Path("/"))
+def free_bytes(path: Path) -> int:
+    """Bytes free on the disk that holds `path` or its nearest existing parent."""
+    there = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
     return shutil.disk_usage(there).free

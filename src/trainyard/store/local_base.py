@@ -14,6 +14,9 @@ from trainyard.store.index import Indexed
 
 _HERE = ""
 """The file serves one store, which needs no name."""
+_REFUSALS = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeEncodeError)
+"""Raised for a value that SQLite cannot store: too long, NaN (stored as NULL), beyond 64 bits, a lone surrogate."""
+_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
 
 
 class LocalBase:
@@ -34,14 +37,15 @@ class LocalBase:
             self._path.unlink(missing_ok=True)
             return {}
 
-    def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> None:
+    def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
         try:
             with closing(self._connect()) as base, base:
                 base.execute("BEGIN IMMEDIATE")
                 base.execute(tables.CREATE)
-                tables.write(base, _HERE, "?", read, gone)
+                return tables.write(base, _HERE, "?", read, gone, _REFUSALS)
         except sqlite3.Error as error:
-            raise OSError(f"{self._path}: {error}.") from error
+            read_only = getattr(error, "sqlite_errorcode", 0) & 0xFF in _READ_ONLY
+            raise (PermissionError if read_only else OSError)(f"{self._path}: {error}.") from error
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self._path, timeout=5)

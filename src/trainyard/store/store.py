@@ -16,21 +16,23 @@ import socket
 import time
 import warnings
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from trainyard.errors import BadInput, UnknownName, nearest
+from trainyard.errors import BadFile, BadInput, UnknownName, nearest
+from trainyard.fault_points import fault_point
 from trainyard.record import Run
+from trainyard.store import damage, tags
 from trainyard.store import folder as folders
 from trainyard.store.disk import writing
-from trainyard.store.index import Base, Index, Row
+from trainyard.store.files import is_regular
+from trainyard.store.index import Base, Index, Row, run_folders
 from trainyard.store.local_base import LocalBase
 from trainyard.store.postgres import PostgresBase
+from trainyard.store.tags import check_tag, now
 
 _ID = re.compile(r"[0-9a-f]{8}\Z")
-_TAG = re.compile(r"[A-Za-z][A-Za-z0-9._\-]{0,63}\Z")
 
 
 def default_root() -> Path:
@@ -56,22 +58,8 @@ def is_id(name: str) -> bool:
     return bool(_ID.match(name))
 
 
-def now() -> str:
-    """The time now in UTC, as runs and tags record it; sorts as text."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def check_tag(tag: str) -> None:
-    """Raises `BadInput` for what cannot be a tag."""
-    if not _TAG.match(tag) or is_id(tag):
-        raise BadInput(
-            f"{tag!r} is not a tag.",
-            "Begin with a letter, then letters, digits, '.', '_' or '-', 64 at most, and not like an id.",
-        )
-
-
 class Store:
-    """`say` hears what a user should know and no error is: an altered folder, a moved tag."""
+    """`say` gets reports that are not errors: a damaged run, a moved tag."""
 
     def __init__(self, root: Path | None = None, say: Callable[[str], None] = warnings.warn) -> None:
         self.root = (root or default_root()).absolute()
@@ -83,8 +71,14 @@ class Store:
         """Creates the run's folder and returns it; until `finish` the run counts as `incomplete`."""
         if not is_id(run.id):
             raise BadInput(f"{run.id!r} is not a run id: 8 hexadecimal digits.")
-        folder = self.runs / run.id
-        folders.create(folder, msgspec.structs.replace(run, state="incomplete"), job_text)
+        folder, part = self.runs / run.id, self.runs / f".begin-{run.id}-{secrets.token_hex(4)}"
+        try:
+            folders.create(part, msgspec.structs.replace(run, state="incomplete"), job_text)
+            fault_point("run.begun")
+            with writing(folder):
+                part.rename(folder)  # in one step, as others see it
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
         return folder
 
     def finish(self, run: Run) -> Run:
@@ -92,21 +86,22 @@ class Store:
         return folders.write(self._own(self.runs / run.id), run)
 
     def load(self, name: str) -> Run:
-        """The whole run by id prefix, tag or folder. Says so when the folder was altered since it was written.
+        """The whole run by id prefix, tag or folder. A run that lost a part of its record, or was altered since it was
+        written, is in the state `damaged`, which is reported.
 
-        Raises `UnknownName`, `BadInput` for an ambiguous prefix, `BadFile`.
+        Raises `UnknownName`, `BadInput` for an ambiguous prefix, `BadFile` for a record that cannot be decoded.
         """
         folder = self.find(name)
-        run = folders.read(folder)
-        if run.digest and folders.digest(folder) != run.digest:
-            self._say(f"{folder}: job, samples or ledgers were altered after the run was written.")
+        run = damage.marked(folder, folders.read(folder))
+        if run.state == "damaged":
+            self._say(f"{folder}: the run is damaged: {run.failure}.")
         return run
 
     def find(self, name: str) -> Path:
         """The folder of the run that `name` names: a folder, else a tag, else a prefix of an id."""
-        if name and (Path(name) / "run.json").is_file():
+        if name and is_regular(Path(name) / "run.json"):
             return Path(name).absolute()
-        if is_id(name) and (self.runs / name / "run.json").is_file():
+        if is_id(name) and is_regular(self.runs / name / "run.json"):
             return self.runs / name
         rows = self.rows()
         tagged = {tag: row.id for row in rows for tag in row.tags}
@@ -123,6 +118,15 @@ class Store:
             nearest(name, tagged) if tagged else "`trainyard runs` lists what is stored.",
         )
 
+    def traces(self, folder: Path, run: Run) -> list[Path]:
+        """The profiler files of the run in the folder. None of them, which is reported, if some are missing: figures of
+        the other ranks would pass for those of all."""
+        paths = [folder / name for name in run.trace]
+        missing = [path for path in paths if not is_regular(path)]
+        if missing:
+            self._say(f"{missing[0]}: {len(missing)} of {len(paths)} traces of run {run.id} are missing: none is used.")
+        return [] if missing else paths
+
     def rows(self) -> list[Row]:
         """Every stored run, newest first."""
         if not self.root.is_dir():
@@ -130,10 +134,12 @@ class Store:
         return self._index.rows()
 
     def reindex(self) -> int:
-        """Builds the index anew from the folders and clears what deletions and copies that were killed left; how many
-        runs there are."""
-        for rest in (*self.runs.glob(".gone-*"), *self.runs.glob(".pull-*")):
+        """Builds the index again from the folders and clears the remains of killed processes; how many runs there
+        are."""
+        for rest in (path for left in (".begin-*", ".gone-*", ".pull-*") for path in self.runs.glob(left)):
             shutil.rmtree(rest)
+        for rest in self.root.glob(".store.id.*"):
+            rest.unlink()
         with writing(self.root):
             return self._index.rebuild() if self.root.is_dir() else 0
 
@@ -141,10 +147,11 @@ class Store:
         """Gives the run a tag; a tag names one run, so it leaves the one that had it, which is said."""
         check_tag(tag)
         folder, before = self._own(self.find(name)), self._owners().get(tag)
-        # Given first and taken after: a kill between the two leaves the tag twice, and the later one counts.
-        folders.write_tags(folder, {**folders.read_tags(folder), tag: now()})
+        # Given first and taken after: a kill between the two leaves the tag twice. Then the later one counts, and
+        # tagging again removes the other.
+        tags.write_tags(folder, {**tags.read_tags(folder), tag: now()})
+        self._take(tag, but=folder)
         if before not in (None, folder.name):
-            self._take(tag, but=folder)
             self._say(f"the tag {tag!r} moved from {before} to {folder.name}.")
         return folder
 
@@ -162,6 +169,7 @@ class Store:
         gone = self.runs / f".gone-{folder.name}-{secrets.token_hex(4)}"
         with writing(folder):
             folder.rename(gone)
+            fault_point("store.deleted")
             shutil.rmtree(gone)
         self.rows()
         return folder
@@ -170,11 +178,13 @@ class Store:
         return {tag: row.id for row in self.rows() for tag in row.tags}
 
     def _take(self, tag: str, but: Path | None = None) -> None:
-        for row in self.rows():
-            folder = self.runs / row.id
-            tags = folders.read_tags(folder)
-            if folder != but and tags.pop(tag, None):
-                folders.write_tags(folder, tags)
+        for folder in run_folders(self.runs):
+            try:
+                given = tags.read_tags(folder)
+            except BadFile:  # listed without tags, and reported by the list
+                continue
+            if folder != but and given.pop(tag, None):
+                tags.write_tags(folder, given)
 
     def _own(self, folder: Path) -> Path:
         """The folder as one of this store's. Refuses links and whatever is not directly inside `runs`."""

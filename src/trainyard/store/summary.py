@@ -89,7 +89,10 @@ def _share(run: Run, step_ns: int, rate: str, of: str) -> Share | None:
     if flops is None or reached is None or not reached.value or not step_ns:
         return None
     ranks = len({sample.rank for sample in run.measured()})  # a job that lost a node may have had fewer
-    value = flops.value / (reached.value * ranks * step_ns / 1e9)
+    possible = reached.value * ranks * step_ns / 1e9
+    if not possible:  # too small for a float
+        return None
+    value = flops.value / possible
     return Share(value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached.value, of=of)
 
 

@@ -7,9 +7,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from trainyard.fault_points import fault_point
 from trainyard.store.index import Indexed, Row
 
-# The number goes with the columns: a version that changes them makes a table of its own beside this one.
+# The number goes with the columns: a version that changes them makes a table of its own next to this one.
 TABLE = "trainyard_runs_1"
 CREATE = f"""
 CREATE TABLE IF NOT EXISTS {TABLE} (
@@ -35,22 +36,56 @@ def select(base: Connection, store: str, mark: str) -> dict[str, Indexed]:
     return {cells[0]: _indexed(cells) for cells in base.execute(query, (store,)).fetchall()}
 
 
-def write(base: Connection, store: str, mark: str, read: Mapping[str, Indexed], gone: Iterable[str]) -> None:
+def write(
+    base: Connection,
+    store: str,
+    mark: str,
+    read: Mapping[str, Indexed],
+    gone: Iterable[str],
+    refusals: tuple[type[Exception], ...],
+) -> dict[str, str]:
+    """Deletes the rows in `gone`, then writes those in `read`, inside the caller's transaction.
+
+    Returns the ids of the rows that the database refuses, each with its reason. `refusals` are the errors that this
+    database raises for a value it cannot store. A batch that fails is retried row by row, so that the others are kept.
+    """
+    for id in gone:
+        base.execute(f"DELETE FROM {TABLE} WHERE store = {mark} AND id = {mark}", (store, id))  # noqa: S608
+    refused: dict[str, str] = {}
+    if _refusal(base, store, mark, read.values(), refusals):
+        for id, row in read.items():
+            if reason := _refusal(base, store, mark, [row], refusals):
+                refused[id] = reason
+    fault_point("index.written")
+    return refused
+
+
+def _refusal(
+    base: Connection, store: str, mark: str, rows: Iterable[Indexed], refusals: tuple[type[Exception], ...]
+) -> str:
+    """Writes all of `rows`, or none of them and returns the reason."""
     marks = ", ".join([mark] * (1 + len(_COLUMNS)))
     upsert = (
         f"INSERT INTO {TABLE} (store, {', '.join(_COLUMNS)}) VALUES ({marks}) "  # noqa: S608
         f"ON CONFLICT (store, id) DO UPDATE SET {_SET}"
     )
-    for one in read.values():
-        base.execute(upsert, (store, *_cells(one)))
-    for id in gone:
-        base.execute(f"DELETE FROM {TABLE} WHERE store = {mark} AND id = {mark}", (store, id))  # noqa: S608
+    base.execute("SAVEPOINT rows")
+    try:
+        for row in rows:
+            base.execute(upsert, (store, *_cells(row)))
+    except refusals as error:
+        base.execute("ROLLBACK TO SAVEPOINT rows")
+        base.execute("RELEASE SAVEPOINT rows")
+        return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    base.execute("RELEASE SAVEPOINT rows")
+    return ""
 
 
-def _cells(one: Indexed) -> tuple[str | int | float, ...]:
-    row = one.row
+def _cells(indexed: Indexed) -> tuple[str | int | float, ...]:
+    row = indexed.row
     texts = (row.id, row.started, row.job, row.layout, row.state)
-    return (*texts, row.step_ns, row.tokens_per_s, msgspec.json.encode(one.given).decode(), one.stamp)
+    tags = msgspec.json.encode(indexed.given).decode()
+    return (*texts, row.step_ns, row.tokens_per_s, tags, indexed.stamp)
 
 
 def _indexed(cells: Any) -> Indexed:

@@ -1,0 +1,100 @@
+"""SHA256SUMS: the SHA-256 digest of every file of a run that has ended, in the format of `sha256sum --check`.
+
+Not listed: tags, which change; the lock and checkpoints, which belong to the machine that ran; hidden and unfinished
+files; links and special files; the list itself and its signature.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from trainyard.errors import BadFile
+
+FILE = "SHA256SUMS"
+SIGNATURE = "SHA256SUMS.sig"
+HEAD = "run.json"
+_STAYS = ("tags.json", "lock", "checkpoints", FILE, SIGNATURE)
+_LINE = re.compile(r"([0-9a-f]{64})  (.+)\Z")
+_LONGEST_NAME, _LONGEST_PART, _DEEPEST = 1024, 255, 16
+
+
+def is_listed(name: str) -> bool:
+    """Whether the file of that name, relative to the run's folder and with slashes, has a digest and travels."""
+    parts = PurePosixPath(name).parts
+    return not wrong_name(name) and parts[0] not in _STAYS and not any(part.startswith(".") for part in parts)
+
+
+def wrong_name(name: str) -> str:
+    """The reason why a file of that name is refused, empty if it is not: it would lie outside the run's folder, would
+    steer a terminal, or cannot be created."""
+    parts = name.split("/")
+    if name.startswith("/") or "" in parts or "." in parts or ".." in parts:
+        return "outside its folder"
+    if not name.isprintable() or "\\" in name:
+        return "with control characters or backslashes in its name"
+    longest = max(len(part.encode()) for part in parts)
+    if len(name.encode()) > _LONGEST_NAME or longest > _LONGEST_PART or len(parts) > _DEEPEST:
+        return f"whose name is too long ({len(name)} characters)"
+    return ""
+
+
+def compute(folder: Path, given: Mapping[str, bytes] | None = None) -> dict[str, str]:
+    """Name -> digest of every file in the folder that is listed. `given`: contents that are about to be written, which
+    count instead of those on the disk. Raises `BadFile` for a file that cannot be read."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in (given or {}).items()}
+    for name, path in files(folder).items():
+        if name not in digests:
+            digests[name] = of_file(path)
+    return digests
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """The files that are listed, by name."""
+    inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {
+        name: path
+        for name, path in sorted(inside.items())
+        if is_listed(name) and path.is_file() and not path.is_symlink()
+    }
+
+
+def of_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+
+
+def render(digests: Mapping[str, str]) -> bytes:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
+
+
+def parse(data: bytes, shown: str) -> dict[str, str]:
+    """Name -> digest. Raises `BadFile` for anything but a list of files inside a run's folder, run.json among them."""
+    try:
+        lines = data.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise BadFile(f"{shown}: not a list of digests: {error}.") from error
+    digests: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        match = _LINE.match(line)
+        if match is None:
+            raise BadFile(f"{shown}:{number}: not a digest and the name of a file.")
+        digest, name = match.groups()
+        if reason := wrong_name(name):
+            raise BadFile(f"{shown}:{number}: lists a file {reason}: {name!r}.")
+        if not is_listed(name):
+            raise BadFile(f"{shown}:{number}: lists {name!r}, which is not a file of a run that travels.")
+        if name in digests:
+            raise BadFile(f"{shown}:{number}: lists {name!r} a second time.")
+        digests[name] = digest
+    if HEAD not in digests:
+        raise BadFile(f"{shown}: does not list {HEAD}.")
+    for name in digests:
+        if blocked := next((str(up) for up in PurePosixPath(name).parents if str(up) in digests), ""):
+            raise BadFile(f"{shown}: lists {blocked!r} as a file and as a folder.")
+    return digests

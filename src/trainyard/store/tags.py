@@ -1,0 +1,69 @@
+"""Names that users give to runs: `tags.json`, a table of tag -> when it was given."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.store.disk import write_whole
+from trainyard.store.files import UNREADABLE, read_bytes
+
+FILE = "tags.json"
+MOST_BYTES = 1 << 20
+_TAG = r"\A(?![0-9a-f]{8}\Z)[A-Za-z][A-Za-z0-9._\-]{0,63}\Z"
+_WHEN = r"\A\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+\-]\d\d:\d\d)?)?\Z"
+_Table = dict[Annotated[str, msgspec.Meta(pattern=_TAG)], Annotated[str, msgspec.Meta(pattern=_WHEN)]]
+_CLOCKS_DIFFER = timedelta(days=1)
+
+
+def check_tag(tag: str) -> None:
+    """Raises `BadInput` for text that cannot be a tag."""
+    if not re.match(_TAG, tag):
+        raise BadInput(
+            f"{tag!r} is not a tag.",
+            "Begin with a letter, then letters, digits, '.', '_' or '-', 64 at most, and not like an id.",
+        )
+
+
+def now() -> str:
+    """The time now in UTC, as runs and tags record it; sorts as text."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def read_tags(folder: Path) -> dict[str, str]:
+    """Tag -> when it was given (ISO 8601); empty if the run has no tags. Raises `BadFile` for a damaged table."""
+    path = folder / FILE
+    if not path.exists():
+        return {}
+    return _decode(read_bytes(path), str(path), "Delete the file and tag the run again.")
+
+
+def write_tags(folder: Path, tags: dict[str, str]) -> None:
+    write_whole(folder / FILE, encode(tags))
+
+
+def encode(tags: dict[str, str]) -> bytes:
+    return msgspec.json.encode(tags)
+
+
+def from_remote(data: bytes, shown: str) -> dict[str, str]:
+    """The table of a run in another place. Raises `BadFile`, also for a time in the future, which would take the tag
+    from every run that gets it until then."""
+    tags = _decode(data, shown, "Push the run again from where it has its tags: that replaces them.")
+    latest = (datetime.now(UTC) + _CLOCKS_DIFFER).isoformat()
+    for tag, when in tags.items():
+        if when > latest:
+            raise BadFile(f"{shown}: the tag {tag!r} was given at {when}, which is in the future.")
+    return tags
+
+
+def _decode(data: bytes, shown: str, next_step: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(data, type=_Table)
+    except UNREADABLE as error:
+        raise BadFile(f"{shown}: not a table of tags: {error}.", next_step) from error
