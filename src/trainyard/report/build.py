@@ -39,7 +39,7 @@ def view_of_traces(measured: Measured, draw: bool = True) -> View:
     mean = measured.mean
     first = measured.ranks[0].events
     device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
-    named = [part for part in (device, _ranks(len(measured.ranks), first.world), first.backend) if part]
+    named = [part for part in (device, _ranks(len(measured.ranks), measured.world), first.backend) if part]
     view = _view(mean, per_rank(measured.ledgers), None, measured, " · ".join(named), (mean.source,))
     return msgspec.structs.replace(view, timeline=timeline(measured)) if draw else view
 
@@ -126,7 +126,7 @@ def _view(
         table=tuple(
             (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in mean.sorted_entries()
         ),
-        warnings=_warnings(mean, run),
+        warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
         generated=f"trainyard {__version__}",
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
@@ -134,6 +134,8 @@ def _view(
 
 
 def _title(mean: Ledger, found: list[Finding], run: Run | None) -> str:
+    if run and run.state == "damaged":
+        return f"Run {run.id} is damaged: {run.failure}"
     if run and run.state != "complete":
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
     if run and not run.ledgers:

@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
+from trainyard.printable import printable
 from trainyard.trace.export.columns import Columns
 
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -38,5 +39,5 @@ def write(names: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> N
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, int | float):
         return value
-    said = str(value)
-    return f"'{said}" if said.startswith(_DANGEROUS) else said
+    text = printable(str(value), keep="\t\r\n")
+    return f"'{text}" if text.startswith(_DANGEROUS) else text

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from trainyard.errors import BadInput
 from trainyard.ledger import Ledger, to_json
+from trainyard.printable import printable_json
 from trainyard.record import Run
-from trainyard.report.atomic import replacing
+from trainyard.report.atomic import write_text
 from trainyard.report.view import View
 from trainyard.trace.measure import Measured
 
@@ -46,18 +47,18 @@ def _html(reported: Reported, path: Path) -> None:
 def _markdown(reported: Reported, path: Path) -> None:
     from trainyard.report import markdown
 
-    _text(markdown.text(reported.view), path)
+    write_text(markdown.text(reported.view), path)
 
 
 def _csv(reported: Reported, path: Path) -> None:
     from trainyard.report import csvs
     from trainyard.trace.export.tables import ledger_table
 
-    _text(csvs.text(ledger_table(reported.ledgers)), path)
+    write_text(csvs.text(ledger_table(reported.ledgers)), path)
 
 
 def _json(reported: Reported, path: Path) -> None:
-    _text(to_json(reported.ledgers).decode() + "\n", path)
+    write_text(printable_json(to_json(reported.ledgers).decode()) + "\n", path)
 
 
 def _xlsx(reported: Reported, path: Path) -> None:
@@ -70,7 +71,9 @@ def _pftrace(reported: Reported, path: Path) -> None:
     from trainyard.report import perfetto
 
     if reported.measured is None:
-        raise BadInput("a Perfetto archive is made of traces, and there are none.", "Name a run that kept its traces.")
+        raise BadInput(
+            f"{path}: a Perfetto file needs traces, but the run has none.", "Name a run that kept its traces."
+        )
     perfetto.write(reported.measured, path)
 
 
@@ -81,12 +84,7 @@ def _mllog(reported: Reported, path: Path) -> None:
         raise BadInput(
             "an MLLOG file is made of a stored run, and this is none.", "`trainyard runs` lists what is stored."
         )
-    _text(mllog.text(reported.run), path)
-
-
-def _text(text: str, path: Path) -> None:
-    with replacing(path) as partial:
-        partial.write_bytes(text.encode("utf-8", "replace"))
+    write_text(mllog.text(reported.run), path)
 
 
 _WRITERS: Mapping[str, Callable[[Reported, Path], None]] = {

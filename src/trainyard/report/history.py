@@ -130,7 +130,7 @@ def _table(history: History) -> Table:
         why = f"accepted: {one.accepted.why}" if one.accepted and one.accepted.why else verdict
         table.add_row(
             words.CHANGES[change.kind].label,
-            plain(place(history, change.at)),
+            Text(plain(place(history, change.at))),
             "" if change.kind == "spike" else f"{change.low} to {change.high}",
             _level(change.before, series.about.unit),
             _level(change.after, series.about.unit),

@@ -13,8 +13,9 @@ from trainyard import __version__, units, words
 from trainyard.compare.history.change import Change
 from trainyard.compare.history.judge import History, Judged
 from trainyard.compare.history.levels import level
+from trainyard.report.atomic import write_text
 from trainyard.report.history import causes, place, rests, show, size, title
-from trainyard.report.html import document, write_text
+from trainyard.report.html import document
 from trainyard.report.view import Column, Figure, Table
 
 SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")

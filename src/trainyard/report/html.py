@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.ledger import encode_hook
-from trainyard.report.atomic import replacing
+from trainyard.printable import printable, printable_tree
+from trainyard.report.atomic import write_text
 from trainyard.report.view import Lane, Timeline, View
 
 SCRIPTS = ("base", "export", "frame", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
@@ -47,21 +48,15 @@ def document(title: str, plain: dict[str, Any], scripts: tuple[str, ...]) -> str
     """A page that `scripts` of the folder page/ draw from `plain` data; its last one runs."""
     style, script = _part("page.css"), _script(scripts)
     # Inside a script element, JSON must not close it.
-    data = _json(plain).translate({ord(sign): f"\\u{ord(sign):04x}" for sign in "<\u2028\u2029"})
+    data = _json(printable_tree(plain)).replace("<", "\\u003c")
     return Template(_part("page.html")).substitute(
-        policy=_policy(style, script), title=html.escape(_whole(title)), style=style, script=script, data=data
+        policy=_policy(style, script), title=html.escape(printable(title)), style=style, script=script, data=data
     )
 
 
 def write(view: View, path: Path) -> None:
-    """Writes the page of a view; see `write_text`."""
+    """Writes the page of a view. Raises `PlaceUnwritable`."""
     write_text(page(view), path)
-
-
-def write_text(text: str, path: Path) -> None:
-    """Writes a page atomically: `path` is never half a page. Raises `PlaceUnwritable`."""
-    with replacing(path) as partial:
-        partial.write_text(text, encoding="utf-8", newline="\n")
 
 
 @cache
@@ -106,7 +101,7 @@ def pack(timeline: Timeline) -> dict[str, Any]:
         "legend": msgspec.to_builtins(timeline.legend),
         "lanes": [[lane.rank, lane.label, len(lane.starts)] for lane in timeline.lanes],
         "looks": (found % wide).tolist(),
-        "names": _squeeze(_json(names).encode()),
+        "names": _squeeze(_json(printable_tree(names)).encode()),
         "slices": _squeeze(b"".join(varints(column.astype(np.uint64)) for column in (gaps, lengths, kinds))),
         "steps": timeline.steps,
         "events": timeline.events,
@@ -141,12 +136,7 @@ def _column(parts: Iterable[Sequence[int] | NDArray[np.int64]]) -> NDArray[np.in
 
 
 def _json(value: object) -> str:
-    return _whole(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
-
-
-def _whole(text: str) -> str:
-    """A lone half of a surrogate pair, which no encoding has, becomes U+FFFD: a name may hold one."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _squeeze(data: bytes) -> str:

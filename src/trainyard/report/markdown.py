@@ -40,7 +40,7 @@ def text(view: View) -> str:
 
 def escaped(text: str) -> str:
     """As the text itself."""
-    return _MENTION.sub("@\u200b", _SIGNS.sub(r"\\\g<0>", _short(text)))
+    return _MENTION.sub("@&#8203;", _SIGNS.sub(r"\\\g<0>", _short(text)))
 
 
 def code(text: str) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import units, words
-from trainyard.report.html import document, write_text
+from trainyard.report.atomic import write_text
+from trainyard.report.html import document
 from trainyard.report.view import Figure
 from trainyard.trace.memory.categories import KINDS
 from trainyard.trace.memory.fragments import Fragments, Shortage

@@ -82,7 +82,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if not self.choices:
-            raise BadInput("there is no plan in it.")
+            raise BadInput("$.choices has 0 plans.")
         depths = [one.plan.job.layout.pp for one in self.choices]
         if self.unlike and depths != [len(one) for one in self.unlike.stages]:
             raise BadInput("the stages are not those of its layouts.")
@@ -133,5 +133,5 @@ def read(path: Path) -> Plans | None:
         return msgspec.json.decode(path.read_bytes(), type=Plans, dec_hook=decode_hook)
     except OSError:
         return None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFile(f"{path}: not a file of plans: {error}.") from error

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec.structs import replace
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from trainyard import units, words
 from trainyard.ledger import Ledger
+from trainyard.printable import printable
 from trainyard.report.view import Bar, Cell, Column, Figure, Row, View
 from trainyard.report.view import Table as Facts
 
@@ -19,6 +22,8 @@ _BAR, _NARROW_BAR, _WIDE = 30, 14, 120
 _PARTS = 12
 _PROSE = 24
 """Characters that a column of text keeps, however narrow the terminal."""
+_FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
+"""Characters of a name in a table's first column and in others at most, and in any however narrow the terminal."""
 _LONGEST = 2000  # characters of a text: a name may be a megabyte
 
 
@@ -48,7 +53,9 @@ def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = 
     console.print()
     console.print(table)
     if len(shown) < len(parts):
-        console.print(Text(f"{len(parts) - len(shown)} more: --parts lists all, --json has every entry.", style="dim"))
+        console.print(
+            Text(f"{len(parts) - len(shown)} more: --top all lists them, --json has every entry.", style="dim")
+        )
 
 
 def print_table(table: Facts, console: Console, top: int | None = None) -> None:
@@ -174,10 +181,17 @@ def _needed(table: Facts) -> int:
     """Characters, with the gaps."""
     cells = [[_cell(row[at], column) for row in table.rows] for at, column in enumerate(table.columns)]
     widths = [
-        _PROSE if column.prose else max(map(len, [column.head, *some]))
-        for column, some in zip(table.columns, cells, strict=True)
+        _PROSE if column.prose else min(max(map(cell_len, [column.head, *some])), _most(column, at))
+        for at, (column, some) in enumerate(zip(table.columns, cells, strict=True))
     ]
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _most(column: Column, at: int) -> int:
+    """Characters that a cell of the column takes at most. `at`: its place."""
+    if column.id or column.digits is not None:
+        return _LONGEST
+    return _FIRST_NAME if at == 0 else _NAME
 
 
 def _table(table: Facts, most: int) -> Group:
@@ -188,16 +202,43 @@ def _table(table: Facts, most: int) -> Group:
         head = Text(plain(column.head if place else table.title))
         if column.prose:
             drawn.add_column(head, style="dim", min_width=_PROSE)
+        elif column.id:
+            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[place])) for row in table.rows))
         elif column.digits is None:
-            drawn.add_column(
-                head, no_wrap=True, overflow="ellipsis", max_width=28 if place else 44, style="dim" if place else ""
-            )
+            drawn.add_column(head, max_width=_most(column, place), style="dim" if place else "")
         else:
             drawn.add_column(head, justify="right", no_wrap=True)
     for row in table.rows[:most]:
-        drawn.add_row(*(Text(_cell(cell, column)) for cell, column in zip(row, table.columns)))
+        drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
     left = [f"{len(table.rows) - most:,} more on the page."] if len(table.rows) > most else []
     return Group(drawn, *(Text(plain(note), style="dim") for note in (*table.notes, *left)))
+
+
+def _drawn_cell(cell: Cell, column: Column) -> RenderableType:
+    text = _cell(cell, column)
+    return Text(text) if column.prose or column.id or column.digits is not None else Name(text)
+
+
+class Name:
+    """A name on one line, cut in its middle if it does not fit: its beginning and its end identify it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = cell_len(self.text)
+        return Measurement(min(width, _LEAST_NAME), width).clamp(max_width=options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shortened(self.text, options.max_width), no_wrap=True, overflow="crop")
+
+
+def shortened(text: str, width: int) -> str:
+    """The text within so many cells of a terminal: what is too long loses its middle to an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    head, tail = width // 2, max(0, width - width // 2 - 1)
+    return set_cell_size(text, head).rstrip(" ") + "…" + set_cell_size(text[::-1], tail)[::-1].lstrip(" ")
 
 
 def _cell(cell: Cell, column: Column) -> str:
@@ -227,5 +268,5 @@ def _rows(title: str, rows: Sequence[Row]) -> Table:
 
 
 def plain(text: str) -> str:
-    """Without control characters: a name from a file must not steer the terminal."""
-    return "".join(char if char.isprintable() else "�" for char in text[:_LONGEST])
+    """On one line, not too long, and printable: a name from a file must not steer the terminal."""
+    return printable(text[:_LONGEST])

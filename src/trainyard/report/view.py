@@ -105,12 +105,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """`digits`: decimals to show of numbers, whose unit the head names; None for text. `prose`: text that is read to
-    its end, where a name may be cut. `spare`: left out where there is no room for all."""
+    its end, where a name may be cut in its middle. `id`: what users copy: never cut. `spare`: left out if not
+    all columns fit."""
 
     head: str
     digits: int | None = None
     prose: bool = False
     spare: bool = False
+    id: bool = False
 
 
 Cell = str | int | float | None

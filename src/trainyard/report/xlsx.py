@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from trainyard import words
 from trainyard.errors import MissingLibrary
 from trainyard.ledger import Account, Ledger
+from trainyard.printable import printable
 from trainyard.report.atomic import replacing
 from trainyard.report.build import per_rank
 from trainyard.report.view import View
@@ -144,4 +145,4 @@ def _cell(page: Any, row: int, column: int, value: Any, number_format: Any) -> N
     elif isinstance(value, int | float):
         page.write_number(row, column, value, number_format)
     elif value is not None:
-        page.write_string(row, column, str(value)[:_LETTERS])
+        page.write_string(row, column, printable(str(value), keep="\t\r\n")[:_LETTERS])

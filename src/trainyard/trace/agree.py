@@ -48,12 +48,13 @@ class Agreement(NamedTuple):
 _ONE_RUN = "Give the files of one run; compare two runs with trainyard diff."
 
 
-def numbered(facts: Sequence[Events]) -> list[int]:
-    """Each file's rank; those it does not state are numbered by order. No rank may stand twice: raises `BadInput`."""
+def numbered(facts: Sequence[Events], places: Sequence[int] = ()) -> list[int]:
+    """Each file's rank. A file that does not state one is numbered by its place among all files: by order, unless
+    `places` gives it because files between them could not be read. Raises `BadInput` for a rank that is there twice."""
     if not facts:
         raise BadInput("there is no trace to book.")
     seen: dict[int, str] = {}
-    for place, events in enumerate(facts):
+    for place, events in zip(places or range(len(facts)), facts):
         rank = events.rank if events.rank >= 0 else place
         if rank in seen:
             raise BadInput(

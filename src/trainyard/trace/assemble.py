@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trainyard.events import CALL, DRAWN, I8, I32, I64, NOTE, OP, Collective, Events, Host, Mark, Shape, Work
 from trainyard.plugins import AS_WRITTEN
+from trainyard.redact import redact
 from trainyard.trace.nest import nest
 
 _NO_COLLECTIVES: Mapping[int, Collective] = {}
@@ -97,8 +98,9 @@ def assemble(
 ) -> tuple[Events, ...]:
     """One `Events` for each device with work (one of the host's where there is none); where the file states its
     rank, one for all devices. Annotations whose name begins with `mark` are the steps' marks, and what follows
-    it their label (else they are numbered). The tables' columns are put in order where they stand.
+    it their label (else they are numbered). The tables' columns are sorted in place. Secrets are hidden.
     """
+    facts = _redacted(facts)
     host, device = _sorted(host), _sorted(device)
     device, drawn = _work_alone(device)
     span = _span(host, device)
@@ -117,6 +119,19 @@ def assemble(
         over = _device_marks(drawn, -1 if together else number, facts.names, mark)
         made.append(msgspec.structs.replace(events, device_marks=over))
     return tuple(made)
+
+
+def _redacted(facts: Facts) -> Facts:
+    """A program chooses the names of its annotations and groups, and may put its arguments into them."""
+    return facts._replace(
+        source=redact(facts.source),
+        names=tuple(map(redact, facts.names)),
+        lanes=tuple(map(redact, facts.lanes)),
+        makes={number: redact(name) for number, name in facts.makes.items()},
+        host_name=redact(facts.host_name),
+        backend=redact(facts.backend),
+        notes=tuple(map(redact, facts.notes)),
+    )
 
 
 class _Numbered(NamedTuple):

@@ -67,8 +67,12 @@ class Walk:
         self._rest = self._rest.removeprefix(b"\xef\xbb\xbf")
         first = self._peek()
         if first not in (b"[", b"{"):
-            what = "not JSON: it begins with neither { nor [" if first else "the file is empty"
-            raise BadFile(f"{self.text.path}: {what}.", "trainyard reads torch.profiler's chrome traces here.")
+            problem = (
+                "not JSON: it begins with neither { nor ["
+                if first
+                else f"the file is empty ({self.text.size:,} bytes of white space)"
+            )
+            raise BadFile(f"{self.text.path}: {problem}.", "trainyard reads torch.profiler's chrome traces here.")
         self._at += 1
         self._bare = first == b"["
         return self._bare or self._to_events()
@@ -115,7 +119,10 @@ class Walk:
         while (first := self._peek()) and first != b"}":
             key = self._value() if first == b'"' else None
             if key is None or self._peek() != b":":
-                self.lost.append("outside the list of events the file is no JSON; what follows was left out")
+                self.lost.append(
+                    f"outside the list of events the file is not JSON, within its first {self.text.size:,} bytes; "
+                    "the rest was left out"
+                )
                 return False
             self._at += 1
             begin = self._peek()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainyard.events import Collective, Events
+from trainyard.redact import redact
 from trainyard.vendors.kernels import collective_of
 
 _BYTES = {
@@ -49,8 +50,8 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
     members = args.get("Group size", known.get("pg_size"))
     return Collective(
         name=collective_of(said if isinstance(said, str) else span["name"] if span else name),
-        group=str(args.get("Process Group Description", known.get("pg_desc", ""))),
-        group_name=group_name,
+        group=redact(str(args.get("Process Group Description", known.get("pg_desc", "")))),
+        group_name=redact(group_name),
         ranks=ranks,
         members=len(ranks) or _whole(members, 0, _RANKS),
         seq=_whole(args.get("Seq"), -1),

@@ -18,6 +18,7 @@ import numpy as np
 from trainyard.errors import BadFile
 from trainyard.events import CALL, DRAWN, Events, Shape
 from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.redact import redact
 from trainyard.trace.assemble import DeviceTable, Facts, HostTable, assemble
 from trainyard.trace.chrome import Walk
 from trainyard.trace.compiled import Compiled
@@ -108,7 +109,9 @@ def _moved(table: _Table, base: int) -> _Table:
 def _nothing(text: Text, walk: Walk) -> BadFile:
     why = f" ({'; '.join(walk.lost)})" if walk.lost else ""
     if not walk.entries:
-        return BadFile(f"{text.path}: the file holds no trace events{why}.", "Was the profiler's window ever active?")
+        return BadFile(
+            f"{text.path}: 0 trace events in {text.size:,} bytes{why}.", "Was the profiler's window ever active?"
+        )
     return BadFile(
         f"{text.path}: none of its {walk.entries:,} events is a kernel, copy or host span{why}.",
         "trainyard reads torch.profiler's chrome traces here.",
@@ -150,8 +153,8 @@ def _shape(raw: bytes) -> Shape:
     dims, types, values = (_list(part) for part in raw.split(b"\0"))
     return Shape(
         dims=tuple(_dims(entry) for entry in dims),
-        types=tuple(str(entry)[:64] for entry in types),
-        values=tuple(str(entry)[:256] for entry in values),
+        types=tuple(redact(str(entry)[:256])[:64] for entry in types),
+        values=tuple(redact(str(entry)[:1024])[:256] for entry in values),
     )
 
 

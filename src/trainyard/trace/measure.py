@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +10,7 @@ import msgspec
 import numpy as np
 
 from trainyard import ledger as ledgers_of
-from trainyard import plugins, words
-from trainyard.errors import BadFile, BadInput
+from trainyard import words
 from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import BEFORE, Account, Entry, Ledger, Scope
 from trainyard.plugins import AS_WRITTEN, Reading
@@ -28,13 +26,13 @@ from trainyard.trace.cpu import classify_cpu
 from trainyard.trace.idle import idle
 from trainyard.trace.lateness import Lateness, Waited, lateness
 from trainyard.trace.notes import Told, notes
+from trainyard.trace.rank_files import Unread, left_out, listed, rank_files, read_file
 from trainyard.trace.refine import Waits, split
 from trainyard.trace.survey import survey
 
 _KINDS = list(words.KINDS)
 _STRAGGLER = _KINDS.index("straggler")
 _UNEXPLAINED = Account("unexplained")
-_ENDINGS = (".json", ".json.gz", ".zip", ".pb", ".pftrace", ".perfetto-trace", ".sqlite")
 
 
 class RankTrace(NamedTuple):
@@ -75,7 +73,8 @@ class Prepared(NamedTuple):
 
 class Measured(NamedTuple):
     """What a set of profiler files says. `mean` is over ranks and full steps, `by_rank` each rank's parts in
-    turn. `lateness`: of each rank, where clocks agree. `ranks` may lie on disk: each is loaded when asked for."""
+    turn. `lateness`: of each rank, where clocks agree. `ranks` may lie on disk: each is loaded when asked for.
+    `unread`: files that could not be read, each of which may be a rank."""
 
     ranks: Sequence[RankTrace]
     by_rank: tuple[Ledger, ...]
@@ -84,6 +83,26 @@ class Measured(NamedTuple):
     notes: tuple[str, ...]
     lateness: tuple[Lateness, ...] = ()
     bandwidths: tuple[Bandwidth, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job, 0 if the files do not show it."""
+        world = self.ranks[0].events.world
+        return max(world, len(self.ranks) + len(self.unread)) if self.unread else world
+
+    @property
+    def left_out(self) -> str:
+        """A sentence about the files that could not be read; empty if there are none."""
+        ranks = {rank for ledger in self.by_rank for rank in ledger.scope.ranks}
+        return left_out(self.unread, sorted(ranks), self.ranks[0].events.world) if self.unread else ""
+
+    @property
+    def damage(self) -> str:
+        """Sentences about the files that could not be read, or only in part; empty if all were read whole."""
+        cut = [rank.events.source for rank in self.ranks if rank.events.cut_short]
+        part = f"{len(cut):,} of {len(self.ranks):,} ranks are read in part: {listed(cut)} cut short." if cut else ""
+        return " ".join(filter(None, (self.left_out, part)))
 
     @property
     def ledgers(self) -> tuple[Ledger, ...]:
@@ -91,10 +110,16 @@ class Measured(NamedTuple):
         return (*self.by_rank, self.mean)
 
 
-def measure(traces: Sequence[Events], window: Window = "steps", source: str = "", axis: str = "") -> Measured:
+def measure(
+    traces: Sequence[Events],
+    window: Window = "steps",
+    source: str = "",
+    axis: str = "",
+    places: Sequence[int] = (),
+) -> Measured:
     """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form,
-    where the job's layout has only one. Raises `BadInput` for ranks of different jobs."""
-    by_rank = dict(zip(numbered(traces), traces))
+    where the job's layout has only one. `places`: as in `numbered`. Raises `BadInput` for ranks of different jobs."""
+    by_rank = dict(zip(numbered(traces, places), traces))
     prepared = [prepare(msgspec.structs.replace(by_rank[rank], rank=rank, axis=axis)) for rank in sorted(by_rank)]
     agreed = agree([survey(one.events, one.classified, one.keys) for one in prepared], window, axis)
     ranks = tuple(book_rank(one, share) for one, share in zip(prepared, agreed.shares))
@@ -161,51 +186,11 @@ def _waited(rank: RankTrace, ranks: int) -> Waited:
 
 
 def read(paths: Sequence[Path | str], how: Reading = AS_WRITTEN) -> list[Events]:
-    """All ranks' events from files and folders. Raises `BadFile`."""
-    return [events for file in files(paths) for events in read_file(file, how)]
-
-
-def files(paths: Sequence[Path | str]) -> list[Path]:
-    """The files named, and those in the folders named. Raises `BadFile`; `BadInput` for one named twice."""
-    found: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            found.extend(_inside(path))
-        else:
-            found.append(path)
-    try:
-        twice = [path for path, times in Counter(file.resolve() for file in found).items() if times > 1]
-    except (OSError, RuntimeError) as error:  # a link that leads to itself
-        raise BadFile(f"{', '.join(map(str, found[:4]))}: cannot be found: {error}.") from error
-    if twice:
-        raise BadInput(f"{twice[0]} is named twice.", "Name each rank's file once.")
-    return found
-
-
-def _inside(folder: Path) -> list[Path]:
-    """The profiler files of a folder: by their ending, and by what they are where they are JSON (a run's other
-    records lie beside its traces)."""
-    named = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS))
-    found = [path for path in named if _reader_of(path)]
-    if not found:
-        raise BadFile(
-            f"{folder}: the folder holds no profiler file ({', '.join(_ENDINGS)}).", "Name the folder of the traces."
-        )
-    return found
-
-
-def read_file(file: Path, how: Reading = AS_WRITTEN) -> Sequence[Events]:
-    """One file's ranks, by the first reader that knows its kind. Raises `BadFile`."""
-    if not file.exists():
-        raise BadFile(f"{file}: there is no such file.")
-    reader = _reader_of(file)
-    if reader is None:
-        raise BadFile(f"{file}: no reader knows this kind of file.", f"Readers: {', '.join(plugins.names('readers'))}.")
-    return reader.read(file, how)
-
-
-def _reader_of(file: Path) -> plugins.Reader | None:
-    return next((reader for reader in plugins.load_all("readers").values() if reader.sniff(file)), None)
+    """All ranks' events from files and folders. Raises `BadFile` if any of them is damaged."""
+    named = rank_files(paths)
+    if named.unread:
+        raise named.unread[0].error()
+    return [events for file in named.files for events in read_file(file, how)]
 
 
 def sources(facts: Sequence[Events]) -> str:

@@ -82,7 +82,9 @@ def hta(events: Events) -> Figures:
         kept = (work.call >= 0) & (events.host.start[work.call] < last)
     start, stop = -(-work.start[kept] // 1000) * 1000, work.stop[kept] // 1000 * 1000
     if not len(start):
-        raise BadInput(f"{events.source}: by HTA's rules it holds no device work.", "Its figures need two full steps.")
+        raise BadInput(
+            f"{events.source}: by HTA's rules it holds 0 device operations.", "Its figures need two full steps."
+        )
     kind = _by_name(events, _hta_kind)[work.name[kept]]
     busy, compute, comm = _merged(start, stop), *(_merged(*_of(kind, k, start, stop)) for k in (_COMPUTE, _COMM))
     whole = int(busy[1, -1] - busy[0, 0])
@@ -109,7 +111,9 @@ def tracelens(events: Events) -> Figures:
     kept = work.call >= 0
     start, stop = work.start[kept], work.stop[kept]
     if not len(start):
-        raise BadInput(f"{events.source}: by TraceLens' rules it holds no device work: no launch is in the file.")
+        raise BadInput(
+            f"{events.source}: by TraceLens' rules it holds 0 device operations: none has its launch in the file."
+        )
     kind = _by_name(events, _lens_kind)[work.name[kept]]
     kind[work.what[kept] == COPY] = _MEMORY
     compute, comm, memory = (_merged(*_of(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))

@@ -45,7 +45,7 @@ class Text:
             raise BadFile(f"{self.path}: cannot be read: {error.strerror or error}.") from error
         if not self.size:
             raise BadFile(
-                f"{self.path}: {self.lost or 'the file is empty'}.",
+                f"{self.path}: {self.lost or 'the file is empty (0 bytes)'}.",
                 "Was the run cut short before the trace was written?",
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -69,33 +70,53 @@ def _idle_device(rank: RankTrace) -> Idle:
     """The booked idle stretches, cut where the innermost span of the launching thread changes."""
     events, host, work = rank.events, rank.events.host, rank.events.work
     start, stop, key = idle(events, rank.context, rank.keys)
+    order = np.argsort(start, kind="stable")
+    start, stop, key = start[order], stop[order], key[order].astype(np.int32)
     # A stretch ends at or before the work that ends the gap, and no work starts inside a gap.
     next_ = np.searchsorted(work.start, stop, "left").astype(np.int32)
     thread = host.thread[work.call[next_]]
-    main = _innermost(events, events.main)
-    made: list[tuple[I32, I64, I64, I32]] = []
-    for number in np.flatnonzero(np.bincount(thread)).tolist():
-        rows = np.flatnonzero(thread == number)
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        own = main if number == events.main else _innermost(events, number)
-        edges = own.edges if own is main else np.sort(np.concatenate([own.edges, main.edges]), kind="stable")
-        for first in range(0, len(rows), _BLOCK):  # a stretch may fall into very many pieces
-            block = rows[first : first + _BLOCK]
-            piece, begin, end = cut(start[block], stop[block], edges)
-            blame = own.at(begin)
-            if own is not main:  # a thread with nothing open waits for the main thread
-                blame = np.where(blame < 0, main.at(begin), blame)
-            some = end > begin
-            made.append((block[piece[some]].astype(np.int32), begin[some], end[some], blame[some]))
-    if not made:
-        return _stretches(*(np.empty(0, np.int64) for _ in range(6)))
-    columns = list(zip(*made))
-    made.clear()  # each column's blocks go as soon as it is whole
-    row, begin, end, blame = (np.concatenate(columns.pop(0)) for _ in range(4))
+    launching = np.flatnonzero(np.bincount(thread)).tolist()
+    threads = {number: _innermost(events, number) for number in {events.main, *launching}}
+    main = threads[events.main]
+    # Room for every piece: a page that is never written takes no memory.
+    most = len(start) + main.edges_in(start, stop)
+    most += sum(threads[number].edges_in(start, stop) for number in launching if number != events.main)
+    columns = Idle(
+        start=np.empty(most, np.int64), stop=np.empty(most, np.int64), key=np.empty(most, np.int32),
+        ns=np.empty(most, np.int64), host=np.empty(most, np.int32), next=np.empty(most, np.int32),
+    )  # fmt: skip
     window = (rank.parts[0].start, rank.parts[-1].stop)
-    ns = np.clip(end, *window)
-    ns -= np.clip(begin, *window)
-    return _stretches(begin, end, key[row], ns, blame, next_[row])
+    filled = 0
+    for first in range(0, len(start), _BLOCK):  # stretches do not overlap: blocks in order give pieces in order
+        block = slice(first, first + _BLOCK)
+        row, begin, end, blame = _pieces(start[block], stop[block], thread[block], threads, main)
+        into = slice(filled, filled + len(row))
+        columns.start[into], columns.stop[into], columns.host[into] = begin, end, blame
+        columns.key[into], columns.next[into] = key[block][row], next_[block][row]
+        columns.ns[into] = np.clip(end, *window) - np.clip(begin, *window)
+        filled += len(row)
+    return Idle(**{name: getattr(columns, name)[:filled] for name in columns.__struct_fields__})
+
+
+def _pieces(
+    start: I64, stop: I64, thread: I32, threads: Mapping[int, _Innermost], main: _Innermost
+) -> tuple[I64, I64, I64, I32]:
+    """Stretches in order, cut where the innermost span of their thread changes: (stretch, begin, end, span)."""
+    columns: list[tuple[I64, I64, I64, I32]] = []
+    for number in np.flatnonzero(np.bincount(thread)).tolist():
+        rows, own = np.flatnonzero(thread == number), threads[number]
+        edges = own.between(start[0], stop[-1])
+        if own is not main:
+            edges = np.sort(np.concatenate([edges, main.between(start[0], stop[-1])]), kind="stable")
+        piece, begin, end = cut(start[rows], stop[rows], edges)
+        blame = own.at(begin)
+        if own is not main:  # a thread with nothing open waits for the main thread
+            blame = np.where(blame < 0, main.at(begin), blame)
+        some = end > begin
+        columns.append((rows[piece[some]], begin[some], end[some], blame[some]))
+    row, begin, end, blame = (np.concatenate(column) for column in zip(*columns))
+    order = np.argsort(begin, kind="stable") if len(columns) > 1 else slice(None)
+    return row[order], begin[order], end[order], blame[order]
 
 
 class _Innermost(NamedTuple):
@@ -103,6 +124,14 @@ class _Innermost(NamedTuple):
 
     edges: I64
     owner: I32
+
+    def edges_in(self, start: I64, stop: I64) -> int:
+        """How many edges lie inside the stretches, in all."""
+        return int((np.searchsorted(self.edges, stop, "left") - np.searchsorted(self.edges, start, "right")).sum())
+
+    def between(self, first: int, last: int) -> I64:
+        """The edges from `first` to `last`."""
+        return self.edges[np.searchsorted(self.edges, first, "left") : np.searchsorted(self.edges, last, "right")]
 
     def at(self, time: I64) -> I32:
         if not len(self.edges):

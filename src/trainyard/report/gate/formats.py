@@ -13,6 +13,7 @@ import msgspec
 from trainyard import words
 from trainyard.compare.gate.result import Gate
 from trainyard.errors import BadInput, UnknownName, nearest
+from trainyard.printable import encode_json, printable
 from trainyard.report.gate import says
 from trainyard.report.gate.markdown import markdown
 
@@ -103,7 +104,7 @@ def _ms(when: str) -> int:
 
 
 def _json(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode() + "\n"
+    return msgspec.json.format(encode_json(value), indent=2).decode() + "\n"
 
 
 def _half(values: tuple[float, ...]) -> float:
@@ -113,7 +114,7 @@ def _half(values: tuple[float, ...]) -> float:
 
 def _text(text: str) -> str:
     """What XML may hold."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
+    return printable(text, keep="\n\t")
 
 
 FORMATS: Mapping[str, Callable[[Gate], str]] = {

@@ -87,7 +87,7 @@ def measure(path: Path, limit: int = AS_WRITTEN.limit) -> tuple[Snapshot, tuple[
     found = tuple(measured(snapshot, device) for device in snapshot.devices)
     if not found:
         raise BadFile(
-            f"{path}: the snapshot holds no segment and no event.", "Dump it while tensors are on the device."
+            f"{path}: the snapshot holds 0 segments and 0 events.", "Dump it while tensors are on the device."
         )
     return snapshot, found
 

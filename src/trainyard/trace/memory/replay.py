@@ -81,8 +81,9 @@ def replay(device: Device, rules: Rules, source: str) -> Replay:
     count = len(device.trace.action)
     lives = Lives(*np.array(walk.rows, np.int64).reshape(-1, len(Lives._fields)).T)
     held = sum(segment.size for segment in device.segments)
-    if max(column.sum(dtype=float) for column in (lives.size, lives.requested, device.trace.size)) + held >= 2**62:
-        raise BadFile(f"{source}: sizes whose sum 64 bits do not hold.", "Dump the snapshot again.")
+    total = max(column.sum(dtype=float) for column in (lives.size, lives.requested, device.trace.size)) + held
+    if total >= 2**62:
+        raise BadFile(f"{source}: its sizes sum to {total:.4g} bytes, not less than 2**62.", "Dump the snapshot again.")
     trace = device.trace
     moves = np.zeros(count + 1, np.int64)
     grows = np.isin(trace.action, (SEGMENT_ALLOC, SEGMENT_MAP))

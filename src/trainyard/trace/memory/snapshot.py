@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
 from trainyard.plugins import AS_WRITTEN
+from trainyard.redact import redact
 from trainyard.trace.memory.unpickle import loads
 from trainyard.trace.unpack import no_collection, peek, texts
 
@@ -145,7 +146,9 @@ def _decoded(source: str, data: bytes) -> Snapshot:
         try:
             plain = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise BadFile(f"{source}: not JSON, or cut short: {error}.", "Dump the snapshot again.") from error
+            raise BadFile(
+                f"{source}: not JSON, or cut short: {error} ({len(data):,} bytes).", "Dump the snapshot again."
+            ) from error
     else:
         raise BadFile(
             f"{source}: neither a pickle of protocol 2 or later nor JSON.",
@@ -180,7 +183,7 @@ class _Reading:
     def snapshot(self, plain: Any) -> Snapshot:
         whole = {"segments": plain} if isinstance(plain, list) else plain
         if not isinstance(whole, dict) or not isinstance(whole.get("segments"), list):
-            raise self.bad("$", "no list of segments: this is no memory snapshot")
+            raise self.bad("$.segments", "missing or not a list: this is not a memory snapshot")
         traces = whole.get("device_traces") or []
         if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
             raise self.bad("$.device_traces", "not a list of lists")
@@ -292,7 +295,7 @@ class _Reading:
         category = entry.get("category")
         self.profiled |= category is not None
         text = _text(category if category is not None else entry.get("user_metadata", ""))
-        return self.labels.setdefault(text[:_LONGEST], len(self.labels))
+        return self.labels.setdefault(_first(text), len(self.labels))
 
     def stack(self, frames: Any) -> int:
         """The stack's number. Entries share their lists of frames, so each list is read once."""
@@ -315,7 +318,7 @@ class _Reading:
                 # A frame made from a profile tells it all in its name: `model.py(12): forward`.
                 told = _PROFILED.match(name)
                 file, line, name = (told[1], int(told[2][:9]), told[3]) if told else ("", 0, name)
-            self.frames[key] = Frame(file[-_LONGEST:], line, name[:_LONGEST])
+            self.frames[key] = Frame(_last(file), line, _first(name))
         return self.frames[key]
 
     def marks(self, plain: Any) -> tuple[Mark, ...]:
@@ -328,7 +331,7 @@ class _Reading:
             except (KeyError, TypeError, AttributeError, ValueError):
                 self.odd += 1
             else:
-                found.append(Mark(ns, device, told))
+                found.append(Mark(ns, device, redact(told)))
         return tuple(sorted(found))
 
     def whole(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:
@@ -343,6 +346,17 @@ class _Reading:
         return BadFile(
             f"{self.source}: bad snapshot at {where}: {says}.", "Write it with torch.cuda.memory._dump_snapshot."
         )
+
+
+def _first(text: str) -> str:
+    """The beginning of a text without secrets. It is redacted with as much again after it, since the part of a secret
+    that a cut leaves is not recognised; a text is not read whole, since many entries may share a long one."""
+    return redact(text[: 2 * _LONGEST])[:_LONGEST]
+
+
+def _last(text: str) -> str:
+    """The end of a text, likewise."""
+    return redact(text[-2 * _LONGEST :])[-_LONGEST:]
 
 
 def _text(value: Any) -> str:

@@ -206,8 +206,9 @@ def _bytes(width: int) -> Callable[[_Reader], None]:
 
 
 def _protocol(reader: _Reader) -> None:
-    if reader.number(1) > pickle.HIGHEST_PROTOCOL:
-        raise _Refused("a protocol of the future")
+    protocol = reader.number(1)
+    if protocol > pickle.HIGHEST_PROTOCOL:
+        raise _Refused(f"protocol {protocol} (the highest known is {pickle.HIGHEST_PROTOCOL})")
 
 
 def _frame(reader: _Reader) -> None:

@@ -51,7 +51,9 @@ def whole(path: Path, limit: int) -> bytes:
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
     if not data.strip():
-        raise BadFile(f"{path}: the file is empty.", "Was the run cut short before the profile was written?")
+        raise BadFile(
+            f"{path}: the file is empty ({len(data):,} bytes).", "Was the run cut short before the profile was written?"
+        )
     return data
 
 

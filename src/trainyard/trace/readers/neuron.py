@@ -59,8 +59,8 @@ class Neuron:
         """The one device of the file. Raises `BadFile`."""
         document = files.decode(path, how.limit, _Document, "neuron-profile")
         if document.instruction is None:
-            system = "It is a system profile." if document.trace_events else ""
-            raise BadFile(f"{path}: there is no list of instructions. {system}".rstrip(), "Give the device's profile.")
+            system = "Its key 'trace_events' is that of a system profile." if document.trace_events is not None else ""
+            raise BadFile(f"{path}: the key 'instruction' is missing. {system}".rstrip(), "Give the device's profile.")
         rows = Gather(path.name, how.mark)
         device = (
             int(str(document.summary[0].nc_idx)) if document.summary and _counts(document.summary[0].nc_idx) else -1

@@ -56,7 +56,9 @@ class Nsys:
             with closing(_opened(path, how.limit)) as connection:
                 return _Reading(path, _Tables(path, connection), how.mark).events()
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
-            raise BadFile(f"{path}: the database is damaged, or no plain one: {error}.", "Export it again.") from error
+            name = getattr(error, "sqlite_errorname", "")
+            code = f" ({name})" if name else ""
+            raise BadFile(f"{path}: the database cannot be read: {error}{code}.", "Export it again.") from error
 
 
 def _opened(path: Path, limit: int) -> sqlite3.Connection:
@@ -90,21 +92,28 @@ class _Tables:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
-        made = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-        self.names = {name for name, sql in made if str(sql).lstrip().upper().startswith("CREATE TABLE")}
+        try:
+            schema = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        except MemoryError as error:  # SQLite reports some damaged schemas so, without having used memory
+            raise sqlite3.DatabaseError("SQLite cannot load its schema") from error
+        self.names = {name for name, sql in schema if str(sql).lstrip().upper().startswith("CREATE TABLE")}
 
     def rows(self, table: str, columns: str, needed: str = "") -> Iterator[tuple[Any, ...]]:
         """The columns of each row, None where the table lacks a column; nothing where the table is missing. Raises
-        `BadFile` where it lacks one that is needed."""
+        `BadFile` where it lacks one that is needed.
+
+        Not a generator: one that is suspended in the middle of a table closes its cursor when it is collected, which
+        raises once the database is closed.
+        """
         if table not in self.names:
-            return
+            return iter(())
         # The name is one of this file's, not the database's.
         have = {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
         missing = sorted(set(needed.split()) - have)
         if missing:
             raise BadFile(f"{self.path}: the table {table} has no column {', '.join(missing)}.", "Export it again.")
         wanted = ", ".join(f'"{column}"' if column in have else "NULL" for column in columns.split())
-        yield from self.connection.execute(f'SELECT {wanted} FROM "{table}"')  # noqa: S608
+        return self.connection.execute(f'SELECT {wanted} FROM "{table}"')  # noqa: S608
 
 
 class _Reading:
@@ -241,7 +250,11 @@ class _Reading:
         if type(pid) is int:
             return _process(pid)
         if len(self.processes) > 1:
-            raise BadFile(f"{self.path}: it has several processes and does not tell whose the kernels are.")
+            raise BadFile(
+                f"{self.path}: kernels cannot be attributed to one of {len(self.processes)} processes: their table has "
+                "no globalPid.",
+                "Export it again with a newer nsys.",
+            )
         return next(iter(self.processes), 0)
 
     def gpu(self, process: int, device: Any) -> int:

@@ -55,7 +55,7 @@ def what_if(measured: Measured, texts: Sequence[str], device: Device | None = No
         events = [msgspec.structs.replace(one, host_name=_ONE_CLOCK) for one in events]
     whole = all(part.label == WINDOW for rank in ranks for part in rank.parts)
     would = measure(events, "all" if whole else "steps", measured.mean.source, ranks[0].events.axis)
-    predicted = _predicted(would, aligned)
+    predicted = _predicted(would, aligned)._replace(unread=measured.unread)
     return Prediction(tuple(texts), predicted, diff(measured.mean, predicted.mean))
 
 

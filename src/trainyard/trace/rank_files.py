@@ -1,0 +1,189 @@
+"""Which files are the ranks of a job, and which of them cannot be read.
+
+One rule for every kind of damage (empty, cut before the first event, random bytes, a broken gzip, no permission,
+another content): of several files, those that can be read are analysed and the others are named; if none can be read,
+or the only file named cannot, that is an error. `strict` turns every damaged file into an error, also one that was cut
+short and read in part.
+
+In a folder, a rank's file is one that a reader recognises, one named like it but for its digits, and one named as JSON
+that does not hold a JSON object. Other files (a run's records, say) are not looked at. Only regular files are read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from trainyard import plugins
+from trainyard.errors import BadFile, BadInput
+from trainyard.events import Events
+from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.trace.unpack import peek
+
+_T = TypeVar("_T")
+_JSON = (".json", ".json.gz")
+_ENDINGS = (*_JSON, ".zip", ".pb", ".pftrace", ".perfetto-trace", ".sqlite")
+_SPECIAL = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_HEAD = 1 << 16
+_LISTED = 4
+_DIGITS = re.compile(r"\d+")
+
+
+class Unread(NamedTuple):
+    """A file that cannot be read. `reason` has no full stop at its end; `next_step` is as in errors."""
+
+    path: Path
+    reason: str
+    next_step: str = ""
+
+    def error(self) -> BadFile:
+        return BadFile(f"{self.path}: {self.reason}.", self.next_step)
+
+    def __str__(self) -> str:
+        return f"{self.path.name} ({self.reason})"
+
+
+class RankFiles(NamedTuple):
+    """All files, in the order of the ranks, and those of them that are known to be unreadable already."""
+
+    files: tuple[Path, ...]
+    unread: tuple[Unread, ...]
+
+    @property
+    def readable(self) -> list[Path]:
+        unread = {file.path for file in self.unread}
+        return [path for path in self.files if path not in unread]
+
+
+def rank_files(paths: Sequence[Path | str]) -> RankFiles:
+    """The files named, and the ranks' files in the folders named. Raises `BadFile` for a path that does not exist and
+    for a folder without a profiler file; `BadInput` for a file that is named twice."""
+    files: list[Path] = []
+    unread: list[Unread] = []
+    for path in map(Path, paths):
+        if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
+            inside = _inside(path)
+            files.extend(inside.files)
+            unread.extend(inside.unread)
+        elif not os.path.lexists(path):
+            raise BadFile(f"{path}: there is no such file.")
+        else:
+            files.append(path)
+            if reason := _unreadable(path):
+                unread.append(Unread(path, reason))
+    repeated = [path for path, times in Counter(os.path.realpath(path) for path in files).items() if times > 1]
+    if repeated:
+        raise BadInput(f"{repeated[0]} is named twice.", "Name each rank's file once.")
+    return RankFiles(tuple(files), tuple(unread))
+
+
+def read_file(file: Path, how: Reading = AS_WRITTEN) -> Sequence[Events]:
+    """One file's ranks, by the first reader that recognises it. Raises `BadFile`."""
+    reader = _reader_of(file)
+    if reader is None:
+        raise BadFile(f"{file}: no reader knows this kind of file.", f"Readers: {', '.join(plugins.names('readers'))}.")
+    return reader.read(file, how)
+
+
+def read_or_reason(read: Callable[[Path], Sequence[_T]], path: Path) -> Sequence[_T] | Unread:
+    """What `read` makes of a file, or why the file cannot be read."""
+    try:
+        return read(path)
+    except BadFile as error:
+        return Unread(path, error.says.removeprefix(f"{path}: ").rstrip("."), error.next_step)
+
+
+def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool) -> None:
+    """Raises `BadFile` if no file could be read, or, if `strict`, when one could not, or was cut short. `read`: the
+    number of files that could; `cut`: the names of those that were cut short."""
+    if unread and not read and len(unread) == 1:
+        raise unread[0].error()
+    if unread and (strict or not read):
+        count = f"{len(unread):,} of {read + len(unread):,} files" if read else f"none of {len(unread):,} files"
+        raise BadFile(
+            f"{count} {'cannot' if read else 'can'} be read: {listed(unread)}.",
+            "Without --strict the others are analysed." if read else "Record them again, or copy them again whole.",
+        )
+    if strict and cut:
+        raise BadFile(
+            f"{len(cut):,} of {read:,} files {'is' if len(cut) == 1 else 'are'} cut short: {listed(cut)}.",
+            "Without --strict their whole events are analysed.",
+        )
+
+
+def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
+    """Names the files that were not read and the ranks that are missing. `ranks`: those that were read; `world`: as in
+    `Events`."""
+    files = len(ranks) + len(unread)
+    total, present = world or files, set(ranks)
+    count = total - sum(rank < total for rank in present)
+    # A file states the world size, which may be absurd: only the first missing ranks are listed.
+    first = list(islice((rank for rank in range(total) if rank not in present), _LISTED))
+    named = f"; rank{'s' * (count > 1)} {listed(first, count)} {'are' if count > 1 else 'is'} missing"
+    return (
+        f"{len(unread):,} of {files:,} files cannot be read: {listed(unread)}. The figures are of {len(ranks):,} of "
+        f"{max(world, files):,} ranks{named if count else ''}."
+    )
+
+
+def listed(items: Sequence[object], count: int | None = None) -> str:
+    """The first items, and how many more there are. `count`: of all items, if `items` are only the first of them."""
+    shown = ", ".join(str(item) for item in items[:_LISTED])
+    more = (len(items) if count is None else count) - _LISTED
+    return shown if more <= 0 else f"{shown} and {more:,} more"
+
+
+def _inside(folder: Path) -> RankFiles:
+    try:
+        named = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS) and not path.is_dir())
+    except OSError as error:
+        raise BadFile(f"{folder}: the folder cannot be read: {error.strerror or error}.") from error
+    unread = {path: reason for path in named if (reason := _unreadable(path))}
+    readable = {path for path in named if path not in unread and _reader_of(path)}
+    patterns = {_pattern(path) for path in readable}
+    for path in named:
+        if path not in unread and path not in readable and (_pattern(path) in patterns or _damaged(path)):
+            unread[path] = "no reader knows this kind of file"
+    if not readable and not unread:
+        raise BadFile(
+            f"{folder}: the folder holds no profiler file ({', '.join(_ENDINGS)}).", "Name the folder of the traces."
+        )
+    files = [path for path in named if path in unread or path in readable]
+    return RankFiles(tuple(files), tuple(Unread(path, reason) for path, reason in unread.items()))
+
+
+def _unreadable(path: Path) -> str:
+    """Why the file cannot be opened as a regular file; empty if it can."""
+    try:
+        mode = path.stat().st_mode
+        for is_kind, kind in _SPECIAL:
+            if is_kind(mode):
+                return f"{kind}, not a regular file"
+        path.open("rb").close()
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    return ""
+
+
+def _damaged(path: Path) -> bool:
+    """Whether a file that no reader recognises is named as JSON and does not begin as a JSON object."""
+    return path.name.endswith(_JSON) and peek(path, _HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
+
+
+def _pattern(path: Path) -> str:
+    return _DIGITS.sub("#", path.name)
+
+
+def _reader_of(file: Path) -> plugins.Reader | None:
+    return next((reader for reader in plugins.load_all("readers").values() if reader.sniff(file)), None)
