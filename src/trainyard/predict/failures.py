@@ -32,6 +32,15 @@ RESTART = Claim(value=600.0, unit="s", source="assumed: from a failure until all
 SAVE = Claim(value=10.0, unit="s", source="assumed: a step's wait for an asynchronous checkpoint")
 
 
+_HOPELESS = 20.0
+"""Largest ratio of a restart, or of a checkpoint interval, to the mean time between failures: beyond it, fewer than 1
+attempt in 10^8 succeeds."""
+_AVERAGED = 1e9
+"""Failures of a run beyond which all runs take the mean time, to 1 in 10,000."""
+_MANY = 1 << 14
+"""Failures beyond which the sum of their costs is drawn from its normal limit, not one by one."""
+
+
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """`share` of the elapsed time that trains, its mean; `low` and `high` hold four of five runs. `every_s`: seconds
     between checkpoints. `mtbf_s`: mean time between failures of the whole job."""
@@ -70,10 +79,19 @@ def goodput(
     """Of a run that would train for `work_s` seconds without a failure, saved as often as is best."""
     mtbf = between_failures(nodes, rate)
     every = best_interval(mtbf, save.value)
+    longest = max(every + save.value, restart.value)
+    if longest > _HOPELESS * mtbf:
+        raise BadInput(
+            f"{nodes:,} nodes fail every {mtbf:.3g} s in the mean, but a restart takes {restart.value:g} s and "
+            f"{every + save.value:.3g} s pass between checkpoints: the run would not advance.",
+            "Plan for fewer devices, or leave out --tokens to plan the step alone.",
+        )
     mean = expected(work_s, every, save.value, restart.value, mtbf)
+    share = work_s / mean
+    if work_s / mtbf * exp(2 * longest / mtbf) > _AVERAGED:
+        return Goodput(share=share, low=share, high=share, every_s=every, mtbf_s=mtbf)
     drawn = _drawn(work_s, every, save.value, restart.value, mtbf, draws, seed)
     low, high = np.quantile(work_s / drawn, (0.1, 0.9))
-    share = work_s / mean
     return Goodput(
         share=share, low=min(float(low), share), high=max(float(high), share), every_s=every, mtbf_s=mtbf
     )  # fmt: skip
@@ -89,16 +107,21 @@ def _drawn(
     whole = int(segments)
     failed = random.negative_binomial(whole, 1 - fails, draws)
     # What a failed try had done when it failed: exponential, cut at the segment's length.
-    lost = np.array([np.sum(_cut(random, int(count), mtbf_s, every_s + save_s)) for count in failed])
+    lost = np.array([_cut_sum(random, int(count), mtbf_s, every_s + save_s) for count in failed])
     restarts = np.array([_restarting(random, int(count), restart_s, mtbf_s) for count in failed])
     return segments * (every_s + save_s) + lost * segments / whole + restarts * segments / whole
 
 
-def _cut(random: np.random.Generator, count: int, mean: float, at: float) -> np.ndarray:
-    return -mean * np.log1p(random.random(count) * expm1(-at / mean))
+def _cut_sum(random: np.random.Generator, count: int, mean: float, at: float) -> float:
+    """Draw the sum of `count` exponential times of this mean, each below `at`."""
+    if count <= _MANY:
+        return float(np.sum(-mean * np.log1p(random.random(count) * expm1(-at / mean))))
+    grown = expm1(at / mean)
+    variance = max(0.0, mean**2 - at**2 * (grown + 1) / grown**2)
+    return float(random.normal(count * (mean - at / grown), sqrt(count * variance)))
 
 
 def _restarting(random: np.random.Generator, count: int, restart_s: float, mtbf_s: float) -> float:
     """Restarts fail too, and are begun again."""
     again = random.negative_binomial(count, exp(-restart_s / mtbf_s)) if count else 0
-    return count * restart_s + float(np.sum(_cut(random, int(again), mtbf_s, restart_s)))
+    return count * restart_s + _cut_sum(random, int(again), mtbf_s, restart_s)

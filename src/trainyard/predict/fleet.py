@@ -6,7 +6,7 @@ from itertools import permutations
 from math import factorial, gcd
 from typing import NamedTuple
 
-from trainyard import machine, words
+from trainyard import limits, machine, words
 from trainyard.errors import BadInput
 from trainyard.machine import Machine
 from trainyard.predict import site, tuned
@@ -48,6 +48,7 @@ def parts(text: str) -> tuple[Part, ...]:
         if not (count.isdecimal() and len(count) < 10 and int(count)):
             raise BadInput(f"--machine {text}: {count!r} is no number of devices.", f"As {name}:8.")
         found.append(Part(machine.load(name), int(count)))
+    limits.check_value(f"--machine {text:.60}: ranks", sum(part.ranks for part in found), limits.DEVICES)
     return tuple(found)
 
 

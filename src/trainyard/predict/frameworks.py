@@ -140,13 +140,17 @@ def _spaces(model: Model | Pictures) -> bool:
 
 
 def _we_refuse(model: Model | Pictures) -> str:
-    return "it trains no state-space layers." if _spaces(model) else ""
+    if isinstance(model, Model) and model.pattern:
+        return f"pattern = {model.pattern[:20]!r}, but it trains no state-space layers."
+    return ""
 
 
 def _megatron_refuses(model: Model | Pictures) -> str:
     if not isinstance(model, Model):
         return "" if model.workload == "vision" else f"it has no program that trains models of {model.workload}."
-    return "its state spaces have heads, and no steps of each channel's own (step_rank)." if model.step_rank else ""
+    if model.step_rank:
+        return f"step_rank = {model.step_rank}, but its state spaces have one step for each head, not for each channel."
+    return ""
 
 
 def _torchtitan_refuses(model: Model | Pictures) -> str:

@@ -29,6 +29,8 @@ from trainyard.predict.stages import Run
 
 DENSE, ROUTED = Run(column(1), column(0)), Run(column(0), column(1))
 """A layer of each kind."""
+MOST_RUNS = 1 << 24
+"""Stages times the square of the layers, all of which are costed: 126 layers on as many stages have 2 million."""
 PLAIN = Offers(schedules=("1f1b",))
 """Pipelines of one stage a rank."""
 
@@ -98,13 +100,25 @@ def split(wanted: Wanted, parts: tuple[Part, ...], framework: Framework) -> Spac
     every: list[Space] = []
     for ranks, per_node in product(space.divisors(fleet.widest(parts)), {one.machine.ranks_per_node for one in parts}):
         depth = wanted.devices // ranks
-        if wanted.fixed.get("pp", depth) == depth:
+        if wanted.fixed.get("pp", depth) == depth <= wanted.model.layers:
+            _check_runs(wanted, depth)
             fixed = wanted.fixed | {"pp": depth}
             every.append(space.space(wanted._replace(per_node=per_node, fixed=fixed), PLAIN))
     rows = {row for one in every for row in zip(*(values.tolist() for values in one.columns.values()))}
     table = np.array(sorted(rows), np.int64).reshape(-1, len(space.AXES))
     some = Space({axis: table[:, place] for place, axis in enumerate(space.AXES)})
     return some.keep(framework.allows(wanted, some))
+
+
+def _check_runs(wanted: Wanted, depth: int) -> None:
+    """Raises `BadJob` for more runs of layers than can be costed."""
+    runs = depth * wanted.model.layers**2
+    if runs > MOST_RUNS:
+        raise BadJob(
+            f"{depth:,} stages x {wanted.model.layers:,}^2 runs of layers = {runs:,}, more than {MOST_RUNS:,}: over "
+            "unlike devices each is costed.",
+            f"Fix fewer stages, as --fix pp={max(2, MOST_RUNS // wanted.model.layers**2)}, or name one machine.",
+        )
 
 
 class _Rows(NamedTuple):

@@ -28,7 +28,9 @@ def memory(cases: Cases) -> Memory:
     the other the head and the logits. Of our own runner it is known what is there at which moment (`held.py`)."""
     ours = np.broadcast_to(cases.own > 0, len(cases))
     if ours.any() and not ours.all():
-        raise ValueError("cases of our own runner and of others are not mixed")
+        raise ValueError(
+            f"{ours.sum()} of {len(cases)} cases run on trainyard's own trainer; pass the others separately"
+        )
     of = held.peak if ours.all() else of_stage
     return fullest([of(cases, first) for first in (True, False)])
 

@@ -56,9 +56,13 @@ def find(wanted: Wanted, parts: tuple[Part, ...], framework: Framework, most: in
     search.check_dtype(wanted, framework)
     fleet.check(parts)
     if wanted.fixed.get("interleave", 1) != 1 or wanted.fixed.get("schedule", _SCHEDULE) != _SCHEDULE:
-        raise BadJob("stages of unlike parts are not interleaved: each rank has one, and runs 1F1B.", _LEAVE_OUT)
+        fixed = ", ".join(f"{key} = {wanted.fixed[key]!r}" for key in ("interleave", "schedule") if key in wanted.fixed)
+        raise BadJob(f"{fixed}, but over parts of different devices each rank has one stage and runs 1F1B.", _LEAVE_OUT)
     if wanted.fixed.get("offload"):
-        raise BadJob("over unlike devices nothing is planned to wait in hosts' memory.", "Leave out --fix offload.")
+        raise BadJob(
+            f"offload = {wanted.fixed['offload']} is not planned over parts of different devices.",
+            "Leave out --fix offload.",
+        )
     lines.decoder(wanted)
     every = lines.split(wanted, parts, framework)
     if not len(every):

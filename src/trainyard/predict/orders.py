@@ -33,6 +33,11 @@ def among(schedule: npt.NDArray[np.float64], names: Sequence[str]) -> npt.NDArra
     return np.isin(schedule, [SCHEDULES.index(name) for name in names])
 
 
+MOST_OPERATIONS = 1 << 21
+"""Forward passes of a step over all stages: 64 ranks with 8 stages each and 1,000 micro-batches have 500,000. Four
+times as many take about 1 GB to simulate."""
+
+
 class Order(NamedTuple):
     """One entry an operation, those of a rank one after the other. `begin`: where each rank's begin, and where all end.
     `held`: entries after it whose results wait for this one, so that they are sent together (0 or 1)."""
@@ -60,6 +65,12 @@ def takes(schedule: str, pp: int, count: int) -> bool:
 
 def order(schedule: str, pp: int, interleave: int, count: int) -> Order:
     """Of all ranks, with `count` micro-batches. Raises `BadInput` where the schedule does not take as many."""
+    if pp * interleave * count > MOST_OPERATIONS:
+        raise BadInput(
+            f"a pipeline of {pp:,} ranks, {interleave:,} stages each and {count:,} micro-batches has "
+            f"{pp * interleave * count:,} forward passes a step; at most {MOST_OPERATIONS:,} are simulated.",
+            "Use fewer stages, as --fix pp=8, or larger micro-batches.",
+        )
     if not takes(schedule, pp, count):
         raise BadInput(f"schedule {schedule} with pp {pp} does not take {count} micro-batches.")
     if schedule in V_SHAPED:

@@ -28,8 +28,10 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if min(self.devices, self.samples, self.low, self.reserved) < 1 or not self.low <= self.wall_ns <= self.high:
-            raise BadInput(f"{self.devices} devices, {self.samples} samples, {self.reserved} bytes, {self.low} to "
-                           f"{self.high} ns: no layout comes to that.")  # fmt: skip
+            raise BadInput(
+                f"{self.devices} devices, {self.samples} samples, {self.reserved} bytes, a step of {self.wall_ns} "
+                f"ns with the bounds {self.low} to {self.high} ns: not a possible layout."
+            )
 
 
 def of_job(job: Job, wall_ns: int, low: int, high: int, reserved: int, bill: Bill) -> Point:

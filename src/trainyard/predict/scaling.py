@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import msgspec
 
-from trainyard.errors import BadInput, BadJob
+from trainyard import limits
+from trainyard.errors import BadInput
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.predict.frameworks import Framework
@@ -61,10 +62,12 @@ def scaling(
             return Reached(devices=devices, samples=samples, point=asked)
         other = wanted._replace(devices=devices, samples=samples)
         try:
+            limits.check_value("devices", devices, limits.DEVICES)
+            limits.check_value("samples", samples, limits.SAMPLES)
             return Reached(
                 devices=devices, samples=samples, point=fastest(other, machine, framework, budget, refuses).point
             )
-        except BadJob as error:
+        except BadInput as error:
             return Reached(devices=devices, samples=samples, why=error.says)
 
     each = machine.device.ranks

@@ -26,6 +26,11 @@ _TOGETHER = 1 << 18
 """Operations of all pipelines that are simulated at once, so that they take little memory."""
 
 
+FOLLOWED = 1 << 9
+"""About the fewest micro-batches of which twice as many are simulated, to extend a step with more than four times as
+many: its ranks repeat themselves long before, and the time is within 1 in 1,000."""
+
+
 class Pipeline(NamedTuple):
     """`forward`, `inputs`, `weights`: seconds of a micro-batch on each stage, in the order of the model: forward,
     backward for what went in and for the stage's weights. `hop`: seconds from one rank to another, or from each stage
@@ -104,6 +109,9 @@ class _State(NamedTuple):
 def simulate(pipelines: Sequence[Pipeline]) -> list[Ran]:
     """Of each. Raises `BadInput` where a schedule does not take so many micro-batches, or its ranks wait for each
     other."""
+    follows = [_follows(pipeline) for pipeline in pipelines]
+    if any(follows):
+        return _extended(pipelines, follows)
     found: list[Ran] = []
     plans = [_plan(one.schedule, one.ranks, len(one.forward) // one.ranks, one.micro_batches) for one in pipelines]
     sizes = [len(plan.what) for plan in plans]
@@ -113,6 +121,44 @@ def simulate(pipelines: Sequence[Pipeline]) -> list[Ran]:
             end += 1
         found += _together(pipelines[first:end], plans[first:end])
     return found
+
+
+def rounds(ranks: Column | int) -> Column:
+    """How many micro-batches for each rank are simulated at least, before the rest is extended."""
+    return np.maximum(4.0, np.ceil(FOLLOWED / np.asarray(ranks)))
+
+
+def _follows(pipeline: Pipeline) -> tuple[int, int] | None:
+    """The two numbers of micro-batches that are simulated for a pipeline with many more; None if it has few."""
+    fewer = int(rounds(pipeline.ranks)) * pipeline.ranks
+    more = 2 * fewer
+    rest = pipeline.micro_batches % pipeline.ranks
+    return (fewer + rest, more + rest) if pipeline.micro_batches > 2 * (more + rest) else None
+
+
+def _extended(pipelines: Sequence[Pipeline], follows: Sequence[tuple[int, int] | None]) -> list[Ran]:
+    """Simulate the pipelines; those with many micro-batches continue at the pace of the last that were simulated."""
+    counts = [counts or (pipeline.micro_batches,) for pipeline, counts in zip(pipelines, follows, strict=True)]
+    partial = [
+        pipeline._replace(micro_batches=count)
+        for pipeline, some in zip(pipelines, counts, strict=True)
+        for count in some
+    ]
+    ran = iter(simulate(partial))
+    return [
+        _beyond(pipeline, some, [next(ran) for _ in some]) for pipeline, some in zip(pipelines, counts, strict=True)
+    ]
+
+
+def _beyond(pipeline: Pipeline, counts: Sequence[int], ran: Sequence[Ran]) -> Ran:
+    if len(ran) == 1:
+        return ran[0]
+    (fewer, more), (less, most) = counts, ran
+    times = (pipeline.micro_batches - fewer) / (more - fewer)
+    columns = ("busy", "moved", "exchange", "warmup", "steady", "drain")
+    values = {name: getattr(less, name) + (getattr(most, name) - getattr(less, name)) * times for name in columns}
+    kept = less.kept + np.rint((most.kept - less.kept) * times).astype(np.int64)
+    return Ran(wall=less.wall + (most.wall - less.wall) * times, kept=kept, **values)
 
 
 def _together(pipelines: Sequence[Pipeline], plans: Sequence[_Plan]) -> list[Ran]:
@@ -162,7 +208,7 @@ def _go(at: Numbers, state: _State) -> None:
             at += ready
         left = source[at] != _NEVER
         if left.any() and (at == before).all():
-            raise BadInput("the ranks of a pipeline wait for each other.")
+            raise BadInput(f"deadlock: {int(left.sum())} of {len(left)} ranks of a pipeline wait for each other.")
         at, free = at[left], free[left]
 
 

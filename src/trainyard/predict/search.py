@@ -164,7 +164,7 @@ def _ranked(wanted: Wanted, machine: Machine, framework: Framework) -> _Ranked:
         raise BadJob(f"{framework.means}: {says}", "Name another framework: --for.")
     every = framework.layouts(wanted)
     if not len(every):
-        if not len(space.space(wanted, framework.offers)):
+        if not any(len(lot) for lot in space.lots(wanted, framework.offers)):
             raise BadJob(*why.undivided(wanted, framework))
         raise BadJob(f"{framework.means} takes none of the layouts that divide everything.", _GIVEN)
     known = tuned.choose(machine, framework.software)

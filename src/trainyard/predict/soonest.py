@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.predict import step
+from trainyard.errors import BadJob
+from trainyard.predict import schedule, step
 from trainyard.predict.cases import Cases, Column
 from trainyard.predict.constants import Constants
 from trainyard.predict.site import Site
@@ -21,6 +22,8 @@ from trainyard.predict.step import Step
 
 _BATCH = 32
 """Cases that are simulated at once: one more costs little."""
+MOST_SIMULATED = 1 << 24
+"""Forward and backward passes of pipelines that a search simulates: Llama 3 405B on 16,384 devices takes 4 million."""
 _ROUNDED = 1 - 1e-9
 """A bound is summed in another order than what it is the bound of."""
 
@@ -45,6 +48,7 @@ class Soonest:
         self._made, self._need, self._site, self._tuned = made, need, site, tuned
         self._left, self._bounds = left[order], bounds[order] * _ROUNDED
         self._waiting: list[Timed] = []
+        self._operations = 0.0
 
     def __iter__(self) -> Iterator[Timed]:
         while len(self._left) or self._waiting:
@@ -55,9 +59,22 @@ class Soonest:
     def _simulate(self) -> None:
         places, self._left = self._left[:_BATCH], self._left[_BATCH:]
         self._bounds = self._bounds[_BATCH:]
+        self._spend(places)
         found = step.step(self._made.take(places), self._site, self._tuned)
         for at, (place, wall) in enumerate(zip(places.tolist(), found.wall.tolist(), strict=True)):
             heappush(self._waiting, Timed(wall, float(self._need[place]), place, at, found))
+
+    def _spend(self, places: npt.NDArray[np.intp]) -> None:
+        """Count the operations of these cases before they are simulated. Raises `BadJob` for more than can be."""
+        some = self._made.take(places)
+        micro = np.minimum(some.accumulate, 4 * schedule.rounds(some.pp) * some.pp)
+        self._operations += float(np.sum(np.where(some.pp > 1, 2 * some.pp * some.interleave * micro, 0.0)))
+        if self._operations > MOST_SIMULATED:
+            raise BadJob(
+                f"the fastest layouts are pipelines with more than {MOST_SIMULATED:,} operations a step together, "
+                "which takes minutes to simulate.",
+                "Fix some of the axes, as --fix pp=8 --fix microbatch=4.",
+            )
 
     def only_below(self, need: float) -> None:
         """Nothing else that needs as many bytes is wanted."""

@@ -8,13 +8,16 @@ memory, as does an ungathered loss.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import product as combinations
+from math import isqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from trainyard import words
+from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict import cases, division, offload, orders
 from trainyard.predict.cases import REMATS, Cases
@@ -109,9 +112,24 @@ class Space(NamedTuple):
 AXES = (*words.AXES, "zero", "interleave", "microbatch", "remat", "offload", "schedule")
 
 
+MOST_LAYOUTS = 1 << 26
+"""Layouts that divide everything: DeepSeek-V3 on 16,384 devices with 15,360 samples has 10 million."""
+MOST_ALLOWED = 1 << 21
+"""Layouts that a framework takes, each of which is costed: there it is 660,000, which take 5 s and 300 MB."""
+
+
+def too_many(count: int, most: int) -> BadJob:
+    """The error for a space that would take minutes and gigabytes to search."""
+    return BadJob(
+        f"more than {most:,} layouts divide the devices, the batch and the model ({count:,} so far).",
+        "Fix some of the axes, as --fix pp=8 --fix microbatch=1.",
+    )
+
+
+@lru_cache(maxsize=1 << 12)
 def divisors(number: int) -> list[int]:
-    small = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
-    return sorted({*small, *(number // one for one in small)})
+    small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
+    return sorted({*small, *(number // factor for factor in small)})
 
 
 def _allowed(wanted: Wanted, axis: str, values: list[int]) -> list[int]:
@@ -150,6 +168,7 @@ def _splits(wanted: Wanted) -> Iterator[tuple[int, int, int, int, int, int]]:
         if wanted.devices % (tp * pp):
             continue
         rest = wanted.devices // (tp * pp)
+        whole_eps = [ep for ep in eps if wanted.devices // pp % ep == 0]
         for cp in _allowed(wanted, "cp", _contexts(wanted, tp, rest)):
             dp = rest // cp
             if wanted.samples % dp:
@@ -157,9 +176,8 @@ def _splits(wanted: Wanted) -> Iterator[tuple[int, int, int, int, int, int]]:
             shards = [
                 one for one in divisors(dp) if one in (1, dp) or one == wanted.per_node // min(tp * cp, wanted.per_node)
             ]
-            for shard, ep in combinations(_allowed(wanted, "dp_shard", shards), eps):
-                if (dp * cp * tp) % ep == 0:
-                    yield dp // shard, shard, tp, cp, pp, ep
+            for shard, ep in combinations(_allowed(wanted, "dp_shard", shards), whole_eps):
+                yield dp // shard, shard, tp, cp, pp, ep
 
 
 def _runs(wanted: Wanted, offers: Offers, pp: int, accumulate: int) -> list[tuple[int, int]]:
@@ -188,7 +206,7 @@ def lots(wanted: Wanted, offers: Offers) -> Iterator[Space]:
     """The space, `TOGETHER` or some more at a time: most of it may be nothing that a framework takes."""
     splits: list[tuple[int, ...]] = []
     below: list[npt.NDArray[np.int64]] = []
-    held = 0
+    held = count = 0
     # Thousands of splits share a few hundred of what is below them.
     known: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
     for split in _splits(wanted):
@@ -199,6 +217,9 @@ def lots(wanted: Wanted, offers: Offers) -> Iterator[Space]:
         splits.append(split)
         below.append(known[key])
         held += below[-1].shape[1]
+        count += below[-1].shape[1]
+        if count > MOST_LAYOUTS:
+            raise too_many(count, MOST_LAYOUTS)
         if held >= TOGETHER:
             yield _lot(splits, below)
             splits, below, held = [], [], 0
@@ -212,7 +233,14 @@ def _lot(splits: list[tuple[int, ...]], below: list[npt.NDArray[np.int64]]) -> S
 
 
 def joined(lots: Iterable[Space]) -> Space:
-    every = list(lots) or [Space({axis: np.zeros(0, np.int64) for axis in AXES})]
+    every: list[Space] = []
+    count = 0
+    for lot in lots:
+        every.append(lot)
+        count += len(lot)
+        if count > MOST_ALLOWED:
+            raise too_many(count, MOST_ALLOWED)
+    every = every or [Space({axis: np.zeros(0, np.int64) for axis in AXES})]
     return Space({axis: np.concatenate([lot.columns[axis] for lot in every]) for axis in AXES})
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 
 import msgspec
 
+from trainyard import toml
 from trainyard.errors import BadFile, BadInput
 from trainyard.machine import Claim, Machine
 from trainyard.predict.constants import Constants
@@ -71,8 +71,8 @@ def known() -> tuple[Tuned, ...]:
 def load(path: Path) -> Tuned:
     """Raises `BadFile`."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Tuned)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        return msgspec.convert(toml.loads(path.read_text("utf-8")), Tuned)
+    except (OSError, UnicodeDecodeError, toml.DecodeError, msgspec.ValidationError) as error:
         raise BadFile(f"{path}: {error}.") from error
 
 

@@ -52,7 +52,7 @@ def check(machine: Machine) -> None:
     """Raises `BadJob` where what waits in the host's memory cannot be planned for."""
     if machine.host is None:
         raise BadJob(
-            f"{machine.name}: nobody says what memory its hosts have: its file has no [host].",
+            f"{machine.name}: its file has no [host], so the memory of its hosts is unknown.",
             "Copy its file, add [host] with memory, bandwidth and link, and name that: --machine FILE.",
         )
 
@@ -73,7 +73,7 @@ def both(wanted: Wanted, every: Space, framework: Framework, machine: Machine) -
     `BadJob` where none is."""
     asked = wanted.fixed.get("offload")
     if asked not in (None, 0, 1):
-        raise BadJob(f"offload = {asked}: what waits in the host's memory either does (1) or not (0).")
+        raise BadJob(f"offload = {asked} is neither 0 nor 1 (1 moves state to the host's memory).")
     mask = framework.offloads(wanted, every)
     if asked == 1:
         check(machine)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainyard import limits
+from trainyard.errors import BadJob
 from trainyard.job import Model
 from trainyard.machine import Machine
 from trainyard.predict import orders, space, twins
@@ -44,7 +46,7 @@ def undivided(wanted: Wanted, framework: Framework) -> tuple[str, str]:
             return said, f"pp {value} is more than {model.layers} layers."
     for axis in wanted.fixed:
         rest = {one: value for one, value in wanted.fixed.items() if one != axis}
-        if others := len(space.space(wanted._replace(fixed=rest), framework.offers)):
+        if others := sum(len(lot) for lot in space.lots(wanted._replace(fixed=rest), framework.offers)):
             return said, f"Without --fix {axis} there are {others:,}."
     return said, "Change the batch or the number of devices: both are best multiples of the same powers of two."
 
@@ -73,7 +75,12 @@ def smallest(wanted: Wanted, framework: Framework, machine: Machine) -> str:
     """How many of these devices would do."""
     for times in (2, 4, 8, 16, 32, 64):
         more = wanted._replace(devices=wanted.devices * times)
-        bigger = framework.layouts(more)
+        if more.devices > limits.DEVICES.most:
+            break
+        try:
+            bigger = framework.layouts(more)
+        except BadJob:  # more layouts than can be searched
+            break
         if len(bigger) and twins.any_fits(more, bigger, framework, machine):
             return f"{more.devices:,} devices would do."
     return "Use devices of more memory, or fewer samples a step."

@@ -27,10 +27,9 @@ def read(data: bytes, where: str, beside: Beside) -> Read:
     given = Given(flat(said), where)
     if beside.model and beside.devices and beside.seq_len:
         return _Speed(given, beside.model, beside.devices, beside.seq_len).job()
-    missing = "which model is trained" if not beside.model else "on how many devices" if not beside.devices else (
-        "on sequences of how many tokens")  # fmt: skip
+    missing = "MODEL" if not beside.model else "--devices" if not beside.devices else "--seq-len"
     raise BadInput(
-        f"{where}: DeepSpeed's file does not say {missing}.",
+        f"{where}: {missing} is not given, and a DeepSpeed file does not contain it.",
         f"trainyard plan MODEL --check {where} --devices N --seq-len N",
     )
 
@@ -39,7 +38,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """As DeepSpeed does, which refuses a key that stands twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        twice = next(key for place, (key, _) in enumerate(pairs) if key in dict(pairs[:place]))
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise ValueError(f"{twice!r:.60} stands in it twice")
     return found
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from trainyard import toml
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job
 from trainyard.predict.theirs import deepspeed, deepspeed_keys, megatron, torchtitan
@@ -29,8 +29,8 @@ def kind(data: bytes) -> Kind | None:
         marks = (*deepspeed_keys.BATCHES, "zero_optimization")
         return "deepspeed" if isinstance(said, dict) and any(key in said for key in marks) else None
     try:
-        tables: Any = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError):
+        tables: Any = toml.loads(text)
+    except toml.DecodeError:
         tables = {name: {} for name in ("recipe", "parallelism", "training") if f"[{name}]" in text}
         if not tables:
             return "megatron" if any(word.startswith("--") for word in text.split()) else None

@@ -21,7 +21,10 @@ def read(layout: str, layers: int, where: str) -> list[int]:
     said = layout.replace(",", "")
     for pattern in _REPEATED:
         if len(said) + sum(len(one[1]) * int(one[2]) for one in pattern.finditer(said)) > _LONGEST:
-            raise BadFile(f"{where}: --pipeline-model-parallel-layout {layout!r:.60} is too long.")
+            raise BadFile(
+                f"{where}: --pipeline-model-parallel-layout {layout!r:.60} expands to more than "
+                f"{_LONGEST:,} characters."
+            )
         said = pattern.sub(lambda found: found[1] * int(found[2]), said)
     if not re.fullmatch(r"E[t|]*L", said):
         raise BadFile(

@@ -3,10 +3,10 @@ older names; later versions take the same keys as `--section.key` on the command
 
 from __future__ import annotations
 
-import tomllib
 from math import ceil
 from typing import Literal
 
+from trainyard import toml
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict.theirs import flavors, torchtitan_keys
@@ -19,11 +19,11 @@ def read(data: bytes, where: str, beside: Beside) -> Read:
     """Raises `BadFile` for what is no such file or cannot be represented, `BadInput` where devices or batch do not
     divide."""
     try:
-        said = flat(tomllib.loads(data.decode()))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        document = flat(toml.loads(data.decode()))
+    except (UnicodeDecodeError, toml.DecodeError) as error:
         raise BadFile(f"{where}: not TOML: {error}.") from error
-    said, written = torchtitan_keys.today(said, where)
-    return _Titan(Given(said, where, written=written)).job(beside)
+    values, written = torchtitan_keys.today(document, where)
+    return _Titan(Given(values, where, written=written)).job(beside)
 
 
 class _Titan:
