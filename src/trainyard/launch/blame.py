@@ -10,7 +10,9 @@ from trainyard.launch.spec import LEFT
 from trainyard.launch.talk import RankSays
 
 STOPPED = "T"
-_WAITS = ("torch/distributed", "torch/autograd/graph.py", "_functional_collectives", "torch/utils/data")
+STOPPED_EVIDENCE = "its process is stopped (state T)"
+_WAITS = ("torch/distributed", "torch/autograd/graph.py", "_functional_collectives")
+_LOADER = "torch/utils/data/dataloader.py"
 
 
 def failed(ranks: Sequence[RankSays]) -> list[RankSays]:
@@ -18,26 +20,43 @@ def failed(ranks: Sequence[RankSays]) -> list[RankSays]:
     return [rank for rank in ranks if rank.exit_code not in (None, 0, LEFT)]
 
 
+def killed(failed: Sequence[RankSays]) -> list[RankSays]:
+    """The ranks that could not report why they ended, the earliest first: each was killed, and not by a peer's failure.
+
+    SIGABRT does not count: a watchdog of collectives raises it in the ranks that waited for a dead one."""
+    return sorted((rank for rank in failed if not _reported(rank)), key=lambda rank: rank.ended)
+
+
 def first_to_die(failed: Sequence[RankSays]) -> RankSays:
-    """A rank killed by a signal could tell nothing, and its peers fail after it: it goes first, else the earliest.
-
-    SIGABRT is no such signal: a watchdog of collectives sends it to those who waited for the dead one."""
-
-    def spoke(rank: RankSays) -> int:
-        return rank.told or (rank.ended if rank.exit_code == -signal.SIGABRT else 0)
-
-    return min(failed, key=lambda rank: (spoke(rank), rank.ended))
+    """The killed rank that ended first, or the earliest to report: its peers fail because of it."""
+    return min(failed, key=lambda rank: (_reported(rank), rank.ended))
 
 
-def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
-    """(the rank that the others wait for, how that is known); -1 where nothing tells them apart.
+def _reported(rank: RankSays) -> int:
+    """ns since the epoch at which the rank reported its failure; 0 if it could not."""
+    return rank.told or (rank.ended if rank.exit_code == -signal.SIGABRT else 0)
+
+
+def stopped(ranks: Sequence[RankSays]) -> list[RankSays]:
+    """The ranks whose process is stopped, as by SIGSTOP."""
+    return [rank for rank in ranks if rank.state == STOPPED and rank.exit_code is None]
+
+
+def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
+    """The ranks that the others wait for, each with how that is known: several if their processes are stopped, or if
+    they wait for data. The rank is -1 if they do not differ.
 
     `before`: the processor ticks of each rank a while ago. `stacks`: where each stands, innermost call first, as
     faulthandler writes it; nothing of a rank that does not answer.
     """
-    stopped = [rank.rank for rank in ranks if rank.state == STOPPED]
-    if len(stopped) == 1:
-        return stopped[0], "its process is stopped (state T)"
+    if stopped_ranks := stopped(ranks):
+        return [(rank.rank, STOPPED_EVIDENCE) for rank in stopped_ranks]
+    if late := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
+        return [(rank, "it waits for data: the workers of its loader return no batch") for rank in late]
+    return [_hung(ranks, before, stacks)]
+
+
+def _hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
     if (odd := _odd(ranks)) is not None:
         return odd.rank, f"it stands in step {odd.begun + 1} after {odd.done} steps of its own, its peers do not"
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
@@ -68,10 +87,19 @@ def waits(stack: str) -> bool:
     return any(part in innermost(stack) for part in _WAITS)
 
 
+def waits_for_data(stack: str) -> bool:
+    """Whether the main thread waits for a batch of its loader."""
+    return any(_LOADER in call for call in _calls(stack))
+
+
 def innermost(stack: str) -> str:
-    """Of the thread that was written last: the main one, which took the signal and is called the current one."""
-    calls = [line.strip() for line in stack.split("hread 0x")[-1].splitlines() if line.lstrip().startswith("File ")]
-    return calls[0] if calls else ""
+    """The innermost call of the main thread."""
+    return next(iter(_calls(stack)), "")
+
+
+def _calls(stack: str) -> list[str]:
+    """The calls of the thread that was written last: the main one, which took the signal."""
+    return [line.strip() for line in stack.split("hread 0x")[-1].splitlines() if line.lstrip().startswith("File ")]
 
 
 class Slowness:

@@ -37,7 +37,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from trainyard.launch import rank, talk
+from trainyard.launch import epoch, rank, shortage, talk
 from trainyard.launch.failure import tail
 from trainyard.launch.nursery import load
 from trainyard.launch.orphan import die_with_parent
@@ -135,12 +135,14 @@ class Agent(SimpleElasticAgent):
         self.board = Board(each)
         self.processes: dict[int, ForkProcess] = {}
         self.ended: dict[int, int] = {}
+        self.kills = shortage.Kills()
+        self.shortages: dict[int, str] = {}
         self.done = -1  # serial of the last plan whose signal was passed on
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         fork = multiprocessing.get_context("fork")
         generation = self.meeting.plan.generation
-        self.processes, self.ended = {}, {}
+        self.processes, self.ended, self.shortages = {}, {}, {}
         for worker in worker_group.workers:
             given = {
                 "RANK": worker.global_rank,
@@ -209,14 +211,18 @@ class Agent(SimpleElasticAgent):
                 os.kill(process.pid, sign)
 
     def _seen(self) -> tuple[RankSays, ...]:
+        self.kills.look(process.pid or 0 for local, process in self.processes.items() if local not in self.ended)
         return tuple(self._look(local, process) for local, process in self.processes.items())
 
     def _look(self, local: int, process: ForkProcess) -> RankSays:
         number = self._worker_group.workers[local].global_rank
-        exit_code, seen, pid = process.exitcode, self.board.see(local), process.pid or 0
+        pid = process.pid or 0
+        exit_code, seen = process.exitcode, self.board.see(local)
         why, told_at, ended = "", 0, 0
         if exit_code is not None:
-            ended = self.ended.setdefault(local, time.time_ns())
+            if exit_code == -signal.SIGKILL and local not in self.ended:
+                self.shortages[local] = self.kills.cause(pid)
+            ended = self.ended.setdefault(local, epoch.now_ns())
             if exit_code:
                 told_at, why = rank.told(self.logs / f"rank{number}.failed")
                 why = why or tail(self.logs / f"rank{number}.err")
@@ -224,7 +230,7 @@ class Agent(SimpleElasticAgent):
         return RankSays(
             rank=number, pid=pid, count=seen.count, begun=seen.begun, done=seen.done, phase=seen.phase,
             own_ns=seen.own_ns, at=seen.at, held=seen.held, state=state, ticks=ticks, exit_code=exit_code, ended=ended,
-            told=told_at, why=why,
+            told=told_at, why=why, shortage=self.shortages.get(local, ""),
         )  # fmt: skip
 
 
@@ -242,6 +248,7 @@ def main(path: Path, node: int, parent: int | None) -> int:
         die_with_parent(parent, signal.SIGKILL)
     entitle(f"agent{node}")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
+    epoch.follow(spec.clock)
     # One size for all nodes: their ranks follow from their places, and none waits for another's word.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is sent to all, ranks and supervisor act on it

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from trainyard.redact import redact, redact_json
+
 _TAIL = 64 * 1024
 _LINES = 8
 
@@ -24,6 +26,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     last_words: str = ""
     kind: str = "worker_death"
     """As in words.FAULTS; `last_words` then says how the launcher knows it."""
+    shortage: str = ""
+    """What a killed rank ran out of, as the kernel counts it."""
+    others: tuple[Failure, ...] = ()
+    """Failures at the same time, each with a cause of its own."""
 
     @property
     def how(self) -> str:
@@ -37,6 +43,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
+        """One sentence or more for each failure."""
+        return " ".join([self.alone, *(other.says for other in self.others)])
+
+    @property
+    def alone(self) -> str:
+        """The same without the failures at the same time."""
         if self.kind == "hang":
             return (
                 f"rank {self.rank} hung: {self.last_words}." if self.rank >= 0 else f"the job hung: {self.last_words}."
@@ -48,12 +60,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         who = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
         lines = self.last_words.splitlines()
         words = "It left no last words." if not lines else "Its last words: " + "\n    ".join(lines)
-        return f"{who} died: {self.how} (pid {self.pid}). {words}"
+        how = f"{self.shortage}: {self.how}" if self.shortage else self.how
+        return f"{who} died: {how} (pid {self.pid}). {words}"
 
     @property
     def next_step(self) -> str:
         if self.kind == "preempted":
             return ""
+        if self.shortage:
+            return "Lower microbatch or seq_len, or raise the limit."
         if self.exit_code == -signal.SIGKILL:
             return "Without a kill of yours this is the kernel running out of memory: lower microbatch or seq_len."
         return "The whole of what each rank wrote stands in the run folder's logs."
@@ -61,7 +76,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 def write(folder: Path, failure: Failure) -> None:
     part = folder / ".failure.json.part"
-    part.write_bytes(msgspec.json.encode(failure))
+    part.write_bytes(redact_json(msgspec.json.encode(failure)))
     part.replace(folder / "failure.json")
 
 
@@ -84,7 +99,7 @@ def tail(path: Path) -> str:
         with path.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _TAIL))
-            lines = file.read().decode("utf-8", "replace").splitlines()
+            lines = redact(file.read().decode("utf-8", "replace")).splitlines()
     except OSError:
         return ""
     return "\n".join([line.rstrip() for line in lines if line.strip()][-_LINES:])

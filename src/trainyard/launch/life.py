@@ -7,7 +7,6 @@ rank<N>.jsonl     what a rank loaded and saved, and what it found wrong with a c
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,8 @@ from typing import Literal
 import msgspec
 
 from trainyard import words
+from trainyard.launch import epoch
+from trainyard.redact import redact_json
 
 PART = "life"
 SUPERVISOR = "supervisor"
@@ -57,19 +58,19 @@ class Diary:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def add(self, event: Event) -> None:
-        os.write(self._file, msgspec.json.encode(event) + b"\n")
+        os.write(self._file, redact_json(msgspec.json.encode(event)) + b"\n")
 
     def loaded(self, ns: int, step: int) -> None:
         """Training goes on with `step` after `ns` of reading."""
-        self.add(Event(what="loaded", at=time.time_ns(), attempt=self.attempt, ns=ns, step=step))
+        self.add(Event(what="loaded", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
     def saved(self, ns: int, step: int) -> None:
         """After `step` training stood still for `ns` while a checkpoint went out."""
-        self.add(Event(what="saved", at=time.time_ns(), attempt=self.attempt, ns=ns, step=step))
+        self.add(Event(what="saved", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
     def fault(self, kind: str, says: str, rank: int = -1, step: int = -1) -> None:
         """A fault that the rank noticed itself and outlives: `disk_full`, `bad_checkpoint`."""
-        now = time.time_ns()
+        now = epoch.now_ns()
         self.add(
             Event(what="fault", at=now, noticed=now, attempt=self.attempt, kind=kind, says=says, rank=rank, step=step)
         )
@@ -110,5 +111,5 @@ def _events(data: bytes) -> Iterable[Event]:
     for line in data.splitlines():
         try:
             yield msgspec.json.decode(line, type=Event)
-        except (msgspec.MsgspecError, ValueError):  # a full disk tears a line
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # a full disk tears a line
             continue

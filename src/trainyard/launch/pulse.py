@@ -12,6 +12,8 @@ import mmap
 import time
 from typing import Literal, NamedTuple, get_args
 
+from trainyard.launch import epoch
+
 Phase = Literal["starting", "stepping", "saving", "finishing"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _ROW = 8
@@ -45,7 +47,7 @@ class Board:
         row = self._rows[local_rank * _ROW : (local_rank + 1) * _ROW]
         row[:] = memoryview(bytes(_ROW * 8)).cast("q")
         row[_BEGUN] = -1
-        row[_AT] = time.time_ns()
+        row[_AT] = epoch.now_ns()
         return Pulse(row)
 
     def see(self, local_rank: int) -> Seen:
@@ -108,7 +110,7 @@ class Pulse:
         self._sign()
 
     def _sign(self) -> None:
-        self._row[_AT] = time.time_ns()
+        self._row[_AT] = epoch.now_ns()
         self._row[_COUNT] += 1
 
 

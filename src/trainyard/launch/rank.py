@@ -12,17 +12,17 @@ import os
 import runpy
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from trainyard.launch import pulse
+from trainyard.launch import epoch, pulse, shortage
 from trainyard.launch.orphan import die_with_parent
 from trainyard.launch.pulse import Pulse
 from trainyard.launch.spec import LEFT
 from trainyard.launch.title import entitle
+from trainyard.redact import redact
 
 
 def main(logs: Path, parent: int, environment: Mapping[str, str], own: Pulse, module: str, args: Sequence[str]) -> None:
@@ -49,9 +49,12 @@ def main(logs: Path, parent: int, environment: Mapping[str, str], own: Pulse, mo
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except BaseException as error:
+        # torch handles SIGCHLD by an exception if a loader's worker has ended, in whatever runs at the time.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if not isinstance(error, SystemExit) or error.code not in (None, 0, LEFT):
             why = "".join(traceback.format_exception_only(error)).strip()
-            (logs / f"{name}.failed").write_text(f"{time.time_ns()}\n{why}", "utf-8")
+            why = "\n".join(filter(None, (why, shortage.storage(error, [str(logs)]))))
+            (logs / f"{name}.failed").write_text(f"{epoch.now_ns()}\n{redact(why)}", "utf-8")
         raise
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from trainyard.launch.epoch import Clock
+
 FILE = "launch.json"
 
 LEFT = 75
@@ -16,7 +18,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `port` 0 is any free one. `sizes`: with how many nodes the job can go on; none but `nodes` where empty. `restarts`:
     how often it starts again after a fault. `hang_s`: seconds in which some rank must move. `started`: how many of
     the agents the supervisor starts itself, the first ones (-1: all); others are started elsewhere, and the first start
-    waits `gather_s` for them. `preload`: modules an agent imports before it forks ranks.
+    waits `gather_s` for them. `preload`: modules an agent imports before it forks ranks. `clock`: the supervisor's.
     """
 
     ranks: int
@@ -31,6 +33,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     started: int = -1
     gather_s: float = 60.0
     preload: tuple[str, ...] = ()
+    clock: Clock = Clock()
 
     @property
     def ranks_each(self) -> int:

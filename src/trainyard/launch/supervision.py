@@ -29,7 +29,8 @@ GIVE_UP_S = 60.0
 SETTLE_S = 0.3
 TWICE_S = 1.0
 TOGETHER_S = 0.5
-STACKS_S = 0.7
+STACKS_S, STACKS_MOST_S = 0.7, 6.0
+"""How long ranks may take to write their stacks: at least, and if some have not."""
 STOP_S = 10.0
 LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
 """How many times `hang_s` a rank may take where it does something else than steps."""
@@ -40,6 +41,14 @@ class Now(NamedTuple):
 
     seconds: float
     epoch: int
+
+
+class _Cause(NamedTuple):
+    """A failure and its moment, in ns since the epoch; the node if no single rank is to blame."""
+
+    at: int
+    failure: Failure
+    node: int = -1
 
 
 class Heard(NamedTuple):
@@ -265,48 +274,57 @@ class Supervision:
         """Until all have spoken since: the peers of a failed rank fail too, and may be heard of before it."""
         ranks, missing = self.ranks(), self._missing(now)
         failed = self._failed(ranks)
-        victims = all(rank.told for rank in failed)
-        stopped = [rank for rank in ranks if rank.state == blame.STOPPED and rank.exit_code is None]
+        stopped = blame.stopped(ranks)
         late = any(self._heard[member.node].when.seconds <= self._since for member in self.plan.members)
-        if now.seconds < self._until or (late and victims and not missing and not stopped):
+        if now.seconds < self._until or (late and not missing and not stopped):
             return
-        if stopped and victims and not missing:
-            self._hung(now, stopped[0].rank, "its process is stopped (state T)")
-        elif missing and victims:
-            self._agent_died(now, missing[0])
-        elif failed:
-            first = blame.first_to_die(failed)
-            exit_code = first.exit_code or 0
-            self._fault(
-                now, "worker_death", first.told or first.ended,
-                Failure(
-                    rank=first.rank, pid=first.pid, exit_code=exit_code, when=now.epoch / 1e9, last_words=first.why,
-                ),
-            )  # fmt: skip
+        here = [rank for rank in (*blame.killed(failed), *stopped) if self._node(rank.rank) not in missing]
+        causes = [self._agent_died(now, node) for node in missing]
+        causes += [
+            self._hung(now, rank.rank, blame.STOPPED_EVIDENCE) if rank.exit_code is None else self._died(now, rank)
+            for rank in here
+        ]
+        if not causes and failed:
+            causes = [self._died(now, blame.first_to_die(failed))]
+        if causes:
+            self._fault(now, causes)
         else:
-            self._state = "leave" if self.plan.do == "leave" else "run"  # what had been late has come
+            self._state = "leave" if self.plan.do == "leave" else "run"  # the late agent has reported
 
     def _stacks(self, now: Now) -> None:
         """The ranks have had time to write where they stand."""
         if now.seconds < self._until:
             return
-        if missing := self._missing(now):  # an agent that is another one now knows nothing of the ranks
-            self._agent_died(now, missing[0])
-            return
-        if self._alone >= 0:
-            self._hung(now, self._alone, "it has stopped moving, its peers have not")
-            return
         running = [rank for rank in self.ranks() if rank.exit_code is None]
-        self._hung(now, *blame.hung(running, self._ticks, self._read_stacks()))
+        stacks, missing = self._read_stacks(), self._missing(now)
+        waits = not missing and not blame.stopped(running) and not all(stacks.get(rank.rank) for rank in running)
+        if waits and now.seconds < self._until + STACKS_MOST_S - STACKS_S:
+            return
+        if missing:  # an agent that is another one now knows nothing of the ranks
+            causes = [self._agent_died(now, node) for node in missing]
+        else:
+            if self._alone >= 0 and not blame.waits_for_data(stacks.get(self._alone, "")):
+                hung = [(self._alone, "it has stopped moving, its peers have not")]
+            else:
+                hung = blame.hung(running, self._ticks, stacks)
+            causes = [self._hung(now, rank, why) for rank, why in hung]
+        self._fault(now, causes)
 
-    def _hung(self, now: Now, rank: int, why: str) -> None:
+    def _died(self, now: Now, rank: RankSays) -> _Cause:
+        failure = Failure(
+            rank=rank.rank, pid=rank.pid, exit_code=rank.exit_code or 0, when=now.epoch / 1e9, last_words=rank.why,
+            shortage=rank.shortage,
+        )  # fmt: skip
+        return _Cause(rank.told or rank.ended, failure)
+
+    def _hung(self, now: Now, rank: int, why: str) -> _Cause:
         found = [one for one in self.ranks() if one.rank == rank]
         at = max(one.at for one in found or self.ranks())
         pid = found[0].pid if found else 0
         failure = Failure(rank=rank, pid=pid, exit_code=4, when=now.epoch / 1e9, last_words=why, kind="hang")
-        self._fault(now, "hang", at, failure)
+        return _Cause(at, failure)
 
-    def _agent_died(self, now: Now, node: int) -> None:
+    def _agent_died(self, now: Now, node: int) -> _Cause:
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         says = f"node {node} is gone, and its ranks with it"
@@ -314,13 +332,17 @@ class Supervision:
             self.lost.add(node)
             says += f": its agent has been silent for {SILENT_S:g} s"
         failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says, kind="agent_death")
-        self._fault(now, "agent_death", self._last[life].epoch, failure, node)
+        return _Cause(self._last[life].epoch, failure, node)
 
-    def _fault(self, now: Now, kind: str, at: int, failure: Failure, node: int = -1) -> None:
-        self._record(now, kind, at, failure.rank, failure.says, node)
+    def _fault(self, now: Now, causes: list[_Cause]) -> None:
+        """Record each cause as a fault of its own; together they take one restart."""
+        causes = sorted(causes, key=lambda cause: cause.at)
+        for at, failure, node in causes:
+            self._record(now, failure.kind, at, failure.rank, failure.says, node)
         self.restarts += 1
         if self.restarts > self.spec.restarts:
-            self._ending = 4, failure
+            first, *others = (cause.failure for cause in causes)
+            self._ending = 4, replace(first, others=tuple(others))
         self._stop_ranks(now)
 
     def _record(self, now: Now, kind: str, at: int, rank: int, says: str, node: int = -1) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from trainyard.launch import life, talk
+from trainyard.launch import epoch, life, talk
 from trainyard.launch.failure import Failure, tail, write
 from trainyard.launch.life import SUPERVISOR, Diary, Event
 from trainyard.launch.nursery import Nursery, agent, load
@@ -84,7 +84,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def now() -> Now:
-    return Now(time.monotonic(), time.time_ns())
+    return Now(time.monotonic(), epoch.now_ns())
 
 
 def stacks(logs: Path) -> dict[int, str]:
@@ -108,7 +108,10 @@ class _AskedEarly(BaseException):
 def main(path: Path, parent: int) -> int:
     die_with_parent(parent, signal.SIGKILL)
     entitle("supervisor")
-    spec, began = msgspec.json.decode(path.read_bytes(), type=Spec), now()
+    spec = msgspec.json.decode(path.read_bytes(), type=Spec)
+    events = life.read(path.parent)
+    spec = replace(spec, clock=epoch.start(max((event.noticed or event.at for event in events), default=0)))
+    began = now()
     try:
         return _supervise(path, spec, began)
     except _AskedEarly:

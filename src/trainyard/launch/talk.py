@@ -24,7 +24,7 @@ class RankSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `state`: the letter of proc(5); T is stopped. `ticks`: processor time used. `exit_code`: None while it runs,
     negative for a signal. `ended`, `told`: ns since the epoch at which its end was seen, and its failure told by
-    itself (0: it could not); `why`: its last words.
+    itself (0: it could not); `why`: its last words. `shortage`: what the kernel killed it for, if that is counted.
     """
 
     rank: int
@@ -42,6 +42,7 @@ class RankSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: int = 0
     told: int = 0
     why: str = ""
+    shortage: str = ""
 
 
 class Says(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ How a step is computed may change: layout, precision, micro-batches, learning ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +15,8 @@ from trainyard.record import DeviceSeen, Origin, Run
 from trainyard.run import harness
 from trainyard.run.harness import Book, Progress
 from trainyard.store.store import Store
+from trainyard.train.checkpoint.same_training import differences
 from trainyard.train.checkpoint.shelf import Shelf
-
-_SAME = ("seq_len", "tokens_per_step", "seed", "text", "optimizer")
-"""Of a recipe: what sample a step sees, and what the optimizer's state means."""
 
 
 def execute(
@@ -64,29 +62,11 @@ def check(source: Run, job: Job) -> None:
     """Raises `BadJob` with each field that differs, and both its values."""
     if SCRIPT in (source.job.workload, job.workload):
         raise BadInput(f"run {source.id} is of a command of your own.", "Only what a job trains is gone on with.")
-    if wrong := list(_differences(source.job, job)):
+    if wrong := list(differences(source.job, job)):
         raise BadJob(
             f"the job is of another training than run {source.id}: {'; '.join(wrong)}.",
             "Layout, precision, micro-batches, learning rate, what is measured and what is saved may differ.",
         )
-
-
-def _differences(old: Job, new: Job) -> Iterator[str]:
-    if old.workload != new.workload:
-        yield f"workload = {new.workload!r} at $, there {old.workload!r}"
-        return
-    for field in _SAME:
-        yield from _differs(field, "$.recipe", getattr(old.recipe, field), getattr(new.recipe, field))
-    for field in old.model.__struct_fields__ if old.model and new.model else ():
-        if field != "name":
-            yield from _differs(field, "$.model", getattr(old.model, field), getattr(new.model, field))
-    for field in sorted(old.sizes.keys() | new.sizes.keys()):
-        yield from _differs(field, "$.sizes", old.sizes.get(field), new.sizes.get(field))
-
-
-def _differs(field: str, place: str, old: object, new: object) -> Iterator[str]:
-    if old != new:
-        yield f"{field} = {new!r} at {place}, there {old!r}"
 
 
 def _adopt(source: Shelf, step: int, folder: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +10,7 @@ import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from trainyard.job import PROFILER_WARMUP
+from trainyard.store.redaction import copy_redacted
 
 
 @contextmanager
@@ -51,7 +50,7 @@ def _export(profiler: profile, path: Path) -> None:
     plain, packed = path.with_suffix(".partial"), path.with_suffix(".packed")
     profiler.export_chrome_trace(str(plain))
     # torch packs a name ending in .gz itself, line by line: ten times slower.
-    with plain.open("rb") as whole, gzip.open(packed, "wb", compresslevel=6) as target:
-        shutil.copyfileobj(whole, target, 1 << 20)
+    with plain.open("rb") as whole:
+        copy_redacted(whole, packed, pack=True)
     plain.unlink()
     packed.replace(path)

@@ -32,7 +32,10 @@ def known_revision(here: Path, name: str) -> str:
     if sha := revision(here, name):
         return sha
     if _git(here, "rev-parse", "--git-dir").returncode:
-        raise BadInput(f"{here} is in no git checkout: {name} names nothing there.", "Run this in the repository.")
+        raise BadInput(
+            f"{here} is outside of any git checkout (no .git folder), so {name!r} has no meaning there.",
+            "Run this in the repository.",
+        )
     raise BadInput(f"there is no revision {name!r} in {here}.", "A branch, a tag, or a commit's name; is it fetched?")
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from trainyard.errors import BadFile
 from trainyard.machine import Claim
+from trainyard.redact import redact_json
 from trainyard.store.disk import write_whole
 from trainyard.store.folder import rank_files
 
@@ -44,7 +45,7 @@ def write_facts(folder: Path, facts: Facts) -> None:
     """Under its name only when whole."""
     path = folder / "facts" / f"rank{facts.rank}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+    write_whole(path, redact_json(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"))
 
 
 def read_facts(folder: Path) -> list[Facts]:

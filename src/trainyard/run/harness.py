@@ -27,6 +27,7 @@ from trainyard.launch.local import Local
 from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Origin, Run, Sample
+from trainyard.redact import redact
 from trainyard.run import claims, onward, provenance, recovery
 from trainyard.run.facts import read_facts
 from trainyard.run.news import News
@@ -82,6 +83,8 @@ def execute(
     """
     vendors = plugins.load_all("vendors")
     seen = tuple(devices) if devices is not None else find_devices(vendors)
+    job_text = jobs.complete(job_text, job)
+    jobs.check_secrets(job_text, "the job")
     _check(job, seen)
     for notice in device.notices(job.recipe, seen[0].vendor):
         say(notice)
@@ -90,7 +93,7 @@ def execute(
     about = provenance.gather(seen, vendors, ranks_get)
     run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=about)
     files = launcher.render(job, [worker, str(store.runs / run.id), seen[0].vendor])
-    folder = store.begin(run, jobs.complete(job_text, job))
+    folder = store.begin(run, job_text)
     with alone(folder):
         try:
             begun(folder)
@@ -123,6 +126,11 @@ def resume(
     run, folder = store.load(name), store.find(name)
     if run.state == "complete":
         raise BadInput(f"run {run.id} is complete: nothing of it is left to do.")
+    if run.state == "damaged":
+        raise BadInput(
+            f"run {run.id} is damaged: {run.failure}.",
+            f"`trainyard run --resume {run.id} JOB.toml` starts a new run from its last good checkpoint.",
+        )
     if run.job.workload == SCRIPT:
         raise BadInput(f"run {run.id} is of a command of your own.", "Only what a job trains is gone on with.")
     if folder.parent.resolve() != store.runs.resolve():
@@ -361,4 +369,4 @@ def _last_step(run: Run, rank: int) -> str:
 
 
 def failed(run: Run, why: str) -> Run:
-    return replace(run, state="failed", failure=why)
+    return replace(run, state="failed", failure=redact(why))

@@ -95,7 +95,7 @@ def attempt(folder: Path) -> int:
 def _sample(line: bytes) -> Sample | None:
     try:
         return decode_sample(line) if line.endswith(b"\n") else None
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

@@ -17,7 +17,7 @@ class News:
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
-        self.restarts = 0
+        self._ended: set[int] = set()  # attempts, each of which takes a restart however many faults ended it
         self._events = Following(folder)
         self._from = saved(folder)
 
@@ -37,11 +37,11 @@ class News:
         says = event.says.partition("\n")[0].removesuffix(" It left no last words.").rstrip(".:")
         if event.kind not in ENDS:
             return says
-        self.restarts += 1
+        self._ended.add(event.attempt)
         allowed = self.job.recovery.restarts
-        if self.restarts > allowed:
+        if len(self._ended) > allowed:
             return ""  # the job is over, and its error says why
-        return f"{says}; {self._where()}, restart {self.restarts} of {allowed}"
+        return f"{says}; {self._where()}, restart {len(self._ended)} of {allowed}"
 
     def _where(self) -> str:
         self._from = saved(self.folder)

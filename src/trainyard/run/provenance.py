@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Provenance
+from trainyard.redact import is_secret, redact
 from trainyard.run.facts import Facts
 from trainyard.units import show_size
 
@@ -26,11 +27,6 @@ _KEPT = re.compile(
     r"|TENSILE|HSA|ROCR|ROCBLAS|MIOPEN|RCCL|GLOO|UCX|FI|NEURON|XLA|TRAINYARD|SLURM)_"
     r"|(NVIDIA_TF32_OVERRIDE|LD_PRELOAD|MALLOC_CONF|PYTHONHASHSEED|PYTHONOPTIMIZE)\Z"
 )
-_WORDS = "TOKEN|KEY|SECRET|PASSW|_PWD|CREDENTIAL|AUTH|COOKIE|CERT|PRIVATE|JWT"
-SECRET = re.compile(_WORDS, re.IGNORECASE)
-"""Finds the names of variables that smell of secrets. (`PWD` is a folder.)"""
-_LOGIN = re.compile(r"([a-z][\w+.\-]*://)[^/\s]+@", re.IGNORECASE)
-_ASSIGNED = re.compile(rf"([\w\-]*(?:{_WORDS}|PWD|SIG)[\w\-]*=)[^&;,\s]+", re.IGNORECASE)
 
 
 def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_get: Mapping[str, str]) -> Provenance:
@@ -114,14 +110,9 @@ def packages() -> dict[str, str]:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change how training runs.
-
-    Names that smell of secrets are left out, and logins and keys are cut out of values.
-    """
+    """The variables that change how training runs, without secrets: a variable that is one by its name is left out."""
     return {
-        name: _ASSIGNED.sub(r"\1***", _LOGIN.sub(r"\1***@", value))
-        for name, value in sorted(variables.items())
-        if _KEPT.match(name) and not SECRET.search(name)
+        name: redact(value) for name, value in sorted(variables.items()) if _KEPT.match(name) and not is_secret(name)
     }
 
 

@@ -72,15 +72,22 @@ def last_ranks(events: Sequence[Event], job: Job) -> int:
 def incidents(events: Sequence[Event], samples: Iterable[Sample]) -> tuple[Incident, ...]:
     """What went wrong, in the order in which it was noticed."""
     steps = _steps(samples)
-    return tuple(_incident(event, steps) for event in events if event.what == "fault")
+    incidents: list[Incident] = []
+    ended: set[int] = set()
+    for event in events:
+        if event.what == "fault":
+            incidents.append(_incident(event, steps, shared=event.attempt in ended))
+            ended |= {event.attempt} if event.kind in _FATAL else set()
+    return tuple(incidents)
 
 
-def _incident(event: Event, steps: Sequence[Sample]) -> Incident:
+def _incident(event: Event, steps: Sequence[Sample], shared: bool) -> Incident:
+    """`shared`: an earlier incident ended the same attempt, and has the lost time."""
     own = [step for step in steps if step.attempt == event.attempt]
     before = [step.step for step in steps if step.ended_ns <= event.at and step.attempt <= event.attempt]
     again = next((step for step in steps if step.attempt > event.attempt), None) if event.kind in _FATAL else None
     lost = 0
-    if again is not None and own:
+    if again is not None and own and not shared:
         lost = sum(step.wall_ns for step in own if step.step >= again.step)
         if event.kind != "preempted":
             lost += max(0, event.at - own[-1].ended_ns)  # of the step that was cut short
@@ -116,8 +123,9 @@ def spent(events: Sequence[Event], samples: Iterable[Sample]) -> dict[str, int]:
 
 
 def _steps(samples: Iterable[Sample]) -> list[Sample]:
-    """Rank 0's, in the order of their time."""
-    return sorted((one for one in samples if one.rank == 0 and one.ended_ns), key=lambda one: one.ended_ns)
+    """The steps of rank 0 in the order of their time."""
+    own = [sample for sample in samples if sample.rank == 0 and sample.ended_ns]
+    return sorted(own, key=lambda sample: (sample.attempt, sample.ended_ns))
 
 
 class _Life:

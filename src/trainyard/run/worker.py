@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -24,8 +23,9 @@ import torch.cuda.nccl
 from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.errors import EnvironmentFailed
+from trainyard.fault_points import fault_point
 from trainyard.job import PROFILER_WARMUP, Job, Measure
-from trainyard.launch import pulse
+from trainyard.launch import epoch, pulse
 from trainyard.launch.life import Diary
 from trainyard.launch.spec import LEFT
 from trainyard.record import Sample
@@ -174,10 +174,11 @@ class Rank:
             profiled=turn.profiled,
             warmup=turn.warmup,
             attempt=self.attempt,
-            ended_ns=time.time_ns(),
+            ended_ns=epoch.now_ns(),
         )
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()
+        fault_point("run.sample")
         note = " (profiled)" * turn.profiled + " (warm-up)" * turn.warmup
         self.say(
             f"step {turn.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from collections.abc import Iterator
 from itertools import count
 from multiprocessing import get_all_start_methods
-from typing import Any
+from multiprocessing.queues import Queue
+from typing import Any, NoReturn
 
 from torch.utils.data import DataLoader, Dataset
 
@@ -44,10 +48,23 @@ class Loader:
             num_workers=self.recipe.workers,
             prefetch_factor=self.recipe.prefetch,
             pin_memory=self.recipe.pin,
+            worker_init_fn=_end_with_lost_batches,
             # A child of the rank itself, so that it ends when the rank is killed.
             multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,
         )
         return iter(loader)
+
+
+def _end_with_lost_batches(_: int) -> None:
+    """Let a worker end if it cannot hand over a batch, as with full shared memory: its queue would report the error and
+    drop the batch, and the rank would wait for it for ever."""
+    setattr(Queue, "_on_queue_feeder_error", staticmethod(_end))  # noqa: B010  the hook has no type
+
+
+def _end(error: BaseException, batch: object) -> NoReturn:
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    os._exit(1)
 
 
 class _Share(Dataset[Batch]):

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from trainyard.launch import epoch
 from trainyard.run.chaos.plan import Plan
 from trainyard.store.disk import write_whole
 
@@ -47,7 +47,7 @@ def armed(run: Path) -> Plan | None:
 
 def claim(run: Path, number: int, step: int, attempt: int) -> bool:
     """Whether the fault is ours to make, now: only once it is."""
-    made = msgspec.json.encode(Made(at=time.time_ns(), step=step, attempt=attempt))
+    made = msgspec.json.encode(Made(at=epoch.now_ns(), step=step, attempt=attempt))
     try:
         mark = os.open(run / FOLDER / f"fault{number}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:

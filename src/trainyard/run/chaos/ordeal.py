@@ -19,6 +19,7 @@ from trainyard.run.chaos.plan import Plan
 from trainyard.run.chaos.score import Row, score, strays
 from trainyard.run.harness import Book, Progress
 from trainyard.store.disk import write_whole
+from trainyard.store.folder import write_digests
 from trainyard.store.store import Store
 
 SCHEMA = "trainyard/chaos/1"
@@ -96,6 +97,7 @@ def execute(
     rows, others = score(run, calm, plan, made, life.read(folder)), strays(run, plan, made)
     told = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows, strays=others)
     write_whole(folder / marks.SCORE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    write_digests(folder)  # the score is kept with the run
     return Ordeal(run, rows, others, calm.id, failure)
 
 
@@ -105,8 +107,8 @@ def comparable(calm: Run, job: Job) -> Run:
         raise BadInput(f"run {calm.id} is {calm.state}: it cannot be compared with.")
     if _training(calm.job) != _training(job):
         raise BadInput(f"run {calm.id} is of another training than the job.", "Leave --against out: one is made first.")
-    if any(sample.attempt for sample in calm.samples):
-        raise BadInput(f"run {calm.id} was started again itself: it cannot be compared with.")
+    if restarts := max((sample.attempt for sample in calm.samples), default=0):
+        raise BadInput(f"run {calm.id} cannot be the reference: it was itself restarted (restarts = {restarts}).")
     return calm
 
 

@@ -12,13 +12,12 @@ which it can be.
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from trainyard import words
+from trainyard import toml, words
 from trainyard.errors import BadFile, BadInput, nearest
 from trainyard.job import Job
 
@@ -107,7 +106,7 @@ def _check(fault: Fault, job: Job, where: str) -> None:
     if fault.kind == "preempt" and fault.step == last:
         raise BadInput(f"{where}: after step {last} only one is left: the job would be over before it could leave.")
     if fault.kind == "delay" and job.layout.ranks == 1:
-        raise BadInput(f"{where}: a rank alone has no peers that it could be slower than.")
+        raise BadInput(f"{where}: a straggler is found by comparing ranks, but $.layout has 1 rank.", "Use at least 2.")
     if fault.kind in ("fill_disk", "flip_byte") and not every:
         raise BadInput(f"{where}: the job saves no checkpoint.", "Use [checkpoint] every = N.")
     if fault.kind == "flip_byte" and fault.step < every:
@@ -121,9 +120,11 @@ def _check(fault: Fault, job: Job, where: str) -> None:
 def parse(text: str, where: str) -> Plan:
     """Raises `BadInput` naming `where` and the path in the document."""
     try:
-        return msgspec.convert(tomllib.loads(text), Plan)
-    except tomllib.TOMLDecodeError as error:
+        document = toml.loads(text)
+    except toml.DecodeError as error:
         raise BadInput(f"{where}: not TOML: {error}.") from error
+    try:
+        return msgspec.convert(document, Plan)
     except msgspec.ValidationError as error:
         says, _, path = str(error).partition(" - at ")
         hint = ""

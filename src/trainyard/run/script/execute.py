@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -19,6 +18,7 @@ from trainyard.errors import BadInput, EnvironmentFailed
 from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
 from trainyard.launch.orphan import die_with_parent
 from trainyard.record import Run, Sample
+from trainyard.redact import redact_command
 from trainyard.run import provenance
 from trainyard.run.harness import Book, booked, failed, find_devices, measured
 from trainyard.run.script.watch import FOLDER, MEASURE
@@ -28,7 +28,6 @@ from trainyard.store.store import Store, new_id, now
 INJECT = Path(__file__).with_name("inject")
 _STDERR = 2
 """Data goes to stdout, and a script's own words are none."""
-_SECRET = re.compile(rf"(--?[\w-]*({provenance.SECRET.pattern})[\w-]*)(=?)", re.IGNORECASE)
 
 
 def execute(
@@ -53,8 +52,9 @@ def execute(
         )
     vendors = plugins.load_all("vendors")
     seen = find_devices(vendors)
-    shown = shlex.join(without_secrets(command))
-    script = next((Path(part).stem for part in command if part.endswith(".py")), Path(command[0]).name)
+    words = redact_command(command)
+    shown = shlex.join(words)
+    script = next((Path(part).stem for part in words if part.endswith(".py")), Path(words[0]).name)
     job = Job(name=script, workload=SCRIPT, sizes={"command": shown}, recipe=Recipe(tokens_per_step=0), measure=measure)
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, {}))
     folder = store.begin(run, f"# {shown}\n".replace("\r", " "))
@@ -121,22 +121,6 @@ def _tokens(samples: Sequence[Sample]) -> int:
     """Of the last step, over all ranks."""
     last = max(sample.step for sample in samples)
     return sum(sample.tokens for sample in samples if sample.step == last)
-
-
-def without_secrets(command: Sequence[str]) -> list[str]:
-    """The command with the values of options that smell of secrets cut out."""
-    kept: list[str] = []
-    hide = False
-    for part in command:
-        option = _SECRET.match(part)
-        if hide:
-            kept.append("***")
-        elif option and option[3]:
-            kept.append(f"{option[1]}=***")
-        else:
-            kept.append(part)
-        hide = bool(option) and not (option and option[3])
-    return kept
 
 
 def _how(code: int) -> str:

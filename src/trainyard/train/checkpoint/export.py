@@ -14,6 +14,8 @@ from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored
 from trainyard.train.checkpoint.shelf import Shelf
 
 WEIGHTS = "model/"
+_RESERVED = "__metadata__"
+"""A key of a safetensors header that cannot name a tensor."""
 ENDING = ".safetensors"
 
 
@@ -31,7 +33,7 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
     """Those after `step` (from 0), or of the last good checkpoint in the run's folder. Holds them in memory once.
 
     Raises `BadInput` where there is none, or `out` is called anything but .safetensors, `BadFile` where the one asked
-    for is damaged.
+    for is damaged or cannot be exported.
     """
     if out.suffix != ENDING:
         raise BadInput(f"{out}: weights are written as safetensors alone.", f"Name it {out.with_suffix(ENDING).name}.")
@@ -41,6 +43,8 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
         raise MissingLibrary("safetensors is not installed.", "pip install 'trainyard[safetensors]'") from error
     shelf = Shelf(run)
     manifest, rejected = _last_good(shelf, step)
+    if WEIGHTS + _RESERVED in manifest.tensors:
+        raise BadFile(f"{shelf.folder(manifest.step)}: no tensor of a safetensors file can be called {_RESERVED!r}.")
     weights = {
         name.removeprefix(WEIGHTS): tensor(shelf.folder(manifest.step), stored)
         for name, stored in manifest.tensors.items()

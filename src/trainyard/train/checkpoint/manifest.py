@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -22,6 +23,10 @@ from trainyard.job import Job
 NAME = "manifest.json"
 LARGEST = 1 << 28
 """Bytes a manifest may have: a million pieces of tensors have some 200 each."""
+MOST_DIMENSIONS = 32
+"""Dimensions that a tensor may have: numpy 1 allows no more."""
+_MOST_BYTES = 2**63 - 1
+"""Bytes that a tensor may have with its empty dimensions left out, as numpy and torch count them."""
 SCHEMA = "trainyard/checkpoint/1"
 WIDTHS = {
     "bool": 1,
@@ -39,7 +44,9 @@ WIDTHS = {
 }
 """Bytes of a value, by torch's name of its type; no other type is read or written."""
 
-_FILE = re.compile(r"rank\d{1,6}\.bin\Z")
+_FILE = re.compile(r"rank\d{1,6}\.bin\Z", re.ASCII)
+_NAMED = 3
+"""Strange files that are named."""
 _BLOCK = 1 << 24
 
 
@@ -54,7 +61,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole tensor, in pieces that do not overlap."""
+    """A whole tensor, in pieces that form a grid: each dimension is cut at the same positions everywhere."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -96,7 +103,7 @@ def unseal(data: bytes) -> Manifest:
         if hashlib.sha256(sealed.body).hexdigest() != sealed.sha256:
             raise BadFile(f"{NAME} is not what was written: its sha256 differs.")
         manifest = msgspec.json.decode(sealed.body, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
         if isinstance(error, BadFile):
             raise
         raise BadFile(f"{NAME} is no manifest: {error}.") from error
@@ -106,10 +113,14 @@ def unseal(data: bytes) -> Manifest:
 
 
 def _check(name: str, stored: Stored, files: dict[str, File]) -> None:
-    """Pieces lie inside their tensor and their file, and are as many values as the tensor has."""
+    """Raises `BadFile` unless the pieces lie inside their files and make up the whole tensor, each value once."""
     width = WIDTHS.get(stored.dtype)
     if width is None:
-        raise BadFile(f"{NAME} names a type of values that is not kept: {stored.dtype!r}.")
+        raise BadFile(f"{NAME}: {name} has the dtype {stored.dtype!r}. Known: {', '.join(WIDTHS)}.")
+    if len(stored.shape) > MOST_DIMENSIONS:
+        raise BadFile(f"{NAME}: {name} has {len(stored.shape)} dimensions, but at most {MOST_DIMENSIONS} are read.")
+    if min(stored.shape, default=0) < 0 or prod(filter(None, stored.shape)) * width > _MOST_BYTES:
+        raise BadFile(f"{NAME}: {name} cannot have the shape {[*stored.shape]}.")
     for piece in stored.pieces:
         inside = len(piece.offsets) == len(piece.sizes) == len(stored.shape) and all(
             0 <= offset <= offset + size <= whole
@@ -117,9 +128,37 @@ def _check(name: str, stored: Stored, files: dict[str, File]) -> None:
         )
         file = files.get(piece.file)
         if not inside or file is None or not 0 <= piece.at <= file.bytes - prod(piece.sizes) * width:
-            raise BadFile(f"{NAME} places a piece of {name} where there is none.")
-    if sum(prod(piece.sizes) for piece in stored.pieces) != prod(stored.shape):
-        raise BadFile(f"{NAME} has not all pieces of {name}.")
+            raise BadFile(
+                f"{NAME}: a piece of {name} with offsets {[*piece.offsets]} and sizes {[*piece.sizes]}, at byte "
+                f"{piece.at:,} of {piece.file!r}, exceeds the shape {[*stored.shape]} or the file."
+            )
+    if not _is_whole(stored):
+        held = sum(prod(piece.sizes) for piece in stored.pieces)
+        raise BadFile(
+            f"{NAME}: the pieces of {name} have {held:,} values, but its shape has {prod(stored.shape):,}, each once."
+        )
+
+
+def _is_whole(stored: Stored) -> bool:
+    """Whether the pieces cover the tensor, each value once. Linear in their number, but for sorting.
+
+    Distinct cells of a grid do not overlap, so that they cover the tensor if they have as many values.
+    """
+    pieces = [(piece.offsets, piece.sizes) for piece in stored.pieces if prod(piece.sizes)]
+    cells = set(pieces)
+    return (
+        sum(prod(sizes) for _, sizes in pieces) == prod(stored.shape)
+        and len(cells) == len(pieces)
+        and all(
+            _are_disjoint({(offsets[dimension], sizes[dimension]) for offsets, sizes in cells})
+            for dimension in range(len(stored.shape))
+        )
+    )
+
+
+def _are_disjoint(intervals: set[tuple[int, int]]) -> bool:
+    """Intervals as (offset, size)."""
+    return all(before[0] + before[1] <= after[0] for before, after in pairwise(sorted(intervals)))
 
 
 def strangers(folder: Path, manifest: Manifest) -> str:
@@ -127,9 +166,15 @@ def strangers(folder: Path, manifest: Manifest) -> str:
     wrong = [name for name in manifest.files if not _FILE.match(name)]
     there = {path.name for path in folder.iterdir()} - {NAME}
     wrong += sorted(there - manifest.files.keys())
-    if wrong:
-        return f"{', '.join(wrong)}: no part of what was written"
-    return ""
+    if not wrong:
+        return ""
+    more = f" and {len(wrong) - _NAMED:,} more" if len(wrong) > _NAMED else ""
+    return f"{', '.join(map(_printable, wrong[:_NAMED]))}{more}: no part of what was written"
+
+
+def _printable(name: str) -> str:
+    """A file's name as it can be printed: an attacker may have chosen the names in the folder."""
+    return name if _FILE.match(name) else repr(name)
 
 
 def damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trainyard.errors import BadFile, BadJob, EnvironmentFailed
+from trainyard.fault_points import fault_point
 from trainyard.job import Job
 from trainyard.train.checkpoint import state as states
 from trainyard.train.checkpoint.background import Background
@@ -22,6 +23,7 @@ from trainyard.train.checkpoint.manifest import File, Manifest, damage
 from trainyard.train.checkpoint.peers import Peers
 from trainyard.train.checkpoint.plan import Plan, Staging, agree, straight
 from trainyard.train.checkpoint.reader import read_into
+from trainyard.train.checkpoint.same_training import differences
 from trainyard.train.checkpoint.shelf import Shelf, is_full, write
 from trainyard.train.checkpoint.state import Stateful
 from trainyard.train.ranks import Ranks
@@ -172,6 +174,7 @@ class Saver:
                 image = straight(plan, tensors)
             part = self._shelf.part(step)
             part.mkdir(parents=True, exist_ok=True)
+            fault_point("checkpoint.part")
             told = write(part / plan.file, image)
         except Exception as error:
             told = _Failure(is_full(error), self.ranks.rank, f"rank {self.ranks.rank}: {error}")
@@ -243,25 +246,39 @@ class Saver:
         return None
 
     def _load(self, manifest: Manifest) -> None:
+        """Raises `BadJob` for a checkpoint of another training, `BadFile` if its values cannot be used."""
         states.begin(self.training)
         weights, optimizer = states.weights(self.training), states.of_optimizers(self.training)
-        differ = [
-            f"{name} {tuple(tensor.shape)}"
-            for name, tensor in {**weights, **optimizer}.items()
-            if (stored := manifest.tensors.get(name)) and stored.shape != tuple(tensor.shape)
-        ]
-        if wrong := [*(name for name in weights if name not in manifest.tensors), *differ]:
-            missing = wrong[0].partition("/")[2]
-            raise BadJob(
-                f"the checkpoint after step {manifest.step + 1} is of another model: it has no {missing}.",
-                "Go on with the job that it was saved by.",
-            )
-        wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
         generators = states.generators(self.ranks.rank, self.ranks.device)
+        wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
         if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
             wanted |= generators
+        self._check(manifest, wanted)
         read_into(wanted, self._shelf.folder(manifest.step), manifest, self._peers)
         states.settle(self.training, wanted)
         self.training.set_numbers(manifest.numbers)
         if generators.keys() <= wanted.keys():
-            states.set_generators(generators, self.ranks.device)
+            try:
+                states.set_generators(generators, self.ranks.device)
+            except RuntimeError as error:
+                raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
+
+    def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
+        which = _named(manifest)
+        for name, tensor in wanted.items():
+            stored, plain = manifest.tensors.get(name), name.partition("/")[2]
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            if stored is None or stored.shape != shape:
+                how = f"the shape of {plain} is {shape}, there {stored.shape}" if stored else f"it has no {plain}"
+                raise BadJob(f"{which} is of another model: {how}.", "Resume with the job that it was saved by.")
+            if stored.dtype != dtype:
+                raise BadFile(f"{which} cannot be used: {plain} is {dtype}, there {stored.dtype}.")
+        if wrong := list(differences(manifest.job, self.job)):
+            raise BadJob(
+                f"{which} is of another training: {'; '.join(wrong)}.",
+                "Remove it from the run's folder, or resume with the job that it was saved by.",
+            )
+
+
+def _named(manifest: Manifest) -> str:
+    return f"the checkpoint after step {manifest.step + 1}"

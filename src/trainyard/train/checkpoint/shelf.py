@@ -2,7 +2,7 @@
 
 step-000120/          the state when 120 steps had ended, whole: it comes here in one rename, its manifest in it
 .step-000120.<token>/ one that is being written; what a killed attempt left is removed by the next
-bad-step-000120/      one whose files are not what was written; why.txt says why
+bad-step-000120/      one whose files are not what was written, in its step-000120/; why.txt has the reason
 
 Names count steps that have ended, as all that people read does; a `step` in code, manifests and samples is counted
 from 0, so that this is the state after step 119.
@@ -20,11 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from trainyard.errors import BadFile
+from trainyard.fault_points import fault_point
 from trainyard.train.checkpoint import manifest as manifests
 from trainyard.train.checkpoint.manifest import File, Manifest
 
 FOLDER = "checkpoints"
-_WHOLE = re.compile(r"(bad-)?step-(\d{6,})(\.\d+)?\Z")
+_WHOLE = re.compile(r"(bad-)?step-(\d{6,})(\.\d+)?\Z", re.ASCII)
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BLOCK = 1 << 24
 
@@ -49,11 +50,15 @@ class Shelf:
     def _all(self) -> Iterator[tuple[int, bool, Path]]:
         for path in self.root.iterdir() if self.root.is_dir() else ():
             if (match := _WHOLE.match(path.name)) and path.is_dir():
-                yield int(match[2]) - 1, bool(match[1]), path
+                step, bad = int(match[2]) - 1, bool(match[1])
+                if bad or path.name == _name(step):  # not a user's copy under a similar name
+                    yield step, bad, path
 
     def read(self, step: int) -> Manifest:
         """Raises `BadFile` with the reason when it is not the manifest of that step."""
         path = self.folder(step) / manifests.NAME
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise BadFile(f"{manifests.NAME} is not a regular file.")
         try:
             with path.open("rb") as file:
                 data = file.read(manifests.LARGEST + 1)
@@ -108,15 +113,20 @@ class Shelf:
                 os.link(path, part / path.name)
             except OSError:  # another file system, or one without links
                 shutil.copyfile(path, part / path.name)
+            fault_point("checkpoint.adopted")
         self._whole(part, step)
 
     def _whole(self, part: Path, step: int) -> None:
-        folder = self.folder(step)
+        folder, gone = self.folder(step), self._gone(step)
         _sync_folder(part)
-        if folder.exists():
-            shutil.rmtree(folder)
+        fault_point("checkpoint.sealed")
+        if replaces := os.path.lexists(folder):  # by an attempt that outlived its end
+            folder.rename(gone)
         part.rename(folder)
         _sync_folder(self.root)
+        fault_point("checkpoint.renamed")
+        if replaces:
+            _remove(gone)
 
     def drop(self, step: int) -> None:
         """The part that was begun."""
@@ -128,22 +138,38 @@ class Shelf:
             shutil.rmtree(part, ignore_errors=True)
 
     def set_aside(self, step: int, why: str) -> Path:
-        """Its new place."""
-        name = f"bad-{_name(step)}"
-        taken = sum(1 for path in self.root.glob(f"{name}*"))
-        place = self.root / (f"{name}.{taken}" if taken else name)
-        self.folder(step).rename(place)
-        (place / "why.txt").write_text(why + "\n")
-        return place
+        """Moves it into a new folder, together with the reason; the new folder's path. Nothing is written into the
+        checkpoint's own folder: a link in there could lead anywhere."""
+        aside, number = self.root / f"bad-{_name(step)}", 0
+        while os.path.lexists(aside):
+            number += 1
+            aside = self.root / f"bad-{_name(step)}.{number}"
+        aside.mkdir()
+        (aside / "why.txt").write_text(why + "\n", "utf-8")
+        fault_point("checkpoint.set_aside")
+        self.folder(step).rename(aside / _name(step))
+        return aside
 
     def retain(self, keep: int) -> None:
         """Removes all but the last `keep`, and whatever was set aside before the first of those."""
         kept = self.steps()[:keep]
         for step, _, path in list(self._all()):
             if kept and step < kept[-1]:
-                gone = self.root / f".{_name(step)}.gone.{self.token}"
+                gone = self._gone(step)
                 path.rename(gone)  # in one step, as others see it
-                shutil.rmtree(gone)
+                fault_point("checkpoint.retired")
+                _remove(gone)
+
+    def _gone(self, step: int) -> Path:
+        return self.root / f".{_name(step)}.gone.{self.token}"
+
+
+def _remove(folder: Path) -> None:
+    """The folder with all in it, or the link to one."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
 
 
 def _name(step: int) -> str:
@@ -162,7 +188,9 @@ def write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
                 size += len(block)
                 while block:
                     block = block[file.write(block) :]
+        fault_point("checkpoint.file.written")
         os.fsync(file.fileno())
+    fault_point("checkpoint.file.synced")
     return File(bytes=size, sha256=total.hexdigest())
 
 

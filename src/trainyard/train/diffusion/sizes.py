@@ -6,8 +6,14 @@ from math import isqrt
 
 import msgspec
 
+from trainyard import limits
 from trainyard.errors import BadJob
 from trainyard.train.sizes import at_least, divides
+
+_LIMITS = (
+    dict.fromkeys(("channels", "width", "text_width"), limits.WIDTH)
+    | {"latent": limits.SIDE, "heads": limits.HEADS, "text_tokens": limits.TOKENS}
+)  # fmt: skip
 
 
 class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="dit"):
@@ -39,6 +45,12 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def __post_init__(self) -> None:
         at_least(self, 1, "latent", "channels", "patch", "width", "ffn", "heads", "pooled_width")
         at_least(self, 0, "double", "single", "plain", "text_tokens", "text_width", "rope")
+        limits.check(
+            self,
+            _LIMITS | dict.fromkeys(("double", "single", "plain"), limits.LAYERS)
+            | dict.fromkeys(("ffn", "pooled_width"), limits.WIDTH) | {"patch": limits.SIDE},
+            " at $.sizes.",
+        )  # fmt: skip
         self._check_blocks()
         divides(self, "latent", "patch", "latents are a whole number of patches")
         divides(self, "width", "heads", "each head has a whole number of channels")
@@ -115,6 +127,12 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         at_least(self, 1, "latent", "channels", "width", "multiples", "blocks", "heads", "groups")
         at_least(self, 1, "text_tokens", "text_width")
         at_least(self, 0, "attention")
+        limits.check(
+            self,
+            _LIMITS | dict.fromkeys(("multiples", "groups"), limits.WIDTH)
+            | dict.fromkeys(("blocks", "attention"), limits.LAYERS),
+            " at $.sizes.",
+        )  # fmt: skip
         divides(self, "width", "groups", "each group has a whole number of channels")
         divides(self, "width", "heads", "each head has a whole number of channels")
         _check_channels(self.channels)

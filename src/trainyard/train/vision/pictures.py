@@ -126,7 +126,7 @@ def _pictures(path: Path) -> list[Pixels]:
     """Raises `BadJob`."""
     try:
         array = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _png(path)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, MemoryError) as error:
         raise BadJob(f"{path}: no picture: {error}.") from error
     fractions = array.dtype.kind == "f"
     if array.dtype != np.uint8 and not fractions:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+from trainyard import limits
 from trainyard.errors import BadJob
 from trainyard.train.sizes import at_least, divides
+
+_LIMITS = {
+    "image": limits.SIDE, "channels": limits.WIDTH, "classes": limits.VOCAB, "width": limits.WIDTH,
+}  # fmt: skip
 
 
 class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="vit"):
@@ -23,6 +28,8 @@ class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def __post_init__(self) -> None:
         at_least(self, 1, "image", "channels", "patch", "layers", "width", "ffn", "heads")
         at_least(self, 2, "classes")
+        limits.check(self, _LIMITS | {"patch": limits.SIDE, "layers": limits.LAYERS, "ffn": limits.WIDTH,
+                                      "heads": limits.HEADS}, " at $.sizes.")  # fmt: skip
         divides(self, "image", "patch", "an image is a whole number of patches")
         divides(self, "width", "heads", "each head has a whole number of channels")
 
@@ -45,6 +52,7 @@ class ResNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         at_least(self, 1, "image", "channels", "width", "stages")
         at_least(self, 2, "classes")
+        limits.check(self, _LIMITS | {"stages": limits.LAYERS}, " at $.sizes.")
         if not self.stages:
             raise BadJob(
                 "stages = [] at $.sizes.stages, but a network has one at least.", "ResNet-50 has [3, 4, 6, 3]."

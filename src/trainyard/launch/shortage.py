@@ -1,0 +1,128 @@
+"""Find what a process ran out of: memory, by the kernel's counters, or storage, by the file systems that are full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from trainyard.units import show_size
+
+_GROUPS = Path("/sys/fs/cgroup")
+_COUNTERS = ("memory.events", "memory.oom_control")
+"""Files of cgroup version 2 and version 1."""
+_HOST = "/proc/vmstat"
+_SHARED = "/dev/shm"  # noqa: S108  it is measured, and nothing is written
+_UNLIMITED = 1 << 60
+_STORAGE = ("no space left", "shared memory", "unable to write to file", "bus error", "dataloader worker")
+_LOADER = "torch/utils/data/dataloader.py"
+"""Raises many kinds of errors when its workers end."""
+_LITTLE = 1 << 16
+_EVERY_S, _WINDOW_S = 1.0, 10.0
+
+
+def memory_group(pid: int) -> str:
+    """The folder of a running process's memory cgroup; empty if there is none."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return ""
+    paths = {tuple(line.split(":", 2)[1:]) for line in lines if line.count(":") >= 2}
+    for controllers, path in sorted(paths, reverse=True):  # version 2 has no name, and comes last
+        if not controllers or "memory" in controllers.split(","):
+            mount = _GROUPS / "memory" if controllers else _GROUPS
+            for folder in (mount / path.lstrip("/"), mount):  # a container may see its own group as the root
+                if kills(str(folder)) >= 0:
+                    return str(folder)
+    return ""
+
+
+def kills(counter: str) -> int:
+    """Processes of a memory cgroup, or of the host, that the kernel has killed for want of memory; -1 if unknown."""
+    paths = [Path(counter)] if counter == _HOST else [Path(counter) / name for name in _COUNTERS]
+    for path in paths:
+        try:
+            lines = path.read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            key, _, value = line.partition(" ")
+            if key == "oom_kill" and value.isdecimal():
+                return int(value)
+    return -1
+
+
+class Kills:
+    """Counts of processes that the kernel killed for want of memory: on the host, and in the cgroups of some processes.
+
+    A killed process takes seconds to end where much is to be freed, so that counts are kept for a while.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[int, str] = {}
+        self._looks: list[tuple[float, dict[str, int]]] = []
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Count for running processes, about once a second however often it is called."""
+        now = time.monotonic()
+        if self._looks and now - self._looks[-1][0] < _EVERY_S:
+            return
+        self._groups = {pid: memory_group(pid) for pid in pids}
+        while len(self._looks) > 1 and now - self._looks[1][0] > _WINDOW_S:
+            del self._looks[0]
+        self._looks.append((now, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
+
+    def cause(self, pid: int) -> str:
+        """Why a process was killed, if a count has grown lately; else nothing."""
+        group = self._groups.get(pid, "")
+        if self._grew(group):
+            limit = _limit(group)
+            return "out of memory" + (f" in a cgroup that is limited to {show_size(limit)}" if limit else "")
+        if self._grew(_HOST):
+            return f"probably out of memory, since the kernel killed a process for that in the last {_WINDOW_S:g} s"
+        return ""
+
+    def _grew(self, counter: str) -> bool:
+        before = next((counts[counter] for _, counts in self._looks if counter in counts), -1)
+        return 0 <= before < kills(counter)
+
+
+def _limit(group: str) -> int:
+    """Bytes; 0 if there is no limit."""
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            text = (Path(group) / name).read_text().strip()
+        except OSError:
+            continue
+        return int(text) if text.isdecimal() and int(text) < _UNLIMITED else 0
+    return 0
+
+
+def storage(error: BaseException, folders: Sequence[str] = ()) -> str:
+    """The file systems that are full, if the error may come from that; else nothing. `folders`: those in use, apart
+    from shared memory and temporary files."""
+    text = str(error).lower()
+    about = getattr(error, "errno", None) == errno.ENOSPC or any(part in text for part in _STORAGE)
+    if not about and not any(
+        _LOADER in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)
+    ):
+        return ""
+    full = [line for folder in dict.fromkeys((_SHARED, tempfile.gettempdir(), *folders)) if (line := _full(folder))]
+    if full and full[0].startswith(_SHARED):
+        full.append("Loader workers pass batches through it: enlarge it (docker run --shm-size), or use workers = 0.")
+    return "\n".join(full)
+
+
+def _full(folder: str) -> str:
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return ""
+    free, size = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    if not size or free > max(_LITTLE, size // 100):
+        return ""
+    return f"{folder} is full: {show_size(free)} of {show_size(size)} are free."

@@ -1,0 +1,35 @@
+"""Whether two jobs are the same training: whether one can resume from a checkpoint of the other. No torch.
+
+Layout, precision, micro-batches and learning rate may differ; the samples of each step, the model and the optimizer may
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard.job import Job
+
+_RECIPE = ("seq_len", "tokens_per_step", "seed", "text", "optimizer")
+"""Fields of a recipe that decide which samples a step sees, and what the optimizer's state means."""
+_LAYOUT_SIZES = {"tables"}
+"""Sizes that belong to the layout: how a recommender's tables are divided among the ranks."""
+
+
+def differences(old: Job, new: Job) -> Iterator[str]:
+    """Each field that must be the same and is not, with both its values."""
+    if old.workload != new.workload:
+        yield f"workload = {new.workload!r} at $, there {old.workload!r}"
+        return
+    for field in _RECIPE:
+        yield from _differs(field, "$.recipe", getattr(old.recipe, field), getattr(new.recipe, field))
+    for field in old.model.__struct_fields__ if old.model and new.model else ():
+        if field != "name":
+            yield from _differs(field, "$.model", getattr(old.model, field), getattr(new.model, field))
+    for field in sorted((old.sizes.keys() | new.sizes.keys()) - _LAYOUT_SIZES):
+        yield from _differs(field, "$.sizes", old.sizes.get(field), new.sizes.get(field))
+
+
+def _differs(field: str, section: str, old: object, new: object) -> Iterator[str]:
+    if old != new:
+        yield f"{field} = {new!r} at {section}, there {old!r}"
