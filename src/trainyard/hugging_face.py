@@ -84,7 +84,7 @@ def _common(config: Config, base: float = 10_000.0) -> dict[str, Any]:
     config.must("hidden_act", ["silu"], "the MLP's gate is SiLU")
     config.must("attention_dropout", [0, 0.0], "there is no dropout")
     return {
-        "layers": config.whole("num_hidden_layers"),
+        "layers": config.layers(),
         "width": config.whole("hidden_size"),
         "ffn": config.whole("intermediate_size"),
         "heads": config.whole("num_attention_heads"),
@@ -124,7 +124,7 @@ def _windowed(config: Config) -> None:
         config.refuse("use_sliding_window", "attention sees all earlier positions, and it is true")
     config.get("sliding_window")
     config.must("use_mrope", [False], "a position is one number")
-    config.must("layer_types", [["full_attention"] * config.whole("num_hidden_layers")], "all layers attend fully")
+    config.must("layer_types", [["full_attention"] * config.layers()], "all layers attend fully")
 
 
 def _qwen2(config: Config) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _gpt2(config: Config) -> dict[str, Any]:
         raise BadFile(f"{config.where} at $.n_embd: {width} % {heads} heads = {width % heads}.")
     config.whole("n_positions", 1024)
     return {
-        "layers": config.whole("n_layer"),
+        "layers": config.layers("n_layer"),
         "width": width,
         "ffn": config.whole("n_inner", 4 * width),
         "heads": heads,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from trainyard import limits
 from trainyard.errors import BadFile, nearest
 
 LARGEST = 2**32
@@ -48,13 +49,17 @@ class Config:
         self.asked.add(key)
         return self.said.get(key)
 
-    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
+    def whole(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
         value = self.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not int or not least <= value <= LARGEST:
-            raise BadFile(f"{self.where} at $.{key}: {short(value)}, not a whole number from {least} to {LARGEST:,}.")
+        if type(value) is not int or not least <= value <= most:
+            raise BadFile(f"{self.where} at $.{key}: {short(value)}, not a whole number from {least} to {most:,}.")
         return value
+
+    def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
+        """Read the number of layers, which readers may list one by one."""
+        return self.whole(key, default, most=limits.LAYERS.most)
 
     def number(self, key: str, default: float) -> float:
         value = self.get(key)

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from trainyard import limits
 from trainyard.errors import BadFile
 from trainyard.hugging_face_config import Config, short
 
 _KINDS: Mapping[str, str] = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 """A kind of layer by its name -> the letter of a pattern."""
-MOST = 10_000
-"""Layers that a file may list."""
 
 
 def nemotron_h(config: Config) -> dict[str, Any]:
     """Each layer is one thing; there are no positions."""
     listed = config.get("layers_block_type")
     pattern = _letters(config, "layers_block_type", listed) if listed is not None else _pattern(config)
-    layers = config.whole("num_hidden_layers", len(pattern))
+    layers = config.layers(default=len(pattern))
     if layers != len(pattern):
         raise BadFile(f"{config.where} at $.num_hidden_layers: {layers}, but {len(pattern)} layers are listed.")
     config.must("mlp_hidden_act", ["relu2"], "MLPs square what is positive", "relu2")
@@ -70,7 +69,7 @@ def _routed(config: Config, experts: bool) -> dict[str, Any]:
 
 def jamba(config: Config) -> dict[str, Any]:
     """Mamba of the first kind, then an MLP or experts; there are no positions."""
-    layers, width = config.whole("num_hidden_layers"), config.whole("hidden_size")
+    layers, width = config.layers(), config.whole("hidden_size")
     experts, each = config.whole("num_experts", 16), config.whole("intermediate_size")
     attends, routes = _every(config, "attn_layer", 8, 4), _every(config, "expert_layer", 2, 1)
     kinds = ["*" if attends(one) else "M" for one in range(layers)]
@@ -93,14 +92,15 @@ def jamba(config: Config) -> dict[str, Any]:
 
 def bamba(config: Config) -> dict[str, Any]:
     """Mamba-2 or attention, then an MLP."""
-    layers, width = config.whole("num_hidden_layers"), config.whole("hidden_size")
+    layers, width = config.layers(), config.whole("hidden_size")
     listed = config.get("attn_layer_indices") or []
     if not isinstance(listed, list) or not all(type(one) is int and 0 <= one < layers for one in listed):
         raise BadFile(f"{config.where} at $.attn_layer_indices: {short(listed)}, not numbers of {layers} layers.")
+    attends = set(cast("list[int]", listed))
     _gated(config)
     return {
         **_attended(config, width), **_spaces(config, width),
-        **_pairs(["*" if one in listed else "M" for one in range(layers)], ["-"] * layers), "width": width,
+        **_pairs(["*" if layer in attends else "M" for layer in range(layers)], ["-"] * layers), "width": width,
         "ffn": config.whole("intermediate_size"), "position": "rope", **_turns(config),
         "norm_eps": config.number("rms_norm_eps", 1e-5),
     }  # fmt: skip
@@ -108,7 +108,7 @@ def bamba(config: Config) -> dict[str, Any]:
 
 def granite(config: Config) -> dict[str, Any]:
     """Mamba-2 or attention, then an MLP, with experts beside it where there are some."""
-    layers, width = config.whole("num_hidden_layers"), config.whole("hidden_size")
+    layers, width = config.layers(), config.whole("hidden_size")
     kinds = list(_letters(config, "layer_types", config.get("layer_types")))
     if len(kinds) != layers or not set(kinds) <= {"M", "*"}:
         raise BadFile(f"{config.where} at $.layer_types: {layers} layers are mamba or attention, one each.")
@@ -133,7 +133,7 @@ def granite(config: Config) -> dict[str, Any]:
 
 
 def _letters(config: Config, key: str, listed: object) -> str:
-    if not isinstance(listed, list) or not 0 < len(listed) <= MOST:
+    if not isinstance(listed, list) or not 0 < len(listed) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.{key}: {short(listed)}, not a list of kinds of layers.")
     unknown = [one for one in cast("list[Any]", listed) if not isinstance(one, str) or one not in _KINDS]
     if unknown:
@@ -146,7 +146,7 @@ def _letters(config: Config, key: str, listed: object) -> str:
 
 def _pattern(config: Config) -> str:
     said = config.get("hybrid_override_pattern")
-    if not isinstance(said, str) or not 0 < len(said) <= MOST:
+    if not isinstance(said, str) or not 0 < len(said) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.hybrid_override_pattern: {short(said)}, not a letter a layer.")
     if unknown := sorted(set(said) - set(_KINDS.values())):
         raise BadFile(

@@ -10,12 +10,29 @@ from typing import Literal
 
 import msgspec
 
-from trainyard import words
+from trainyard import limits, words
 from trainyard.errors import BadJob
 
 SPACE, ATTENTION, MLP, EXPERTS = "M", "*", "-", "E"
 """The letters of `Model.pattern`: Megatron Core's, and Nemotron-H's."""
 PARTS = {SPACE: "a state space", ATTENTION: "attention", MLP: "an MLP", EXPERTS: "experts"}
+
+
+_OPTIONAL = (
+    "experts", "active", "expert_ffn", "shared_experts", "dense_layers", "expert_width", "step_rank", "q_rank",
+    "kv_rank", "rope_dim", "value_dim",
+)  # fmt: skip
+"""Sizes of a decoder that are 0 if it does not have the part."""
+_MODEL_LIMITS = (
+    dict.fromkeys(("layers", "dense_layers"), limits.LAYERS)
+    | dict.fromkeys(("heads", "kv_heads", "space_heads", "space_groups"), limits.HEADS)
+    | dict.fromkeys(("experts", "active", "shared_experts", "expert_groups", "active_groups"), limits.EXPERTS)
+    | dict.fromkeys(
+        ("width", "ffn", "head_dim", "expert_ffn", "expert_width", "q_rank", "kv_rank", "rope_dim", "value_dim",
+         "space_dim", "state", "step_rank"), limits.WIDTH,
+    )
+    | {"vocab": limits.VOCAB, "kernel": limits.TOKENS, "chunk": limits.TOKENS}
+)  # fmt: skip
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +98,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         for field in ("layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab"):
             if getattr(self, field) < 1:
-                raise BadJob(f"{field} = {getattr(self, field)} must be at least 1.")
+                raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
+        limits.check(self, _MODEL_LIMITS)
+        limits.check_positive(self, "norm_eps", "rope_base", "route_scale")
         if self.heads % self.kv_heads:
             raise BadJob(
                 f"heads {self.heads} % kv_heads {self.kv_heads} = {self.heads % self.kv_heads}, "
@@ -100,9 +119,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
 
     def _check_experts(self) -> None:
-        for field in ("experts", "active", "expert_ffn", "shared_experts", "dense_layers", "expert_width", "step_rank"):
+        for field in _OPTIONAL:
             if getattr(self, field) < 0:
-                raise BadJob(f"{field} = {getattr(self, field)} must not be negative.")
+                raise BadJob(f"{field} = {limits.show(getattr(self, field))} must not be negative.")
         if self.active > self.experts:
             raise BadJob(f"active = {self.active} of experts = {self.experts}.")
         if not self.experts:
@@ -123,8 +142,6 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"{eligible}, but a token uses active = {self.active}.",
                 "Raise active_groups.",
             )
-        if not self.route_scale > 0:
-            raise BadJob(f"route_scale = {self.route_scale} must be more than 0.")
 
     def _check_pattern(self) -> None:
         if not self.pattern:
@@ -146,7 +163,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"dense_layers = {self.dense_layers}, but pattern says which layers have experts.", "Leave it out."
             )
         if SPACE not in self.pattern:
-            raise BadJob("pattern has no state space (M).", "Leave it out: other layers need none.")
+            raise BadJob(
+                f"pattern = {self.pattern[:20]!r} has 0 state spaces (M).", "Leave it out: other layers need none."
+            )
         for field in ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {getattr(self, field)} must be at least 1 where pattern has a state space.")
@@ -184,7 +203,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         for field in (*words.AXES, "interleave"):
             if getattr(self, field) < 1:
-                raise BadJob(f"{field} = {getattr(self, field)} must be at least 1.")
+                raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
+        limits.check(self, {"ranks": limits.DEVICES, "ep": limits.DEVICES, "interleave": limits.LAYERS})
 
     @property
     def ranks(self) -> int:
@@ -214,6 +234,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.cp > 1:
             said += f", {self.cp_method}"
         return said + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel
+
+
+_RECIPE_LIMITS = {
+    "seq_len": limits.TOKENS, "microbatch": limits.SAMPLES, "remat_every": limits.LAYERS, "workers": limits.WORKERS,
+    "prefetch": limits.WORKERS, "tokens_per_step": limits.STEP,
+}  # fmt: skip
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -253,10 +279,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         for field in ("seq_len", "microbatch", "remat_every", "prefetch"):
             if getattr(self, field) < 1:
-                raise BadJob(f"{field} = {getattr(self, field)} must be at least 1.")
+                raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
         for field in ("tokens_per_step", "rise_steps", "fall_steps", "workers"):
             if getattr(self, field) < 0:
-                raise BadJob(f"{field} = {getattr(self, field)} must not be negative.")
+                raise BadJob(f"{field} = {limits.show(getattr(self, field))} must not be negative.")
+        limits.check(self, _RECIPE_LIMITS)
         if not 0 < self.learning_rate < float("inf"):
             raise BadJob(f"learning_rate = {self.learning_rate} must be a positive number.")
         if not 0 <= self.seed < 2**63:

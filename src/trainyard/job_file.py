@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -12,6 +11,7 @@ import msgspec
 from trainyard import models, toml
 from trainyard.errors import BadFile, BadInput, BadJob, near, nearest
 from trainyard.job import Job, Model
+from trainyard.redact import secret_paths
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 _PLACED = re.compile(r"(?P<says>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
@@ -68,11 +68,9 @@ def parse(text: str, where: str, folder: Path = Path()) -> Job:
     `folder`. Raises `BadJob` naming `where`, the path in the document and the next step, and `BadFile` for such a file.
     """
     try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        document = toml.loads(text)
+    except toml.DecodeError as error:
         raise BadJob(f"{where}: not TOML: {error}.") from error
-    except RecursionError as error:
-        raise BadJob(f"{where}: not TOML: nested too deeply.") from error
     taken = models.fill(document, where, folder)
     if "model" in taken:
         _converted(taken["model"].keys, Model, taken["model"].where, ".model")
@@ -115,9 +113,18 @@ def read(path: str | Path) -> str:
 def complete(text: str, job: Job) -> str:
     """`text`, of which `job` was made, or where it takes sizes from elsewhere a text of all of the job instead: what is
     kept of a run needs no other file."""
-    document = tomllib.loads(text)
+    document = toml.loads(text)
     sections = (document.get("model"), document.get("sizes"))
     return write(job) if any(isinstance(section, dict) and "from" in section for section in sections) else text
+
+
+def check_secrets(text: str, where: str) -> None:
+    """Raises `BadJob` if a value of the job file `text` holds a secret: it would be stored with the run."""
+    if paths := list(secret_paths(toml.loads(text))):
+        raise BadJob(
+            f"{where} at {', '.join(paths)}: the value holds a secret, and a job file is stored with its run.",
+            "Pass secrets by the environment.",
+        )
 
 
 def write(job: Job) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from trainyard import words
 from trainyard.errors import BadLedger, UnknownName
+from trainyard.printable import encode_json
 
 SCHEMA = "trainyard/ledger/1"
 """Version of one ledger's fields."""
@@ -324,6 +325,8 @@ def encode_hook(value: object) -> object:
 def decode_hook(kind: type, value: Any) -> Any:
     """For msgspec decoders: accounts from text form."""
     if kind is Account:
+        if not isinstance(value, str):
+            raise BadLedger(f"an account is a text, not {type(value).__name__}.", "Write kind/what@group.")
         return Account.parse(value)
     raise TypeError(f"cannot read {kind.__name__}")
 
@@ -336,12 +339,12 @@ class Ledgers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_json(ledgers: Iterable[Ledger]) -> bytes:
-    return msgspec.json.encode(Ledgers(ledgers=tuple(ledgers)), enc_hook=encode_hook)
+    return encode_json(Ledgers(ledgers=tuple(ledgers)), encode_hook)
 
 
 def from_json(data: bytes) -> tuple[Ledger, ...]:
     """Raises `BadLedger` with the path in the document for anything malformed or unbalanced."""
     try:
         return msgspec.json.decode(data, type=Ledgers, dec_hook=decode_hook).ledgers
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadLedger(f"not a document of ledgers: {error}.") from error

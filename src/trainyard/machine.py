@@ -6,7 +6,6 @@ by one link inside a node and one between nodes. Links state bandwidth per devic
 
 from __future__ import annotations
 
-import tomllib
 from fnmatch import fnmatchcase
 from importlib import resources
 from math import log
@@ -16,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard import words
+from trainyard import limits, toml, words
 from trainyard.errors import BadFile, BadInput, UnknownName, nearest
 
 
@@ -32,6 +31,12 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if not np.isfinite(self.value) or self.value < 0:
             raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number from zero up.")
+        if self.value and not limits.LEAST_CLAIM <= self.value <= limits.MOST_CLAIM:
+            raise BadInput(
+                f"a claim of {self.value:g} {self.unit} is not between {limits.LEAST_CLAIM:g} and "
+                f"{limits.MOST_CLAIM:g}, the range of numbers about hardware.",
+                "Check its unit: bytes, bytes/s, FLOP/s, seconds, W.",
+            )
 
 
 class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,8 +49,11 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         sizes = [size for size, _ in self.points]
         if not sizes or sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise BadInput(f"a curve's sizes must be positive and rise; got {sizes}.")
-        if not all(0 < value < np.inf for _, value in self.points):
-            raise BadInput(f"a curve's rates must be positive; got {[value for _, value in self.points]}.")
+        rates = [value for _, value in self.points]
+        if not all(limits.LEAST_CLAIM <= value <= limits.MOST_CLAIM for value in rates):
+            raise BadInput(
+                f"a curve's rates must be between {limits.LEAST_CLAIM:g} and {limits.MOST_CLAIM:g}; got {rates}."
+            )
 
     def at(self, size: float) -> float:
         """The value at `size`; flat beyond both ends."""
@@ -85,7 +93,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         power = (self.power,) if self.power else ()
         _check_positive(self.name, self.memory, self.bandwidth, *power, *self.peak.values())
         if self.ranks < 1:
-            raise BadInput(f"{self.ranks} ranks share no {self.name}.")
+            raise BadInput(f"{limits.show(self.ranks)} ranks share no {self.name}.")
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,7 +150,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         if self.per_node < 1 or self.nodes < 1:
-            raise BadInput(f"{self.nodes} nodes of {self.per_node} devices is no machine.")
+            counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
+            raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
+        limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
+        if self.spread and not 0 < self.spread[0] <= self.spread[1] <= 100:
+            raise BadInput(f"{self.name} claims a spread of {self.spread}, not two rising numbers from 0 to 100.")
         if self.overhead and self.overhead.value < 1:
             raise BadInput(
                 f"{self.name} claims an overhead of {self.overhead.value:g}: with the devices it is 1 or more."
@@ -176,11 +188,15 @@ def known() -> dict[str, Path]:
 def load(name_or_path: str) -> Machine:
     """A machine by name (`h100`) or from a file. Raises `UnknownName` or `BadFile`."""
     path = known().get(name_or_path) or Path(name_or_path)
-    if not path.is_file():
-        raise UnknownName(f"there is no machine {name_or_path!r}.", nearest(name_or_path, known()))
     try:
-        return msgspec.convert(tomllib.loads(path.read_text("utf-8")), Machine)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        exists = path.is_file()
+    except (OSError, ValueError):  # a name that is too long or contains a NUL
+        exists = False
+    if not exists:
+        raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known()))
+    try:
+        return msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
+    except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise BadFile(f"{path}: {error}.") from error
 
 

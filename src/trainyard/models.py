@@ -6,7 +6,6 @@ The job that takes them may override any of them.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from trainyard import hugging_face
+from trainyard import hugging_face, toml
 from trainyard.errors import BadFile, BadJob, UnknownName, nearest
 from trainyard.machine import Claim
 
@@ -135,8 +134,6 @@ def _read(path: Path) -> bytes:
 
 def _preset(path: Path, data: bytes) -> Preset:
     try:
-        return msgspec.convert(tomllib.loads(data.decode("utf-8")), Preset)
-    except RecursionError as error:
-        raise BadFile(f"{path}: nested too deeply.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        return msgspec.convert(toml.loads(data.decode("utf-8")), Preset)
+    except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise BadFile(f"{path}: {error}.") from error

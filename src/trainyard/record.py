@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -12,6 +12,8 @@ from trainyard.ledger import Ledger
 from trainyard.machine import Claim
 
 SCHEMA = "trainyard/run/1"
+Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""An integer whose sums and means stay in 64 bits and whose ratios stay finite; 2**62 ns are 146 years."""
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -22,18 +24,18 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the profiler's own cost and are never mixed with the others.
     """
 
-    step: int
-    rank: int
-    repeat: int
-    wall_ns: int
-    tokens: int
+    step: Int
+    rank: Int
+    repeat: Int
+    wall_ns: Int
+    tokens: Int
     loss: float | None = None
-    memory_bytes: int
+    memory_bytes: Int
     profiled: bool = False
     warmup: bool = False
-    attempt: int = 0
+    attempt: Int = 0
     """How often the job had been started again before this step; a step may stand here once for each attempt."""
-    ended_ns: int = 0
+    ended_ns: Int = 0
     """When it had ended, ns since the epoch; 0 where nobody said it."""
 
 
@@ -78,7 +80,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `rank` and `node` are who is blamed (-1: nobody, or no single one); `step` the last that had ended. `detect_s`: from
     the fault, as far as its moment is known, to its being noticed; `restart_s`: from then until all ranks train again;
-    `lost_s`: training done before the fault and done again. `resumed`: the step that training went on with, -1 if none.
+    `lost_s`: training done before the fault and done again, 0 if a simultaneous incident already counts it.
+    `resumed`: the step from which training resumed, -1 if none.
     """
 
     kind: str
@@ -102,13 +105,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `trace`: profiler files relative to the run's folder. `claims`, where something supports them: `matmul_rate` and
     `peak` in FLOP/s a rank, `model_flops` a step of all ranks, `matmul_flops` a step of one, `profiler_cost` in ns.
-    `failure`: the dead rank and its last words, when the state is `failed`.
+    `failure`: the dead rank and its last words, when the state is `failed`; the damage, when it is `damaged`, which is
+    concluded when a run is read and never stored.
     """
 
     id: str
     job: Job
     started: str
-    state: Literal["complete", "failed", "incomplete"] = "incomplete"
+    state: Literal["complete", "failed", "incomplete", "damaged"] = "incomplete"
     origin: Origin | None = None
     """None of a run that began at its beginning."""
     provenance: Provenance = Provenance()

@@ -267,6 +267,7 @@ STATES: Mapping[str, Word] = {
     "complete": Word("complete", "The run ended and everything was written."),
     "failed": Word("failed", "It ended early; what was measured until then is kept."),
     "incomplete": Word("incomplete", "The run is still going, or was killed before it could say so."),
+    "damaged": Word("damaged", "Files of its record are missing or were altered: its figures cannot be trusted."),
 }
 
 

@@ -52,7 +52,9 @@ def _asked(model: str | None, checked: str | None, ranks: int | None, seq_len: i
 
     name, file = (model, checked) if model else (checked, None)
     if not name:
-        raise BadInput("what is planned for is not known.", "Name a model, or a configuration: --check FILE.")
+        raise BadInput(
+            "No model given.", "Pass a model name, a config.json or a job file, or a configuration: --check FILE."
+        )
     first = _read(name, Beside(ranks, seq_len))
     if not file:
         return first

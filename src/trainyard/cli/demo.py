@@ -20,8 +20,8 @@ def command(out: str, as_json: bool) -> None:
     from pathlib import Path
 
     from trainyard.cli.named import find_traces
-    from trainyard.cli.output import console, say
-    from trainyard.ledger import to_json
+    from trainyard.cli.output import console, print_json, say
+    from trainyard.ledger import Ledgers
     from trainyard.report import html
     from trainyard.report.build import view_of_traces
     from trainyard.report.terminal import print_parts, print_view
@@ -30,7 +30,7 @@ def command(out: str, as_json: bool) -> None:
     measured = find_traces([str(folder)], "steps")
     view = view_of_traces(measured)
     if as_json:
-        click.echo(to_json(measured.ledgers))
+        print_json(Ledgers(ledgers=measured.ledgers))
     else:
         print_view(view, console())
         print_parts(measured.ledgers, console())

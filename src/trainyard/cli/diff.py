@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
+from trainyard.cli.pipes import InputFile
+
 
 @click.command()
-@click.argument("before")
-@click.argument("after")
+@click.argument("before", type=InputFile())
+@click.argument("after", type=InputFile())
+@click.option("--strict", is_flag=True, help="Refuse if a rank's file is damaged; else it is left out and named.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-def command(before: str, after: str, as_json: bool) -> None:
+def command(before: str, after: str, strict: bool, as_json: bool) -> None:
     """What changed from BEFORE to AFTER, account by account; the changes sum to the change in step time.
 
     Each is a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote. Where the two did different
@@ -21,7 +24,7 @@ def command(before: str, after: str, as_json: bool) -> None:
     from trainyard.compare.comparable import comparable
     from trainyard.report.difference import as_plain, print_difference
 
-    a, b = find(before).side(), find(after).side()
+    a, b = find(before, strict).side(), find(after, strict).side()
     judged = comparable(a, b)
     found = changes(a, b, judge=judged.same_work)
     if as_json:

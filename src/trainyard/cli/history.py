@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainyard.cli.pipes import InputFile
+
 if TYPE_CHECKING:
     from trainyard.compare.history.accepted import Accepted
     from trainyard.compare.history.series import Series
@@ -16,17 +18,17 @@ _WORSE = 1
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, type=InputFile())
 @click.option("--metric", help="Which figure of a run, account, or benchmark [default: step_time; of a file: value]")
 @click.option(
     "--series",
     "file",
-    type=click.Path(path_type=Path),
+    type=InputFile(Path),
     help="A JSON or CSV file, or pytest-benchmark's or asv's folder, instead.",
 )
 @click.option(
     "--accepted",
-    type=click.Path(path_type=Path),
+    type=InputFile(Path),
     help="Changes that are known, resets [default: trainyard-history.toml]",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write it as a page, too.")
@@ -94,9 +96,11 @@ def _stored(name: str) -> list[Run]:
     for row in rows:
         if row.job == name and row.state == "complete":
             try:
-                found.append(store.load(row.id))
+                run = store.load(row.id)
             except BadFile as error:
                 say(f"passed over: {error}")
+            else:
+                found.extend([run] if run.state == "complete" else [])
     return found
 
 

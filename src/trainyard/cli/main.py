@@ -5,19 +5,20 @@ Imports click alone, so that `--help` and `--version` answer at once; a command'
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
 
 import click
 
 import trainyard
-from trainyard.cli.output import say
-from trainyard.errors import BadInput, TrainyardError, nearest
+from trainyard.cli.output import ReaderGone, guarded, print_json, say
+from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError, nearest
 
-_OURS = 70
 _INTERRUPTED = 130
 
 
@@ -79,11 +80,37 @@ def main() -> None:
 
 
 def answer(args: list[str]) -> int:
-    """Runs the command line `args`; the exit code."""
+    """Runs the command line `args`; the exit code. Data that cannot be written to stdout is a failure of the
+    environment, and so are messages that cannot be written to stderr, once the command has run to its end.
+
+    With `--json`, an error is printed to stdout too, as a document of its own, unless there is one already."""
+    with guarded() as (data, messages):
+        errors: list[dict[str, object]] = []
+        code = _exit_code(lambda: _invoke(args), errors)
+        if errors and not data.written and "--json" in args[: args.index("--") if "--" in args else None]:
+            code = _exit_code(lambda: print_json({"schema": "trainyard/error/1", **errors[0]}), errors) or code
+        code = _exit_code(data.flush, errors) or code
+        return code or (EnvironmentFailed.exit_code if data.failed or messages.failed else 0)
+
+
+def _invoke(args: list[str]) -> None:
+    with cli.make_context("trainyard", args) as context:
+        cli.invoke(context)
+
+
+def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> int:
+    """Turns the error that `action` raises into a message and an exit code, and appends it to `errors` as data."""
+
+    def report(code: str, exit_code: int, message: str, next_step: str = "") -> int:
+        from trainyard.redact import redact
+
+        texts = {"message": redact(message), "next_step": redact(next_step)}
+        errors.append({"code": code, "exit_code": exit_code, **texts})
+        return exit_code
+
     try:
-        with cli.make_context("trainyard", args) as context:
-            cli.invoke(context)
-            sys.stdout.flush()
+        action()
+    except ReaderGone:
         return 0
     except click.exceptions.Exit as end:
         return end.exit_code
@@ -91,21 +118,23 @@ def answer(args: list[str]) -> int:
         _say(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
         return _INTERRUPTED
     except click.ClickException as error:
-        error.show()
-        return BadInput.exit_code
+        usage = io.StringIO()
+        error.show(usage)
+        _say(usage.getvalue().removesuffix("\n"))
+        return report("bad-usage", BadInput.exit_code, error.format_message())
     except TrainyardError as error:
-        _say(f"error: {error.says}", error.next_step)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader has gone: what is still buffered must not be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        _say(f"error [{error.code}]: {error.says}", error.next_step)
+        return report(error.code, error.exit_code, error.says, error.next_step)
     except Exception as error:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
-            traceback.print_exc()
+            say(traceback.format_exc())
         says = f"{type(error).__name__}: {error}".splitlines()[0]
-        _say(f"error: {says}", "This is a fault of trainyard: please report it. TRAINYARD_DEBUG=1 shows where.")
-        return _OURS
+        _say(
+            f"error [{TrainyardError.code}]: {says}",
+            "This is a bug in trainyard: please report it. TRAINYARD_DEBUG=1 prints the traceback.",
+        )
+        return report(TrainyardError.code, TrainyardError.exit_code, says)
+    return 0
 
 
 def _say(what: str, next_step: str = "") -> None:

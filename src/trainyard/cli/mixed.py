@@ -20,7 +20,7 @@ def show(
     from trainyard.predict.uneven import TELLS
     from trainyard.report import mixed as tables
     from trainyard.report import plans
-    from trainyard.report.atomic import replacing
+    from trainyard.report.atomic import write_text
     from trainyard.report.terminal import print_table
 
     parts = fleet.parts(machines)
@@ -29,7 +29,9 @@ def show(
         added = " + ".join(f"{one.devices:,}" for one in parts)
         raise BadInput(f"--devices {wanted.devices:,}, but {machines} are {added} = {count:,}.", "Leave out --devices.")
     if check:
-        raise BadInput("--check takes a configuration as it is, and none says which devices its stages are on.")
+        raise BadInput(
+            f"--check with --machine {machines}: a configuration does not say which devices its stages are on."
+        )
     if framework not in TELLS:
         raise BadInput(
             f"--for {framework}: it is not told how many layers each pipeline stage has, and unlike parts take unlike "
@@ -41,8 +43,7 @@ def show(
     made, best = tables.of_mixed(found, machines, tokens), found.mixes[0]
     if out is not None:
         job, counts = best.choice.plan.job, [one.layers for one in best.stages]
-        with replacing(out) as file:
-            file.write_text(TELLS[framework](runner.tells(job), counts), "utf-8")
+        write_text(TELLS[framework](runner.tells(job), counts), out)
         say(f"Written to {out}: {runner.means}, {job.layout}. {tables.ranks(made)}")
     if as_json:
         print_json(made)

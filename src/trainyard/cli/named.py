@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.cli.output import say
 from trainyard.compare.side import Side
-from trainyard.errors import BadFile, UnknownName
+from trainyard.errors import BadFile, BadInput, UnknownName
 from trainyard.plugins import AS_WRITTEN, Reading
 from trainyard.record import Run
 from trainyard.report.build import view_of_run, view_of_traces
@@ -16,6 +17,7 @@ from trainyard.report.files import Reported
 from trainyard.report.planned import view_of_plans
 from trainyard.report.plans_file import Plans
 from trainyard.report.plans_file import read as read_plans
+from trainyard.store.damage import RESTORE
 from trainyard.store.store import Store
 from trainyard.trace.measure import Measured
 from trainyard.trace.ranks import measure_files
@@ -33,9 +35,12 @@ class Named(NamedTuple):
         if self.plans is not None:
             plan = self.plans.best.plan
             return Side(self.name, plan.ledger, (plan.ledger,), plan=plan)
+        if self.run is not None and self.run.state == "damaged":
+            raise BadInput(f"run {self.name} is damaged and cannot be compared: {self.run.failure}.", RESTORE)
         if self.measured is not None:
             events = tuple(rank.events for rank in self.measured.ranks)
-            return Side(self.name, self.measured.mean, self.measured.ledgers, events, self.run)
+            mean, ledgers = self.measured.mean, self.measured.ledgers
+            return Side(self.name, mean, ledgers, events, self.run, left_out=self.measured.damage)
         if self.run is None or not self.run.ledgers:
             complete = self.run is not None and self.run.state == "complete"
             why = (
@@ -62,31 +67,39 @@ class Named(NamedTuple):
         return Reported(view, self.measured.ledgers if self.measured else ledgers, self.measured, self.run)
 
 
-def find(name: str) -> Named:
-    """Raises `UnknownName` for a name that is neither a path nor a run. A run is found without its broken traces; of a
-    file of plans the first, which is the fastest, is taken."""
+def find(name: str, strict: bool = False) -> Named:
+    """Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a run is found without its
+    broken traces. Of a file of plans the first, which is the fastest, is taken."""
     path = Path(name)
     if plans := read_plans(path):
         return Named(_short(path), plans=plans)
-    if path.exists() and not (path / "run.json").is_file():
-        return Named(_short(path), measured=measure_files([path]))
+    if os.path.exists(path) and not (path / "run.json").is_file():
+        return Named(_short(path), measured=measure_files([path], strict=strict))
     kept = Store(say=say)
     folder = kept.find(name)
     run = kept.load(name)
-    traces = [folder / relative for relative in run.trace if (folder / relative).is_file()]
+    traces = kept.traces(folder, run)
     try:
-        measured = measure_files(traces, source=run.id, axis=run.job.layout.only_axis) if traces else None
+        axis = run.job.layout.only_axis
+        measured = measure_files(traces, source=run.id, axis=axis, strict=strict) if traces else None
     except BadFile as error:
+        if strict:
+            raise
         say(f"{error} Run {run.id} is taken without its traces.")
         measured = None
-    return Named(run.id if path.exists() or run.id.startswith(name) else name, measured, run)
+    return Named(run.id if os.path.exists(path) or run.id.startswith(name) else name, measured, run)
 
 
 def find_traces(
-    paths: Sequence[str], window: str = "steps", engine: str = "auto", how: Reading = AS_WRITTEN
+    paths: Sequence[str],
+    window: str = "steps",
+    engine: str = "auto",
+    how: Reading = AS_WRITTEN,
+    strict: bool = False,
 ) -> Measured:
-    """Many paths are one job's ranks."""
-    return measure_files([Path(path) for path in paths], "all" if window == "all" else "steps", engine=engine, how=how)
+    """Many paths are one job's ranks. `strict`: raises `BadFile` if one of them cannot be read whole."""
+    booked = "all" if window == "all" else "steps"
+    return measure_files([Path(path) for path in paths], booked, engine=engine, how=how, strict=strict)
 
 
 def _short(path: Path) -> str:

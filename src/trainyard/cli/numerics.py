@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from trainyard.cli.pipes import InputFile
+
 
 @click.group()
 def command() -> None:
@@ -13,7 +15,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("job", metavar="[JOB.toml]", required=False, type=click.Path(path_type=Path))
+@click.argument("job", metavar="[JOB.toml]", required=False, type=InputFile(Path))
 @click.option("--only", metavar="TEXT", default="", help="Only the mixes whose name holds TEXT.")
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Steps to train.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")

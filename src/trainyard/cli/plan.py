@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainyard.cli.pipes import InputFile
+
 if TYPE_CHECKING:
     from trainyard.cli.asked import Asked
     from trainyard.job import Job
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", required=False)
-@click.option("--machine", metavar="NAME|FILE", default="",
+@click.argument("model", required=False, type=InputFile())
+@click.option("--machine", metavar="NAME|FILE", default="", type=InputFile(),
               help="A machine by name, or its TOML file; or parts of a cluster: h100:64,a100:128.")  # fmt: skip
 @click.option("--devices", type=click.IntRange(min=1), help="How many; default: those of the machine or of the job.")
 @click.option("--batch", type=click.IntRange(min=1), help="Sequences, or pictures, a step, over all devices.")
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--for", "framework", default="", metavar="NAME",
               help="Who runs it: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
-@click.option("--check", "checked", is_flag=False, flag_value="", metavar="[FILE]",
+@click.option("--check", "checked", is_flag=False, flag_value="", metavar="[FILE]", type=InputFile(),
               help="A configuration as it is, first: FILE, or MODEL; a job's memory is counted by a run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
@@ -43,7 +45,7 @@ def command(
     """
     from dataclasses import replace
 
-    from trainyard import words
+    from trainyard import limits, words
     from trainyard.cli import mixed
     from trainyard.cli.asked import asked
     from trainyard.cli.output import busy, console, print_json, say
@@ -57,10 +59,17 @@ def command(
     from trainyard.predict.search import check as choice_of
     from trainyard.predict.space import Wanted
     from trainyard.report import plans, plans_file
-    from trainyard.report.atomic import replacing
+    from trainyard.report.atomic import write_text
     from trainyard.report.terminal import print_table
     from trainyard.units import show_size
 
+    if not tokens >= 0:
+        raise BadInput(f"--tokens {tokens} must be 0 or more.")
+    for flag, number, limit in (
+        ("--devices", devices, limits.DEVICES), ("--batch", batch, limits.SAMPLES),
+        ("--seq-len", seq_len, limits.TOKENS), ("--tokens", tokens, limits.BUDGET),
+    ):  # fmt: skip
+        limits.check_value(flag, number or 0, limit)
     check = checked is not None
     if framework and framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
@@ -84,8 +93,8 @@ def command(
     if not samples or not length:
         more = "--batch (sequences a step) and --seq-len" if text else "--batch (samples a step)"
         raise BadInput("how much a step trains on is not known.", f"Give {more}.")
-    if not 0 <= tokens < float("inf"):
-        raise BadInput(f"--tokens {tokens} is no number of tokens.")
+    limits.check_value("samples a step:", samples, limits.SAMPLES)
+    limits.check_value(f"{samples:,} samples of {length:,} tokens:", samples * length, limits.STEP)
     axes = {axis: int(value) for axis, value in fixed.items()}
     if where is None:
         usual = "megatron" if about.framework == "trainyard" else about.framework
@@ -93,6 +102,7 @@ def command(
         mixed.show(wanted, machine, named or usual, tokens, out, check, as_json)
         return
     count = job.layout.ranks if job and not devices else (devices or where.devices) * where.device.ranks
+    limits.check_value("ranks", count, limits.DEVICES)
     own = None
     if check and job:
         _same(job, about.where, count, samples, length)
@@ -116,8 +126,7 @@ def command(
             others = scaling(wanted, where, runner, tokens, found.choices[0].point, refuses)
     if out is not None:
         fastest = found.choices[0].plan.job
-        with replacing(out) as part:
-            part.write_text(runner.tells(fastest), "utf-8")
+        write_text(runner.tells(fastest), out)
         said = plans.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
         say(f"Written to {out}: {runner.means}, {said}.")
     if own is not None:
@@ -191,6 +200,7 @@ def _counted(job: Job) -> dict[int, int]:
 
 def _fixed(one: str) -> tuple[str, int | str]:
     """Axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
+    from trainyard import limits
     from trainyard.errors import BadInput, UnknownName, nearest
     from trainyard.predict import orders
     from trainyard.predict.cases import REMATS
@@ -207,10 +217,15 @@ def _fixed(one: str) -> tuple[str, int | str]:
         if value not in orders.SCHEDULES:
             raise UnknownName(f"--fix {one}: there is no schedule {value!r}.", nearest(value, orders.SCHEDULES))
         return axis, orders.SCHEDULES.index(value)
-    if value.isdecimal() and len(value) < 10:
+    least, most = _FIXED.get(axis, (1, limits.DEVICES.most))
+    if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)
     known = f"Name {', '.join(REMATS)}." if axis == "remat" else ""
-    raise BadInput(f"--fix {one}: {value!r} is no number.", known)
+    raise BadInput(f"--fix {one:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", known)
+
+
+_FIXED = {"zero": (1, 3), "remat": (0, 2), "offload": (0, 1)}
+"""The least and the most of axes that do not count ranks or samples."""
 
 
 def _ours(job: Job) -> None:

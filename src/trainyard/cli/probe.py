@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainyard.cli.pipes import InputFile
+
 if TYPE_CHECKING:
     from trainyard.machine import Machine
     from trainyard.predict.calibrate import Measured
@@ -14,10 +16,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("runs", nargs=-1)
+@click.argument("runs", nargs=-1, type=InputFile())
 @click.option("--ranks", type=click.IntRange(min=1), help="How many work at once; default: one a device.")
 @click.option("--dtype", default="float32", show_default=True, help="What matrix products are computed in.")
-@click.option("--machine", metavar="FILE", default="", help="With RUNS: whose constants they correct.")
+@click.option(
+    "--machine", metavar="FILE", default="", type=InputFile(), help="With RUNS: whose constants they correct."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Write the machine's file, for `plan --machine`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the machine as JSON.")
 def command(
@@ -32,20 +36,24 @@ def command(
     from trainyard.errors import BadInput
     from trainyard.predict import machine_file
     from trainyard.report import probes
-    from trainyard.report.atomic import replacing
+    from trainyard.report.atomic import write_text
     from trainyard.report.terminal import print_table
 
     if runs and not machine:
-        raise BadInput("which machine the runs are of is not known.", "Give --machine: a file that `probe` wrote.")
+        raise BadInput(
+            f"--machine is missing: the machine that {', '.join(runs)} ran on.",
+            "Name a file that `trainyard probe` wrote.",
+        )
     if machine and not runs:
-        raise BadInput("--machine names whose constants are corrected, but no run says how.", "Name runs of it.")
+        raise BadInput(
+            f"--machine {machine} is given without RUNS to fit its constants to.", "Name runs of that machine."
+        )
     if runs:
         made, tables = _calibrated(machine, [_measured(name) for name in runs])
     else:
         made, tables = _probed(ranks, dtype)
     if out is not None:
-        with replacing(out) as part:
-            part.write_text(machine_file.write(made, "Written by `trainyard probe`."), "utf-8")
+        write_text(machine_file.write(made, "Written by `trainyard probe`."), out)
         say(f"Written to {out}.")
     if as_json:
         print_json(made)

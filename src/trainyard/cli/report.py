@@ -6,27 +6,35 @@ from pathlib import Path
 
 import click
 
+from trainyard.cli.pipes import InputFile
+
 
 @click.command()
-@click.argument("run")
+@click.argument("run", type=InputFile())
 @click.option("--out", "-o", type=click.Path(), help="Where it goes; the ending says what it is. Else RUN.html.")
+@click.option("--strict", is_flag=True, help="Refuse if a rank's file is damaged; else it is left out and named.")
 @click.option("--json", "as_json", is_flag=True, help="Print where the report is as JSON.")
-def command(run: str, out: str | None, as_json: bool) -> None:
+def command(run: str, out: str | None, strict: bool, as_json: bool) -> None:
     """A report of RUN: a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote.
 
     By the ending of --out: .html (one self-contained page), .md, .csv, .xlsx, .json (the ledgers), .pftrace (a
     Perfetto archive of all ranks on one clock, with our verdicts as tracks), or .mllog (MLPerf's log: a stored run's
-    losses by step).
+    losses by step). The exit code is 2 for a damaged run, whose report says what is missing.
     """
     from trainyard.cli.named import find
-    from trainyard.cli.output import print_json
+    from trainyard.cli.output import echo, print_json, say
+    from trainyard.errors import BadInput
     from trainyard.report import files
 
     ending = files.ending(Path(out)) if out else ".html"
-    named = find(run)
+    named = find(run, strict)
+    if named.measured and named.measured.damage:
+        say(named.measured.damage)
     out = out or f"{named.name}{ending}"
     files.write(named.reported(draw=ending == ".html"), Path(out))
     if as_json:
         print_json({"name": named.name, "page": out})
     else:
-        click.echo(out)
+        echo(out)
+    if named.run is not None and named.run.state == "damaged":
+        raise click.exceptions.Exit(BadInput.exit_code)

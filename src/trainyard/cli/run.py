@@ -16,7 +16,8 @@ from rich.progress import Progress as Bar
 
 from trainyard import job_file as jobs
 from trainyard import units
-from trainyard.cli.output import console, print_json, say
+from trainyard.cli.output import console, echo, print_json, say
+from trainyard.cli.pipes import InputFile, regular
 from trainyard.cli.runs import document
 from trainyard.job import Measure
 from trainyard.ledger import Ledger
@@ -29,7 +30,8 @@ from trainyard.run.harness import Progress, execute
 from trainyard.run.harness import resume as go_on
 from trainyard.run.script import execute as script
 from trainyard.store.store import Store, check_tag
-from trainyard.trace.measure import Measured, measure, read
+from trainyard.trace.measure import Measured
+from trainyard.trace.ranks import measure_files
 
 
 class Booking:
@@ -40,14 +42,19 @@ class Booking:
         self.measured: Measured | None = None
 
     def __call__(self, paths: list[Path]) -> Sequence[Ledger]:
-        self.measured = measure(read(paths), axis=self.axis)
+        self.measured = measure_files(paths, axis=self.axis)
         return self.measured.ledgers
 
 
 @click.command()
 @click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1)
 @click.option("--resume", metavar="RUN", help="Go on with a stored run that did not end; with JOB.toml in a new run.")
-@click.option("--chaos", metavar="PLAN.toml", help="Make this plan's faults in the job, and score how it takes them.")
+@click.option(
+    "--chaos",
+    metavar="PLAN.toml",
+    type=InputFile(),
+    help="Make this plan's faults in the job, and score how it takes them.",
+)
 @click.option("--against", metavar="RUN", help="Of --chaos: a stored run without faults to compare losses with.")
 @click.option("--tag", help="Give the run this name.")
 @click.option("--port", type=int, help="Port on 127.0.0.1 at which the ranks meet; without it a free one.")
@@ -105,6 +112,7 @@ def command(
         book = Booking("")
         run = script.execute(what, store, book, Measure(warmup=3, steps=10, repeats=1, profiled=profile), talk, tag)
     else:
+        first = regular(first)
         text = jobs.read(first)
         wanted = jobs.parse(text, first, Path(first).parent)
         faults = plan.load(chaos) if chaos else None
@@ -118,18 +126,21 @@ def command(
             else:
                 run = execute(wanted, text, store, book, progress, say=talk, port=port, tag=tag)
     if as_json:
-        notes = book.measured.notes if book.measured else ()
+        notes = _notes(book.measured) if book.measured else ()
         keys = ("rows", "strays", "against")
         rows = {"chaos": {key: to_builtins(getattr(score, key)) for key in keys}} if score else {}
         print_json({**document(run, store.runs / run.id), "notes": notes, **rows})
         _raise(score)
         return
-    click.echo(f"run {run.id}  {store.runs / run.id}")
-    click.echo()
+    echo(f"run {run.id}  {store.runs / run.id}\n")
     print_view(view_of_run(run, book.measured, draw=False), console())
     if score:
         print_table(chaos_table(score.rows, score.strays), console())
     _raise(score)
+
+
+def _notes(measured: Measured) -> tuple[str, ...]:
+    return (measured.left_out, *measured.notes) if measured.unread else measured.notes
 
 
 def _is_command(word: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +12,11 @@ import click
 import msgspec
 
 from trainyard import units
-from trainyard.cli.output import console, print_json, say
-from trainyard.errors import BadInput
+from trainyard.cli.output import confirm, console, echo, print_json, say
+from trainyard.errors import BadInput, EnvironmentFailed
 from trainyard.ledger import encode_hook
 from trainyard.record import Run
+from trainyard.store.damage import listed, missing_evidence
 from trainyard.store.index import Row
 from trainyard.store.store import Store
 from trainyard.store.summary import summarise
@@ -27,6 +30,7 @@ _REMOTE: dict[str, Any] = {
     "metavar": "URL",
     "help": "A folder, or a URL such as s3://BUCKET/FOLDER; $TRAINYARD_REMOTE where it is set.",
 }
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -61,45 +65,53 @@ def command(context: click.Context, reindex: bool, as_json: bool) -> None:
 
 
 def _table(rows: list[Row]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+    from trainyard.report.terminal import print_table
+    from trainyard.report.view import Column, Table
 
-    from trainyard.report.terminal import plain
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("id", "when (UTC)", "job", "layout", "state"):
-        table.add_column(title, no_wrap=True)
-    for title in ("step", "tokens/s"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("tags")
-    for row in rows:
-        step = units.show_time(row.step_ns) if row.step_ns else "–"
-        rate = units.show_count(row.tokens_per_s) if row.tokens_per_s else "–"
-        when = row.started[:16].replace("T", " ")
-        cells = (row.id, when, row.job, row.layout, row.state, step, rate, ", ".join(row.tags))
-        table.add_row(*(Text(plain(cell)) for cell in cells))
-    console().print(table)
+    columns = (
+        Column(head="id", id=True), Column(head="job"), Column(head="state"), Column(head="tags", spare=True),
+        Column(head="step, ms", digits=3, spare=True), Column(head="when (UTC)", spare=True),
+        Column(head="layout", spare=True), Column(head="tokens/s", digits=0, spare=True),
+    )  # fmt: skip
+    cells = tuple(
+        (
+            row.id, row.job, row.state, ", ".join(row.tags), row.step_ns / 1e6 if row.step_ns else None,
+            row.started[:16].replace("T", " "), row.layout, row.tokens_per_s or None,
+        )
+        for row in rows
+    )  # fmt: skip
+    print_table(Table(title="id", notes=(), columns=columns, rows=cells), console())
 
 
 @command.command()
 @click.argument("run")
 @_as_json
-@click.pass_obj
-def show(store: Store, run: str, as_json: bool) -> None:
-    """Show a run: its figures, its mean ledger, and where and on what it was made."""
-    found, folder = store.load(run), store.find(run)
+@click.pass_context
+def show(context: click.Context, run: str, as_json: bool) -> None:
+    """Show a run: its figures, its mean ledger, and its provenance. Of a damaged run the rest is shown, and the exit
+    code is 2."""
+    store: Store = context.obj
+    stored, folder = store.load(run), store.find(run)
+    missing = missing_evidence(folder)
     if as_json:
-        print_json(document(found, folder))
-        return
+        print_json({**document(stored, folder), "missing": missing})
+    else:
+        _show(stored, folder)
+    if missing:
+        say(f"{folder}: {len(missing)} files are not there any more: {listed(missing)}.")
+    if stored.state == "damaged":
+        context.exit(BadInput.exit_code)
 
+
+def _show(run: Run, folder: Path) -> None:
     from trainyard.report.build import view_of_run
     from trainyard.report.terminal import plain, print_view
 
-    click.echo(f"run {folder.name}  {plain(found.started)}  {folder}\n")
-    print_view(view_of_run(found), console())
-    click.echo("\nmade on")
-    for what, said in _provenance(found):
-        click.echo(f"  {what}: {plain(said)}")
+    echo(f"run {folder.name}  {plain(run.started)}  {folder}\n")
+    print_view(view_of_run(run), console())
+    echo("\nmade on")
+    for name, text in _provenance(run):
+        echo(f"  {name}: {plain(text)}")
 
 
 def _short(build: dict[str, str]) -> dict[str, str]:
@@ -169,11 +181,20 @@ def export_weights(store: Store, run: str, out: Path, step: int | None, as_json:
 @command.command()
 @click.argument("runs", nargs=-1)
 @click.option("--to", "url", **_REMOTE)
+@click.option(
+    "--sign",
+    "key",
+    type=_FILE,
+    envvar="TRAINYARD_SIGNING_KEY",
+    metavar="KEY",
+    help="Sign each run with this SSH key; $TRAINYARD_SIGNING_KEY if it is set.",
+)
 @_as_json
 @click.pass_obj
-def push(store: Store, runs: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Copy RUNS, without any all that have ended, to a folder or a URL. What is there already is not sent again;
-    checkpoints stay here."""
+def push(store: Store, runs: tuple[str, ...], url: str, key: Path | None, as_json: bool) -> None:
+    """Copy RUNS to a folder or a URL; without RUNS, all that have ended. Runs that are already there are not sent
+    again; checkpoints are not copied. A run that cannot be copied does not stop the others; the exit code is then 2, or
+    4 if the machine failed at one."""
     from trainyard.store.exchange import push as send
     from trainyard.store.remote import Remote
 
@@ -181,36 +202,76 @@ def push(store: Store, runs: tuple[str, ...], url: str, as_json: bool) -> None:
     rows = store.rows()
     folders = [store.find(run) for run in runs] or [store.runs / row.id for row in rows if row.state != "incomplete"]
     if not runs and len(folders) < len(rows):
-        say(f"{len(rows) - len(folders)} stay that have not ended, or were killed.")
-    _copied([send(folder, remote) for folder in folders], f"pushed to {url}", as_json)
+        say(f"{len(rows) - len(folders)} are not pushed: they have not ended, or were killed.")
+    _copy([(folder.name, partial(send, folder, remote, key)) for folder in folders], f"pushed to {remote.url}", as_json)
 
 
 @command.command()
 @click.argument("runs", nargs=-1)
 @click.option("--from", "url", **_REMOTE)
+@click.option(
+    "--verify",
+    "signers",
+    type=_FILE,
+    envvar="TRAINYARD_ALLOWED_SIGNERS",
+    metavar="FILE",
+    help="Copy only runs signed by a key in this file of allowed signers; $TRAINYARD_ALLOWED_SIGNERS if it is set.",
+)
 @_as_json
 @click.pass_obj
-def pull(store: Store, runs: tuple[str, ...], url: str, as_json: bool) -> None:
-    """Copy RUNS, without any all, from a folder or a URL that runs were pushed to. What is here already is not
-    fetched again."""
+def pull(store: Store, runs: tuple[str, ...], url: str, signers: Path | None, as_json: bool) -> None:
+    """Copy RUNS from a folder or a URL that runs were pushed to; without RUNS, all. Runs that are already here are not
+    fetched again. A run that is damaged there, or not as it was written, does not stop the others; the exit code is
+    then 2, or 4 if the machine failed at one."""
     from trainyard.store.exchange import named
     from trainyard.store.exchange import pull as fetch
     from trainyard.store.remote import Remote
 
     remote = Remote(url)
-    _copied([fetch(store, remote, id) for id in named(remote, runs)], f"pulled from {url}", as_json)
+    ids = named(remote, runs, say)
+    _copy([(id, partial(fetch, store, remote, id, signers)) for id in ids], f"pulled from {remote.url}", as_json)
 
 
-def _copied(copied: list[Copied], says: str, as_json: bool) -> None:
+def _copy(runs: Sequence[tuple[str, Callable[[], Copied]]], done: str, as_json: bool) -> None:
+    """Copies each of the runs; raises `BadInput` at the end if some of them could not be, or `EnvironmentFailed`
+    if the machine failed at one of these."""
+    copied: list[Copied] = []
+    refused: dict[str, BadInput | EnvironmentFailed] = {}
+    for id, copy in runs:
+        try:
+            copied.append(copy())
+        except (BadInput, EnvironmentFailed) as error:
+            refused[id] = error
+            if len(runs) > 1:
+                say(f"not copied: {error}")
+    untagged = [run.id for run in copied if run.problem]
     if as_json:
-        print_json({"schema": "trainyard/copied/1", "runs": [one._asdict() for one in copied]})
-        return
-    for one in copied:
-        if one.files:
-            say(f"run {one.id}: {one.files} files, {units.show_size(one.bytes)}")
-    fresh = sum(1 for one in copied if one.files)
+        rows = [run._asdict() for run in copied]
+        reasons = [{"id": id, "error": str(error)} for id, error in refused.items()]
+        print_json({"schema": "trainyard/copied/1", "runs": rows, "refused": reasons})
+    else:
+        _show_copied(copied, len(runs), done)
+    if len(runs) == 1 and refused:
+        raise next(iter(refused.values()))
+    if refused:
+        kind = EnvironmentFailed if any(isinstance(e, EnvironmentFailed) for e in refused.values()) else BadInput
+        raise kind(f"{len(refused)} of {len(runs)} runs were not copied: {', '.join(refused)}.")
+    if untagged:
+        raise BadInput(f"{len(untagged)} of {len(runs)} runs were copied without their tags: {', '.join(untagged)}.")
+
+
+def _show_copied(copied: Sequence[Copied], runs: int, done: str) -> None:
+    for run in copied:
+        signed = f", signed by {run.signer}" if run.signer else ""
+        if run.files:
+            say(f"run {run.id}: {run.files} files, {units.show_size(run.bytes)}{signed}")
+        elif run.signer:
+            say(f"run {run.id}: already there{signed}")
+        for note in filter(None, (*run.notes, run.problem)):
+            say(f"run {run.id}: {note}")
+    fresh = sum(1 for run in copied if run.files)
     there = f", {len(copied) - fresh} were there" if fresh < len(copied) else ""
-    say(f"{fresh} of {len(copied)} runs {says}{there}.")
+    say(f"{fresh} of {runs} runs {done}{there}.")
 
 
 @command.command()
@@ -225,7 +286,7 @@ def delete(store: Store, run: str, yes: bool, as_json: bool) -> None:
         raise BadInput(f"Deleting {folder} wants a yes, and there is no terminal to ask at.", "Add --yes.")
     if not yes:
         state = next((row.state for row in store.rows() if row.id == folder.name), "unreadable")
-        click.confirm(f"Delete {folder} ({state}) and all that is in it?", abort=True, err=True)
+        confirm(f"Delete {folder} ({state}) and all that is in it?")
     _told(store.delete(str(folder)).name, "is deleted", as_json, deleted=True)
 
 

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from trainyard.cli.output import console, print_json, say
+from trainyard.cli.pipes import InputFile
 
 if TYPE_CHECKING:
     from trainyard.trace.measure import Measured
 
 _PEERS = ("hta", "tracelens")
+_ALL = sys.maxsize
+
+
+class _Top(click.ParamType):
+    """A number of rows; `all` is more than any table has."""
+
+    name = "rows"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "all":
+            return _ALL
+        if not str(value).isdecimal():
+            self.fail(f"{value!r} is neither a number of rows nor `all`.", param, ctx)
+        return int(value)
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path())
+@click.argument("paths", nargs=-1, required=True, type=InputFile())
 @click.option(
     "--window",
     type=click.Choice(["steps", "all", *_PEERS]),
@@ -33,8 +49,10 @@ _PEERS = ("hta", "tracelens")
 @click.option("--limit", default="64 GiB", show_default=True, help="How much a file may come to when unpacked.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ledgers as JSON.")
 @click.option("--page", type=click.Path(), help="Write the HTML page here too.")
-@click.option("--top", default=8, show_default=True, help="How many rows of each table to list.")
-@click.option("--parts", "all_parts", is_flag=True, help="List every rank's every step.")
+@click.option(
+    "--top", type=_Top(), metavar="N|all", default=8, show_default=True, help="Rows of each table to list, or `all`."
+)
+@click.option("--strict", is_flag=True, help="Refuse if a rank's file is damaged; else it is left out and named.")
 def command(
     paths: tuple[str, ...],
     window: str,
@@ -46,7 +64,7 @@ def command(
     as_json: bool,
     page: str | None,
     top: int,
-    all_parts: bool,
+    strict: bool,
 ) -> None:
     """Where every nanosecond of a training step went: profiler files (or folders of them) of one or many ranks.
 
@@ -72,7 +90,9 @@ def command(
             raise click.UsageError(f"{snapshots[0]} is a memory snapshot, which goes by itself: without {others[0]}.")
         _memory(Path(snapshots[0]), reading.limit, as_json, page, top)
         return
-    measured = find_traces(paths, window, engine, reading)
+    measured = find_traces(paths, window, engine, reading, strict)
+    if measured.damage and (as_json or modes):
+        say(measured.damage)
     if window in _PEERS:
         _reconcile(measured, window, as_json)
     elif sql is not None:
@@ -80,21 +100,21 @@ def command(
     elif supposed:
         _suppose(measured, supposed, as_json, page)
     else:
-        _show(measured, as_json, page, top, all_parts)
+        _show(measured, as_json, page, top)
 
 
-def _show(measured: Measured, as_json: bool, page: str | None, top: int, all_parts: bool) -> None:
-    from trainyard.ledger import to_json
+def _show(measured: Measured, as_json: bool, page: str | None, top: int) -> None:
+    from trainyard.ledger import Ledgers
     from trainyard.report.build import view_of_traces
 
     if as_json:
-        click.echo(to_json(measured.ledgers))
+        print_json(Ledgers(ledgers=measured.ledgers))
     else:
         from trainyard.report.terminal import print_parts, print_view
 
         out = console()
         print_view(view_of_traces(measured, draw=False), out, top)
-        print_parts(measured.ledgers, out, everything=all_parts)
+        print_parts(measured.ledgers, out, everything=top == _ALL)
     if page:
         _write(measured, page)
 
@@ -124,8 +144,6 @@ def _write(measured: Measured, page: str) -> None:
 
 def _memory(path: Path, limit: int, as_json: bool, page: str | None, top: int) -> None:
     """A snapshot of the allocator's memory."""
-    import msgspec
-
     from trainyard import __version__
     from trainyard.report import memory
     from trainyard.report.memory_terminal import print_memory
@@ -134,7 +152,7 @@ def _memory(path: Path, limit: int, as_json: bool, page: str | None, top: int) -
     snapshot, devices = measure(path, limit)
     view = memory.view_of(snapshot, memory.busiest(devices), devices, f"trainyard {__version__}")
     if as_json:
-        click.echo(msgspec.json.encode([record(snapshot, device) for device in devices]))
+        print_json([record(snapshot, device) for device in devices])
     else:
         print_memory(view, console(), top)
     if page:
@@ -169,14 +187,14 @@ def _reconcile(measured: Measured, tool: str, as_json: bool) -> None:
 
 def _suppose(measured: Measured, supposed: tuple[str, ...], as_json: bool, page: str | None) -> None:
     """The ledger that would be measured, had the steps run as supposed."""
-    from trainyard.ledger import to_json
+    from trainyard.ledger import Ledgers
     from trainyard.report.facts import predicted
     from trainyard.report.terminal import print_table
     from trainyard.trace.whatif.predict import what_if
 
     prediction = what_if(measured, supposed)
     if as_json:
-        click.echo(to_json(prediction.would.ledgers))
+        print_json(Ledgers(ledgers=prediction.would.ledgers))
     else:
         print_table(predicted(measured.mean, prediction), console())
     if page:

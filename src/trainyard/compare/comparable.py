@@ -33,6 +33,7 @@ def comparable(a: Side, b: Side) -> Comparability:
     caveats: list[str] = []
     if a.world != b.world:
         reasons.append(f"{a.name} is of {a.world} ranks, {b.name} of {b.world}: each rank's share of the work differs.")
+    caveats.extend(f"{side.name}: {side.left_out}" for side in (a, b) if side.left_out)
     work = compare_work(a, b)
     reasons.extend(work.reasons)
     if a.device != b.device:

@@ -18,7 +18,8 @@ from trainyard.store.summary import summarise
 
 
 class Side(NamedTuple):
-    """`ledgers`: each rank's parts; `mean`: over ranks and full steps. `events`, `run`, `plan`: where there are any."""
+    """`ledgers`: each rank's parts; `mean`: over ranks and full steps. `events`, `run`, `plan`: if there are any.
+    `left_out`: sentences about ranks whose files could not be read, or only in part."""
 
     name: str
     mean: Ledger
@@ -26,6 +27,7 @@ class Side(NamedTuple):
     events: tuple[Events, ...] = ()
     run: Run | None = None
     plan: Plan | None = None
+    left_out: str = ""
 
     @property
     def job(self) -> Job | None:

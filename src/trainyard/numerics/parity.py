@@ -110,6 +110,6 @@ def _judged(mix: Mix, spread: Trial, reference: Sequence[Outcome], itself: bool)
 def _largest(pairs: Sequence[tuple[float, float]]) -> float:
     """The largest relative difference; infinite where one is not finite and the other is."""
     if not pairs:
-        raise BadInput("nothing was trained, so there is nothing to compare.", "Take at least one step.")
+        raise BadInput("0 steps were trained, so there is nothing to compare.", "Take at least one step.")
     errors = [0.0 if one == other else abs(one - other) / abs(other) if other else float("inf") for one, other in pairs]
     return max(float("inf") if error != error else error for error in errors)

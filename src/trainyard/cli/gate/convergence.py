@@ -7,13 +7,15 @@ from pathlib import Path
 
 import click
 
+from trainyard.cli.pipes import InputFile
+
 _CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
 
 
 @click.command()
-@click.argument("head", nargs=-1)
-@click.option("--base", multiple=True, help="A run to compare with; give it once for each.")
-@click.option("--golden", type=click.Path(path_type=Path), help="Compare with the curves of this file.")
+@click.argument("head", nargs=-1, type=InputFile())
+@click.option("--base", multiple=True, type=InputFile(), help="A run to compare with; give it once for each.")
+@click.option("--golden", type=InputFile(Path), help="Compare with the curves of this file.")
 @click.option("--store-golden", type=click.Path(path_type=Path), help="Write HEAD's curves to this file.")
 @click.option("--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=0.1, show_default=True,
               metavar="PERCENT", help="Smaller differences of the loss are of no interest.")  # fmt: skip
@@ -68,7 +70,7 @@ def _runs(
 ) -> str:
     from msgspec import to_builtins
 
-    from trainyard.cli.output import console, print_json, say
+    from trainyard.cli.output import console, echo, print_json, say
     from trainyard.errors import BadInput
     from trainyard.numerics.convergence import golden as goldens
     from trainyard.numerics.convergence.curves import curve_of
@@ -98,7 +100,7 @@ def _runs(
     if as_json:
         print_json({"schema": "trainyard/convergence/1", "says": sentence(found), **to_builtins(found)})
     else:
-        click.echo(f"{sentence(found)}\n")
+        echo(f"{sentence(found)}\n")
         print_table(table(found), console())
     return found.verdict
 
@@ -106,7 +108,7 @@ def _runs(
 def _logs(head: Sequence[str], base: Sequence[str], as_json: bool) -> str:
     from msgspec import to_builtins
 
-    from trainyard.cli.output import console, print_json
+    from trainyard.cli.output import console, echo, print_json
     from trainyard.numerics.convergence.reference import judge, point_of, read_points, read_result
     from trainyard.report.convergence import reached_sentence, reached_table
     from trainyard.report.terminal import print_table
@@ -119,7 +121,7 @@ def _logs(head: Sequence[str], base: Sequence[str], as_json: bool) -> str:
     if as_json:
         print_json({"schema": "trainyard/points/1", "says": reached_sentence(found), **to_builtins(found)})
     else:
-        click.echo(f"{reached_sentence(found)}\n")
+        echo(f"{reached_sentence(found)}\n")
         print_table(reached_table(found), console())
     return found.verdict
 

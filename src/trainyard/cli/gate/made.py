@@ -8,6 +8,7 @@ from pathlib import Path
 from random import SystemRandom
 
 from trainyard.cli.gate.profile import profile
+from trainyard.cli.pipes import regular
 from trainyard.compare.gate.pairs import Paired
 from trainyard.compare.gate.result import Asked, Gate, gate
 from trainyard.compare.gate.turns import take_turns
@@ -24,13 +25,14 @@ def what_to_run(words: Sequence[str], *, together: bool) -> list[str]:
     is none, or is of more ranks than one core can hold."""
     if len(words) > 1 or not words[0].endswith(".toml"):
         return [*words]
-    job = load(Path(words[0]))
+    name = regular(words[0])
+    job = load(Path(name))
     if together and job.layout.ranks > 1:
         raise BadInput(
             f"{words[0]} is of {job.layout.ranks} ranks, and --together keeps both sides on one core.",
             "Give a job of one rank, or let them take turns: without --together.",
         )
-    return [str(Path(words[0]).absolute())]
+    return [str(Path(name).absolute())]
 
 
 def made(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainyard.cli.output import say
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadFile, BadInput, UnknownName
 from trainyard.record import Run
 from trainyard.run.checkout import ancestors, revision
+from trainyard.store.index import Row
 from trainyard.store.store import Store
 
 _TOLD = 2
@@ -33,6 +34,18 @@ def side(store: Store, names: Sequence[str], job: str, *, or_before: bool = Fals
     return list(found.values())
 
 
+def _complete(store: Store, rows: Sequence[Row]) -> Iterator[Run]:
+    """The runs of the rows, without those that turn out to be damaged, which is reported."""
+    for row in rows:
+        try:
+            run = store.load(row.id)
+        except BadFile as error:
+            say(f"passed over: {error}")
+        else:
+            if run.state == "complete":
+                yield run
+
+
 def _of_revision(store: Store, name: str, job: str, error: UnknownName, or_before: bool) -> list[Run]:
     sha = revision(Path.cwd(), name)
     if not sha:
@@ -40,7 +53,7 @@ def _of_revision(store: Store, name: str, job: str, error: UnknownName, or_befor
     rows = [row for row in store.rows() if row.state == "complete" and job in ("", row.job)]
     by_commit: dict[str, list[Run]] = {}
     unclean = 0
-    for run in map(store.load, (row.id for row in rows)):
+    for run in _complete(store, rows):
         if run.provenance.code.get("dirty") == "no":
             by_commit.setdefault(run.provenance.code.get("sha", ""), []).append(run)
         else:

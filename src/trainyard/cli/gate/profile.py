@@ -13,8 +13,8 @@ from trainyard.trace.verdicts import all_booked
 
 def profile(run: Run) -> list[Booked]:
     """Its ranks; none where its traces are gone or broken, which is said."""
-    folder = Store(say=say).find(run.id)
-    files = [folder / name for name in run.trace if (folder / name).is_file()]
+    store = Store(say=say)
+    files = store.traces(store.find(run.id), run)
     try:
         return all_booked(measure_files(files, source=run.id, axis=run.job.layout.only_axis)) if files else []
     except BadFile as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainyard.cli.output import console, print_json
+from trainyard.cli.output import console, echo, print_json
 from trainyard.compare.gate.result import Gate
 from trainyard.report.gate.terminal import print_gate
 
@@ -13,7 +13,7 @@ def show(gate: Gate, form: str | None, as_json: bool) -> int:
     elif form:
         from trainyard.report.gate.formats import write
 
-        console().file.write(write(gate, form))
+        echo(write(gate, form), newline=False)
     else:
         print_gate(gate, console())
     return gate.exit_code

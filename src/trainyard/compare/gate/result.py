@@ -82,7 +82,7 @@ def gate(base: str, head: str, found: Paired, asked: Asked, profile: Profile, ig
     figure."""
     pairs = found.pairs
     if not pairs:
-        raise BadInput("there is no pair of runs: a run of base and one of head make one.")
+        raise BadInput(f"0 pairs of runs: a comparison of {head} with {base} needs at least 1 run of each.")
     paired_ledgers = ledgers(pairs)
     enough = len(paired_ledgers) >= FEWEST
     because = why(paired_ledgers, asked.rule.alpha, asked.rule.negligible) if enough else None

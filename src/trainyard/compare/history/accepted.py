@@ -13,12 +13,11 @@ why = "new machine"
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import msgspec
 
-from trainyard import words
+from trainyard import toml, words
 from trainyard.compare.history.change import Change
 from trainyard.compare.history.series import Point
 from trainyard.errors import BadFile, BadInput, UnknownName, near, nearest
@@ -40,7 +39,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     def __post_init__(self) -> None:
         if bool(self.run) == bool(self.commit):
-            raise BadInput("an entry names a run or a commit, one of them.")
+            raise BadInput(
+                f"run = {self.run!r} and commit = {self.commit!r}, but an entry names exactly one of the two."
+            )
         if len(self.run or self.commit) < _LEAST:
             raise BadInput(f"{self.run or self.commit!r} is too short: {_LEAST} characters at least.")
 
@@ -99,10 +100,10 @@ def _is_metric(name: str) -> bool:
 def read(path: Path) -> Accepted:
     """Raises `BadFile` with the place in the file for anything that is not as above."""
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        document = toml.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except toml.DecodeError as error:
         raise BadFile(f"{path}: not TOML: {error}.") from error
     try:
         return msgspec.convert(document, Accepted)

@@ -52,7 +52,7 @@ def load(path: Path, metric: str) -> Series:
     rows = _from_json(path, text) if text.lstrip().startswith(("[", "{")) else _from_csv(path, text)
     points = [_point(path, number, row, metric) for number, row in enumerate(rows)]
     if not points:
-        raise BadFile(f"{path}: it holds no point.")
+        raise BadFile(f"{path}: it has 0 points.", "Write at least 1.")
     try:
         about = words.metric(metric)
     except BadInput:
@@ -72,7 +72,7 @@ def _text(path: Path) -> str:
 def _from_json(path: Path, text: str) -> list[dict[str, Any]]:
     try:
         document = msgspec.json.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise BadFile(f"{path}: not JSON: {error}.") from error
     if isinstance(document, dict):
         document = document.get("points", document.get("values"))
@@ -112,7 +112,7 @@ def _number(said: object) -> float | None:
     """None for what is no finite number."""
     try:
         value = float(said) if isinstance(said, str | int | float) and not isinstance(said, bool) else float("nan")
-    except ValueError:
+    except (ValueError, OverflowError):  # a text, or an integer beyond the largest float
         return None
     return value if abs(value) < float("inf") else None
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile
 from trainyard.numerics.convergence.curves import Curve
 from trainyard.store.disk import write_whole
 
@@ -38,5 +38,5 @@ def read(path: Path) -> tuple[Curve, ...]:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadFile(f"{path}: no golden curves: {error}.", "`--store-golden FILE` writes such a file.") from error
     if not golden.curves:
-        raise BadInput(f"{path}: holds no curve.")
+        raise BadFile(f"{path}: $.curves is empty.", "`--store-golden FILE` writes such a file.")
     return golden.curves

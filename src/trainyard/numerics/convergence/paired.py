@@ -92,7 +92,11 @@ def _by_seed(
         notes.append("Nothing says the runs' seeds: paired in the order given.")
         return {str(number): ([ours], [theirs]) for number, (ours, theirs) in enumerate(zip(heads, bases))}
     if unknown := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
-        raise BadInput(f"nothing says the seed of {', '.join(unknown)}, but the others' is known.")
+        known = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
+        raise BadInput(
+            f"the seed of {', '.join(unknown)} is unknown, but the other runs have seeds {', '.join(map(str, known))}.",
+            "Pass --seed N to the script.",
+        )
     sides = [sorted({curve.seed for curve in side if curve.seed is not None}) for side in (heads, bases)]
     shared = [seed for seed in sides[0] if seed in sides[1]]
     if not shared:
@@ -110,7 +114,13 @@ def _by_seed(
 def _common(curves: Sequence[Curve], notes: list[str]) -> NDArray[np.int64]:
     common = set(curves[0].steps).intersection(*(curve.steps for curve in curves[1:]))
     if not common:
-        raise BadInput("the curves have no step in common.")
+        ranges = "; ".join(
+            f"{curve.name} has steps {curve.steps[0] + 1} to {curve.steps[-1] + 1}"
+            if curve.steps
+            else f"{curve.name} has none"
+            for curve in curves
+        )
+        raise BadInput(f"the curves have no step in common: {ranges}.")
     longest = max(len(curve.steps) for curve in curves)
     if len(common) < longest:
         notes.append(f"Compared over the {len(common)} steps that all runs have, of up to {longest}.")
@@ -118,11 +128,12 @@ def _common(curves: Sequence[Curve], notes: list[str]) -> NDArray[np.int64]:
 
 
 def _check_positive(curve: Curve) -> None:
-    if any(loss is not None and loss <= 0 for loss in curve.losses):
-        raise BadInput(
-            f"{curve.name}: a loss is not positive, so that differences have no share of it.",
-            "Give a loss that is positive, such as a cross-entropy or a squared error.",
-        )
+    for step, loss in zip(curve.steps, curve.losses):
+        if loss is not None and loss <= 0:
+            raise BadInput(
+                f"{curve.name}: the loss at step {step + 1} is {loss:g}, but relative differences need losses > 0.",
+                "Use a positive loss, such as a cross-entropy or a squared error.",
+            )
 
 
 def _rows(curves: Sequence[Curve], steps: NDArray[np.int64]) -> F64:

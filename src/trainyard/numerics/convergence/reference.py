@@ -134,7 +134,10 @@ def _alike(results: Sequence[Result]) -> tuple[str, int]:
     kinds = sorted({(one.benchmark, one.batch) for one in results})
     if len(kinds) != 1:
         listed = ", ".join(f"{benchmark} at batch {batch}" for benchmark, batch in kinds)
-        raise BadInput(f"the logs are not of one benchmark and batch size: {listed or 'none'}.")
+        raise BadInput(
+            f"the {len(results)} logs have {len(kinds)} combinations of benchmark and batch size: {listed or 'none'}.",
+            "Give logs of one benchmark and batch size.",
+        )
     return kinds[0]
 
 
