@@ -12,19 +12,19 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trainyard.record import Run
-from trainyard.run.provenance import SECRET
+from trainyard.redact import is_secret
 
 _PERSONAL = re.compile(r"HOST|NODE|USER|ACCOUNT|ADDR|SUBMIT|JOB_NAME|STORE|CLUSTER", re.IGNORECASE)
 _FOLDERS = re.compile(r"(?:\bHOME|(?<![\w/.:<]))/(?:[\w.+@=~-]+/)+")
 _SHORTEST = 8
-"""A shorter value of a variable that smells of secrets (`1`, `none`) is found in any text by chance."""
+"""A shorter value of a secret variable (`1`, `none`) is found in any text by chance."""
 
 
 def private(environment: Mapping[str, str] = os.environ, host: str = "") -> dict[str, str]:
     """What must not be found -> what stands for it."""
     names = {host or socket.gethostname(), environment.get("HOSTNAME", "")} - {"", "localhost"}
     hosts = {part: "HOST" for name in names for part in (name, name.partition(".")[0]) if len(part) > 3}
-    values = {value for name, value in environment.items() if SECRET.search(name) and len(value) >= _SHORTEST}
+    values = {value for name, value in environment.items() if is_secret(name) and len(value) >= _SHORTEST}
     home = environment.get("HOME", "")
     return {**hosts, **({home: "HOME"} if home.count("/") > 1 else {}), **dict.fromkeys(values, "SECRET")}
 
