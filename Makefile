@@ -19,12 +19,15 @@ PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo demo-trace native test test-light lint docs parity chaos validate validate-history bench bench-peers bench-history device-evidence carry clean
+.PHONY: help env engines demo demo-trace native test test-light lint docs parity chaos validate validate-history bench bench-peers bench-history fuzz device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 env: $(READY)  ## make .venv: base, torch, tools
+
+engines:  ## install the browser, the database server and the other engines of the tests (Debian's packages)
+	@bash .ci/engines
 
 demo demo-trace: export TRAINYARD_STORE := $(CURDIR)/out/store
 
@@ -49,7 +52,7 @@ native: $(READY)  ## compile the trace scanner, where a C compiler is there
 PASSED := .passed-light.json
 test: ALSO := --cov --cov-report= --passed-to=$(PASSED)
 test: native lint test-light  ## lint, the tests that pass without torch, then all others; coverage of both
-	$(BIN)/python $(SPREAD) --not-those-of=$(PASSED) --cov --cov-append --cov-report=term:skip-covered
+	$(BIN)/python $(SPREAD) --not-those-of=$(PASSED) --skip-table --cov --cov-append --cov-report=term:skip-covered
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'
@@ -91,6 +94,13 @@ bench-history: $(READY)  ## change points against other tools, installed in out/
 	  && out/history-peers/bin/pip install -q -r benchmarks/history-peers-requirements.txt \
 	  && out/history-peers/bin/pip install -q --no-deps apache-otava==0.8.0 signal-processing-algorithms==2.1.6; }
 	$(BIN)/python -m benchmarks.history_peers
+
+# A Python of atheris's own; clang and llvm-cov are needed in addition for the compiled scanner.
+FUZZ := out/fuzz-env/bin
+fuzz: native  ## every reader on INPUTS=1000000 mutated inputs each, installed in out/fuzz-env; READERS="kineto nsys" chooses
+	@test -x $(FUZZ)/python || { $(PYTHON) -m venv out/fuzz-env \
+	  && $(FUZZ)/pip install -q -c constraints.txt -r validation/fuzz/requirements.txt; }
+	PYTHONPATH=src $(FUZZ)/python -m validation.fuzz $(READERS) $(if $(INPUTS),--inputs $(INPUTS))
 
 # In .venv where there is one, else in PYTHON's own environment with what 'make carry' packed beside its torch.
 device-evidence:  ## on an accelerator: device tests, a dense job, small records under evidence/

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.skips import SkipTable
+
 ROOT = Path(__file__).parents[1]
 PUBLIC_DATA = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", ROOT.parent / "shared" / "data"))
 
@@ -30,11 +32,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Rewrite tests/golden/*.json; say why in the commit.")
     parser.addoption("--passed-to", type=Path, metavar="FILE", help="Write there which tests passed.")
     parser.addoption("--not-those-of", type=Path, metavar="FILE", help="Leave out the tests that passed before.")
+    parser.addoption("--skip-table", action="store_true", help="Print the skipped tests; see tests/skips.py.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if (path := config.getoption("--passed-to")) and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):  # a process of pytest-xdist: its reports reach the controller
+        return
+    if path := config.getoption("--passed-to"):
         config.pluginmanager.register(Passed(path))
+    if config.getoption("--skip-table"):
+        config.pluginmanager.register(SkipTable())
 
 
 class Passed:

@@ -9,7 +9,11 @@ import traceback
 from multiprocessing.connection import wait
 from pathlib import Path
 
-_PRELOAD = ["trainyard.train.trainer", "trainyard.train.language", "trainyard.train.checkpoint.saver"]
+PRELOAD = [
+    "trainyard.store.exchange", "trainyard.train.trainer", "trainyard.train.language",
+    "trainyard.train.checkpoint.saver",
+]  # fmt: skip
+"""One server serves all that is forked in a test's process, so it is started with this by whoever comes first."""
 
 
 def on_ranks(world, work, *given, patience_s=120.0):
@@ -18,7 +22,7 @@ def on_ranks(world, work, *given, patience_s=120.0):
     A rank whose work is to die by a signal gives that signal, negative, as its result.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    context.set_forkserver_preload(PRELOAD)
     with tempfile.TemporaryDirectory() as folder:
         processes, pipes = [], []
         for rank in range(world):

@@ -38,9 +38,18 @@ def samples(loss: float = 5.0) -> tuple[Sample, ...]:
     )  # fmt: skip
 
 
-def stored(store: Store, id: str | None = None, started: str = "2025-01-01T00:00:00.000+00:00") -> Run:
-    run = Run(id=id or new_id(), job=JOB, started=started)
-    store.begin(run, JOB_TEXT)
+def stored(
+    store: Store,
+    id: str | None = None,
+    started: str = "2025-01-01T00:00:00.000+00:00",
+    name: str = JOB.name,
+    trace: bytes = b"",
+) -> Run:
+    """A complete run; its one trace is not kept, or has the contents `trace`."""
+    run = Run(id=id or new_id(), job=msgspec.structs.replace(JOB, name=name), started=started)
+    folder = store.begin(run, JOB_TEXT)
+    if trace:
+        (folder / "traces" / "rank0.json.gz").write_bytes(trace)
     done = msgspec.structs.replace(
         run, state="complete", samples=samples(), ledgers=(LEDGER,), trace=("traces/rank0.json.gz",)
     )

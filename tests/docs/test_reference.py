@@ -59,15 +59,17 @@ def test_every_word_is_documented(page):
             assert f"\n| `{word}` |" in page
 
 
-def test_every_error_says_its_exit_code(page):
+def test_every_error_has_a_documented_code_of_its_own(page):
     def tree(kind):
         yield kind
         for child in kind.__subclasses__():
             yield from tree(child)
 
-    for kind in tree(errors.TrainyardError):
-        if kind.__module__ == errors.__name__:
-            assert re.search(rf"\b{kind.__name__}\b[^\n]*\s{kind.exit_code}  ", page), kind
+    kinds = [kind for kind in tree(errors.TrainyardError) if kind.__module__.startswith("trainyard.")]
+    assert all("code" in vars(kind) for kind in kinds)
+    assert len({kind.code for kind in kinds}) == len(kinds) >= 13
+    for kind in kinds:
+        assert re.search(rf"\b{kind.__name__}\b[^\n]*\s{kind.exit_code}  {kind.code}\s", page), kind
 
 
 def test_every_door_and_what_stands_behind_it_is_documented(page):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from trainyard import machine, words
 from trainyard.cost import Operation, collective, roofline
 from trainyard.errors import BadInput, UnknownName
@@ -110,12 +111,12 @@ def test_every_machine_can_be_asked_for_a_cost(name):
 
 
 def test_what_cannot_be_said_is_refused():
-    with pytest.raises(UnknownName, match="claims no peak for float8"):
+    with refused(UnknownName, DEVICE.name, "float8"):
         roofline(DEVICE, Operation(op="matmul", phase="forward", count=1, flops=1, bytes=1, dtype="float8"))
-    with pytest.raises(UnknownName, match=r"Did you mean 'all_reduce'\?"):
+    with refused(UnknownName, "'allreduce'", "'all_reduce'"):
         collective(LINK, "allreduce", 2, 1)
     for ranks, size in ((0, 1), (2, -1)):
-        with pytest.raises(BadInput, match="has no cost"):
+        with refused(BadInput, "all_reduce", ranks, size):
             collective(LINK, "all_reduce", ranks, size)
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from trainyard.compare.history.change import Seen
 from trainyard.compare.history.critical import FEWEST, critical
 from trainyard.compare.history.detect import detect
@@ -154,17 +155,17 @@ def test_a_step_without_noise_is_found_exactly():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_no_number_is_refused_with_its_place(bad):
-    with pytest.raises(BadInput, match="point 7"):
+    with refused(BadInput, 7, bad):
         detect([1.0] * 7 + [bad] + [1.0] * 20)
     watch = Watch([1.0] * 20)
-    with pytest.raises(BadInput):
+    with refused(BadInput, 0, bad):
         watch.add([bad])
     assert watch.add([1.0] * 20) == ()
 
 
 @given(st.integers(0, FEWEST - 1))
 def test_too_few_points_are_no_evidence(n):
-    with pytest.raises(NotEnoughEvidence, match=f"{n} points"):
+    with refused(NotEnoughEvidence, n, FEWEST):
         detect(range(n))
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.refused import missing_values, refused
 from trainyard import words
 from trainyard.errors import BadJob, nearest
 from trainyard.job import Job, Layout, Measure, Model, Recipe
@@ -52,16 +53,15 @@ def test_a_misspelt_key_is_named_with_its_path_and_the_nearest_right_one(section
         text = toml({**GOOD, section: {**GOOD[section], key: 1}})
     else:
         text = toml(GOOD, {key: "x"})
-    with pytest.raises(BadJob) as caught:
-        parse(text, "job.toml")
     path = f"$.{section}" if section else "$"
-    assert str(caught.value).startswith(f"job.toml at {path}: unknown key {key!r}.")
-    assert nearest(key, SECTIONS[section].__struct_fields__) in str(caught.value)
+    with refused(BadJob, "job.toml", f"{path}:", repr(key)) as caught:
+        parse(text, "job.toml")
+    assert caught.value.next_step == nearest(key, SECTIONS[section].__struct_fields__)
 
 
 @given(st.text())
 def test_any_text_is_a_job_or_a_bad_job(text):
-    with pytest.raises(BadJob, match=r"^job\.toml( at \$[^:]*)?: "):
+    with refused(BadJob, "job.toml"):
         parse(text, "job.toml")
 
 
@@ -80,12 +80,10 @@ def test_the_batch_divides_or_the_arithmetic_says_why_not(seq_len, microbatch, r
     }
     once = seq_len * microbatch * replicate * shard
     if tokens % once:
-        with pytest.raises(BadJob) as caught:
+        with refused(BadJob, "tokens_per_step", f"{tokens:,}", f"{once:,}") as caught:
             parse(toml(sections), "job.toml")
-        assert f"= {once:,}." in str(caught.value)
-        advised = re.search(r"Use ([\d,]+)\.", str(caught.value))
-        assert advised
-        assert int(advised[1].replace(",", "")) % once == 0
+        [advised] = re.findall(r"\d+", caught.value.next_step)
+        assert int(advised) % once == 0
     else:
         job = parse(toml(sections), "job.toml")
         assert job.accumulate * once == tokens
@@ -102,8 +100,10 @@ def test_a_layout_fits_or_says_which_axis_to_lower(sizes, devices):
     if layout.ranks <= devices:
         job.check_fits(devices, "this machine")
     else:
-        with pytest.raises(BadJob, match=rf"= {layout.ranks} ranks, but this machine holds {devices}\. Lower "):
+        with refused(BadJob, "$.layout:", layout.ranks, "this machine", devices) as caught:
             job.check_fits(devices, "this machine")
+        widest = max(zip(axes, sizes), key=lambda axis: axis[1])
+        assert missing_values(caught.value.next_step, *widest[:1]) == []
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,8 @@ def test_a_layout_fits_or_says_which_axis_to_lower(sizes, devices):
         ("model", "head_dim", 15),
         ("model", "active", 2),
         *[("layout", key, 0) for key in (*words.AXES, "interleave", "zero")],
-        *[("recipe", key, 0) for key in ("seq_len", "tokens_per_step", "microbatch", "learning_rate")],
+        *[("recipe", key, 0) for key in ("seq_len", "tokens_per_step", "microbatch")],
+        ("recipe", "learning_rate", 0.0),
         ("recipe", "seed", -1),
         ("recipe", "dtype", "float17"),
         ("recipe", "remat", "some"),
@@ -123,10 +124,8 @@ def test_a_layout_fits_or_says_which_axis_to_lower(sizes, devices):
 )
 def test_impossible_values_name_the_section_and_the_value(section, key, value):
     text = toml({**GOOD, section: {**GOOD[section], key: value}})
-    with pytest.raises(BadJob) as caught:
+    with refused(BadJob, f"$.{section}", value):
         parse(text, "job.toml")
-    assert f"$.{section}" in str(caught.value)
-    assert str(value) in str(caught.value)
 
 
 def test_a_job_survives_json():
@@ -157,17 +156,18 @@ def test_a_value_that_is_no_choice_is_answered_with_all_of_them(section, field):
 def test_a_misspelt_choice_is_answered_with_the_nearest(section, field):
     for value in choices(get_type_hints(SECTIONS[section])[field]):
         if isinstance(value, str) and len(value) > 3:
-            with pytest.raises(BadJob, match=rf"Did you mean '{value}'\?\Z"):
+            with refused(BadJob, f"$.{section}") as caught:
                 parse(toml({**GOOD, section: {**GOOD[section], field: value + "x"}}), "job.toml")
+            assert re.findall(r"'([^']*)'", caught.value.next_step) == [value]
 
 
 def test_a_refusal_of_ours_ends_as_a_sentence_does():
-    with pytest.raises(BadJob) as caught:
+    with refused(BadJob, "job.toml", "$.recipe:", "'bf16'", "'bfloat16'?") as caught:
         parse(toml({**GOOD, "recipe": {**GOOD["recipe"], "dtype": "bf16"}}), "job.toml")
-    assert str(caught.value) == "job.toml at $.recipe: 'bf16' is not a dtype. Did you mean 'bfloat16'?"
+    assert str(caught.value).endswith("'bfloat16'?")
 
 
 def test_a_number_in_a_next_step_can_be_pasted():
-    with pytest.raises(BadJob) as caught:
+    with refused(BadJob, "tokens_per_step", "1,999") as caught:
         parse(toml({**GOOD, "recipe": {"seq_len": 1000, "tokens_per_step": 1999}}), "job.toml")
-    assert caught.value.next_step == "Use 2000."
+    assert missing_values(caught.value.next_step, 2000) == []

@@ -11,6 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import accounts, ledgers
+from tests.refused import refused
 from trainyard import words
 from trainyard.errors import BadLedger, UnknownName
 from trainyard.ledger import Account, Entry, Ledger, Scope, diff, from_json, mean, to_json
@@ -21,33 +22,34 @@ from trainyard.ledger import Account, Entry, Ledger, Scope, diff, from_json, mea
 @given(ledgers(), st.integers(-(2**50), 2**50).filter(bool))
 def test_an_unbalanced_ledger_cannot_be_born_decoded_or_made_by_replacing(ledger, error):
     wall = ledger.wall_ns + error
-    with pytest.raises(BadLedger, match=r"negative|entries sum to"):
+    values = (wall,) if wall < 0 else (f"{ledger.wall_ns:,}", f"{wall:,}", f"{-error:+,}")
+    with refused(BadLedger, *values):
         Ledger(wall_ns=wall, entries=ledger.entries)
-    with pytest.raises(BadLedger, match=r"negative|entries sum to"):
+    with refused(BadLedger, *values):
         msgspec.structs.replace(ledger, wall_ns=wall)
     document = msgspec.json.decode(to_json([ledger]))
     document["ledgers"][0]["wall_ns"] = wall
-    with pytest.raises(BadLedger, match=r"\$\.ledgers\[0\]"):
+    with refused(BadLedger, "$.ledgers[0]", *values):
         from_json(msgspec.json.encode(document))
 
 
 @given(ledgers().filter(lambda ledger: ledger.entries))
 def test_no_account_stands_twice_in_a_phase(ledger):
     twice = (*ledger.entries, ledger.entries[0])
-    with pytest.raises(BadLedger, match="stands twice"):
+    with refused(BadLedger, ledger.entries[0].account, ledger.entries[0].phase):
         Ledger(wall_ns=sum(entry.ns for entry in twice), entries=twice)
 
 
 @given(accounts(), st.sampled_from(["ns", "hidden_ns", "count"]), st.integers(max_value=-1))
 def test_no_part_of_an_entry_is_negative(account, field, value):
-    with pytest.raises(BadLedger, match=f"{field} = {value}"):
+    with refused(BadLedger, account, field, value):
         Entry(account=account, **{"ns": 0, field: value})
-    with pytest.raises(BadLedger, match=f"{field} = {value}"):
+    with refused(BadLedger, account, field, value):
         msgspec.structs.replace(Entry(account=account, ns=0), **{field: value})
 
 
 def test_a_ledger_of_another_schema_is_refused():
-    with pytest.raises(BadLedger, match="trainyard/ledger/99"):
+    with refused(BadLedger, "trainyard/ledger/99"):
         Ledger(wall_ns=0, entries=(), schema="trainyard/ledger/99")
 
 
@@ -140,9 +142,9 @@ def test_the_mean_does_not_depend_on_the_order(several, random):
 
 @given(ledgers(), ledgers(basis="predicted"))
 def test_a_mean_of_nothing_or_of_mixed_bases_is_refused(measured, predicted):
-    with pytest.raises(BadLedger, match="no ledger"):
+    with refused(BadLedger):
         mean([])
-    with pytest.raises(BadLedger, match="predicted and measured"):
+    with refused(BadLedger, "predicted", "measured"):
         mean([measured, predicted])
 
 
@@ -176,8 +178,10 @@ def test_accounts_order_by_precedence_and_differ_in_text(one, other):
 
 @given(accounts())
 def test_an_account_does_not_change(account):
-    with pytest.raises(AttributeError, match="does not change"):
+    kind = account.kind
+    with pytest.raises(AttributeError):
         account.kind = "copy"
+    assert account.kind == kind
 
 
 REAL = {f"{kind}/{what}" if what else kind for kind, row in words.KINDS.items() for what in row.whats or [""]}

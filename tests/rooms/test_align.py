@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refused import missing_values
 from tests.surveys import collective, made_survey
 from trainyard.trace.align import alignment
 from trainyard.trace.clocks import Clock
@@ -110,7 +111,7 @@ def test_what_cannot_be_trusted_is_not_solved():
     assert "CPU" in on_cpu.why
     few = alignment(_pair([own[:2] for own in fine]))
     assert few.aligned == "no"
-    assert "fewer than 3" in few.why
+    assert missing_values(few.why, 3) == []
     wild = alignment(_pair([fine[0], [1000 * n + (n % 3) * 400 for n in range(1, 10)]]))
     assert wild.aligned == "no"
     assert "however the clocks are set" in wild.why
@@ -127,7 +128,7 @@ def test_two_islands_are_not_aligned():
     ]
     agreed = alignment(surveys)
     assert agreed.aligned == "no"
-    assert "rank 2 meets rank 0 in no chain" in agreed.why
+    assert missing_values(agreed.why, "rank 2", "rank 0") == []
 
 
 def test_ranks_of_one_host_keep_one_clock():

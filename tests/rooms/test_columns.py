@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.laws.test_trace_laws import cpu_traces, rank_traces
 from tests.page_views import HOSTILE
+from tests.refused import refused
 from tests.rooms.test_book import timelines
 from tests.trace_maker import trace, write
 from trainyard.errors import MissingLibrary
@@ -150,11 +151,10 @@ def test_rows_are_plain_values():
 def test_columns_do_not_change_and_fit_each_other():
     made = table()
     for name in ("whole", "unknown"):
-        with pytest.raises(ValueError, match="read-only"):
-            made[name][0] = 1
-    with pytest.raises(ValueError, match="different lengths"):
+        assert not made[name].flags.writeable
+    with refused(ValueError, "[2, 3]"):
         Columns({"a": np.arange(2), "b": np.arange(3)})
-    with pytest.raises(ValueError, match="uint8"):
+    with refused(ValueError, "uint8"):
         Columns({"a": np.arange(2, dtype=np.uint8)})
 
 
@@ -230,7 +230,7 @@ def test_a_stream_that_was_read_is_released():
 @pytest.mark.parametrize("method", MODULES)
 def test_a_missing_library_is_named(method, monkeypatch):
     monkeypatch.setitem(sys.modules, MODULES[method], None)
-    with pytest.raises(MissingLibrary, match=f"pip install {MODULES[method]}"):
+    with refused(MissingLibrary, f"pip install {MODULES[method]}"):
         getattr(table(), method)()
 
 

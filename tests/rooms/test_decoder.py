@@ -4,6 +4,7 @@ from math import pi, sqrt
 
 import pytest
 
+from tests.refused import refused
 from trainyard.errors import BadJob
 from trainyard.job import Job, Model, Recipe
 from trainyard.train.rules import decoder as rules
@@ -298,43 +299,38 @@ def test_real_models_have_the_parameters_that_were_published(parameters, length,
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "values"),
     [
-        ({"bias": "qkv", **LATENT}, "bias = 'qkv' at $.model, but latent attention has none. Use bias = 'none'."),
-        ({"qk_norm": True, **LATENT}, "Use qk_norm = false."),
-        ({"position": "learned", **LATENT}, "rope_dim = 4 channels to turn. Use position = 'rope'."),
-        ({"mlp": "gelu", **EXPERTS}, "mlp = 'gelu' at $.model, but experts are SwiGLU. Use mlp = 'swiglu'"),
-        ({"bias": "all", **EXPERTS}, "bias = 'all' at $.model, but experts have none. Use bias = 'qkv' or 'none'"),
+        ({"bias": "qkv", **LATENT}, ["bias = 'qkv'", "bias = 'none'"]),
+        ({"qk_norm": True, **LATENT}, ["qk_norm = true", "qk_norm = false"]),
+        ({"position": "learned", **LATENT}, ["position = 'learned'", "rope_dim = 4", "position = 'rope'"]),
+        ({"mlp": "gelu", **EXPERTS}, ["mlp = 'gelu'", "mlp = 'swiglu'", "experts = 0"]),
+        ({"bias": "all", **EXPERTS}, ["bias = 'all'", "bias = 'qkv'", "'none'", "experts = 0"]),
     ],
 )
-def test_what_does_not_go_together_is_refused(options, says):
+def test_what_does_not_go_together_is_refused(options, values):
     job = Job(model=a_model(**{"vocab": 256, **options}), recipe=Recipe(seq_len=8, tokens_per_step=8))
-    with pytest.raises(BadJob) as caught:
+    with refused(BadJob, "$.model", *values):
         rules.check(job)
-    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "values"),
     [
-        ({"head_dim": 5}, "head_dim = 5 is odd"),
-        ({**LATENT, "rope_dim": 3}, "rope_dim = 3 is odd"),
-        ({**LATENT, "value_dim": 0}, "Latent attention needs both"),
-        ({**EXPERTS, "active": 5}, "active = 5 of experts = 4"),
-        ({**EXPERTS, "expert_groups": 3}, "experts = 4 are not 3 groups"),
-        ({**EXPERTS, "expert_groups": 2, "active_groups": 3}, "active_groups = 3 of expert_groups = 2"),
-        (
-            {**EXPERTS, "expert_groups": 4},
-            "experts 4 / expert_groups 4 * active_groups 1 = 1, but a token uses active = 2",
-        ),
-        ({**EXPERTS, "route_scale": 0.0}, "route_scale = 0.0 must be more than 0"),
-        ({**EXPERTS, "shared_experts": -1}, "shared_experts = -1 must not be negative"),
+        ({"head_dim": 5}, ["head_dim = 5"]),
+        ({**LATENT, "rope_dim": 3}, ["rope_dim = 3"]),
+        ({**LATENT, "value_dim": 0}, ["kv_rank", "rope_dim", "value_dim = 0"]),
+        ({**EXPERTS, "active": 5}, ["active = 5", "experts = 4"]),
+        ({**EXPERTS, "expert_groups": 3}, ["experts = 4", 3, "expert_groups"]),
+        ({**EXPERTS, "expert_groups": 2, "active_groups": 3}, ["active_groups = 3", "expert_groups = 2"]),
+        ({**EXPERTS, "expert_groups": 4}, ["experts 4", "expert_groups 4", "active_groups 1", "active = 2"]),
+        ({**EXPERTS, "route_scale": 0.0}, ["route_scale = 0.0"]),
+        ({**EXPERTS, "shared_experts": -1}, ["shared_experts = -1"]),
     ],
 )
-def test_impossible_dimensions_are_refused(options, says):
-    with pytest.raises(BadJob) as caught:
+def test_impossible_dimensions_are_refused(options, values):
+    with refused(BadJob, *values):
         a_model(**options)
-    assert says in str(caught.value)
 
 
 def test_only_what_turns_must_be_even():

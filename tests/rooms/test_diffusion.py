@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.counted import a_job, counted, expected, train
+from tests.refused import refused
 from trainyard import models, plugins
 from trainyard.errors import BadJob
 from trainyard.job import Layout
@@ -39,44 +40,39 @@ def test_full_sizes_have_the_published_parameters(name):
 
 
 @pytest.mark.parametrize(
-    ("preset", "change", "says"),
+    ("preset", "change", "values"),
     [
-        ("tiny-dit", {"latent": 9}, "latent 9 % patch 2 = 1 at $.sizes.latent, but latents are a whole number"),
-        ("tiny-dit", {"channels": 8}, "channels = 8 at $.sizes.channels is no square"),
-        ("tiny-flux", {"rope": [2, 2, 2]}, "rope 2 + 2 + 2 = 6 at $.sizes.rope, but a head has width 32 / heads 4 = 8"),
-        ("tiny-flux", {"rope": [1, 3, 4]}, "three even numbers"),
-        ("tiny-dit", {"plain": 1}, "plain = 1 at $.sizes.plain with double = 2 at $.sizes.double, but plain blocks"),
-        ("tiny-dit-plain", {"text_tokens": 3}, "text_tokens = 3 at $.sizes.text_tokens, but plain blocks stand alone"),
-        ("tiny-dit-plain", {"plain": 0}, "double = 0 must be at least 1 at $.sizes.double"),
-        ("tiny-dit", {"doubles": 3}, "unknown key 'doubles' at $.sizes.doubles. Did you mean 'double'?"),
-        ("tiny-unet", {"latent": 7}, "latent 7 % 2 = 1 at $.sizes.latent, but it is halved 1 times. Use 8."),
-        ("tiny-unet", {"attention": [1]}, "1 numbers at $.sizes.attention, but 2 at $.sizes.multiples"),
-        ("tiny-unet", {"groups": 5}, "width 16 % groups 5 = 1 at $.sizes.width, but each group has a whole number"),
-        ("tiny-unet", {"family": "vit"}, "family = 'vit' is not known at $.sizes.family. Did you mean 'dit'?"),
+        ("tiny-dit", {"latent": 9}, ["$.sizes.latent", "latent 9 % patch 2", 1]),
+        ("tiny-dit", {"channels": 8}, ["$.sizes.channels", "channels = 8"]),
+        ("tiny-flux", {"rope": [2, 2, 2]}, ["$.sizes.rope", "2 + 2 + 2 = 6", "width 32", "heads 4", 8]),
+        ("tiny-flux", {"rope": [1, 3, 4]}, ["$.sizes.rope", "[1, 3, 4]"]),
+        ("tiny-dit", {"plain": 1}, ["$.sizes.plain", "plain = 1", "$.sizes.double", "double = 2"]),
+        ("tiny-dit-plain", {"text_tokens": 3}, ["$.sizes.text_tokens", "text_tokens = 3"]),
+        ("tiny-dit-plain", {"plain": 0}, ["$.sizes.double", "double = 0"]),
+        ("tiny-dit", {"doubles": 3}, ["$.sizes.doubles", "'doubles'", "'double'"]),
+        ("tiny-unet", {"latent": 7}, ["$.sizes.latent", "latent 7 % 2", 1, 8]),
+        ("tiny-unet", {"attention": [1]}, ["$.sizes.attention", 1, "$.sizes.multiples", 2]),
+        ("tiny-unet", {"groups": 5}, ["$.sizes.width", "width 16 % groups 5", 1]),
+        ("tiny-unet", {"family": "vit"}, ["$.sizes.family", "family = 'vit'", "'dit'"]),
     ],
 )
-def test_impossible_sizes_name_the_key_and_the_next_step(preset, change, says):
-    with pytest.raises(BadJob) as caught:
+def test_impossible_sizes_name_the_key_and_the_next_step(preset, change, values):
+    with refused(BadJob, *values):
         diffusion_ops.check(a_job(preset, sizes=change))
-    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("job", "says"),
+    ("job", "values"),
     [
-        (a_job("tiny-dit", seq_len=4), "Use seq_len = 1 and tokens_per_step = 4, the samples in a step."),
-        (a_job("tiny-dit", Layout(tp=3)), "tp = 3 at $.layout: heads 4 % tp 3 = 1, but"),
-        (a_job("tiny-dit", Layout(cp=2)), "divides along dp_replicate, dp_shard, tp only."),
-        (
-            a_job("tiny-unet", Layout(tp=2)),
-            "divides along dp_replicate, dp_shard only. On the same 2 ranks, dp_shard 2",
-        ),
+        (a_job("tiny-dit", seq_len=4), ["seq_len = 1", "tokens_per_step = 4"]),
+        (a_job("tiny-dit", Layout(tp=3)), ["$.layout:", "tp = 3", "heads 4 % tp 3", 1]),
+        (a_job("tiny-dit", Layout(cp=2)), ["cp = 2", "dp_replicate, dp_shard, tp"]),
+        (a_job("tiny-unet", Layout(tp=2)), ["tp = 2", "dp_replicate, dp_shard", 2, "dp_shard 2"]),
     ],
 )
-def test_refused_with_what_works_instead(job, says):
-    with pytest.raises(BadJob) as caught:
+def test_refused_with_what_works_instead(job, values):
+    with refused(BadJob, *values):
         plugins.load("workloads", "diffusion").expect(job)
-    assert says in str(caught.value)
 
 
 # Arithmetic

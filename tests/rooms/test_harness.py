@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +14,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.refused import missing_values, refused
 from trainyard import plugins
-from trainyard.errors import BadFile, BadJob, EnvironmentFailed, MissingLibrary, PortInUse, RankDied, UnknownName
+from trainyard.errors import (
+    BadFile,
+    BadJob,
+    MissingLibrary,
+    PortInUse,
+    RankDied,
+    TrainyardError,
+    UnknownName,
+)
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim
@@ -106,7 +117,7 @@ def book(paths: list[Path]) -> list[Ledger]:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store of its own, and the worker above to be found by its ranks."""
     (tmp_path / "acting_worker.py").write_text(WORKER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     return Store(tmp_path / "store")
 
 
@@ -169,21 +180,16 @@ def test_ranks_that_differ_are_told_apart(store: Store) -> None:
 def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
     pytest.importorskip("torch")
     begun = time.monotonic()
-    with pytest.raises(RankDied) as caught:
+    with refused(RankDied, "rank 1", "SIGKILL") as caught:
         run(store, "die")
     assert time.monotonic() - begun < 20
     assert caught.value.exit_code == 4
-    assert caught.value.says.startswith("rank 1 died: killed by SIGKILL (pid ")
-    assert caught.value.says.endswith("Its last words: something is odd here")
-    assert "Its last step was 4 of 9, at loss 4.7000." in caught.value.next_step
+    assert caught.value.says.endswith("something is odd here")
     (row,) = store.rows()
-    assert (
-        f"It has no checkpoint ([checkpoint] every = N saves some): `trainyard run --resume {row.id}` begins anew. "
-        in (caught.value.next_step)
-    )
-    assert "[recovery] restarts = N" in caught.value.next_step
+    resume = f"`trainyard run --resume {row.id}`"
+    wanted = (4, 9, "loss 4.7000", "[checkpoint]", "every = N", resume, "[recovery]", "restarts = N", f"run {row.id}")
+    assert missing_values(caught.value.next_step, *wanted) == []
     assert row.state == "failed"
-    assert f"kept as run {row.id}" in caught.value.next_step
     kept = store.load(row.id)
     assert kept.failure == caught.value.says
     assert len([sample for sample in kept.samples if sample.rank == 1]) == 4
@@ -268,28 +274,28 @@ def test_interrupted_it_leaves_no_process_and_an_incomplete_run(store: Store, si
 
 
 def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
-    with pytest.raises(BadJob, match=r"dp_replicate 2 \* tp 2 = 4 ranks, but this machine \(some cores\) holds 2"):
+    with refused(BadJob, "$.layout:", "dp_replicate 2", "tp 2", 4, "some cores", 2):
         execute(job(dp_replicate=2, tp=2), "", store, book, devices=CORES)
     assert not store.root.exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "kind", "says"),
+    ("change", "kind", "values"),
     [
-        ({"layout": Layout(tp=2)}, BadJob, r"heads 1 % tp 2 = 1, .* Use tp = 1"),
-        ({"workload": "transfomer"}, UnknownName, "workloads has no 'transfomer'. Did you mean 'transformer'?"),
+        ({"layout": Layout(tp=2)}, BadJob, ["heads 1 % tp 2", "tp = 1"]),
+        ({"workload": "transfomer"}, UnknownName, ["'transfomer'", "'transformer'"]),
         (
             {"recipe": Recipe(seq_len=8, tokens_per_step=16, text="nosuch")},
             BadJob,
-            r"text = 'nosuch' at \$\.recipe: No such file",
+            ["text = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
         ),
-        ({"machine": "h100"}, BadJob, "machine = 'h100'"),
+        ({"machine": "h100"}, BadJob, ["machine = 'h100'"]),
     ],
 )
 def test_what_cannot_be_trained_starts_nothing(
-    store: Store, change: dict[str, object], kind: type[Exception], says: str
+    store: Store, change: dict[str, object], kind: type[TrainyardError], values: list[str]
 ) -> None:
-    with pytest.raises(kind, match=says):
+    with refused(kind, *values):
         execute(msgspec.structs.replace(job(), **change), "", store, book, devices=CORES)
     assert not store.root.exists()
 
@@ -300,14 +306,15 @@ def test_a_port_in_use_starts_nothing(store: Store) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(PortInUse):
-            run(store, "well", port=other.getsockname()[1])
+        port = other.getsockname()[1]
+        with refused(PortInUse, port):
+            run(store, "well", port=port)
     assert not store.root.exists()
 
 
 def test_what_cannot_start_leaves_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainyard.launch.local.find_spec", lambda _: None)
-    with pytest.raises(MissingLibrary):
+    with refused(MissingLibrary, "torch"):
         run(store, "well")
     assert store.rows() == []
 
@@ -335,10 +342,10 @@ def facts(vendor: str, device: str) -> Facts:
 def test_devices_that_torch_cannot_use_end_the_run_with_the_next_step(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
-    with pytest.raises(EnvironmentFailed, match=r"this machine has devices of nvidia, but torch .* Install the torch"):
+    with refused(RankDied, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
         execute(job(dp_replicate=1), JOB_TEXT, store, book, devices=found)
 
 

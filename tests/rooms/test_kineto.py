@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from tests.trace_maker import trace, write
 from trainyard import units
 from trainyard.errors import BadFile, BadInput
@@ -136,37 +137,36 @@ def test_overlapping_annotations_of_asynchronous_work_keep_their_length(tmp_path
 
 
 DAMAGE = {
-    "missing": (None, "there is no such file"),
-    "empty": (b"", "empty"),
-    "spaces": (b"  \n", "empty"),
-    "not json": (b"{traceEvents: oops", "the file is no JSON"),
-    "text": (b"hello", "no reader knows"),
-    "nothing whole in it": (b'{"traceEvents": [{"ph": "X", "cat": "ker', "the file ends inside an event"),
-    "gzip of nothing": (gzip.compress(b"x" * 10**6)[:12], "gzip stream ends early"),
-    "no events": (b'{"traceEvents": []}', "no trace events"),
-    "another schema": (b'{"rows": [1, 2]}', "no reader knows"),
-    "wrong types": (b'{"traceEvents": {"a": 1}}', "no trace events"),
+    "missing": (None, ()),
+    "empty": (b"", ("0 bytes",)),
+    "spaces": (b"  \n", ("3 bytes",)),
+    "not json": (b"{traceEvents: oops", ("0 trace events", "18 bytes")),
+    "text": (b"hello", ("kineto", "xplane")),
+    "nothing whole in it": (b'{"traceEvents": [{"ph": "X", "cat": "ker', ("0 trace events", "23 bytes")),
+    "gzip of nothing": (gzip.compress(b"x" * 10**6)[:12], ("gzip", "12 bytes")),
+    "no events": (b'{"traceEvents": []}', ("0 trace events", "19 bytes")),
+    "another schema": (b'{"rows": [1, 2]}', ("kineto", "xplane")),
+    "wrong types": (b'{"traceEvents": {"a": 1}}', ("0 trace events", "25 bytes")),
     "endless nesting": (
         b'{"traceEvents": [' + (_KERNEL % (1, "[" * 200_000 + "]" * 200_000)).encode() + b"]}",
-        "an event nests more than 1,000 brackets",
+        ("0 trace events", "1,000 brackets"),
     ),
     "a stamp of a million digits": (
         b'{"traceEvents": [' + (_KERNEL % ("1e999999", "{}")).encode() + b"]}",
-        "none of its",
+        ("1 events",),
     ),
-    "no work": (b'{"traceEvents": [{"ph": "i", "name": "x", "ts": 1}]}', "none of its 1 events"),
+    "no work": (b'{"traceEvents": [{"ph": "i", "name": "x", "ts": 1}]}', ("1 events",)),
 }
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_a_damaged_file_is_one_clear_error_with_its_path(kind, tmp_path):
-    data, says = DAMAGE[kind]
+    data, values = DAMAGE[kind]
     path = tmp_path / "t.json"
     if data is not None:
         path.write_bytes(data)
-    with pytest.raises(BadFile, match=says) as caught:
+    with refused(BadFile, path, *values) as caught:
         read([path])
-    assert str(path) in str(caught.value)
     assert caught.value.exit_code == 2
 
 
@@ -228,7 +228,7 @@ def test_wrong_metadata_is_left_out_and_said(field, value, tmp_path):
 def test_a_bomb_stops_at_the_limit(tmp_path):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 10**7))
-    with pytest.raises(BadFile, match=r"unpacked it is more than 976\.6 KiB, the limit"):
+    with refused(BadFile, path, "976.6 KiB", "--limit"):
         Kineto().read(path, Reading(limit=10**6))
 
 
@@ -296,12 +296,12 @@ def test_no_cut_or_flipped_byte_is_worse_than_a_clear_error(tmp_path_factory, da
 
 def test_two_files_of_one_rank_are_refused(tmp_path):
     files = [write(tmp_path, trace(device=[GEMM], rank=0, world=2), f"{name}.json") for name in "ab"]
-    with pytest.raises(BadInput, match=r"a\.json and b\.json both say they are rank 0"):
+    with refused(BadInput, "a.json", "b.json", "rank 0"):
         measure(read(files))
 
 
 def test_a_folder_without_traces_says_so(tmp_path):
-    with pytest.raises(BadFile, match="holds no profiler file"):
+    with refused(BadFile, tmp_path, ".json.gz", ".pftrace"):
         read([Path(tmp_path)])
 
 

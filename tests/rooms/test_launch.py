@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.refused import missing_values, refused
 from trainyard.errors import BadInput, MissingLibrary, PortInUse, UnknownName
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.launch import failure as failures
@@ -62,7 +64,7 @@ time.sleep(120)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to launch in, with a worker that does as it is told."""
     (tmp_path / "told_worker.py").write_text(WORKER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
@@ -118,7 +120,7 @@ def test_a_port_in_use_is_refused_before_anything_starts() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(PortInUse, match=f"port {port} on 127.0.0.1 is held") as caught:
+        with refused(PortInUse, port, "127.0.0.1") as caught:
             Local(port).render(JOB, ["module"])
     assert caught.value.exit_code == 4
     assert msgspec.json.decode(Local(port).render(JOB, ["module"])["launch.json"], type=Spec).port == port
@@ -126,18 +128,18 @@ def test_a_port_in_use_is_refused_before_anything_starts() -> None:
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
 def test_a_number_that_is_no_port_is_bad_input(port: int) -> None:
-    with pytest.raises(BadInput, match="is not a port"):
+    with refused(BadInput, port, "1 to 65535", "--port"):
         Local(port).render(JOB, ["module"])
 
 
 def test_without_torch_the_next_step_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "find_spec", lambda _: None)
-    with pytest.raises(MissingLibrary, match=r"torch is not installed\. pip install"):
+    with refused(MissingLibrary, "torch", "trainyard[train]"):
         start(place, "well", Local())
 
 
 def test_an_unknown_job_is_refused() -> None:
-    with pytest.raises(UnknownName):
+    with refused(UnknownName, "'1'"):
         Local().status("1")
 
 
@@ -287,8 +289,8 @@ def test_a_failure_reads_as_it_was_written(tmp_path: Path) -> None:
     found = Failure(rank=3, pid=7, exit_code=-11, when=1.5)
     failures.write(tmp_path, found)
     assert failures.read(tmp_path) == found
-    assert found.says == "rank 3 died: killed by SIGSEGV (pid 7). It left no last words."
-    assert "killed by signal 250" in Failure(rank=0, pid=1, exit_code=-250, when=0).says
+    assert missing_values(found.says, "rank 3", "SIGSEGV", "pid 7") == []
+    assert missing_values(Failure(rank=0, pid=1, exit_code=-250, when=0).says, "signal 250") == []
 
 
 def test_the_tail_of_a_log_is_its_last_lines_however_long(tmp_path: Path) -> None:

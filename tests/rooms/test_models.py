@@ -1,7 +1,6 @@
 """Models as data: what the files hold, how a job takes them, and what a Hugging Face config.json may say."""
 
 import json
-import re
 import tomllib
 
 import msgspec
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from trainyard import hugging_face, hugging_face_config, models
 from trainyard import job_file as jobs
 from trainyard.errors import BadFile, BadInput, BadJob, UnknownName
@@ -164,28 +164,28 @@ def test_a_job_survives_being_written(name, rate, model):
 
 
 @pytest.mark.parametrize(
-    ("section", "says"),
+    ("section", "kind", "values"),
     [
-        ('from = "lama3-8b"', r"^job\.toml at \$\.model\.from: .* 'lama3-8b'.* Did you mean 'llama3-8b'"),
-        ("from = 3", r"^job\.toml at \$\.model\.from: 3 is no name"),
-        ('from = "tiny"\nheeds = 3', r"^job\.toml at \$\.model: unknown key 'heeds'\. Did you mean 'heads'\?"),
-        ('from = "tiny"\nkv_heads = 3', r"^job\.toml at \$\.model: heads 4 % kv_heads 3"),
-        ('from = "tiny"\nwithout = 1', r"^job\.toml at \$\.model\.without: 1 is no list"),
-        ('from = "tiny"\nwithout = ["dropout"]', r"tiny\.toml: without = \['dropout'\], but only a config\.json"),
-        ('from = "mine.toml"', r"mine\.toml at \$\.model: unknown key 'widht'\. Did you mean 'width'\?"),
-        ('from = "sizes.toml"', r"sizes\.toml: it has no \[model\]\. Take it in \[sizes\]\."),
-        ('from = "odd.toml"', r"odd\.toml: .*unknown field `modle`"),
-        ('from = "broken.toml"', r"broken\.toml: "),
-        ('from = "deep.toml"', r"deep\.toml: "),
-        ('from = "large.json"', r"large\.json: more than 1,048,576 bytes"),
-        ('from = "folder"', "there is no model 'folder'"),
-        ('from = ""', "there is no model ''"),
-        ('from = "a\\u0000b"', "there is no model"),
-        (f'from = "{"x" * 5000}"', "there is no model 'xxx"),
-        ('without = ["a"]', r"^job\.toml at \$\.model: unknown key 'without'"),
+        ('from = "lama3-8b"', BadJob, ["job.toml", "$.model.from", "lama3-8b", "llama3-8b"]),
+        ("from = 3", BadJob, ["job.toml", "$.model.from", 3]),
+        ('from = "tiny"\nheeds = 3', BadJob, ["job.toml", "$.model", "heeds", "heads"]),
+        ('from = "tiny"\nkv_heads = 3', BadJob, ["job.toml", "$.model", "heads 4 % kv_heads 3"]),
+        ('from = "tiny"\nwithout = 1', BadJob, ["job.toml", "$.model.without", 1]),
+        ('from = "tiny"\nwithout = ["dropout"]', BadFile, ["tiny.toml", "without = ['dropout']", "config.json"]),
+        ('from = "mine.toml"', BadJob, ["mine.toml", "$.model", "widht", "width"]),
+        ('from = "sizes.toml"', BadFile, ["sizes.toml", "[model]", "[sizes]"]),
+        ('from = "odd.toml"', BadFile, ["odd.toml", "modle"]),
+        ('from = "broken.toml"', BadFile, ["broken.toml", "0xff"]),
+        ('from = "deep.toml"', BadFile, ["deep.toml"]),
+        ('from = "large.json"', BadFile, ["large.json", "1,048,576 bytes"]),
+        ('from = "folder"', BadJob, ["$.model.from", "folder"]),
+        ('from = ""', BadJob, ["$.model.from", "''"]),
+        ('from = "a\\u0000b"', BadJob, ["$.model.from", r"a\x00b"]),
+        (f'from = "{"x" * 5000}"', BadJob, ["$.model.from", "x" * 100]),
+        ('without = ["a"]', BadJob, ["job.toml", "$.model", "without"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_taken_names_file_path_key_and_nearest_name(section, says, tmp_path):
+def test_what_cannot_be_taken_names_file_path_key_and_nearest_name(section, kind, values, tmp_path):
     (tmp_path / "mine.toml").write_text("[model]\nlayers = 1\nwidht = 8\n")
     (tmp_path / "sizes.toml").write_text('workload = "vision"\n[sizes]\nfamily = "resnet"\n')
     (tmp_path / "odd.toml").write_text("[modle]\nlayers = 1\n")
@@ -193,7 +193,7 @@ def test_what_cannot_be_taken_names_file_path_key_and_nearest_name(section, says
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
     (tmp_path / "large.json").write_bytes(b" " * (models.LARGEST + 1))
     (tmp_path / "folder").mkdir()
-    with pytest.raises(BadInput, match=re.compile(says, re.DOTALL)):
+    with refused(kind, *values):
         parse(a_job(section), "job.toml", tmp_path)
 
 
@@ -204,12 +204,12 @@ def test_other_workloads_take_their_sizes_and_their_workload(tmp_path):
     assert job.sizes == {"family": "resnet", "depths": [3, 4], "classes": 10}
     assert job.workload == "vision"
     assert parse(jobs.complete(text, job), "kept") == job
-    with pytest.raises(BadJob, match=r"^job\.toml at \$\.workload: 'diffusion', but 'net\.toml' holds sizes for 'vis"):
+    with refused(BadJob, "job.toml", "$.workload", "diffusion", "net.toml", "vision"):
         parse(f'workload = "diffusion"\n{text}', "job.toml", tmp_path)
 
 
 def test_a_name_that_is_no_model():
-    with pytest.raises(UnknownName, match="Did you mean 'mixtral-8x7b'"):
+    with refused(UnknownName, "mixtral-8x7", "mixtral-8x7b"):
         models.load("mixtral-8x7")
 
 
@@ -232,40 +232,40 @@ def test_a_config_is_named_by_itself_else_by_its_folder(tmp_path):
 @pytest.mark.parametrize("key", ["rope_scaling", "residual_multiplier", "attention_chunk_size"])
 def test_what_would_change_the_arithmetic_is_refused_unless_left_out_by_name(name, key):
     config = {**CONFIGS[name], key: {"rope_type": "yarn", "factor": 40}}
-    with pytest.raises(BadFile, match=rf"not modelled here: {key}: .*add without = \[\"{key}\"\] beside `from`"):
+    with refused(BadFile, "some/config.json", key, f'without = ["{key}"]'):
         converted(config)
     left_out = converted(config, key)
     assert left_out.pop("name") == f"some without {key}", "what is stored says what was left out"
     whole = converted(CONFIGS[name])
     whole.pop("name")
     assert left_out == whole
-    with pytest.raises(BadFile, match="not what stands in the way"):
+    with refused(BadFile, "some/config.json", f"without = {key!r}"):
         converted(CONFIGS[name], key)
 
 
 @pytest.mark.parametrize(
-    ("config", "change", "says"),
+    ("config", "change", "given"),
     [
-        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling: positions are not scaled"),
-        (LLAMA, {"hidden_act": "gelu"}, "hidden_act: the MLP's gate is SiLU"),
-        (LLAMA, {"attention_dropout": 0.1}, "attention_dropout: there is no dropout"),
-        (LLAMA, {"attention_bias": True}, "attention_bias: all matrices have biases or none"),
-        (LLAMA, {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_parameters: positions are not"),
-        (QWEN2, {"use_sliding_window": True}, "use_sliding_window: attention sees all"),
-        (QWEN2, {"layer_types": ["sliding_attention"] * 28}, "layer_types: all layers attend fully"),
-        (QWEN3, {"attention_bias": True}, "attention_bias: no matrix has a bias"),
-        (MIXTRAL, {"sliding_window": 4096}, "sliding_window: attention sees all"),
-        (MIXTRAL, {"router_jitter_noise": 0.1}, "router_jitter_noise: there is no noise"),
-        (DEEPSEEK, {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers: one token is predicted"),
-        (DEEPSEEK, {"scoring_func": "softmax"}, "scoring_func: scores are sigmoids"),
-        (DEEPSEEK, {"num_key_value_heads": 8}, "num_key_value_heads: every head"),
-        (GPT2, {"attn_pdrop": None}, "attn_pdrop: there is no dropout, and it is 0.1"),
-        (GPT2, {"activation_function": "relu"}, "activation_function: the MLP has GELU by tanh"),
-        (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: scores are"),
+        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "'llama3'"),
+        (LLAMA, {"hidden_act": "gelu"}, "'gelu'"),
+        (LLAMA, {"attention_dropout": 0.1}, 0.1),
+        (LLAMA, {"attention_bias": True}, "matrices"),
+        (LLAMA, {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "'yarn'"),
+        (QWEN2, {"use_sliding_window": True}, "true"),
+        (QWEN2, {"layer_types": ["sliding_attention"] * 28}, "['sliding_attention'"),
+        (QWEN3, {"attention_bias": True}, True),
+        (MIXTRAL, {"sliding_window": 4096}, 4096),
+        (MIXTRAL, {"router_jitter_noise": 0.1}, 0.1),
+        (DEEPSEEK, {"num_nextn_predict_layers": 1}, 1),
+        (DEEPSEEK, {"scoring_func": "softmax"}, "'softmax'"),
+        (DEEPSEEK, {"num_key_value_heads": 8}, 8),
+        (GPT2, {"attn_pdrop": None}, 0.1),
+        (GPT2, {"activation_function": "relu"}, "'relu'"),
+        (GPT2, {"scale_attn_by_inverse_layer_idx": True}, True),
     ],
 )
-def test_each_reason_is_given(config, change, says):
-    with pytest.raises(BadFile, match=re.escape(says)):
+def test_each_reason_is_given(config, change, given):
+    with refused(BadFile, "some/config.json", f'without = ["{next(iter(change))}"]', given):
         converted({**config, **change})
 
 
@@ -276,7 +276,7 @@ def test_a_plan_asks_only_what_a_step_takes():
     assert {**found, "name": ""} == {**converted(LLAMA), "name": ""}
     assert all(key in found["name"] for key in odd)
     qwen = {**CONFIGS["qwen3-8b"], "use_sliding_window": True}
-    with pytest.raises(BadFile, match="use_sliding_window"):
+    with refused(BadFile, "some/config.json", "use_sliding_window", 'without = ["use_sliding_window"]'):
         hugging_face.model(json.dumps(qwen).encode(), "some/config.json", planned=True)
 
 
@@ -286,9 +286,9 @@ def test_the_new_form_of_rotary_settings():
 
 
 def test_an_architecture_that_is_not_modelled():
-    with pytest.raises(BadFile, match=r"'LlamaForCausaLM' is not modelled here\. Did you mean 'LlamaForCausalLM'\?"):
+    with refused(BadFile, "$.architectures", "LlamaForCausaLM", "LlamaForCausalLM"):
         converted({**LLAMA, "architectures": ["LlamaForCausaLM"]})
-    with pytest.raises(BadFile, match="not a list of one name"):
+    with refused(BadFile, "$.architectures", "GPT2LMHeadModel"):
         converted({"hidden_size": 8})
 
 
@@ -314,10 +314,10 @@ def test_a_hostile_config_is_refused_or_is_a_model(name, data):
 
 @given(st.binary())
 def test_bytes_are_no_config(data):
-    with pytest.raises(BadFile):
+    with refused(BadFile, "config.json"):
         hugging_face.model(data, "config.json")
 
 
 def test_depth_is_no_weapon():
-    with pytest.raises(BadFile):
+    with refused(BadFile, "config.json", "JSON"):
         hugging_face.model(b'{"a": ' + b"[" * 100_000, "config.json")

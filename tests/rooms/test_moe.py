@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.ranks import on_ranks
+from tests.refused import refused
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train.rules import expert as rules
@@ -282,32 +283,30 @@ def test_spread_over_ranks_it_is_the_same_training(spread):
 
 
 @pytest.mark.parametrize(
-    ("model", "layout", "says"),
+    ("model", "layout", "values"),
     [
-        (replace(MODEL, experts=0, active=0), Layout(dp_shard=2, ep=2), "but the model has no experts. Use ep = 1."),
+        (replace(MODEL, experts=0, active=0), Layout(dp_shard=2, ep=2), ["ep = 2", "$.layout", "ep = 1"]),
         (
             MODEL,
             Layout(dp_shard=3, ep=3),
-            "experts 4 % ep 3 = 1, but each rank holds a whole number of experts. Use ep = 1.",
+            ["experts 4 % ep 3 = 1", "ep = 1"],
         ),
-        (MODEL, Layout(dp_shard=2, ep=4), "dp_shard 2 * cp 1 = 2 ranks at $.layout, 2 % ep 4 = 2"),
+        (MODEL, Layout(dp_shard=2, ep=4), ["dp_shard 2 * cp 1 = 2 ranks", "$.layout", "2 % ep 4 = 2", "ep = 2"]),
         (
             MODEL,
             Layout(ep=2),
-            "1 % ep 2 = 1, but experts are divided over groups of ep of these ranks. Use ep = 1, or dp_",
+            ["1 % ep 2 = 1", "ep = 1", "dp_shard = 2"],
         ),
         (
             replace(MODEL, expert_ffn=10),
             Layout(dp_shard=8, ep=2),
-            "expert_ffn 10 % 4 = 2 at $.model, but the 8 ranks of dp_shard * cp are 4 for each of ep 2, and they share "
-            "the rows of an expert's matrices equally. Use expert_ffn = 12, or ep = 4.",
+            ["expert_ffn 10 % 4 = 2", "$.model", "8 ranks", "ep 2", "expert_ffn = 12", "ep = 4"],
         ),
     ],
 )
-def test_refused_with_the_arithmetic_and_what_works(model, layout, says):
-    with pytest.raises(BadJob) as caught:
+def test_refused_with_the_arithmetic_and_what_works(model, layout, values):
+    with refused(BadJob, *values):
         rules.check(a_job(model, layout, tokens_per_step=16 * layout.batch_ranks))
-    assert says in str(caught.value)
 
 
 @given(*(st.integers(1, 12) for _ in range(4)), *(st.sampled_from([4, 6, 10, 12, 16]) for _ in range(2)))
@@ -316,14 +315,14 @@ def test_the_ep_that_is_advised_works(experts, shard, cp, ep, width, ffn):
     """For a reason at a time: the rows of an expert may still not be divided where the number of experts now is."""
     model = replace(MODEL, experts=experts, active=1, width=width, expert_ffn=ffn)
 
-    def refused(ep):
+    def reason(ep):
         try:
             rules.check(a_job(model, Layout(dp_shard=shard, cp=cp, ep=ep), tokens_per_step=16 * shard))
         except BadJob as error:
             return str(error)
         return ""
 
-    if says := refused(ep):
+    if says := reason(ep):
         advised = int(re.search(r"Use (?:\w+ = \d+, or )?ep = (\d+)", says)[1])
-        again = refused(advised)
+        again = reason(advised)
         assert not again or (again.startswith(("width", "expert_ffn")) and not says.startswith(("width", "expert_ffn")))

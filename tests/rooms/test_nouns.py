@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.refused import refused
 from trainyard import errors, events, job, job_file, machine, plugins, units, words
 from trainyard.cost import Estimate, Operation, collective, roofline
 from trainyard.errors import BadFile, BadInput, BadJob, TrainyardError, UnknownName, nearest
@@ -49,7 +50,7 @@ def test_the_nearest_name_or_all_that_are_known():
 
 def test_an_unknown_word_is_refused_with_the_nearest():
     assert words.check("forward", words.PHASES, "phase") == "forward"
-    with pytest.raises(UnknownName, match=r"'foward' is not a phase\. Did you mean 'forward'\?"):
+    with refused(UnknownName, "foward", "phase", "forward"):
         words.check("foward", words.PHASES, "phase")
 
 
@@ -161,29 +162,29 @@ def test_a_device_nobody_described_is_not_guessed(reported):
 
 
 def test_a_machine_that_is_not_there_or_not_right(tmp_path):
-    with pytest.raises(UnknownName, match=r"there is no machine 'h10O'\. Did you mean 'h100'\?"):
+    with refused(UnknownName, "h10O", "h100"):
         machine.load("h10O")
     path = tmp_path / "box.toml"
     good = machine.known()["h100"].read_text("utf-8")
     path.write_text(good, "utf-8")
     assert machine.load(str(path)) == machine.load("h100")
-    for text, says in (
-        ("name = ", r"box\.toml"),
+    for text, *values in (
+        ("name = ", "end of document"),
         (good.replace("[inside]", "[insde]"), "insde"),
-        (good.replace('vendor = "nvidia"', 'vendor = "nvidea"'), "Did you mean 'nvidia'"),
-        (good.replace("value = 3.35e12", "value = -3.35e12"), "finite number from zero up"),
-        (good.replace("value = 3.35e12", "value = nan"), "finite number from zero up"),
-        (good.replace("value = 450e9", "value = 0"), "none may be zero"),
-        (good.replace("per_node = 8", "per_node = 0"), "no machine"),
-        (good.replace("[[111669149696.0", "[[0.0"), "positive and rise"),
-        (good.replace("794.5e12]]", "0.0]]"), "rates must be positive"),
-        (good.replace("float32 =", "float31 ="), "Did you mean 'float32'"),
+        (good.replace('vendor = "nvidia"', 'vendor = "nvidea"'), "nvidea", "nvidia", "$.device"),
+        (good.replace("value = 3.35e12", "value = -3.35e12"), "-3350000000000.0 bytes/s", "$.device.bandwidth"),
+        (good.replace("value = 3.35e12", "value = nan"), "nan bytes/s", "$.device.bandwidth"),
+        (good.replace("value = 450e9", "value = 0"), "NVLink 4", "0 bytes/s", "$.inside"),
+        (good.replace("per_node = 8", "per_node = 0"), "1 nodes", "0 devices"),
+        (good.replace("[[111669149696.0", "[[0.0"), "[0.0]", "$.device.reached[...]"),
+        (good.replace("794.5e12]]", "0.0]]"), "[0.0]", "$.device.reached[...]"),
+        (good.replace("float32 =", "float31 ="), "float31", "float32", "$.device"),
     ):
         path.write_text(text, "utf-8")
-        with pytest.raises(BadFile, match=says):
+        with refused(BadFile, path, *values):
             machine.load(str(path))
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(BadFile):
+    with refused(BadFile, path, "0xff"):
         machine.load(str(path))
 
 
@@ -209,15 +210,15 @@ def test_an_example_job_reads_as_written(tmp_path):
 
 
 def test_a_job_file_that_cannot_be_read(tmp_path):
-    with pytest.raises(BadFile, match="no such file"):
+    with refused(BadFile, tmp_path / "none.toml"):
         job_file.load(tmp_path / "none.toml")
-    with pytest.raises(BadFile, match="cannot be read"):
+    with refused(BadFile, tmp_path, "Errno 21"):
         job_file.load(tmp_path)
     (tmp_path / "binary.toml").write_bytes(b"\xff\x00")
-    with pytest.raises(BadFile, match="cannot be read"):
+    with refused(BadFile, tmp_path / "binary.toml", "0xff"):
         job_file.load(tmp_path / "binary.toml")
     (tmp_path / "bad.toml").write_text("[model", "utf-8")
-    with pytest.raises(BadJob, match="not TOML"):
+    with refused(BadJob, tmp_path / "bad.toml", "TOML", "']'"):
         job_file.load(tmp_path / "bad.toml")
 
 
@@ -228,11 +229,8 @@ def test_a_layout_larger_than_the_machine_shows_the_arithmetic():
         recipe=job.Recipe(seq_len=8, tokens_per_step=64),
         layout=job.Layout(dp_shard=8, tp=4, pp=4),
     )
-    with pytest.raises(BadJob) as caught:
+    with refused(BadJob, "$.layout", "dp_shard 8 * tp 4 * pp 4 = 128 ranks", "the machine", 64, "dp_shard to 4"):
         wide.check_fits(64, "the machine")
-    assert str(caught.value) == (
-        "bad layout at $.layout: dp_shard 8 * tp 4 * pp 4 = 128 ranks, but the machine holds 64. Lower dp_shard to 4."
-    )
 
 
 # Costs
@@ -294,9 +292,9 @@ def test_a_plan_lies_within_its_bounds_and_is_predicted():
     entry = Entry(account=Account("compute", "matmul"), ns=10, how="modelled")
     predicted = Ledger(wall_ns=10, entries=(entry,), basis="predicted")
     assert Plan(job=small_job(), ledger=predicted, low=10, high=12, memory={}).ledger is predicted
-    with pytest.raises(BadInput, match="outside its bounds 11 to 12"):
+    with refused(BadInput, "10 ns", "11 to 12"):
         Plan(job=small_job(), ledger=predicted, low=11, high=12, memory={})
-    with pytest.raises(BadInput, match="not measured"):
+    with refused(BadInput, "predicted", "measured"):
         Plan(job=small_job(), ledger=Ledger(wall_ns=10, entries=(entry,)), low=1, high=12, memory={})
 
 
@@ -305,8 +303,12 @@ def test_a_finding_is_priced_and_weighed():
     found = Finding(rule="r", severity="high", account=account, cost_ns=5, says="x.", remedy=Remedy(says="y."))
     assert found.remedy == Remedy(says="y.", wins_ns=0)
     assert [severity(cost, 1000) for cost in (100, 99, 30, 29)] == ["high", "medium", "medium", "low"]
-    for wrong in ({"sure": 1.5}, {"cost_ns": -1}, {"severity": "dire"}):
-        with pytest.raises(BadInput):
+    for kind, value, wrong in (
+        (BadInput, "sure = 1.5", {"sure": 1.5}),
+        (BadInput, "-1 ns", {"cost_ns": -1}),
+        (UnknownName, "'dire'", {"severity": "dire"}),
+    ):
+        with refused(kind, value):
             msgspec.structs.replace(found, **wrong)
 
 
@@ -339,9 +341,9 @@ def test_a_plugin_is_checked_when_it_is_loaded(monkeypatch, no_doors_known):
 
     monkeypatch.setattr(plugins, "entry_points", found)
     monkeypatch.setattr(EntryPoint, "load", lambda _: Half)
-    with pytest.raises(BadInput, match="'half' lacks kernel_account, peaks, telemetry"):
+    with refused(BadInput, "vendors", "half", "kernel_account, peaks, telemetry"):
         plugins.load("vendors", "half")
-    with pytest.raises(UnknownName, match=r"vendors has no 'halv'\. Did you mean 'half'\?"):
+    with refused(UnknownName, "vendors", "halv", "half"):
         plugins.load("vendors", "halv")
-    with pytest.raises(UnknownName, match=r"no door 'vendor'\. Did you mean 'vendors'\?"):
+    with refused(UnknownName, "vendor", "vendors"):
         plugins.names("vendor")

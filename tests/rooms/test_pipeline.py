@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.refused import refused
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train.rules import pipeline as rules
@@ -32,53 +33,63 @@ def a_job(schedule="none", layers=4, micro_batches=4, layout=None, **recipe):
 
 def test_without_a_pipeline_there_is_no_schedule():
     rules.check(a_job())
-    with pytest.raises(BadJob, match=r"schedule = '1f1b' at \$\.recipe, but pp = 1 .*Use schedule = 'none'"):
+    with refused(BadJob, "schedule = '1f1b'", "$.recipe", "pp = 1", "schedule = 'none'"):
         rules.check(a_job("1f1b", layout=Layout()))
-    with pytest.raises(BadJob, match=r"interleave = 2 at \$\.layout, but pp = 1"):
+    with refused(BadJob, "interleave = 2", "$.layout", "pp = 1"):
         rules.check(a_job(layout=Layout(interleave=2)))
-    with pytest.raises(BadJob, match=r"pp = 2 .* schedule = 'none' .*Use schedule = '1f1b'"):
+    with refused(BadJob, "pp = 2", "schedule = 'none'", "schedule = '1f1b'"):
         rules.check(a_job(layout=Layout(pp=2)))
-    with pytest.raises(BadJob, match="Use schedule = 'gpipe'"):
+    with refused(BadJob, "pp = 2", "schedule = 'none'", "schedule = 'gpipe'"):
         rules.check(a_job(layout=Layout(pp=2), micro_batches=1))
 
 
 @pytest.mark.parametrize(
-    ("job", "says"),
+    ("job", "values"),
     [
-        (a_job("zbv", layout=Layout(pp=2)), "schedule = 'zbv' runs 2 stages a rank. Use interleave = 2"),
+        (a_job("zbv", layout=Layout(pp=2)), ["interleave = 1", "schedule = 'zbv'", "2 stages", "interleave = 2"]),
         (
             a_job("gpipe", layout=Layout(pp=2, interleave=3)),
-            "schedule = 'gpipe' runs 1 stage a rank. Use interleave = 1",
+            ["interleave = 3", "schedule = 'gpipe'", "1 stage", "interleave = 1"],
         ),
         (
             a_job("1f1b", layout=Layout(pp=4, dp_shard=2), micro_batches=3),
-            "3 micro-batches a step at $.recipe (tokens_per_step 384 / (seq_len 32 * microbatch 2 * data-parallel "
-            "ranks 2)), but schedule = '1f1b' takes at least one for each of 4 * interleave 1 = 4 stages. "
-            "Use tokens_per_step = 512, for 4, or schedule = 'gpipe', which takes any number.",
+            [
+                "3 micro-batches",
+                "$.recipe",
+                "tokens_per_step 384",
+                "seq_len 32 * microbatch 2",
+                "ranks 2",
+                "schedule = '1f1b'",
+                "4 * interleave 1 = 4 stages",
+                "tokens_per_step = 512",
+                "schedule = 'gpipe'",
+            ],
         ),
         (
             a_job("interleaved", micro_batches=5),
-            "runs them in 5 // pp 2 = 2 rounds of equal size. Use tokens_per_step = 256, for 4, or schedule = 'looped",
+            ["5 micro-batches", "5 // pp 2 = 2", "tokens_per_step = 256", "schedule = 'looped_bfs'"],
         ),
         (
             a_job("interleaved", layers=5, layout=Layout(pp=3, interleave=2), micro_batches=3),
-            "pp 3 * interleave 2 = 6 stages at $.layout, but the model has 5 layers: 1 would be empty. Use pp = 2.",
+            ["pp 3 * interleave 2 = 6 stages", "$.layout", "5 layers", "pp = 2"],
         ),
-        (a_job("gpipe", layers=1), "the model has 1 layers: 1 would be empty. Use 2 layers, or pp = 1."),
-        (a_job("zbv", compile=True), "the backward pass of compiled code is one piece. Use compile = false"),
-        (a_job("zero_bubble", remat="full"), "(1 + 9 = 10 times for one of 9). Use remat = 'none', or schedule ="),
+        (a_job("gpipe", layers=1), ["pp 2 * interleave 1 = 2 stages", "1 layers", "2 layers", "pp = 1"]),
+        (a_job("zbv", compile=True), ["$.recipe", "schedule = 'zbv'", "compile = false"]),
+        (
+            a_job("zero_bubble", remat="full"),
+            ["remat = 'full'", "schedule = 'zero_bubble'", "1 + 9 = 10", "remat = 'none'"],
+        ),
     ],
 )
-def test_refused_with_the_arithmetic_and_the_next_step(job, says):
-    with pytest.raises(BadJob) as caught:
+def test_refused_with_the_arithmetic_and_the_next_step(job, values):
+    with refused(BadJob, *values):
         rules.check(job)
-    assert says in str(caught.value)
 
 
 def test_tied_embeddings_are_refused():
     job = a_job("1f1b")
     rules.check(job)
-    with pytest.raises(BadJob, match=r"two copies, whose gradients no schedule adds\. Use tied = false, or pp = 1"):
+    with refused(BadJob, "tied = true", "$.model", "tied = false", "pp = 1"):
         rules.check(replace(job, model=replace(job.decoder, tied=True)))
 
 

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refused import code_of, missing_values, refused
 from tests.rooms.test_plan import DENSE, H100, MODELS, ROWS, TINY, WHERE, job, scheduled, spent
 from trainyard import job_file as jobs
-from trainyard import machine, models
+from trainyard import machine, models, units
 from trainyard.cli.main import answer
-from trainyard.errors import BadFile, BadInput, BadJob
+from trainyard.errors import BadFile, BadJob
 from trainyard.job import Model
 from trainyard.machine import Machine
 from trainyard.predict import fleet, memory, mixed, offload, site, space, step, tuned
@@ -129,7 +130,7 @@ def test_the_search_is_that_of_every_layout_with_and_without(framework: str, nam
     fits[1] &= runner.offloads(wanted, every) & (not fits[0].any())
     expected = sorted((int(wall), away) for away in (False, True) for wall in walls[away][fits[away]])
     if not expected:
-        with pytest.raises(BadJob, match="too much"):
+        with refused(BadJob, wanted.model.name, "4 devices", units.show_size(usable)):
             found(wanted, where, framework)
         return
     some = sorted(found(wanted, where, framework))
@@ -163,7 +164,9 @@ def test_what_our_own_runner_is_offered_its_rules_take(devices: int) -> None:
 
 def test_a_host_too_small_is_told_with_its_arithmetic() -> None:
     wanted = Wanted(msgspec.convert(models.load("llama3-70b").model, Model), 8, 8, 64, 8192)
-    with pytest.raises(BadJob, match=r"offloaded\) needs .* \* 8 ranks = 1\.0 TiB would wait .* too much") as raised:
+    with refused(
+        BadJob, "llama3-70b", "8 devices", "offloaded", "8 ranks = 1.0 TiB", "838.2 GiB", "213.1 GiB"
+    ) as raised:
         search(wanted, tight(1.0, host=0.5), FRAMEWORKS["torchtitan"])
     assert raised.value.next_step.endswith("devices would do.")
     enough = int(raised.value.next_step.split()[0].replace(",", ""))
@@ -171,45 +174,44 @@ def test_a_host_too_small_is_told_with_its_arithmetic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("framework", "fixed", "says"),
+    ("framework", "fixed", "values"),
     [
-        ("megatron", {"offload": 2}, "offload = 2"),
-        ("deepspeed", {"offload": 1, "pp": 2}, "keeps nothing in the host"),
-        ("trainyard", {"offload": 1, "tp": 2}, "keeps nothing in the host"),
-        ("torchtitan", {"offload": 1, "pp": 2}, "keeps nothing in the host"),
+        ("megatron", {"offload": 2}, ["offload = 2"]),
+        ("deepspeed", {"offload": 1, "pp": 2}, ["DeepSpeed", "12 layouts", "--fix offload=1"]),
+        ("trainyard", {"offload": 1, "tp": 2}, ["our own runner", "101 layouts", "--fix offload=1"]),
+        ("torchtitan", {"offload": 1, "pp": 2}, ["torchtitan", "36 layouts", "--fix offload=1"]),
     ],
 )  # fmt: skip
-def test_why_nothing_is_offloaded(framework: str, fixed: dict[str, int], says: str) -> None:
-    with pytest.raises(BadJob, match=says):
+def test_why_nothing_is_offloaded(framework: str, fixed: dict[str, int], values: list[str]) -> None:
+    with refused(BadJob, *values):
         found(Wanted(DENSE, 4, 8, 8, 256, fixed=fixed), H100, framework)
 
 
 def test_a_machine_whose_hosts_nobody_describes() -> None:
     bare = msgspec.structs.replace(H100, host=None)
     wanted = Wanted(DENSE, 4, 8, 8, 256, fixed={"offload": 1})
-    with pytest.raises(BadJob, match="nobody says what memory its hosts have: its file has no") as raised:
+    with refused(BadJob, "h100", "[host]", "--machine FILE"):
         found(wanted, bare, "megatron")
-    assert "[host]" in raised.value.next_step
     small = msgspec.structs.replace(tight(1e-3), host=None)
     assert not any(away for _, away in found(wanted._replace(fixed={}), small, "deepspeed"))
-    with pytest.raises(BadJob, match="nobody says"):
+    with refused(BadJob, "h100", "[host]", "--machine FILE"):
         check(job(recipe={"offload": True}, dp_shard=2), bare, FRAMEWORKS["trainyard"])
-    with pytest.raises(BadJob, match="over unlike devices"):
+    with refused(BadJob, "offload = 1", "--fix offload"):
         mixed.find(wanted, fleet.parts("h100:2,a100:2"), FRAMEWORKS["megatron"])
 
 
 def test_a_machines_host_is_checked(tmp_path: Path) -> None:
     text = machine.known()["h100"].read_text()
-    for change, says in (
-        (('kind = "host"', 'kind = "scale_up"'), "a host's link is of kind 'host'"),
-        (("value = 63e9", "value = 0"), "none may be zero"),
-        (("memory = { value = 2e12", "memory = { value = -1"), "-1"),
-        (('vendor = "nvidia"', 'vendor = "cpu"'), "a CPU is its own"),
+    for change, *values in (
+        (('kind = "host"', 'kind = "scale_up"'), "'scale_up'", "'host'", "$.host"),
+        (("value = 63e9", "value = 0"), "PCIe 5.0 x16", "0 bytes/s", "$.host.link"),
+        (("memory = { value = 2e12", "memory = { value = -1"), "-1.0 bytes", "$.host.memory"),
+        (('vendor = "nvidia"', 'vendor = "cpu"'), "NVIDIA H100 SXM 80GB", "CPU", "host"),
     ):  # fmt: skip
         assert change[0] in text
         path = tmp_path / "mine.toml"
         path.write_text(text.replace(*change))
-        with pytest.raises((BadFile, BadInput), match=says):
+        with refused(BadFile, path, *values):
             machine.load(str(path))
 
 
@@ -240,7 +242,9 @@ def test_a_model_too_large_for_eight_devices_fits_with_their_hosts(
     for part in ("dp_shard 8, offloaded", "Waits in its host's memory 141.1", "Copy host to device", "Offloaded: the"):
         assert part in told
     assert answer([*ASKED, "--for", framework, "--fix", "offload=0"]) == 2
-    assert "too much" in capsys.readouterr().err
+    failure = capsys.readouterr().err
+    assert code_of(failure) == "bad-job"
+    assert missing_values(failure, "llama3-70b", "8 devices") == []
     model = () if framework == "trainyard" else ("llama3-70b",)
     again = ("plan", *model, "--check", str(out), "--machine", "h100", "--devices", "8", "--seq-len", "8192", "--json")
     if framework == "trainyard":

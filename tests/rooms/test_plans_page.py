@@ -12,11 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.page_views import HOSTILE
+from tests.refused import code_of, missing_values, refused
 from tests.rooms.test_html import BROWSER, Elements, drawn
 from trainyard.cli.main import answer
 from trainyard.cli.plan import command
 from trainyard.errors import BadFile
 from trainyard.ledger import encode_hook
+from trainyard.predict.memory import USABLE
 from trainyard.report import html
 from trainyard.report.planned import view_of_plans
 from trainyard.report.plans_file import Plans, read
@@ -124,30 +126,30 @@ def test_plans_without_a_budget_have_no_scaling_and_no_days(plain: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("path", "value"),
+    ("path", "value", "values"),
     [
-        (("choices",), []),
-        (("devices",), 0),
-        (("memory_bytes",), -1.0),
-        (("choices", 0, "bill", "tokens_per_s"), 0),
-        (("choices", 0, "bill", "days"), -3.0),
-        (("choices", 0, "plan", "ledger", "wall_ns"), 5),
-        (("front", 0, "wall_ns"), 10**30),
-        (("front", 0, "devices"), 0),
-        (("scaling", "strong", 1, "point"), None),
-        (("scaling", "says"), 7),
+        (("choices",), [], ["$.choices", "0 plans"]),
+        (("devices",), 0, ["0 devices"]),
+        (("memory_bytes",), -1.0, ["-1 bytes"]),
+        (("choices", 0, "bill", "tokens_per_s"), 0, ["$.choices[0].bill", "0 tokens/s"]),
+        (("choices", 0, "bill", "days"), -3.0, ["$.choices[0].bill", "-3 days"]),
+        (("choices", 0, "plan", "ledger", "wall_ns"), 5, ["$.choices[0].plan.ledger", "5 ns"]),
+        (("front", 0, "wall_ns"), 10**30, ["$.front[0]", f"{10**30} ns"]),
+        (("front", 0, "devices"), 0, ["$.front[0]", "0 devices"]),
+        (("scaling", "strong", 1, "point"), None, ["$.scaling.strong[1]", "16 devices"]),
+        (("scaling", "says"), 7, ["$.scaling.says", "int"]),
     ],
     ids=str,
 )  # fmt: skip
 def test_a_damaged_document_is_told(
-    plain: dict[str, Any], path: tuple[str | int, ...], value: Any, tmp_path: Path
+    plain: dict[str, Any], path: tuple[str | int, ...], value: Any, values: list[str], tmp_path: Path
 ) -> None:
     made = json.loads(json.dumps(plain))
     inner = made
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    with pytest.raises(BadFile, match="not a file of plans"):
+    with refused(BadFile, tmp_path / "plans.json", *values):
         loaded(made, tmp_path)
 
 
@@ -165,7 +167,9 @@ def test_report_writes_what_its_ending_says(
             assert f"{plans.best.plan.ledger.wall_ns:,}" in text
     capsys.readouterr()
     assert answer(["report", str(tmp_path / "plans.json"), "--out", str(tmp_path / "x.pftrace")]) == 2
-    assert "made of traces" in capsys.readouterr().err
+    failure = capsys.readouterr().err
+    assert code_of(failure) == "bad-input"
+    assert missing_values(failure, tmp_path / "x.pftrace") == []
 
 
 @pytest.mark.slow
@@ -184,7 +188,8 @@ def test_a_browser_draws_it_without_complaint(
     shown = re.sub(r"(?s)<script.*?</script>", "", document)
     assert not re.search("<img|<svg onload|window.hacked = 1</script", shown)
     assert f'data-theme="{theme}"' in document
-    wanted = ["Step-time ledger", "Predicted step", "Memory of the fullest rank", "180.5 GB can be used",
+    usable = f"{plain['memory_bytes'] * USABLE / 1e9:.1f} GB can be used"
+    wanted = ["Step-time ledger", "Predicted step", "Memory of the fullest rank", usable,
               "Time against memory", 'class="band"']  # fmt: skip
     scales = ["What more devices buy", "Same batch (strong scaling)", 'class="cross"', "What time costs"]
     assert [text for text in wanted if text not in shown] == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refused import missing_values, refused
 from trainyard.errors import BadJob, EnvironmentFailed, MissingLibrary
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.train import layout
@@ -296,14 +297,14 @@ def test_a_recipe_that_these_devices_cannot_run_is_refused(monkeypatch):
     recipe = Recipe(tokens_per_step=1)
     for vendor in ("cpu", "nvidia", "amd"):
         device.check(recipe, vendor)
-    with pytest.raises(BadJob, match=r"tf32' at \$\.recipe, but cpu computes, .* Use dtype = 'float32'\."):
+    with refused(BadJob, "dtype = 'tf32'", "$.recipe", "cpu", "dtype = 'float32'"):
         device.check(Recipe(tokens_per_step=1, dtype="tf32"), "cpu")
     device.check(Recipe(tokens_per_step=1, dtype="tf32"), "nvidia")
-    with pytest.raises(BadJob, match="weights are in the host's memory already"):
+    with refused(BadJob, "offload = true", "$.recipe", "CPU", "offload = false"):
         device.check(Recipe(tokens_per_step=1, offload=True), "cpu")
     device.check(Recipe(tokens_per_step=1, offload=True), "nvidia")
     monkeypatch.setattr(device, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"needs torchao\. Run: pip install 'trainyard\[float8\]'"):
+    with refused(MissingLibrary, "dtype = 'float8'", "torchao", "trainyard[float8]"):
         device.check(Recipe(tokens_per_step=1, dtype="float8"), "nvidia")
 
 
@@ -318,43 +319,49 @@ def test_emulated_float8_is_said_to_be():
 
 
 @pytest.mark.parametrize(
-    ("vendor", "variable", "usual"), [("cpu", "CXX", r"g\+\+|clang\+\+"), ("nvidia", "CC", "gcc or clang")]
+    ("vendor", "variable", "usual"), [("cpu", "CXX", {"g++", "clang++"}), ("nvidia", "CC", {"gcc or clang"})]
 )
 def test_compiling_needs_a_compiler(monkeypatch, tmp_path, vendor, variable, usual):
     compiled = Recipe(tokens_per_step=1, compile=True)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(EnvironmentFailed, match=f"needs a compiler, but there is no ({usual})"):
+    with refused(EnvironmentFailed, "compile", "$.recipe") as caught:
         device.check(compiled, vendor)
+    assert any(missing_values(str(caught.value), name) == [] for name in usual)
     own = tmp_path / "own-compiler"
     own.touch(mode=0o755)
     monkeypatch.setenv(variable, "own-compiler")
     device.check(compiled, vendor)
     monkeypatch.setenv(variable, "another")
-    with pytest.raises(EnvironmentFailed, match="there is no another"):
+    with refused(EnvironmentFailed, "compile", "$.recipe", "another"):
         device.check(compiled, vendor)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "values"),
     [
-        ({"dtype": "float4"}, "dtype = 'float4' at $.recipe is not trained here. Use 'float8'."),
-        ({"dtype": "float8", "spread": Layout(tp=2)}, "Use dtype = 'bfloat16', or tp = 1."),
-        ({"offload": True}, "one rank shards no weights: each is needed whole on its device."),
-        ({"offload": True, "spread": Layout(dp_replicate=2)}, "Use offload = false, or dp_shard = 2, zero = 3."),
-        ({"offload": True, "spread": Layout(dp_shard=2, zero=1)}, "dp_shard 2, ZeRO-1 shards no weights"),
+        ({"dtype": "float4"}, ["dtype = 'float4'", "$.recipe", "'float8'"]),
+        (
+            {"dtype": "float8", "spread": Layout(tp=2)},
+            ["dtype = 'float8'", "tp = 2", "$.layout", "dtype = 'bfloat16'", "tp = 1"],
+        ),
+        ({"offload": True}, ["offload = true", "one rank", "offload = false"]),
+        (
+            {"offload": True, "spread": Layout(dp_replicate=2)},
+            ["offload = true", "dp_replicate 2", "dp_shard = 2, zero = 3"],
+        ),
+        ({"offload": True, "spread": Layout(dp_shard=2, zero=1)}, ["offload = true", "dp_shard 2, ZeRO-1", "zero = 3"]),
         (
             {"offload": True, "spread": Layout(dp_shard=2, tp=2)},
-            "Use offload = false, or dp_shard = 4 and no other axis.",
+            ["offload = true", "tp = 2", "$.layout", "dp_shard = 4"],
         ),
-        ({"remat_every": 2}, "remat = 'none': no block is computed again. Use remat = 'full' or 'op'."),
+        ({"remat_every": 2}, ["remat_every = 2", "remat = 'none'", "remat = 'full'"]),
         (
             {"compile": "whole", "schedule": "gpipe", "spread": Layout(pp=2)},
-            "compile = 'whole' at $.recipe with pp = 2 at $.layout, but no rank has the whole model.",
+            ["compile = 'whole'", "pp = 2", "$.layout", "compile = true"],
         ),
     ],
 )
-def test_refused_with_what_works(change, says):
-    with pytest.raises(BadJob) as caught:
+def test_refused_with_what_works(change, values):
+    with refused(BadJob, "$.recipe", *values):
         layout.check(a_job(**change))
-    assert says in str(caught.value)

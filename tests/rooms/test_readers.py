@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from tests.rooms import reader_fixtures as make
 from tests.trace_maker import trace
 from trainyard.errors import BadFile, TrainyardError
@@ -182,11 +183,11 @@ def test_missing_empty_and_oversized_files_are_bad_files(kind, tmp_path, monkeyp
     reader, empty = READERS[kind](), tmp_path / "empty"
     empty.write_bytes(b"")
     for path in (tmp_path / "missing", empty, tmp_path):
-        with pytest.raises(BadFile, match=path.name):
+        with refused(BadFile, path):
             reader.read(path)
     path = written(tmp_path, kind)
     monkeypatch.setattr(files, "LIMIT", 10)
-    with pytest.raises(BadFile, match="10 B"):
+    with refused(BadFile, path, "10 B"):
         reader.read(path)
 
 
@@ -291,7 +292,7 @@ def test_slices_of_other_categories_are_counted_and_a_foreign_trace_refused(tmp_
     trace, path = make.Pftrace(), tmp_path / "p"
     trace.slice("gfx", "draw", 1, 600, 700)
     path.write_bytes(trace.data)
-    with pytest.raises(BadFile, match="no slice of rocprofv3"):
+    with refused(BadFile, path, "rocprofv3"):
         Pftrace().read(path)
     trace.slice("kernel_dispatch", "gemm", 2, 800, 900, agent=3)
     path.write_bytes(trace.data)
@@ -362,10 +363,10 @@ def test_a_file_without_a_device_says_what_it_has(tmp_path):
     host, path = make.Plane("/host:CPU"), tmp_path / "x"
     path.write_bytes(make.xspace(host))
     assert Xplane().sniff(path)
-    with pytest.raises(BadFile, match="its planes: /host:CPU"):
+    with refused(BadFile, path, "/host:CPU"):
         Xplane().read(path)
     path.write_bytes(make.xspace(make.Plane("/device:TPU:3")))
-    with pytest.raises(BadFile, match="none of its 1 devices has an operation"):
+    with refused(BadFile, path, "1 devices"):
         Xplane().read(path)
 
 
@@ -474,7 +475,7 @@ def test_an_export_without_the_newer_columns_and_tables_is_read(tmp_path):
     assert booked(measured.mean)["compute/matmul", "other"] == (100, 0)
     with sqlite3.connect(path) as connection:
         connection.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, ?, 99, 1)", (make.global_id(9, 9),))
-    with pytest.raises(BadFile, match="does not tell whose the kernels are"):
+    with refused(BadFile, path, "2 processes", "globalPid"):
         Nsys().read(path)
 
 
@@ -482,9 +483,9 @@ def test_a_needed_column_that_is_missing_is_named(tmp_path):
     path = make.write_nsys(
         tmp_path / "n", {}, tables={"CUPTI_ACTIVITY_KIND_KERNEL": "start INT, end INT, deviceId INT"}
     )
-    with pytest.raises(BadFile, match="CUPTI_ACTIVITY_KIND_KERNEL has no column streamId"):
+    with refused(BadFile, path, "CUPTI_ACTIVITY_KIND_KERNEL", "streamId"):
         Nsys().read(path)
-    with pytest.raises(BadFile, match="no table of CUDA kernels"):
+    with refused(BadFile, tmp_path / "m", "--trace=cuda,nvtx"):
         Nsys().read(make.write_nsys(tmp_path / "m", {}, tables={"StringIds": "id INT, value TEXT"}))
 
 
@@ -497,22 +498,22 @@ def test_a_graph_traced_as_a_whole_is_work(tmp_path):
 
 
 HOSTILE = {
-    "no table of CUDA kernels": "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE c(start) AS (SELECT 1 "
+    "--trace=cuda,nvtx": "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE c(start) AS (SELECT 1 "
     "UNION ALL SELECT start + 1 FROM c) SELECT start, start AS end, 0 AS deviceId, 0 AS streamId FROM c",
-    "has no column end": "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, deviceId INT, streamId INT, end INT "
+    "column end": "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, deviceId INT, streamId INT, end INT "
     "GENERATED ALWAYS AS (length(printf('%.*c', 90000000, 'x'))) VIRTUAL); "
     "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 0, 0)",
-    "too big": "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT, streamId INT, "
+    "SQLITE_TOOBIG": "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT, streamId INT, "
     "demangledName TEXT); INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 1, 0, 0, printf('%.*c', 2000000, 'x'))",
 }
 
 
-@pytest.mark.parametrize("why", HOSTILE)
-def test_a_hostile_database_runs_nothing(why, tmp_path):
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_hostile_database_runs_nothing(value, tmp_path):
     path = tmp_path / "n"
     with sqlite3.connect(path) as connection:
-        connection.executescript(HOSTILE[why])
-    with pytest.raises(BadFile, match=why):
+        connection.executescript(HOSTILE[value])
+    with refused(BadFile, path, value):
         Nsys().read(path)
 
 
@@ -521,7 +522,7 @@ def test_a_database_that_takes_more_steps_than_its_size_allows_is_left(tmp_path,
     path = make.write_nsys(tmp_path / "n", rows)
     assert len(read_one(Nsys(), path).work) == 5000
     monkeypatch.setattr(nsys, "_PATIENCE", -(10**6))
-    with pytest.raises(BadFile, match="interrupted"):
+    with refused(BadFile, path, "SQLITE_INTERRUPT"):
         Nsys().read(path)
 
 
@@ -545,7 +546,7 @@ def test_values_of_odd_types_are_counted_or_done_without(tmp_path):
 def test_a_system_profile_is_sent_back(tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps({"trace_events": [], "mem_usage": []}))
-    with pytest.raises(BadFile, match=r"It is a system profile\. Give the device's profile"):
+    with refused(BadFile, path, "'instruction'", "'trace_events'"):
         Neuron().read(path)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.counted import a_job, counted, expected, train
 from tests.ranks import on_ranks
+from tests.refused import refused
 from trainyard import models, plugins
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Recipe
@@ -48,45 +49,46 @@ def test_the_full_size_is_mlperfs():
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "values"),
     [
-        ({"hots": [1, 1]}, "2 hots at $.sizes.hots for 6 tables at $.sizes.rows."),
-        ({"rows": []}, "rows = [] at $.sizes.rows, but there is one table at least."),
-        ({"rows": [100, 7, 0, 3, 53, 400]}, "must be at least 1 at $.sizes.rows."),
-        ({"bottom": [32, 8]}, "bottom = [32, 8] at $.sizes.bottom, but what it gives is one vector more"),
-        ({"top": [32]}, "top = [32] at $.sizes.top, but it gives one logit. Let it end in 1."),
-        ({"skew": -1.0}, "skew = -1.0 at $.sizes.skew must be a number from 0."),
-        ({"tables": "by_column"}, "'by_column' is not one of 'replicated', 'by_row', 'by_table' at $.sizes.tables."),
-        ({"row": [3]}, "unknown key 'row' at $.sizes.row. Did you mean 'rows'?"),
+        ({"hots": [1, 1]}, ["2 hots", "$.sizes.hots", "6 tables", "$.sizes.rows"]),
+        ({"rows": []}, ["rows = []", "$.sizes.rows"]),
+        ({"rows": [100, 7, 0, 3, 53, 400]}, ["rows = [100, 7, 0, 3, 53, 400]", "$.sizes.rows", 1]),
+        ({"bottom": [32, 8]}, ["bottom = [32, 8]", "$.sizes.bottom", 16]),
+        ({"top": [32]}, ["top = [32]", "$.sizes.top", 1]),
+        ({"skew": -1.0}, ["skew = -1.0", "$.sizes.skew", 0]),
+        ({"tables": "by_column"}, ["'by_column'", "'replicated', 'by_row', 'by_table'", "$.sizes.tables"]),
+        ({"row": [3]}, ["'row'", "$.sizes.row", "'rows'"]),
     ],
 )
-def test_impossible_sizes_name_the_key_and_the_next_step(change, says):
-    with pytest.raises(BadJob) as caught:
+def test_impossible_sizes_name_the_key_and_the_next_step(change, values):
+    with refused(BadJob, *values):
         recommender_ops.check(a_job(TINY, sizes=change))
-    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("job", "says"),
+    ("job", "values"),
     [
-        (a_job(TINY, text="python"), "features, ids and clicks are made up. Say so: text = 'synthetic'."),
-        (a_job(TINY, text="clicks/"), "text = 'clicks/' at $.recipe.text, but recommender's features"),
-        (a_job(TINY, seq_len=4), "Use seq_len = 1 and tokens_per_step = 4, the samples in a step."),
-        (a_job(TINY, dtype="float8"), "products are not rounded to it. Use dtype = 'bfloat16'."),
-        (a_job(TINY, Layout(tp=2)), "divides along dp_replicate, dp_shard only. On the same 2 ranks, dp_shard"),
-        (a_job(TINY, Layout(pp=2)), "divides along dp_replicate, dp_shard only. On the same 2 ranks, dp_shard"),
-        (spread("by_row", Layout(dp_shard=2, zero=1)), "each rank has all weights. Use zero = 2: dp_shard 2, ZeRO-2."),
-        (spread("by_row", Layout(dp_shard=2), offload=True), "Use offload = false."),
+        (a_job(TINY, text="python"), ["text = 'python'", "$.recipe.text", "text = 'synthetic'"]),
+        (a_job(TINY, text="clicks/"), ["text = 'clicks/'", "$.recipe.text", "recommender's"]),
+        (a_job(TINY, seq_len=4), ["seq_len = 4", "$.recipe.seq_len", "seq_len = 1 and tokens_per_step = 4"]),
+        (a_job(TINY, dtype="float8"), ["dtype = 'float8'", "$.recipe", "dtype = 'bfloat16'"]),
+        (a_job(TINY, Layout(tp=2)), ["$.layout", "tp = 2", "dp_replicate, dp_shard", "2 ranks, dp_shard 2"]),
+        (a_job(TINY, Layout(pp=2)), ["$.layout", "pp = 2", "dp_replicate, dp_shard", "2 ranks, dp_shard 2"]),
+        (spread("by_row", Layout(dp_shard=2, zero=1)), ["tables = 'by_row'", "zero = 1", "$.layout", "zero = 2"]),
+        (
+            spread("by_row", Layout(dp_shard=2), offload=True),
+            ["tables = 'by_row'", "$.sizes.tables", "offload = true", "offload = false"],
+        ),
         (
             spread("by_table", Layout(dp_shard=8), tokens_per_step=32),
-            "6 tables on 8 ranks, 2 would have none. Use tables = 'by_row'.",
+            ["tables = 'by_table'", "6 tables", "8 ranks", "tables = 'by_row'"],
         ),
     ],
 )
-def test_refused_with_what_works_instead(job, says):
-    with pytest.raises(BadJob) as caught:
+def test_refused_with_what_works_instead(job, values):
+    with refused(BadJob, *values):
         plugins.load("workloads", "recommender").expect(job)
-    assert says in str(caught.value)
 
 
 @given(st.lists(st.integers(1, 10**8), min_size=1, max_size=30), st.integers(1, 30))

@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -17,33 +18,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from tests.stored import JOB, JOB_TEXT, LEDGER, samples, stored
 from trainyard.cli.runs import document
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, PlaceUnwritable, UnknownName
 from trainyard.machine import Claim
 from trainyard.record import Run
-from trainyard.store import disk, folder
+from trainyard.store import disk, folder, tags
+from trainyard.store.damage import missing_evidence
 from trainyard.store.store import Store, default_root, new_id
 from trainyard.store.summary import summarise
 from trainyard.store.tables import TABLE
 
 
 @pytest.fixture
-def said() -> list[str]:
+def reports() -> list[str]:
     return []
 
 
 @pytest.fixture
-def store(tmp_path: Path, said: list[str]) -> Store:
-    return Store(tmp_path / "store", say=said.append)
+def store(tmp_path: Path, reports: list[str]) -> Store:
+    return Store(tmp_path / "store", say=reports.append)
 
 
-def test_a_run_comes_back_as_it_was_stored(store: Store, said: list[str]) -> None:
+def test_a_run_comes_back_as_it_was_stored(store: Store, reports: list[str]) -> None:
     run = stored(store)
     assert store.load(run.id) == run
     assert (store.runs / run.id / "job.toml").read_text() == JOB_TEXT
     assert len(run.digest) == 64
-    assert not said
+    assert not reports
 
 
 def test_a_begun_run_is_incomplete_and_keeps_its_samples(store: Store) -> None:
@@ -60,7 +63,7 @@ def test_a_bad_line_that_is_not_the_last_is_refused_with_its_number(store: Store
     run = stored(store)
     path = store.runs / run.id / "samples" / "rank0.jsonl"
     path.write_bytes(b"{}\n" + path.read_bytes())
-    with pytest.raises(BadFile, match=r"rank0\.jsonl:1: not a sample"):
+    with refused(BadFile, f"{path}:1", "step"):
         store.load(run.id)
 
 
@@ -93,21 +96,21 @@ def test_a_loss_that_is_no_number_is_kept_as_such(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", ["job.toml", "samples/rank1.jsonl", "ledgers.json"])
-def test_an_altered_folder_is_said_to_be(store: Store, said: list[str], name: str) -> None:
+def test_an_altered_folder_is_reported(store: Store, reports: list[str], name: str) -> None:
     run = stored(store)
     path = store.runs / run.id / name
     path.write_bytes(path.read_bytes() + b"\n")
     store.load(run.id)
-    assert len(said) == 1
-    assert "altered" in said[0]
-    assert str(path.parent).startswith(said[0].split(":")[0])
+    assert len(reports) == 1
+    assert "altered" in reports[0]
+    assert str(path.parent).startswith(reports[0].split(":")[0])
 
 
 def test_a_later_schema_is_refused(store: Store) -> None:
     run = stored(store)
     path = store.runs / run.id / "run.json"
     path.write_text(path.read_text().replace("trainyard/run/1", "trainyard/run/2"))
-    with pytest.raises(BadFile, match=r"'trainyard/run/2', but this version reads 'trainyard/run/1'"):
+    with refused(BadFile, path, "'trainyard/run/2'", "'trainyard/run/1'"):
         store.load(run.id)
 
 
@@ -116,15 +119,205 @@ def test_a_broken_run_file_is_named(store: Store, text: str) -> None:
     run = stored(store)
     path = store.runs / run.id / "run.json"
     path.write_text(text, "latin-1")
-    with pytest.raises(BadFile, match=r"run\.json"):
+    with refused(BadFile, path):
         store.load(run.id)
 
 
-def test_a_broken_run_hides_no_other(store: Store, said: list[str]) -> None:
+def test_a_broken_run_hides_no_other(store: Store, reports: list[str]) -> None:
     bad, good = stored(store), stored(store)
     (store.runs / bad.id / "run.json").write_text("{")
     assert [row.id for row in store.rows()] == [good.id]
-    assert any(bad.id in text and "passed over" in text for text in said)
+    assert any(bad.id in text and "passed over" in text for text in reports)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("run.json", '"tokens_per_step": 16', f'"tokens_per_step": 1{"0" * 400}'),
+        ("run.json", '"state"', f'"x": {"[" * 100_000}{"]" * 100_000}, "state"'),
+        ("run.json", '"complete"', '"damaged"'),
+        ("samples/rank0.jsonl", '"wall_ns":100', f'"wall_ns":1{"0" * 400}'),
+        ("samples/rank0.jsonl", '{"step":0', f'{{"x":{"[" * 100_000}{"]" * 100_000},"step":0'),
+        ("ledgers.json", '"compute/matmul"', "5"),
+        ("ledgers.json", '"ledgers"', f'"x": {"[" * 100_000}{"]" * 100_000}, "ledgers"'),
+    ],
+)
+def test_absurd_contents_are_bad_files_and_hide_no_run(store: Store, name: str, before: str, after: str) -> None:
+    bad, good = stored(store), stored(store)
+    path = store.runs / bad.id / name
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with refused(BadFile, path):
+        store.load(bad.id)
+    states = {row.id: row.state for row in store.rows()}
+    assert states.pop(good.id) == "complete"
+    assert states == ({} if name == "run.json" else {bad.id: "damaged"})
+
+
+def test_a_pipe_among_the_samples_does_not_hang(store: Store) -> None:
+    run = stored(store)
+    path = store.runs / run.id / "samples" / "rank0.jsonl"
+    path.unlink()
+    os.mkfifo(path)
+    assert store.load(run.id).state == "damaged"
+    (store.runs / run.id / "ledgers.json").unlink()
+    os.mkfifo(store.runs / run.id / "ledgers.json")
+    with refused(BadFile, store.runs / run.id / "ledgers.json"):
+        store.load(run.id)
+
+
+def test_a_folder_with_an_undecodable_name_hides_no_run(store: Store, reports: list[str]) -> None:
+    bad, good = stored(store), stored(store)
+    os.rename(os.fsencode(store.runs / bad.id), os.fsencode(store.runs) + b"/caf\xe9")
+    assert [row.id for row in store.rows()] == [good.id]
+    assert len(reports) == 1
+
+
+# A run that lost a part
+
+
+def _without_digests(store: Store, id: str) -> None:
+    """As an earlier version wrote it."""
+    (store.runs / id / "SHA256SUMS").unlink()
+
+
+RECORD = ["samples", "samples/rank0.jsonl", "samples/rank1.jsonl", "ledgers.json", "job.toml"]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("written_by", ["this version", "an earlier version"])
+@pytest.mark.parametrize("name", RECORD)
+def test_a_run_that_lost_a_part_is_damaged(
+    store: Store, reports: list[str], name: str, written_by: str, indexed: bool
+) -> None:
+    run, other = stored(store), stored(store)
+    if written_by == "an earlier version":
+        _without_digests(store, run.id)
+    if indexed:
+        assert {row.state for row in store.rows()} == {"complete"}
+    path = store.runs / run.id / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    reports.clear()
+    for _ in range(2):  # reported by every list
+        assert {row.id: row.state for row in store.rows()} == {run.id: "damaged", other.id: "complete"}
+    assert len(reports) == 2
+    assert all(run.id in text for text in reports)
+    loaded = store.load(run.id)
+    assert loaded.state == "damaged"
+    if written_by == "this version":
+        assert name in loaded.failure
+
+
+@pytest.mark.parametrize("name", ["samples/rank0.jsonl", "run.json"])
+def test_an_altered_record_is_damaged(store: Store, name: str) -> None:
+    run = stored(store)
+    path = store.runs / run.id / name
+    path.write_text(path.read_text().replace("100", "101", 1).replace("2025", "2024", 1))
+    loaded = store.load(run.id)
+    assert loaded.state == "damaged"
+    assert name in loaded.failure
+
+
+def test_samples_added_to_a_run_damage_it(store: Store) -> None:
+    run = stored(store)
+    shutil.copy(store.runs / run.id / "samples" / "rank0.jsonl", store.runs / run.id / "samples" / "rank2.jsonl")
+    assert store.load(run.id).state == "damaged"
+
+
+@pytest.mark.parametrize("text", ["", "x", "0" * 64 + "  run.json\n" + "0" * 64 + "  ../other\n"])
+def test_damaged_digests_damage_the_run(store: Store, text: str) -> None:
+    run = stored(store)
+    (store.runs / run.id / "SHA256SUMS").write_text(text)
+    assert store.load(run.id).state == "damaged"
+    assert [row.state for row in store.rows()] == ["damaged"]
+
+
+def test_a_complete_run_without_digest_and_samples_is_damaged(store: Store) -> None:
+    run = stored(store)
+    _without_digests(store, run.id)
+    path = store.runs / run.id / "run.json"
+    path.write_text(path.read_text().replace(run.digest, ""))
+    assert store.load(run.id).state == "complete"
+    shutil.rmtree(store.runs / run.id / "samples")
+    assert store.load(run.id).state == "damaged"
+
+
+@pytest.mark.parametrize("name", ["job.toml", "samples"])
+def test_an_unfinished_run_that_lost_a_part_is_damaged(store: Store, name: str) -> None:
+    run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00Z")
+    path = store.begin(run, JOB_TEXT) / name
+    assert store.load(run.id).state == "incomplete"
+    path.rmdir() if path.is_dir() else path.unlink()
+    assert store.load(run.id).state == "damaged"
+
+
+def test_deleted_traces_do_not_damage_a_run(store: Store, reports: list[str]) -> None:
+    run = _with_trace(store)
+    assert missing_evidence(store.runs / run.id) == []
+    shutil.rmtree(store.runs / run.id / "traces")
+    assert store.load(run.id) == run
+    assert missing_evidence(store.runs / run.id) == ["traces/rank0.json.gz"]
+    assert reports == []
+
+
+def _with_trace(store: Store) -> Run:
+    run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00Z", trace=("traces/rank0.json.gz",))
+    (store.begin(run, JOB_TEXT) / "traces" / "rank0.json.gz").write_bytes(b"a trace")
+    return store.finish(msgspec.structs.replace(run, state="complete", samples=samples(), ledgers=(LEDGER,)))
+
+
+def test_digests_cover_every_file_that_stays_as_it_is(store: Store) -> None:
+    run = _with_trace(store)
+    folder = store.runs / run.id
+    for name in ("lock", "checkpoints/step1/weights", "traces/.rank1.part"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("not listed")
+    store.tag(run.id, "main")
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
+    listed = [line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    assert listed == [
+        "job.toml", "ledgers.json", "run.json", "samples/rank0.jsonl", "samples/rank1.jsonl", "traces/rank0.json.gz",
+    ]  # fmt: skip
+
+
+def test_a_damaged_run_is_not_resumed(store: Store) -> None:
+    from trainyard.run.harness import resume
+
+    run = stored(store)
+    shutil.rmtree(store.runs / run.id / "samples")
+    before = {path: path.read_bytes() for path in (store.runs / run.id).rglob("*") if path.is_file()}
+    with refused(BadInput, run.id, "samples/rank0.jsonl"):
+        resume(run.id, store, lambda _: ())
+    assert {path: path.read_bytes() for path in (store.runs / run.id).rglob("*") if path.is_file()} == before
+
+
+# Damaged tags
+
+
+TAGS = [b"", b"{", b"[]", b'{"main": 1}', b'{"a/b": "2025-01-01"}', b'{"\\u202emain": "2025-01-01"}',
+    b'{"main": "later"}', b'{"abcdef01": "2025-01-01"}', b"\x00\xff"]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", TAGS)
+def test_damaged_tags_hide_no_run(store: Store, reports: list[str], data: bytes) -> None:
+    bad, good = stored(store), stored(store)
+    store.tag(bad.id, "main")
+    store.rows()
+    (store.runs / bad.id / "tags.json").write_bytes(data)
+    for _ in range(2):
+        reports.clear()
+        rows = {row.id: row for row in store.rows()}
+        assert rows.keys() == {bad.id, good.id}
+        assert (rows[bad.id].state, rows[bad.id].tags) == ("complete", ())
+        assert "tags.json" in rows[bad.id].damage
+        assert len(reports) == 1
+        assert bad.id in reports[0]
+    assert store.load(bad.id) == bad
+    store.tag(good.id, "nightly")
+    assert store.untag("nightly") == store.runs / good.id
+    with refused(BadFile, store.runs / bad.id / "tags.json"):
+        store.tag(bad.id, "other")
 
 
 @pytest.mark.parametrize("trace", ["/etc/passwd", "../../other/run.json"])
@@ -132,7 +325,7 @@ def test_traces_cannot_point_outside_the_folder(store: Store, trace: str) -> Non
     run = stored(store)
     path = store.runs / run.id / "run.json"
     path.write_text(path.read_text().replace("traces/rank0.json.gz", trace))
-    with pytest.raises(BadFile, match="outside"):
+    with refused(BadFile, path, repr(trace)):
         store.load(run.id)
 
 
@@ -144,31 +337,31 @@ def test_prefix_tag_and_folder_name_a_run(store: Store, monkeypatch: pytest.Monk
     place = store.runs / run.id
     for name in ("abcd0001", "abcd", "main", str(place), "./abcd0001"):
         assert store.find(name) == place
-    with pytest.raises(BadInput, match=r"'abc' begins 2 runs: .*abce0002 \(tiny, .*abcd0001 \(tiny") as caught:
+    with refused(BadInput, "'abc'", "2 runs", "abce0002 (tiny", "abcd0001 (tiny") as caught:
         store.find("abc")
     assert caught.value.exit_code == 2
     for name in ("zzzz", "", "mian", "../abcd0001"):
-        with pytest.raises(UnknownName):
+        with refused(UnknownName, repr(name), store.root):
             store.find(name)
 
 
-def test_a_tag_moves_and_says_so(store: Store, said: list[str]) -> None:
+def test_a_tag_moves_and_says_so(store: Store, reports: list[str]) -> None:
     first, second = stored(store), stored(store)
     store.tag(first.id, "main")
     store.tag(first.id, "nightly")
     store.tag(second.id, "main")
-    assert said == [f"the tag 'main' moved from {first.id} to {second.id}."]
+    assert reports == [f"the tag 'main' moved from {first.id} to {second.id}."]
     assert {row.id: row.tags for row in store.rows()} == {first.id: ("nightly",), second.id: ("main",)}
     assert store.untag("main") == store.runs / second.id
-    with pytest.raises(UnknownName, match="no run has the tag 'main'"):
+    with refused(UnknownName, "'main'", "nightly"):
         store.untag("main")
 
 
 def test_a_tag_in_two_folders_belongs_to_the_later(store: Store) -> None:
     """What a kill between giving and taking leaves."""
     first, second = stored(store), stored(store)
-    folder.write_tags(store.runs / second.id, {"main": "2025-01-02T00:00:00"})
-    folder.write_tags(store.runs / first.id, {"main": "2025-01-01T00:00:00"})
+    tags.write_tags(store.runs / second.id, {"main": "2025-01-02T00:00:00"})
+    tags.write_tags(store.runs / first.id, {"main": "2025-01-01T00:00:00"})
     assert store.find("main") == store.runs / second.id
     store.untag("main")
     assert all(not row.tags for row in store.rows())
@@ -177,7 +370,7 @@ def test_a_tag_in_two_folders_belongs_to_the_later(store: Store) -> None:
 @pytest.mark.parametrize("tag", ["", "-x", "a/b", "..", "a b", "x" * 65, "abcdef01", "ä", "a\n"])
 def test_tags_that_are_no_names_are_refused(store: Store, tag: str) -> None:
     run = stored(store)
-    with pytest.raises(BadInput, match="is not a tag"):
+    with refused(BadInput, repr(tag), 64):
         store.tag(run.id, tag)
 
 
@@ -199,7 +392,7 @@ def test_delete_stays_inside_the_store(store: Store, tmp_path: Path) -> None:
     link.unlink()
     link.symlink_to(nested, target_is_directory=True)
     for name in (str(nested), "0123abcd", str(link), f"{store.runs}/../runs/0123abcd"):
-        with pytest.raises(BadInput):
+        with refused(BadInput, store.root, nested.name):
             store.delete(name)
     assert (nested / "run.json").exists()
     assert [row.id for row in store.rows()] == [run.id]
@@ -282,7 +475,7 @@ def test_a_full_disk_is_told_with_the_arithmetic(tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(EnvironmentFailed, match=r"disk is full: 2\.0 KiB to write, .* free") as caught:
+    with refused(EnvironmentFailed, path, "2.0 KiB", "TRAINYARD_STORE") as caught:
         disk.write_whole(path, b"x" * 2048)
     assert caught.value.exit_code == 4
     assert path.read_bytes() == b"before"
@@ -291,9 +484,9 @@ def test_a_full_disk_is_told_with_the_arithmetic(tmp_path: Path, monkeypatch: py
 
 def test_an_unwritable_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(PlaceUnwritable, match="cannot be written") as caught:
+    with refused(PlaceUnwritable, "TRAINYARD_STORE") as caught:
         stored(Store(tmp_path / "file"))
-    assert "TRAINYARD_STORE" in caught.value.next_step
+    assert str(caught.value).startswith(str(tmp_path / "file"))
 
 
 def test_an_empty_store_has_no_rows_and_is_not_made_by_asking(tmp_path: Path) -> None:
@@ -301,7 +494,7 @@ def test_an_empty_store_has_no_rows_and_is_not_made_by_asking(tmp_path: Path) ->
     assert store.rows() == []
     assert store.reindex() == 0
     assert not store.root.exists()
-    with pytest.raises(UnknownName, match="there is no run"):
+    with refused(UnknownName, "'main'", store.root):
         store.load("main")
 
 

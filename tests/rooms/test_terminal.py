@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.cells import cell_len
 from rich.console import Console
 
 from tests.page_views import view as whole_view
-from trainyard.report.terminal import print_table, print_view
+from trainyard.report.terminal import print_table, print_view, shortened
 from trainyard.report.view import Column, Figure, Table
 
 WIDTHS = st.integers(80, 200)
@@ -64,3 +65,27 @@ def test_one_row_more_is_shown_and_not_told_of(rows, shown, says):
     assert len(re.findall(r"row\d", text)) == shown
     assert ("more on the page" in text) == bool(says)
     assert says in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
+def test_ids_are_whole_at_any_width(width):
+    ids = ("f6d32633", "20261123-0101")
+    name = "pretraining-of-a-model-with-a-name-of-sixty-five-characters-run17"
+    columns = (Column(head="id", id=True), Column(head="job"), Column(head="step", digits=2, spare=True))
+    table = Table(title="id", notes=(), columns=columns, rows=tuple((id, name, 1234.5) for id in ids))
+    lines = printed(print_table, width, table).splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == list(ids)
+    if width >= 40:
+        assert all("pre" in line and "17" in line for line in lines[1:3])
+    assert all(len(line.rstrip()) <= width for line in lines)
+
+
+@given(st.text(st.characters(categories=("L", "N"))), st.integers(1, 60))
+def test_a_shortened_name_fits_and_keeps_both_ends(text, width):
+    short = shortened(text, width)
+    assert cell_len(short) <= width
+    if cell_len(text) <= width:
+        assert short == text
+    elif width >= 8 and text.isascii():
+        assert short.startswith(text[: width // 2])
+        assert short.endswith(text[-(width - width // 2 - 1) :])

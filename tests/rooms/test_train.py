@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refused import refused
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.run.facts import read_facts
@@ -110,12 +111,12 @@ def test_text_is_cut_at_the_cap(tmp_path, monkeypatch):
 
 
 def test_missing_or_short_text_is_refused(tmp_path):
-    with pytest.raises(BadJob, match=r"text = '.*nowhere' at \$\.recipe: No such file"):
+    with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
         texts.read(str(tmp_path / "nowhere"))
     (tmp_path / "short").write_bytes(b"abcd")
     text = texts.read(str(tmp_path / "short"))
     assert texts.sample(text, 3, seed=0, step=0, index=0).tobytes() == b"abcd"
-    with pytest.raises(BadJob, match=r"has 4 bytes, but a sample takes seq_len 4 \+ 1 = 5"):
+    with refused(BadJob, "4 bytes", "seq_len 4 + 1 = 5"):
         texts.sample(text, 4, seed=0, step=0, index=0)
 
 
@@ -124,13 +125,13 @@ def test_text_is_checked_without_reading_it(tmp_path):
         texts.check(Recipe(seq_len=seq_len, tokens_per_step=seq_len, text=str(source)))
 
     check("python", 4096)
-    with pytest.raises(BadJob, match=r"text = '.*nowhere' at \$\.recipe: No such file"):
+    with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
         check(tmp_path / "nowhere", 4)
     (tmp_path / "short").write_bytes(b"abcd")
     (tmp_path / ".hidden").write_bytes(b"abcd")
     for source in (tmp_path, tmp_path / "short"):
         check(source, 3)
-        with pytest.raises(BadJob, match=r"has 4 bytes, but a sample takes seq_len 4 \+ 1 = 5"):
+        with refused(BadJob, "4 bytes", "seq_len 4 + 1 = 5"):
             check(source, 4)
 
 
@@ -156,18 +157,17 @@ def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "values"),
     [
-        ({"model": msgspec.structs.replace(MODEL, vocab=200)}, "256 - 200 = 56 would have no row. Use vocab = 256"),
-        ({"dtype": "float4"}, "dtype = 'float4' at $.recipe is not trained here. Use 'float8'."),
-        ({"offload": True}, "offload = true at $.recipe, but one rank shards no weights"),
-        ({"machine": "h100"}, "machine = 'h100' at $, but a job trains on the machine it is run on. Leave it out."),
+        ({"model": msgspec.structs.replace(MODEL, vocab=200)}, ["vocab = 200", "256 - 200 = 56", "vocab = 256"]),
+        ({"dtype": "float4"}, ["dtype = 'float4'", "$.recipe", "'float8'"]),
+        ({"offload": True}, ["offload = true", "$.recipe", "one rank"]),
+        ({"machine": "h100"}, ["machine = 'h100'", "$"]),
     ],
 )
-def test_refused_with_the_arithmetic_and_the_next_step(change, says):
-    with pytest.raises(BadJob) as caught:
+def test_refused_with_the_arithmetic_and_the_next_step(change, values):
+    with refused(BadJob, *values):
         transformer_ops.check(a_job(**change))
-    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)

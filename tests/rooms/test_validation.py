@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import PUBLIC_DATA
+from tests.refused import missing_values, refused
 from trainyard.errors import BadFile
 from validation import fit, plan, rows
 
@@ -55,31 +56,34 @@ def test_metrics_of_a_configuration_are_one_row(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("changed", "says"),
+    ("changed", "values"),
     [
-        ({"layers": ""}, "layers is not given"),
-        ({"hidden": "many"}, "hidden is 'many', no number"),
-        ({"hidden": "-1"}, "hidden is '-1', no number"),
-        ({"accelerator": "Gaudi3"}, "no machine is known of accelerator Gaudi3"),
-        ({"model": "nemotron_3_ultra"}, "hybrid"),
-        ({"tp": "3.0"}, "16 devices / (tp 3 x pp 1 x cp 1) = 5.33333 is no whole number"),
-        ({"global_batch": "9.0"}, "not a multiple"),
-        ({"value": ""}, "no value is given"),
-        ({"value": "", "notes": "OOM"}, "out of memory"),
+        ({"layers": ""}, ["layers"]),
+        ({"hidden": "many"}, ["hidden", "'many'"]),
+        ({"hidden": "-1"}, ["hidden", "'-1'"]),
+        ({"accelerator": "Gaudi3"}, ["accelerator Gaudi3"]),
+        ({"model": "nemotron_3_ultra"}, ["hybrid"]),
+        ({"tp": "3.0"}, ["16 devices / (tp 3 x pp 1 x cp 1) = 5.33333"]),
+        ({"global_batch": "9.0"}, ["not a multiple"]),
+        ({"value": ""}, ["value"]),
+        ({"value": "", "notes": "OOM"}, ["out of memory"]),
     ],
 )
-def test_what_cannot_be_represented_says_why(tmp_path: Path, changed: dict[str, str], says: str) -> None:
+def test_what_cannot_be_represented_says_why(tmp_path: Path, changed: dict[str, str], values: list[str]) -> None:
     (row,) = rows.read(write(tmp_path / "x.csv", [line("a", "step_s", "1") | changed]))
-    assert says in row.reason
+    assert missing_values(row.reason, *values) == []
     assert not row.columns
 
 
-@pytest.mark.parametrize("content", ["", "id,model\na.step_s,x\n", "\0"])
-def test_a_file_without_the_columns_is_refused(tmp_path: Path, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "first"),
+    [("", "id, source_url"), ("id,model\na.step_s,x\n", "source_url, params_b"), ("\0", "id, source_url")],
+)
+def test_a_file_without_the_columns_is_refused(tmp_path: Path, content: str, first: str) -> None:
     (tmp_path / "x.csv").write_text(content)
-    with pytest.raises(BadFile, match=r"no column|cannot be read"):
+    with refused(BadFile, tmp_path / "x.csv", f"column {first}"):
         rows.read(tmp_path / "x.csv")
-    with pytest.raises(BadFile, match="cannot be read"):
+    with refused(BadFile, tmp_path / "absent.csv", "Errno 2"):
         rows.read(tmp_path / "absent.csv")
 
 

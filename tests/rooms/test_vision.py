@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.counted import a_job, counted, expected, train
+from tests.refused import refused
 from trainyard import models, plugins
 from trainyard.errors import BadJob, MissingLibrary
 from trainyard.job import Job, Layout, Recipe
@@ -50,57 +51,61 @@ def test_full_sizes_have_the_published_parameters(name):
 
 
 @pytest.mark.parametrize(
-    ("preset", "change", "says"),
+    ("preset", "change", "values"),
     [
-        ("tiny-vit", {"width": 30}, "width 30 % heads 4 = 2 at $.sizes.width, but each head has a whole number"),
+        ("tiny-vit", {"width": 30}, ["width 30 % heads 4 = 2", "$.sizes.width", 32]),
         (
             "tiny-vit",
             {"patch": 5},
-            "image 16 % patch 5 = 1 at $.sizes.image, but an image is a whole number of patches",
+            ["image 16 % patch 5 = 1", "$.sizes.image", 15],
         ),
-        ("tiny-vit", {"layer": 3}, "unknown key 'layer' at $.sizes.layer. Did you mean 'layers'?"),
-        ("tiny-vit", {"heads": "four"}, "Expected `int`, got `str` at $.sizes.heads."),
-        ("tiny-vit", {"classes": 1}, "classes = 1 must be at least 2 at $.sizes.classes."),
-        ("tiny-vit", {"family": "vitt"}, "family = 'vitt' is not known at $.sizes.family. Did you mean 'vit'?"),
-        ("tiny-resnet", {"stages": [2, 0]}, "stages = [2, 0] must be at least 1 at $.sizes.stages."),
-        ("tiny-resnet", {"stages": []}, "stages = [] at $.sizes.stages, but a network has one at least."),
+        ("tiny-vit", {"layer": 3}, ["'layer'", "$.sizes.layer", "'layers'"]),
+        ("tiny-vit", {"heads": "four"}, ["int", "str", "$.sizes.heads"]),
+        ("tiny-vit", {"classes": 1}, ["classes = 1", 2, "$.sizes.classes"]),
+        ("tiny-vit", {"family": "vitt"}, ["family = 'vitt'", "$.sizes.family", "'vit'"]),
+        ("tiny-resnet", {"stages": [2, 0]}, ["stages = [2, 0]", 1, "$.sizes.stages"]),
+        ("tiny-resnet", {"stages": []}, ["stages = []", "$.sizes.stages", "[3, 4, 6, 3]"]),
     ],
 )
-def test_impossible_sizes_name_the_key_and_the_next_step(preset, change, says):
-    with pytest.raises(BadJob) as caught:
+def test_impossible_sizes_name_the_key_and_the_next_step(preset, change, values):
+    with refused(BadJob, *values):
         vision_ops.check(a_job(preset, sizes=change))
-    assert says in str(caught.value)
 
 
 def test_a_missing_size_and_missing_sizes_are_named():
-    with pytest.raises(BadJob, match=r"layers is missing at \$\.sizes\.layers"):
+    with refused(BadJob, "layers", "$.sizes.layers"):
         vision_ops.check(Job(workload="vision", sizes={"family": "vit"}, recipe=Recipe(tokens_per_step=1)))
-    with pytest.raises(BadJob, match=r"there is no \$\.sizes\. Add \[sizes\] with family = 'vit' or 'resnet'\."):
+    with refused(BadJob, "workload = 'vision'", "$.sizes", "family = 'vit' or 'resnet'"):
         vision_ops.check(Job(workload="vision", recipe=Recipe(tokens_per_step=1)))
 
 
 @pytest.mark.parametrize(
-    ("job", "says"),
+    ("job", "values"),
     [
-        (a_job("tiny-vit", seq_len=4), "Use seq_len = 1 and tokens_per_step = 4, the samples in a step."),
-        (a_job("tiny-vit", dtype="float8"), "products are not rounded to it. Use dtype = 'bfloat16'."),
-        (a_job("tiny-vit", Layout(tp=4)), "tp = 4 at $.layout: classes 10 % tp 4 = 2, but"),
-        (a_job("tiny-vit", Layout(tp=2, loss_parallel=True)), "Use loss_parallel = false."),
+        (a_job("tiny-vit", seq_len=4), ["seq_len = 4", "$.recipe.seq_len", "seq_len = 1 and tokens_per_step = 4"]),
+        (a_job("tiny-vit", dtype="float8"), ["dtype = 'float8'", "$.recipe", "dtype = 'bfloat16'"]),
+        (a_job("tiny-vit", Layout(tp=4)), ["tp = 4", "$.layout", "classes 10 % tp 4 = 2", "tp = 2"]),
+        (
+            a_job("tiny-vit", Layout(tp=2, loss_parallel=True)),
+            ["loss_parallel = true", "$.layout", "loss_parallel = false"],
+        ),
         (
             a_job("tiny-vit", Layout(pp=2)),
-            "divides along dp_replicate, dp_shard, tp only. On the same 2 ranks, dp_shard",
+            ["$.layout", "pp = 2", "dp_replicate, dp_shard, tp", "2 ranks, dp_shard 2"],
         ),
         (
             a_job("tiny-resnet", Layout(tp=2)),
-            "divides along dp_replicate, dp_shard only. On the same 2 ranks, dp_shard",
+            ["$.layout", "tp = 2", "dp_replicate, dp_shard", "2 ranks, dp_shard 2"],
         ),
-        (a_job("tiny-resnet", sizes={"image": 4}, microbatch=1), "= 1 value a channel at $.recipe.microbatch"),
+        (
+            a_job("tiny-resnet", sizes={"image": 4}, microbatch=1),
+            ["microbatch 1 * 1 * 1", "$.recipe.microbatch", "microbatch = 2"],
+        ),
     ],
 )
-def test_refused_with_what_works_instead(job, says):
-    with pytest.raises(BadJob) as caught:
+def test_refused_with_what_works_instead(job, values):
+    with refused(BadJob, *values):
         plugins.load("workloads", "vision").expect(job)
-    assert says in str(caught.value)
 
 
 # Arithmetic
@@ -193,7 +198,7 @@ def test_a_folder_is_read_by_class_without_its_place(tmp_path):
     assert image.shape == (3, 8, 8)
     assert image.dtype == np.float32
     assert label in (0, 1)
-    with pytest.raises(BadJob, match=r"have 2 classes, but classes = 1 at \$\.sizes\.classes"):
+    with refused(BadJob, "shapes", "2 classes", "classes = 1", "$.sizes.classes"):
         pictures.read(str(root), 1)
 
 
@@ -207,32 +212,39 @@ def test_png_files_are_pictures_too(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("array", "says"),
+    ("array", "values"),
     [
-        (np.zeros((4, 4), np.int64), "values of int64, but pictures are uint8 or fractions"),
-        (np.full((4, 4), 2.0), "values from 2.0 to 2.0, but fractions lie from 0 to 1"),
-        (np.full((4, 4), np.nan), "values from nan to nan"),
-        (np.zeros(4, np.uint8), r"the shape \(4,\) is none of"),
-        (np.array([{}]), "no picture: Object arrays cannot be loaded"),
+        (np.zeros((4, 4), np.int64), ["int64", "uint8"]),
+        (np.full((4, 4), 2.0), ["2.0 to 2.0", "0 to 1"]),
+        (np.full((4, 4), np.nan), ["nan to nan", "0 to 1"]),
+        (np.zeros(4, np.uint8), ["(4,)", "(N, H, W, C)"]),
+        (np.array([{}]), ["allow_pickle=False"]),
     ],
 )
-def test_what_is_no_picture_is_refused(tmp_path, array, says):
+def test_what_is_no_picture_is_refused(tmp_path, array, values):
     np.save(tmp_path / "bad.npy", array)
-    with pytest.raises(BadJob, match=says):
+    with refused(BadJob, tmp_path / "bad.npy", *values):
+        pictures.read(str(tmp_path), 10)
+
+
+def test_a_header_that_claims_91_tb_is_refused(tmp_path):
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (99999999999999,)}".ljust(117) + b"\n"
+    (tmp_path / "bad.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with refused(BadJob, tmp_path / "bad.npy", "90.9 TiB"):
         pictures.read(str(tmp_path), 10)
 
 
 def test_missing_pictures_are_refused(tmp_path):
     for find in (lambda source: pictures.read(source, 10), lambda s: pictures.check(Recipe(tokens_per_step=1, text=s))):
-        with pytest.raises(BadJob, match=r"text = '.*nowhere' at \$\.recipe: No such file"):
+        with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
             find(str(tmp_path / "nowhere"))
-        with pytest.raises(BadJob, match=r"no \.npy or \.png file lies there"):
+        with refused(BadJob, f"text = {str(tmp_path)!r}", "$.recipe", ".npy", ".png"):
             find(str(tmp_path))
 
 
 def test_digits_are_refused_where_nothing_brings_them(monkeypatch):
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
-    with pytest.raises(MissingLibrary, match=r"scikit-learn, which brings them, is not installed.*trainyard\[data\]"):
+    with refused(MissingLibrary, "digits", "scikit-learn", "trainyard[data]"):
         pictures.read("digits", 10)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import PUBLIC_DATA
 from tests.laws.test_trace_laws import cpu_traces, rank_traces
+from tests.refused import refused
 from tests.trace_maker import trace, write
 from trainyard import ledger as ledgers
 from trainyard.errors import BadInput, UnknownName
@@ -63,7 +64,7 @@ def test_without_slack_every_op_starts_with_the_last_of_its_needs(drawn):
 
 
 def test_ops_that_wait_for_each_other_in_a_circle_are_refused():
-    with pytest.raises(BadInput, match="2 of 3 ops"):
+    with refused(BadInput, "2 of 3 ops"):
         plan(np.ones(3, np.int64), Needs(np.array([1, 2]), np.array([2, 1]), np.zeros(2, np.int64)))
 
 
@@ -282,40 +283,40 @@ def test_times_of_transfers_do_not_make_a_rank_late():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "kind", "values"),
     [
-        ("no-stragler", "Did you mean 'no-stragglers'"),
-        ("", "Write one of"),
-        ("no-stragglers=2x", "takes no value"),
-        ("netwrk=2x", "Did you mean 'network'"),
-        ("comput/norm=2x", "Did you mean 'compute'"),
-        ("network=fast", "is no speed"),
-        ("network=0x", "is no speed"),
-        ("network=-2x", "is no speed"),
-        ("network=roofline", "is no speed"),
-        ("straggler=0", "Write no-stragglers"),
-        ("bubble/warmup=0", "waited for"),
-        ("op:=2x", "names no op"),
+        ("no-stragler", BadInput, ["'no-stragler'", "'no-stragglers'"]),
+        ("", BadInput, ["''", "network=2x", "op:aten::mm=roofline"]),
+        ("no-stragglers=2x", BadInput, ["no-stragglers", "'no-stragglers=2x'", "'2x'"]),
+        ("netwrk=2x", UnknownName, ["'netwrk'", "'network'"]),
+        ("comput/norm=2x", UnknownName, ["'comput/norm'", "'compute'"]),
+        ("network=fast", BadInput, ["'fast'", "'network=fast'", "network=2x"]),
+        ("network=0x", BadInput, ["'0x'", "'network=0x'", "network=2x"]),
+        ("network=-2x", BadInput, ["'-2x'", "'network=-2x'", "network=2x"]),
+        ("network=roofline", BadInput, ["'roofline'", "'network=roofline'", "network=2x"]),
+        ("straggler=0", BadInput, ["straggler", "no-stragglers"]),
+        ("bubble/warmup=0", BadInput, ["bubble"]),
+        ("op:=2x", BadInput, ["'op:=2x'", "op:aten::mm=2x"]),
     ],
 )
-def test_what_cannot_be_supposed_is_refused_with_the_next_step(text, says):
-    with pytest.raises((BadInput, UnknownName), match="(?s)" + says):
+def test_what_cannot_be_supposed_is_refused_with_the_next_step(text, kind, values):
+    with refused(kind, *values):
         parse(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "values"),
     [
-        ("no-stragglers", "Give the traces of all ranks"),
-        ("network=2x", "no collective"),
-        ("data_wait=0", "There are: compute/elementwise, compute/matmul, launch_gap"),
-        ("op:aten::conv2d=2x", "no work of an op of that name"),
-        ("op:aten::mm=roofline", "roofline of that op is not known"),
+        ("no-stragglers", ["no-stragglers", "ranks"]),
+        ("network=2x", ["network=2x", "collective"]),
+        ("data_wait=0", ["data_wait=0", "compute/elementwise, compute/matmul, launch_gap/launch"]),
+        ("op:aten::conv2d=2x", ["op:aten::conv2d=2x"]),
+        ("op:aten::mm=roofline", ["op:aten::mm=roofline", "2x"]),
     ],
 )
-def test_what_these_traces_do_not_have_cannot_be_supposed_of_them(tmp_path, text, says):
+def test_what_these_traces_do_not_have_cannot_be_supposed_of_them(tmp_path, text, values):
     measured = measure(read_all(tmp_path, HOST_BOUND), "all")
-    with pytest.raises(BadInput, match=says):
+    with refused(BadInput, *values):
         what_if(measured, [text])
 
 

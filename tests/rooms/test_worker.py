@@ -11,6 +11,8 @@ from io import BytesIO
 import msgspec
 import pytest
 
+from tests.refused import missing_values, refused
+
 torch = pytest.importorskip("torch")
 
 from trainyard import job_file as jobs  # noqa: E402
@@ -167,12 +169,13 @@ def test_an_error_is_a_traceback_and_exit_code_1(folder):
         [sys.executable, "-m", "trainyard.run.worker", str(folder)], capture_output=True, check=False, text=True
     )
     assert done.returncode == 1
-    assert "BadJob: text = 'nowhere' at $.recipe: No such file or directory." in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert missing_values(last, "trainyard.errors.BadJob", "text = 'nowhere'", "$.recipe") == []
 
 
 def test_other_than_the_layouts_ranks_is_refused(folder, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(EnvironmentFailed, match=r"3 ranks were started, but the layout \(one rank\) has 1"):
+    with refused(EnvironmentFailed, "3 ranks", "one rank", 1):
         worker.main(folder)
 
 
@@ -181,19 +184,19 @@ def test_more_ranks_than_devices_is_refused(monkeypatch):
 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(EnvironmentFailed, match="4 ranks on this host need a device each, but torch sees 2"):
+    with refused(EnvironmentFailed, "4 ranks", 2, "$.layout", "CUDA_VISIBLE_DEVICES"):
         ranks.find("nvidia")
 
 
 def test_devices_that_torch_cannot_use_are_an_error_and_never_the_cpu(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert {vendor_here(), vendor_here("cpu"), vendor_here("pretend")} == {"cpu"}
-    with pytest.raises(EnvironmentFailed, match=r"has devices of nvidia, but torch .* cannot use them\. Install"):
+    with refused(EnvironmentFailed, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
         worker.main(folder, "nvidia")
     assert not (folder / "samples").exists()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert vendor_here("cpu") == vendor_here("nvidia") == "nvidia"
-    with pytest.raises(EnvironmentFailed, match="devices of amd"):
+    with refused(EnvironmentFailed, "amd", f"torch {torch.__version__}"):
         vendor_here("amd")
 
 
@@ -221,10 +224,11 @@ def test_a_rank_that_packs_longer_than_a_collective_waits_is_waited_for(tmp_path
 def test_facts_that_are_none_name_the_file(tmp_path):
     (tmp_path / "facts").mkdir()
     (tmp_path / "facts" / "rank0.json").write_text("{")
-    with pytest.raises(BadFile, match=r"rank0\.json"):
+    with refused(BadFile, tmp_path / "facts" / "rank0.json"):
         read_facts(tmp_path)
 
 
 def test_facts_forbid_what_they_do_not_know():
-    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+    with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(b'{"surprise": 1}', type=Facts)
+    assert missing_values(str(caught.value), "surprise") == []
