@@ -17,7 +17,7 @@ from typing import Union, get_args, get_origin
 import click
 import msgspec
 
-from trainyard import errors, job, machine, models, plugins, units, words
+from trainyard import errors, job, limits, machine, models, plugins, units, words
 from trainyard.cli.main import cli
 from trainyard.trace.export import schema
 from trainyard.trace.whatif import suppose
@@ -29,10 +29,14 @@ SETTINGS = {
     "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
     "TRAINYARD_INDEX": "A PostgreSQL database for the index of the runs (docs/team.md). Default: a file beside them.",
     "TRAINYARD_REMOTE": "Where `runs push` and `runs pull` copy to and from. Default: none; `--to`, `--from`.",
+    "TRAINYARD_SIGNING_KEY": "An SSH key with which `runs push` signs runs. Default: none; `--sign`.",
+    "TRAINYARD_ALLOWED_SIGNERS": "A file of the keys whose runs `runs pull` takes. Default: any run; `--verify`.",
     "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
+    "TRAINYARD_PIPE_TIMEOUT_S": "How long a pipe named on the command line may be silent. Default: `60`.",
     "TRAINYARD_PURE": "Anything: reads traces without the compiled scanner. Default: it is used where it was built.",
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
     "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",
+    "TRAINYARD_FAULT_POINT": "For tests: `NAME:N` kills a process at its Nth arrival at a point of `fault_points.py`.",
     "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",
 }
 """Environment variables that trainyard reads; a test compares them with the code."""
@@ -78,6 +82,7 @@ def render() -> str:
         *_doors(),
         *_rules(),
         *_machines(),
+        *_limits(),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -111,8 +116,13 @@ def _help(command: click.Command, path: str, parent: click.Context | None) -> It
 
 
 def _exit_codes() -> Iterable[str]:
-    yield "## Exit codes"
+    yield "## Error codes and exit codes"
     yield "0 is good, 1 is a gate that says worse, 130 is an interrupted command. The others belong to errors:"
+    yield (
+        "stderr has `error [CODE]: MESSAGE`. With `--json`, a command that fails before it prints its document prints"
+        ' `{"schema": "trainyard/error/1", "code", "exit_code", "message", "next_step"}` instead.'
+        " Wrong options have the code `bad-usage` and end with 2."
+    )
     tree = re.search(r"(?s)\n(    TrainyardError.*?)\n\n", errors.__doc__ or "")
     assert tree is not None, "errors.py draws no tree"  # noqa: S101
     yield f"```text\n{dedent(tree[1])}\n```"
@@ -278,6 +288,13 @@ def _machines() -> Iterable[str]:
         ("name", "device", "memory", "bandwidth", "bfloat16 peak", "inside", "between", "W", "USD/h"),
         [_machine_row(name, machine.load(name)) for name in machine.known()],
     )
+
+
+def _limits() -> Iterable[str]:
+    yield "## Limits"
+    yield "Sizes beyond these are refused, whatever gives them: models, jobs, machines, configurations and flags."
+    rows = [(limit.quantity, f"{limit.most:,}", limit.known) for limit in limits.LIMITS]
+    yield _table(("quantity", "at most", "largest known"), rows)
 
 
 def _machine_row(name: str, known: machine.Machine) -> Iterable[object]:
