@@ -591,6 +591,22 @@ def test_a_stopped_rank_hangs_the_job_and_is_blamed() -> None:
     assert one.plans[:4] == ["run", "stacks", "stop", "run"]
 
 
+def test_a_stack_is_read_when_it_is_complete() -> None:
+    """faulthandler writes the main thread last: what a busy machine has written so far names another thread."""
+    one = running(world(ranks=2, nodes=1, hang_s=2, restarts=1))
+    one.steps = False
+    one.until(lambda: one.plan.do == "stacks")
+    one.turn(12)
+    one.stacks = {0: COLLECTIVE, 1: WORK}
+    one.turn(4)
+    loader = f'Current thread 0x2:\n  File "/x/{blame._LOADER}", line 3 in _next_data\n'
+    one.stacks = {0: COLLECTIVE, 1: WORK + loader}
+    one.until(lambda: bool(one.faults))
+    (found,) = one.faults
+    assert (found.kind, found.rank) == ("hang", 1)
+    assert "waits for data" in found.says
+
+
 def test_a_stopped_rank_is_blamed_when_its_peers_give_up_first() -> None:
     one = running(world(hang_s=60, restarts=1))
     one.change(2, state="T")

@@ -30,7 +30,7 @@ SETTLE_S = 0.3
 TWICE_S = 1.0
 TOGETHER_S = 0.5
 STACKS_S, STACKS_MOST_S = 0.7, 6.0
-"""How long ranks may take to write their stacks: at least, and if some have not."""
+"""How long ranks may take to write their stacks: at least, and if some are missing or still grow."""
 STOP_S = 10.0
 LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
 """How many times `hang_s` a rank may take where it does something else than steps."""
@@ -92,6 +92,8 @@ class Supervision:
         self._slowness = blame.Slowness()
         self._ticks: dict[int, int] = {}
         self._alone = -1
+        self._stacks_read: Mapping[int, str] = {}
+        self._complete_at = 0.0
         self._asked = ""
         self._ending: tuple[int, Failure | None] | None = None
 
@@ -297,7 +299,10 @@ class Supervision:
             return
         running = [rank for rank in self.ranks() if rank.exit_code is None]
         stacks, missing = self._read_stacks(), self._missing(now)
-        waits = not missing and not blame.stopped(running) and not all(stacks.get(rank.rank) for rank in running)
+        if stacks != self._stacks_read:  # the main thread's stack is written last
+            self._stacks_read, self._complete_at = stacks, now.seconds + SETTLE_S
+        incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._complete_at
+        waits = incomplete and not missing and not blame.stopped(running)
         if waits and now.seconds < self._until + STACKS_MOST_S - STACKS_S:
             return
         if missing:  # an agent that is another one now knows nothing of the ranks
