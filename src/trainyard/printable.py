@@ -16,6 +16,7 @@ _BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uf
 """Characters of Unicode's property Default_Ignorable_Code_Point that Python takes for printable, but for U+FE00 to
 U+FE0F, which choose the look of the character before them."""
 _HALF = re.compile("[\ud800-\udfff]")
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -30,6 +31,17 @@ def printable_json(text: str) -> str:
     if text.isprintable() and not _BLANK.search(text):
         return text
     return "".join(char if char == "\n" or _visible(char) else _escaped(char) for char in text)
+
+
+def printable_xml(text: str) -> str:
+    """Writes, in an XML document, each character that cannot be seen as a character reference, `&#x202e;`. What XML
+    cannot hold must have been replaced before, by `storable_xml`."""
+    return "".join(char if char == "\n" or _visible(char) else f"&#x{ord(char):x};" for char in text)
+
+
+def storable_xml(text: str) -> str:
+    """Shows each character that XML 1.0 cannot hold, such as most control characters, by its number."""
+    return _NOT_XML.sub(lambda char: _numbered(char[0]), text)
 
 
 def paired(text: str) -> str:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.booked_maker import STEP, US, Did, Span, a_rank
@@ -28,7 +28,7 @@ from trainyard.compare.gate.pairs import Pair, Paired, paired
 from trainyard.compare.gate.readings import moved
 from trainyard.compare.gate.result import Asked, Gate, gate
 from trainyard.compare.gate.turns import take_turns
-from trainyard.compare.gate.verdict import Rule, Verdict, judge
+from trainyard.compare.gate.verdict import Rule, Verdict, judge, least
 from trainyard.compare.gate.why import holm, why
 from trainyard.compare.history.imported import load
 from trainyard.errors import BadInput, NotEnoughEvidence, UnknownName
@@ -112,6 +112,7 @@ def _null(kind: str, rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 @given(st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=11), st.sampled_from([0.01, 0.05]))
+@example([0.0, 0.0, 0.0, 0.0, 0.125, -0.125, -0.125, -0.125], 0.05)
 def test_a_verdict_is_what_its_bounds_say(differences: list[float], alpha: float) -> None:
     rule = Rule(alpha=alpha, cap=12)
     found = judge("step_time", differences, rule)
@@ -123,9 +124,23 @@ def test_a_verdict_is_what_its_bounds_say(differences: list[float], alpha: float
         assert found.high is not None
         assert found.high <= rule.margin + 1e-9
     assert (found.more is None) == (found.says != "unclear")
-    if found.low is not None and found.high is not None:
-        assert found.low <= found.change + 1e-9
-        assert found.change <= found.high + 1e-9
+
+
+@given(st.lists(st.floats(-0.2, 0.2), min_size=1, max_size=11), st.sampled_from([0.01, 0.05]))
+@example([0.0, 0.0, 0.0, 0.0, 0.125, -0.125, -0.125, -0.125], 0.05)
+@example([0.04, 0.04, 0.04, 0.04, -0.04, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0.05)
+def test_bounds_stay_shown_and_a_new_one_is_on_its_side_of_the_change(differences: list[float], alpha: float) -> None:
+    """A bound holds at any look, and `change` is of all pairs: only the look that shows a bound has the change within
+    it."""
+    rule, values = Rule(alpha=alpha, cap=12), np.array(differences)
+    change = float(np.median([(one + other) / 2 for at, one in enumerate(values) for other in values[at:]]))
+    for sign in (1, -1):
+        before, now = least(sign * values[:-1], rule), least(sign * values, rule)
+        if before is not None:
+            assert now is not None
+            assert now >= before - 1e-12
+        if now is not None and now != before:
+            assert now <= sign * change + 1e-12
 
 
 def test_alike_is_not_worse_and_what_is_not_a_number_is_refused() -> None:
@@ -476,6 +491,36 @@ def test_noise_says_what_was_put_into_it() -> None:
 )
 def test_a_share_is_said_as_people_read_it(share: float | None, said: str) -> None:
     assert says.percent(share) == said
+
+
+@pytest.mark.parametrize("name", ["a\u202eb", "a\u200bb\u00adc", "tab\tand\x85"])
+def test_formats_for_programs_keep_names_and_text_for_people_shows_them(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from trainyard.cli.gate.shown import show
+    from trainyard.cli.output import guarded
+
+    hostile = msgspec.structs.replace(_gate(1.1), job=name)
+
+    def printed(form: str) -> str:
+        with guarded():
+            show(hostile, form, False)
+        text = capsys.readouterr().out
+        assert "".join(char for char in text if not char.isprintable() and char != "\n") == ""
+        return text
+
+    assert json.loads(printed("github-action-benchmark"))[0]["name"] == f"{name}/step_time"
+    assert list(json.loads(printed("bencher"))) == [name]
+    assert list(json.loads(printed("asv"))["results"]) == [f"{name}.time_step_time"]
+    suite = ElementTree.fromstring(printed("junit"))  # noqa: S314 (our own)
+    assert suite[0].attrib["classname"] == f"trainyard.{name}"
+    assert name not in printed("markdown")
+
+
+def test_a_test_report_shows_what_xml_cannot_hold() -> None:
+    hostile = msgspec.structs.replace(_gate(1.1), job="a\x07\ufffe\ud800")
+    suite = ElementTree.fromstring(formats.write(hostile, "junit"))  # noqa: S314 (our own)
+    assert suite[0].attrib["classname"] == "trainyard.a⟨U+0007⟩⟨U+FFFE⟩⟨U+D800⟩"
 
 
 def test_every_format_says_the_verdict(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of head against base. `change`: by how much the metric is worse (below zero: better), a share; `low`, `high`:
     what it is at least and at most, each with the rule's error, however often it was looked at; None: nobody can tell
-    yet. `pairs`: those that were looked at when it was decided, or all. `more`: pairs that would probably settle it,
+    yet. A bound that an earlier look showed stays shown, so that `change`, which is of all pairs, may lie outside the
+    bounds. `pairs`: those that were looked at when it was decided, or all. `more`: pairs that would probably settle it,
     where it is not."""
 
     metric: str

@@ -1,4 +1,8 @@
-"""A gate's result for what reads results: step summaries, test reports, dashboards."""
+"""A gate's result for what reads results: step summaries, test reports, dashboards.
+
+A format that programs read keeps every name as it is, escaped as the format has it; in Markdown, which people read,
+characters that cannot be seen are shown by their number.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import msgspec
 from trainyard import words
 from trainyard.compare.gate.result import Gate
 from trainyard.errors import BadInput, UnknownName, nearest
-from trainyard.printable import encode_json, printable
+from trainyard.printable import encode_json, printable_json, printable_xml, storable_xml
 from trainyard.report.gate import says
 from trainyard.report.gate.markdown import markdown
 
@@ -33,19 +37,19 @@ def junit(gate: Gate) -> str:
     """A test case a metric: worse is a failure, not enough evidence is skipped."""
     count = {said: sum(one.says == said for one in gate.verdicts) for said in ("worse", "unclear")}
     suite = Xml.Element(
-        "testsuite", name=f"trainyard gate {_text(gate.job)}", tests=str(len(gate.verdicts)),
+        "testsuite", name=f"trainyard gate {storable_xml(gate.job)}", tests=str(len(gate.verdicts)),
         failures=str(count["worse"]), skipped=str(count["unclear"]), errors="0",
     )  # fmt: skip
     for one in gate.verdicts:
-        case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{_text(gate.job)}", name=one.metric)
+        case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{storable_xml(gate.job)}", name=one.metric)
         told = f"{says.LABELS[one.says]}: {says.decided(one)}"
         if one.says == "worse":
-            Xml.SubElement(case, "failure", message=told, type="worse").text = _text(says.culprit(gate.why))
+            Xml.SubElement(case, "failure", message=told, type="worse").text = storable_xml(says.culprit(gate.why))
         elif one.says == "unclear":
             Xml.SubElement(case, "skipped", message=told)
-        Xml.SubElement(case, "system-out").text = _text(f"{told}\n{says.asked(gate)}")
+        Xml.SubElement(case, "system-out").text = storable_xml(f"{told}\n{says.asked(gate)}")
     Xml.indent(suite)
-    return Xml.tostring(suite, "unicode", xml_declaration=True) + "\n"
+    return printable_xml(Xml.tostring(suite, "unicode", xml_declaration=True)) + "\n"
 
 
 def github_action_benchmark(gate: Gate) -> str:
@@ -104,17 +108,12 @@ def _ms(when: str) -> int:
 
 
 def _json(value: Any) -> str:
-    return msgspec.json.format(encode_json(value), indent=2).decode() + "\n"
+    return printable_json(msgspec.json.format(encode_json(value), indent=2).decode()) + "\n"
 
 
 def _half(values: tuple[float, ...]) -> float:
     ordered = sorted(values)
     return (ordered[(3 * len(ordered)) // 4] - ordered[len(ordered) // 4]) / 2
-
-
-def _text(text: str) -> str:
-    """What XML may hold."""
-    return printable(text, keep="\n\t")
 
 
 FORMATS: Mapping[str, Callable[[Gate], str]] = {
