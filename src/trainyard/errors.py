@@ -93,6 +93,15 @@ class Preempted(EnvironmentFailed):
     code = "preempted"
 
 
+def described(error: Exception) -> tuple[str, str]:
+    """What is wrong, without a full stop at its end, and the next step. Where msgspec wraps a `BadInput` that a
+    constructor raised, these are that error's own, followed by the path in the document."""
+    cause = error.__cause__
+    if isinstance(cause, BadInput):
+        return cause.says.rstrip(".") + str(error).removeprefix(str(cause)), cause.next_step
+    return str(error).rstrip("."), ""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`Did you mean 'heads'?`, or the known names when none is near."""
     known = sorted(known)

@@ -9,9 +9,6 @@ from typing import Any
 from trainyard import limits
 from trainyard.errors import BadFile, nearest
 
-LARGEST = 2**32
-"""No dimension is larger: what is computed from a file stays small."""
-
 _SAYS_NOTHING = re.compile(
     # What it is called, which tokens are special, how it generates, caches, was begun, is stored or was made.
     r"_.*|architectures|auto_map|model_type|transformers_version|.*_token_id|use_cache|initializer_range|torch_dtype"
@@ -49,8 +46,8 @@ class Config:
         self.asked.add(key)
         return self.said.get(key)
 
-    def whole(self, key: str, default: int | None = None, least: int = 1, most: int = LARGEST) -> int:
-        value = self.get(key)
+    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
+        value, most = self.get(key), limits.of_key(key).most
         if value is None and default is not None:
             return default
         if type(value) is not int or not least <= value <= most:
@@ -59,7 +56,7 @@ class Config:
 
     def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
         """Read the number of layers, which readers may list one by one."""
-        return self.whole(key, default, most=limits.LAYERS.most)
+        return self.whole(key, default)
 
     def number(self, key: str, default: float) -> float:
         value = self.get(key)

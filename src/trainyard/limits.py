@@ -6,6 +6,7 @@ typing error or an attack: planning it would take hours, or more memory than a m
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
@@ -40,6 +41,24 @@ LIMITS = (LAYERS, WIDTH, HEADS, VOCAB, EXPERTS, SIDE, TOKENS, SAMPLES, STEP, DEV
 
 LEAST_CLAIM, MOST_CLAIM = 1e-18, 1e24
 """Positive numbers about hardware, in SI units: a device computes 10^16 FLOP/s, and a latency is 10^-7 s."""
+
+
+_OF_KEYS: tuple[tuple[str, Limit], ...] = (
+    (r".*layer.*|first_k_dense_replace|.*_interval|.*_virtual_stages_.*|.*_(period|offset)", LAYERS),
+    (r".*vocab_size", VOCAB),
+    (r".*seq_len(gth)?|n_positions|conv_kernel|mamba_d_conv|.*chunk.*", TOKENS),
+    (r".*batch.*|gradient_accumulation_steps", SAMPLES),
+    (r"(n|num)_.*experts.*|moe_router_.*|n_group|topk_group", EXPERTS),
+    (r".*heads?|num_query_groups|.*n_groups|mamba_num_.*", HEADS),
+    (r".*parallel.*|auto.p_size|.*(shard|partition)_size|stages|.*_instances", DEVICES),
+)
+"""Of the keys in other frameworks' configurations, by the last part of their name with underscores."""
+
+
+def of_key(key: str) -> Limit:
+    """The limit on a size that another framework's configuration gives by this key."""
+    name = key.replace("-", "_").rpartition(".")[2]
+    return next((limit for pattern, limit in _OF_KEYS if re.fullmatch(pattern, name)), WIDTH)
 
 
 def check(values: object, limits: Mapping[str, Limit], where: str = "") -> None:

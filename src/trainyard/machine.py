@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from trainyard import limits, toml, words
-from trainyard.errors import BadFile, BadInput, UnknownName, nearest
+from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,7 +197,8 @@ def load(name_or_path: str) -> Machine:
     try:
         return msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
     except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{path}: {error}.") from error
+        says, next_step = described(error)
+        raise BadFile(f"{path}: {says}.", next_step) from error
 
 
 def find_device(reported: str) -> Device | None:

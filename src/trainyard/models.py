@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from trainyard import hugging_face, toml
-from trainyard.errors import BadFile, BadJob, UnknownName, nearest
+from trainyard.errors import BadFile, BadJob, UnknownName, described, nearest
 from trainyard.machine import Claim
 
 LARGEST = 1 << 20
@@ -57,6 +57,17 @@ def load(name_or_path: str, folder: Path = Path()) -> Preset:
     return _preset(path, _read(path))
 
 
+def is_config(name_or_path: str) -> bool:
+    """Whether the name is that of a Hugging Face config.json. Raises `UnknownName` or `BadFile`."""
+    path = _find(name_or_path, Path())
+    return _is_config(path, _read(path))
+
+
+def _is_config(path: Path, data: bytes) -> bool:
+    """By the ending of its name; where that has none, as a pipe's, by the contents: no TOML begins with a brace."""
+    return path.suffix == ".json" or (not path.suffix and data.lstrip().startswith(b"{"))
+
+
 def take(
     name_or_path: str,
     section: Literal["model", "sizes"],
@@ -71,7 +82,7 @@ def take(
     """
     path = _find(name_or_path, folder)
     data = _read(path)
-    if section == "model" and path.suffix == ".json":
+    if section == "model" and _is_config(path, data):
         return Taken(hugging_face.model(data, str(path), without, planned), str(path))
     if without:
         raise BadFile(f"{path}: without = {list(without)}, but only a config.json has keys to leave out.")
@@ -136,4 +147,5 @@ def _preset(path: Path, data: bytes) -> Preset:
     try:
         return msgspec.convert(toml.loads(data.decode("utf-8")), Preset)
     except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{path}: {error}.") from error
+        says, next_step = described(error)
+        raise BadFile(f"{path}: {says}.", next_step) from error

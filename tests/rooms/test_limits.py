@@ -123,6 +123,68 @@ def test_an_absurd_machine_is_refused(old: str, new: str, tmp_path: Path) -> Non
     assert refused("llama3-8b", "--machine", path, "--batch", "8", "--seq-len", "2048")
 
 
+CONFIGURATIONS = {
+    "config.json": json.dumps(LLAMA), "megatron.args": ARGUMENTS.replace("# theirs", ""), "titan.toml": NEW,
+    "model.toml": models.known()["llama3-8b"].read_text("utf-8"),
+    "h100.toml": machine.known()["h100"].read_text("utf-8"),
+}  # fmt: skip
+
+
+def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, old: str, new: str) -> tuple[str, str]:
+    """The message and the next step of `plan --json` of a configuration in which `old` is `new`."""
+    assert old in CONFIGURATIONS[name]
+    path = written(tmp_path, name, CONFIGURATIONS[name].replace(old, new, 1))
+    whole = (path, *CLUSTER) if name != "h100.toml" else ("llama3-8b", *CLUSTER, "--machine", path)
+    assert answer(["plan", *whole, "--json"]) == BadInput.exit_code
+    error = json.loads(capsys.readouterr().out)
+    return error["message"], error["next_step"]
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("config.json", '"num_hidden_layers": 2', '"num_hidden_layers": 0.5'),
+        ("config.json", '"hidden_act": "silu"', '"hidden_act": 3'),
+        ("config.json", "{", "{{"),
+        ("config.json", '"num_attention_heads": 4', '"num_attention_heads": 4, "num_key_value_heads": 3'),
+        ("model.toml", "layers = 32", "layers = 0"), ("model.toml", "layers = 32", "layers = 'x'"),
+        ("model.toml", "kv_heads = 8", "kv_heads = 7"), ("model.toml", "layers = 32", "layers ="),
+        ("h100.toml", "value = 450e9", "value = 1e308"), ("h100.toml", "per_node = 8", "per_node = 0"),
+        ("h100.toml", "per_node = 8", "per_node = 8\nspread = [nan, 2.0]"), ("h100.toml", "per_node = 8", "per_node ="),
+        ("megatron.args", "--num-layers 32", "--num-layers 0"), ("megatron.args", "--num-layers 32", "--num-layers 'x"),
+        ("titan.toml", "\nexpert_parallel_degree =", "\nexpert_parallel_degree = 0 #"),
+    ],
+)  # fmt: skip
+def test_an_error_about_a_configuration_is_a_sentence_and_has_a_next_step(
+    name: str, old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message, next_step = told(capsys, tmp_path, name, old, new)
+    assert ".." not in message
+    assert ". - at" not in message
+    assert message.endswith(".")
+    assert next_step
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "limit"),
+    [
+        ("config.json", '"num_hidden_layers": 2', '"num_hidden_layers": {}', limits.LAYERS),
+        ("config.json", '"hidden_size": 64', '"hidden_size": {}', limits.WIDTH),
+        ("config.json", '"num_attention_heads": 4', '"num_attention_heads": {}', limits.HEADS),
+        ("config.json", '"vocab_size": 256', '"vocab_size": {}', limits.VOCAB),
+        ("megatron.args", "--num-layers 32", "--num-layers {}", limits.LAYERS),
+        ("megatron.args", "--global-batch-size 128", "--global-batch-size {}", limits.SAMPLES),
+        ("megatron.args", "--seq-length=8192", "--seq-length={}", limits.TOKENS),
+        ("titan.toml", "\nexpert_parallel_degree =", "\nexpert_parallel_degree = {} #", limits.DEVICES),
+    ],
+)
+def test_the_first_limit_that_is_told_is_the_one_that_holds(
+    name: str, old: str, new: str, limit: limits.Limit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message, _ = told(capsys, tmp_path, name, old, new.format(10**12))
+    assert f"{limit.most:,}" in message
+
+
 def test_every_limit_is_above_the_models_and_machines_known_here() -> None:
     for name in models.known():
         models.load(name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from dataclasses import fields
 from functools import partial
 from itertools import product
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -458,6 +460,25 @@ def test_bad_input_is_told(
     assert code_of(told.err) == code
     assert missing_values(told.err, *values) == []
     assert not told.out
+
+
+def test_a_model_file_without_an_ending_is_what_its_contents_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "num_hidden_layers": 2, "hidden_size": 64,
+        "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 256,
+    }  # fmt: skip
+    cluster = ["--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "128", "--json"]
+    pipe = tmp_path / "63"
+    os.mkfifo(pipe)
+    writer = Thread(target=lambda: pipe.write_text("\n " + json.dumps(config)))
+    writer.start()
+    assert answer(["plan", str(pipe), *cluster]) == 0
+    writer.join()
+    assert json.loads(capsys.readouterr().out)["choices"]
+    (tmp_path / "toml").write_text(models.known()["llama3-8b"].read_text("utf-8"))
+    assert answer(["plan", str(tmp_path / "toml"), *cluster]) == 0
 
 
 def test_help_is_within_ten_flags() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,9 +30,23 @@ class Asked(NamedTuple):
 def asked(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> Asked:
     """`checked`: the file of --check, empty where that is MODEL itself. What a configuration trains is MODEL, where
     both are named. `ranks`, `seq_len`: as the command says. Raises `BadInput` for what cannot be used."""
-    found = _asked(model, checked, ranks, seq_len)
+    with advised("a model's name, its config.json or TOML file, or a configuration"):
+        found = _asked(model, checked, ranks, seq_len)
     _check_length(found.model, seq_len)
     return found
+
+
+@contextmanager
+def advised(what: str) -> Iterator[None]:
+    """Gives an error inside the block a next step where it has none: to correct the file, or to pass `what`."""
+    from trainyard.errors import BadInput
+
+    try:
+        yield
+    except BadInput as error:
+        if error.next_step:
+            raise
+        raise type(error)(error.says, f"Correct the file, or pass another: {what}.") from error
 
 
 def _check_length(model: Model | Pictures, seq_len: int | None) -> None:
@@ -107,11 +123,11 @@ def _model(name: str) -> Model | Pictures:
     import msgspec
 
     from trainyard import models
-    from trainyard.errors import BadFile
+    from trainyard.errors import BadFile, described
     from trainyard.job import Job, Model, Recipe
     from trainyard.predict import pictures
 
-    preset = models.load(name) if Path(name).suffix != ".json" else None
+    preset = None if models.is_config(name) else models.load(name)
     if preset is not None and preset.sizes is not None:
         recipe = Recipe(tokens_per_step=1)
         return pictures.of_job(Job(name=Path(name).stem, workload=preset.workload, sizes=preset.sizes, recipe=recipe))
@@ -119,4 +135,5 @@ def _model(name: str) -> Model | Pictures:
     try:
         return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
     except msgspec.ValidationError as error:
-        raise BadFile(f"{taken.where}: {error}.") from error
+        says, next_step = described(error)
+        raise BadFile(f"{taken.where}: {says}.", next_step) from error

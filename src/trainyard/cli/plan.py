@@ -178,11 +178,13 @@ def _passed(about: Asked) -> str:
 
 def _machine(name: str) -> Machine:
     from trainyard import machine
+    from trainyard.cli.asked import advised
     from trainyard.errors import BadInput
 
     if not name:
         raise BadInput("which machine is not known.", f"Give --machine: {', '.join(machine.known())}, or a TOML file.")
-    return machine.load(name)
+    with advised("a machine's name or its TOML file"):
+        return machine.load(name)
 
 
 def _counted(job: Job) -> dict[int, int]:

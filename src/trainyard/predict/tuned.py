@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from trainyard import toml
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, described
 from trainyard.machine import Claim, Machine
 from trainyard.predict.constants import Constants
 
@@ -73,7 +73,8 @@ def load(path: Path) -> Tuned:
     try:
         return msgspec.convert(toml.loads(path.read_text("utf-8")), Tuned)
     except (OSError, UnicodeDecodeError, toml.DecodeError, msgspec.ValidationError) as error:
-        raise BadFile(f"{path}: {error}.") from error
+        says, next_step = described(error)
+        raise BadFile(f"{path}: {says}.", next_step) from error
 
 
 def _own(machine: Machine, software: str) -> Tuned:

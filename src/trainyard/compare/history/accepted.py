@@ -20,7 +20,7 @@ import msgspec
 from trainyard import toml, words
 from trainyard.compare.history.change import Change
 from trainyard.compare.history.series import Point
-from trainyard.errors import BadFile, BadInput, UnknownName, near, nearest
+from trainyard.errors import BadFile, BadInput, UnknownName, described, near, nearest
 
 NAME = "trainyard-history.toml"
 _LEAST = 4
@@ -112,4 +112,5 @@ def read(path: Path) -> Accepted:
             kind = Entry if found[2] else Accepted
             says = f"{path} at ${found[2] or ''}: unknown key {found[1]!r}."
             raise BadFile(says, nearest(found[1], kind.__struct_fields__)) from error
-        raise BadFile(f"{path}: {error}.") from error
+        says, next_step = described(error)
+        raise BadFile(f"{path}: {says}.", next_step) from error

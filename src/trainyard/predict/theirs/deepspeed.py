@@ -136,9 +136,7 @@ class _Speed:
         if isinstance(whole, bool):
             return int(whole)
         self._settled("zero_optimization.stage")
-        stage = self.given.whole("zero_optimization.stage", 0, 0)
-        if stage > 3:
-            raise BadFile(f"{self.where}: zero_optimization.stage = {stage}, but there are 0 to 3.")
+        stage = self.given.whole("zero_optimization.stage", 0, 0, 3)
         if self.given.flag("zero_optimization.overlap_comm", default=stage == 3) is False and stage:
             self.given.otherwise("zero_optimization.overlap_comm", "predicted as if gradients were sent under the "
                                  "backward pass")  # fmt: skip

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from trainyard import limits
 from trainyard.errors import BadFile, near
 from trainyard.job import Job, Model
 
@@ -92,14 +93,16 @@ class Given:
         self._asked.add(key)
         return self.said.get(key)
 
-    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
+    def whole(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
+        """`most`: without it, the limit on what the key counts."""
         value = self.get(key)
         if value is None and default is not None:
             return default
         if value is None:
             raise BadFile(f"{self.where}: {self.show(key)} is missing.")
-        if type(value) is not int or not least <= value <= _LARGEST_NUMBER:
-            raise BadFile(f"{self.where}: {self.shown(key)} is no whole number from {least} to {_LARGEST_NUMBER:,}.")
+        most = limits.of_key(key).most if most is None else most
+        if type(value) is not int or not least <= value <= most:
+            raise BadFile(f"{self.where}: {self.shown(key)} is no whole number from {least} to {most:,}.")
         return value
 
     def number(self, key: str, default: float) -> float:
