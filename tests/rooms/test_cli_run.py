@@ -233,6 +233,25 @@ def test_a_shown_run_as_json_is_all_of_it(store: Store, capsys: pytest.CaptureFi
     assert shown["summary"]["step_ns"] == 125
 
 
+@pytest.mark.parametrize("name", ["ledgers.json", "samples/rank1.jsonl"])
+def test_of_a_run_with_an_unreadable_file_the_rest_is_shown(
+    store: Store, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    run = stored(store)
+    (store.runs / run.id / name).write_bytes(b"\x00garbage\n\n")
+    assert answer(["runs", "show", run.id]) == 2
+    said = capsys.readouterr()
+    assert str(store.runs / run.id / name) in said.err
+    assert run.id in said.out
+    assert "tiny" in said.out
+    assert answer(["runs", "show", run.id, "--json"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["id"]) == ("damaged", run.id)
+    assert (len(shown.get("samples", ())), len(shown.get("ledgers", ()))) == (
+        (12, 0) if name == "ledgers.json" else (0, 1)
+    )
+
+
 def test_reindex_counts_the_folders(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     stored(store)
     (store.root / "index.sqlite3").write_bytes(b"rubbish")

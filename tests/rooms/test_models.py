@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refused import refused
-from trainyard import hugging_face, hugging_face_config, models
+from trainyard import hugging_face, limits, models
 from trainyard import job_file as jobs
 from trainyard.errors import BadFile, BadInput, BadJob, UnknownName
 from trainyard.job import Model
@@ -309,7 +309,7 @@ def test_a_hostile_config_is_refused_or_is_a_model(name, data):
         msgspec.convert(keys, Model)
     except (BadInput, msgspec.ValidationError):
         return
-    assert keys["layers"] <= hugging_face_config.LARGEST
+    assert keys["layers"] <= limits.LAYERS.most
 
 
 @given(st.binary())

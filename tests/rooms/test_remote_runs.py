@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -117,6 +118,40 @@ def test_the_run_folder_or_a_folder_in_it_may_not_be_a_link(
     folder.rename(tmp_path / "run")
     folder.symlink_to(tmp_path / "run", target_is_directory=True)
     _refused(there, bucket, "link")
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_the_folder_of_all_runs_may_not_be_a_link(
+    here: Store, there: Store, bucket: Path, tmp_path: Path, present: bool
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if present:
+        _pushed(here, bucket)
+        (bucket / "runs").rename(outside / "runs")
+    else:
+        _with_trace(here)
+        bucket.mkdir()
+        (outside / "runs").mkdir()
+    (bucket / "runs").symlink_to(outside / "runs", target_is_directory=True)
+    before = sorted(outside.rglob("*"))
+    with refused(BadFile, bucket / "runs"):
+        push(here.runs / ID, Remote(str(bucket)))
+    with refused(BadFile, bucket / "runs"):
+        pull(there, Remote(str(bucket)), ID)
+    with refused(BadFile, bucket / "runs"):
+        Remote(str(bucket)).ids()
+    assert sorted(outside.rglob("*")) == before
+
+
+def test_a_pull_names_a_run_that_is_damaged_here(here: Store, there: Store, bucket: Path) -> None:
+    _pushed(here, bucket)
+    pull(there, Remote(str(bucket)), ID)
+    (there.runs / ID / "ledgers.json").write_bytes(b"{")
+    done = _invoke(there, "pull", "--from", bucket)
+    assert done.exit_code == 2 or isinstance(done.exception, BadFile)
+    with refused(BadFile, there.runs / ID, "ledgers.json", f"trainyard runs delete {ID}"):
+        pull(there, Remote(str(bucket)), ID)
 
 
 def test_a_push_does_not_follow_a_link(here: Store, bucket: Path, tmp_path: Path) -> None:
@@ -385,6 +420,20 @@ def test_a_run_that_is_there_already_is_signed(here: Store, there: Store, bucket
         pull(there, Remote(str(bucket)), ID, keys["allowed"])
     assert push(here.runs / ID, Remote(str(bucket)), keys["ours"]).files == 0
     assert pull(there, Remote(str(bucket)), ID, keys["allowed"]).signer == "me@example.org"
+
+
+def test_runs_that_are_there_are_signed_and_counted(here: Store, bucket: Path, keys: dict[str, Path]) -> None:
+    _pushed(here, bucket)
+    _with_trace(here, "0000000b")
+    signed: list[list[bool]] = []
+    for _ in range(2):
+        done = _invoke(here, "push", "--to", bucket, "--sign", keys["ours"], "--json")
+        assert done.exit_code == 0
+        signed.append([run["signed"] for run in json.loads(done.stdout)["runs"]])
+    assert signed == [[True, True], [False, False]]
+    (bucket / "runs" / ID / "SHA256SUMS.sig").unlink()
+    said = _invoke(here, "push", "--to", bucket, "--sign", keys["ours"]).stderr
+    assert re.search(r"^0 of 2 runs .*\b1 \w+ signed", said, re.MULTILINE)
 
 
 def _forged(folder: Path) -> None:

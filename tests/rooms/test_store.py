@@ -11,6 +11,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from trainyard.store.damage import missing_evidence
 from trainyard.store.store import Store, default_root, new_id
 from trainyard.store.summary import summarise
 from trainyard.store.tables import TABLE
+from trainyard.store.unfinished import OLD_S, writer
 
 
 @pytest.fixture
@@ -480,6 +482,37 @@ def test_a_full_disk_is_told_with_the_arithmetic(tmp_path: Path, monkeypatch: py
     assert caught.value.exit_code == 4
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def _left(store: Store, name: str, age_s: float = 0.0) -> Path:
+    """A hidden folder with a file in it, unchanged for so long."""
+    folder = store.runs / name
+    (folder / "traces").mkdir(parents=True)
+    (folder / "traces" / "rank0.json").write_text("{}")
+    for path in (folder / "traces" / "rank0.json", folder / "traces", folder):
+        os.utime(path, (time.time() - age_s,) * 2)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["begin", "gone", "pull"])
+def test_reindex_removes_only_what_nobody_writes(store: Store, kind: str) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    live = writer()
+    host = live.split(".")[1]
+    kept = [
+        _left(store, f".{kind}-0000000a-{live}", 10 * OLD_S),
+        _left(store, f".{kind}-0000000a-1.00000000.0123abcd", OLD_S / 2),
+        _left(store, f".{kind}-0000000a-0123abcd", OLD_S / 2),
+    ]
+    removed = [
+        _left(store, f".{kind}-0000000b-{dead.pid}.{host}.0123abcd"),
+        _left(store, f".{kind}-0000000b-1.00000000.0123abcd", 2 * OLD_S),
+        _left(store, f".{kind}-0000000b-0123abcd", 2 * OLD_S),
+    ]
+    assert store.reindex() == 0
+    assert [path.exists() for path in kept] == [True] * 3
+    assert [path.exists() for path in removed] == [False] * 3
 
 
 def test_an_unwritable_place_is_told(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_a_writer_killed_at_any_time_costs_no_row(team: Store) -> None:
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         kept = Store(team.root, say=lambda _: None)
-        there = {path.parent.name for path in kept.runs.glob("*/run.json")}
+        there = {path.parent.name for path in kept.runs.glob("[!.]*/run.json")}
         assert {row.id for row in kept.rows()} == there
 
 
@@ -312,7 +312,7 @@ def test_a_run_goes_there_and_comes_back_whole(here: Store, there: Store, remote
     here.tag(run.id, "main")
     sent = push(here.find(run.id), remote)
     assert sent.files == 7
-    assert push(here.find(run.id), remote) == (run.id, 0, 0, "", (), "")
+    assert push(here.find(run.id), remote) == Copied(run.id)
     assert (
         named(remote, ["main"], _never) == named(remote, [run.id[:4]], _never) == named(remote, [], _never) == [run.id]
     )

@@ -16,7 +16,7 @@ from trainyard.cli.output import confirm, console, echo, print_json, say
 from trainyard.errors import BadInput, EnvironmentFailed
 from trainyard.ledger import encode_hook
 from trainyard.record import Run
-from trainyard.store.damage import listed, missing_evidence
+from trainyard.store.damage import listed, missing_evidence, read_any
 from trainyard.store.index import Row
 from trainyard.store.store import Store
 from trainyard.store.summary import summarise
@@ -91,7 +91,10 @@ def show(context: click.Context, run: str, as_json: bool) -> None:
     """Show a run: its figures, its mean ledger, and its provenance. Of a damaged run the rest is shown, and the exit
     code is 2."""
     store: Store = context.obj
-    stored, folder = store.load(run), store.find(run)
+    folder = store.find(run)
+    stored = read_any(folder)
+    if stored.state == "damaged":
+        say(f"{folder}: the run is damaged: {stored.failure}.")
     missing = missing_evidence(folder)
     if as_json:
         print_json({**document(stored, folder), "missing": missing})
@@ -193,8 +196,8 @@ def export_weights(store: Store, run: str, out: Path, step: int | None, as_json:
 @click.pass_obj
 def push(store: Store, runs: tuple[str, ...], url: str, key: Path | None, as_json: bool) -> None:
     """Copy RUNS to a folder or a URL; without RUNS, all that have ended. Runs that are already there are not sent
-    again; checkpoints are not copied. A run that cannot be copied does not stop the others; the exit code is then 2, or
-    4 if the machine failed at one."""
+    again, but are signed if --sign asks for it; checkpoints are not copied. A run that cannot be copied does not stop
+    the others; the exit code is then 2, or 4 if the machine failed at one."""
     from trainyard.store.exchange import push as send
     from trainyard.store.remote import Remote
 
@@ -221,8 +224,8 @@ def push(store: Store, runs: tuple[str, ...], url: str, key: Path | None, as_jso
 @click.pass_obj
 def pull(store: Store, runs: tuple[str, ...], url: str, signers: Path | None, as_json: bool) -> None:
     """Copy RUNS from a folder or a URL that runs were pushed to; without RUNS, all. Runs that are already here are not
-    fetched again. A run that is damaged there, or not as it was written, does not stop the others; the exit code is
-    then 2, or 4 if the machine failed at one."""
+    fetched again. A run that is damaged there or here, or not as it was written, does not stop the others; the exit
+    code is then 2, or 4 if the machine failed at one."""
     from trainyard.store.exchange import named
     from trainyard.store.exchange import pull as fetch
     from trainyard.store.remote import Remote
@@ -262,16 +265,17 @@ def _copy(runs: Sequence[tuple[str, Callable[[], Copied]]], done: str, as_json: 
 
 def _show_copied(copied: Sequence[Copied], runs: int, done: str) -> None:
     for run in copied:
-        signed = f", signed by {run.signer}" if run.signer else ""
+        signed = f", signed by {run.signer}" if run.signer else ", signed" if run.signed else ""
         if run.files:
             say(f"run {run.id}: {run.files} files, {units.show_size(run.bytes)}{signed}")
-        elif run.signer:
+        elif signed:
             say(f"run {run.id}: already there{signed}")
         for note in filter(None, (*run.notes, run.problem)):
             say(f"run {run.id}: {note}")
     fresh = sum(1 for run in copied if run.files)
     there = f", {len(copied) - fresh} were there" if fresh < len(copied) else ""
-    say(f"{fresh} of {runs} runs {done}{there}.")
+    signed = sum(run.signed for run in copied)
+    say(f"{fresh} of {runs} runs {done}{there}{f', {signed} were signed' if signed else ''}.")
 
 
 @command.command()

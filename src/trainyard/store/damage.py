@@ -32,11 +32,16 @@ def read_any(folder: Path) -> Run:
     """The run as far as it can be read: `damaged`, with the reasons as its failure, if that is not all of it.
 
     Raises `BadFile` if run.json cannot be read."""
-    head = folders.read_head(folder)
+    run, reasons = folders.read_head(folder), list[str]()
     try:
-        return marked(folder, folders.read(folder))
+        run = msgspec.structs.replace(run, ledgers=folders.read_ledgers(folder))
     except BadFile as error:
-        return _as_damaged(head, error.says.removesuffix("."))
+        reasons.append(error.says.removesuffix("."))
+    try:
+        run = msgspec.structs.replace(run, samples=tuple(folders.read_samples(folder)))
+    except BadFile as error:
+        reasons.append(error.says.removesuffix("."))
+    return _as_damaged(run, listed(reasons)) if reasons else marked(folder, run)
 
 
 def _as_damaged(run: Run, reason: str) -> Run:

@@ -18,8 +18,9 @@ from trainyard.store.store import Store, is_id
 
 
 class Copied(NamedTuple):
-    """`files` and `bytes` that were sent: none if the run was there already. `signer`: who signed the run's digests, if
-    that was checked. `notes`: what the user should know. `problem`: why the run came without its tags."""
+    """`files` and `bytes` that were sent: none if the run was there already. `signed`: a new signature was sent.
+    `signer`: who signed the run's digests, if that was checked. `notes`: what the user should know. `problem`: why the
+    run came without its tags."""
 
     id: str
     files: int = 0
@@ -27,6 +28,7 @@ class Copied(NamedTuple):
     signer: str = ""
     notes: tuple[str, ...] = ()
     problem: str = ""
+    signed: bool = False
 
 
 def push(folder: Path, remote: Remote, key: Path | None = None) -> Copied:
@@ -45,7 +47,7 @@ def push(folder: Path, remote: Remote, key: Path | None = None) -> Copied:
         folders.redact_run(folder)
     copied = _send(folder, remote, key) if listed is None else Copied(folder.name)
     if listed is not None and key:
-        _sign_there(folder, remote, key, listed)
+        copied = copied._replace(signed=_sign_there(folder, remote, key, listed))
     theirs, damaged = _tags_there(remote, folder.name)
     both = _latest(ours, theirs)
     if both != ours:
@@ -59,12 +61,13 @@ def push(folder: Path, remote: Remote, key: Path | None = None) -> Copied:
 def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> Copied:
     """Copies the run and its tags; with `signers`, a file of allowed signers, only if one of them signed it.
 
-    Raises `BadFile` for a run that is damaged there, arrived altered or lacks digests or a signature, `BadInput` if
-    another run has its id here."""
+    Raises `BadFile` for a run that is damaged there or here, arrived altered or lacks digests or a signature,
+    `BadInput` if another run has its id here."""
     folder = store.runs / id
     if not (folder / digests.HEAD).is_file():
         copied = Copied(id, *fetch(store.runs, remote, id, signers))
     elif _is_there(folder, remote):
+        _check_here(folder)
         copied = Copied(id, signer=_check_signed(folder, remote, signers) if signers else "")
     else:
         raise BadFile(f"{remote.path(id)}: there is no {digests.HEAD}.")
@@ -129,7 +132,8 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> Copied:
     remote.clear(id)
     missing = [name for name in recorded if name not in now]
     notes = (f"without {len(missing)} files that are not here any more: {damage.listed(missing)}.",) if missing else ()
-    return Copied(id, len(files) + 1, sum(path.stat().st_size for path in files.values()) + len(data), notes=notes)
+    size = sum(path.stat().st_size for path in files.values()) + len(data)
+    return Copied(id, len(files) + 1, size, notes=notes, signed=key is not None)
 
 
 def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
@@ -142,8 +146,10 @@ def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
     return None
 
 
-def _sign_there(folder: Path, remote: Remote, key: Path, listed: bytes) -> None:
-    """Signs the digests of a run that is there already. Raises `BadInput` if they are not those of the run here."""
+def _sign_there(folder: Path, remote: Remote, key: Path, listed: bytes) -> bool:
+    """Signs the digests of a run that is there already; whether this signature was not there yet.
+
+    Raises `BadInput` if they are not those of the run here."""
     recorded = folders.read_digests(folder)
     if listed not in (digests.render(recorded or {}), digests.render(digests.compute(folder))):
         raise BadInput(
@@ -151,8 +157,20 @@ def _sign_there(folder: Path, remote: Remote, key: Path, listed: bytes) -> None:
             "Delete the run there, and push it again.",
         )
     signed = signature.sign(listed, key)
-    if signed != remote.read(folder.name, digests.SIGNATURE, signature.MOST_BYTES):
-        remote.write(folder.name, digests.SIGNATURE, signed)
+    if signed == remote.read(folder.name, digests.SIGNATURE, signature.MOST_BYTES):
+        return False
+    remote.write(folder.name, digests.SIGNATURE, signed)
+    return True
+
+
+def _check_here(folder: Path) -> None:
+    """Raises `BadFile` if the run, which is here already, is damaged."""
+    run = damage.read_any(folder)
+    if run.state == "damaged":
+        raise BadFile(
+            f"{folder}: the run is damaged: {run.failure}.",
+            f"Delete it and pull it again: trainyard runs delete {folder.name}.",
+        )
 
 
 def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
@@ -160,12 +178,6 @@ def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
 
     Raises `BadFile` if it is not signed by one of `signers`, or if the run here is not the signed one."""
     there = read_digests(remote, folder.name, signers)
-    run = damage.read_any(folder)
-    if run.state == "damaged":
-        raise BadFile(
-            f"{folder}: the run is damaged: {run.failure}.",
-            f"Delete it and pull it again: trainyard runs delete {folder.name}.",
-        )
     theirs = digests.parse(there.data, remote.path(folder.name, digests.FILE))
     record = {name: path for name, path in digests.files(folder).items() if damage.is_record(name)}
     if altered := [f"{name} differs" for name, path in record.items() if theirs.get(name) != digests.of_file(path)]:

@@ -18,6 +18,7 @@ from trainyard.store import digests, signature
 from trainyard.store import folder as folders
 from trainyard.store.disk import free_bytes, writing
 from trainyard.store.remote import Remote
+from trainyard.store.unfinished import is_abandoned, writer
 from trainyard.units import show_size
 
 MOST_BYTES = {digests.FILE: 1 << 24, digests.HEAD: 1 << 26, "job.toml": 1 << 24, "ledgers.json": 1 << 30}
@@ -49,7 +50,7 @@ def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
     there = read_digests(remote, id, signers)
     listed = digests.parse(there.data, remote.path(id, digests.FILE))
     sizes = _checked_sizes(remote, id, listed, runs)
-    part = runs / f".pull-{id}-{os.getpid()}"
+    part = runs / f".pull-{id}-{writer()}"
     try:
         with writing(part):
             for name in folders.PARTS:
@@ -58,7 +59,7 @@ def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
             _fetch_file(remote, id, name, part / name, size, listed[name])
         _check_run(part, remote, id)
         _keep_digests(part, there)
-        _clear(runs, id, but=part)
+        _clear(runs, id)
         with writing(part):
             fault_point("pull.synced")
             part.rename(runs / id)
@@ -145,8 +146,8 @@ def _keep_digests(part: Path, there: Digests) -> None:
                     os.fsync(file.fileno())
 
 
-def _clear(runs: Path, id: str, but: Path) -> None:
+def _clear(runs: Path, id: str) -> None:
     """Removes what killed pulls of the run left. Before the run is here: afterwards a kill would leave it for good."""
     for rest in runs.glob(f".pull-{id}-*"):
-        if rest != but:
+        if is_abandoned(rest):
             shutil.rmtree(rest, ignore_errors=True)

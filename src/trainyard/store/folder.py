@@ -122,12 +122,17 @@ def decode_head(data: bytes, shown: str) -> Run:
 def read(folder: Path, shown: str = "") -> Run:
     """The whole run, with its samples and ledgers. Raises `BadFile`; messages call the folder `shown`, if given."""
     head = read_head(folder, shown)
-    path, ledgers_shown = folder / "ledgers.json", f"{shown or folder}/ledgers.json"
-    try:
-        booked = ledgers.from_json(read_bytes(path, ledgers_shown)) if path.exists() else ()
-    except BadLedger as error:
-        raise BadFile(f"{ledgers_shown}: {error.says}") from error
+    booked = read_ledgers(folder, shown)
     return msgspec.structs.replace(head, samples=tuple(read_samples(folder, shown)), ledgers=booked)
+
+
+def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
+    """The run's ledgers; none if the file is not there. Raises `BadFile`."""
+    path, shown = folder / "ledgers.json", f"{shown or folder}/ledgers.json"
+    try:
+        return ledgers.from_json(read_bytes(path, shown)) if path.exists() else ()
+    except BadLedger as error:
+        raise BadFile(f"{shown}: {error.says}") from error
 
 
 def read_samples(folder: Path, shown: str = "") -> list[Sample]:

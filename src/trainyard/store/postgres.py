@@ -21,6 +21,7 @@ from trainyard.redact import HIDDEN, redact
 from trainyard.store import tables
 from trainyard.store.disk import writing
 from trainyard.store.index import Indexed
+from trainyard.store.unfinished import writer
 
 _PATIENCE_S = 5
 _UNESCAPED = re.compile(r"[^/?#:@]*:(?!\d{0,5}[/?#])[^/?#@]*[/?#].*@")
@@ -97,7 +98,7 @@ def store_id(root: Path) -> str:
     """The store's name: what `store.id` in its root says, written there once by whoever comes first."""
     path = root / "store.id"
     if not path.exists():
-        own = root / f".store.id.{os.getpid()}.{os.urandom(4).hex()}"
+        own = root / f".store.id.{writer()}"
         with writing(root):
             own.write_text(f"{os.urandom(8).hex()}\n", "ascii")
             fault_point("index.named")

@@ -62,6 +62,7 @@ class Remote:
 
     def ids(self) -> list[str]:
         """The folders that hold a run.json, as they are named."""
+        self._refuse_links()
         with self._asking():
             found = self._files.glob(posixpath.join(self._runs, "*", _MARK))
         return sorted(posixpath.basename(posixpath.dirname(path)) for path in found)
@@ -157,12 +158,14 @@ class Remote:
             self._files.mv(part, self._at(id, name))
         fault_point("push.renamed")
 
-    def _refuse_links(self, id: str, name: str = "") -> None:
-        """Raises `BadFile` for a link or special file on the way to a file of this machine's own file systems. A link
+    def _refuse_links(self, id: str = "", name: str = "") -> None:
+        """Raises `BadFile` for a link or special file on the way from the remote's own folder to `runs`, the run's
+        folder or a file in it, where that is on this machine's own file systems. A link
         would be followed to whatever the user may read or write; a pipe would block."""
         if not getattr(self._files, "local_file", False):
             return
-        path, parts = self._runs, [id, *filter(None, name.split("/"))]
+        parts = ["runs", *filter(None, [id, *name.split("/")])]
+        path = posixpath.dirname(self._runs)
         for at, part in enumerate(parts):
             path = posixpath.join(path, part)
             try:
@@ -171,7 +174,7 @@ class Remote:
                 return
             is_last = at + 1 == len(parts)
             if not (stat.S_ISDIR(mode) or (is_last and name and stat.S_ISREG(mode))):
-                raise BadFile(f"{self.path(id, '/'.join(parts[1 : at + 1]))}: {_NOT_REGULAR}.")
+                raise BadFile(f"{posixpath.join(self.url, *parts[: at + 1])}: {_NOT_REGULAR}.")
 
     def _at(self, id: str, name: str = "") -> str:
         return posixpath.join(self._runs, id, name) if name else posixpath.join(self._runs, id)

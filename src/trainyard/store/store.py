@@ -31,6 +31,7 @@ from trainyard.store.index import Base, Index, Row, run_folders
 from trainyard.store.local_base import LocalBase
 from trainyard.store.postgres import PostgresBase
 from trainyard.store.tags import check_tag, now
+from trainyard.store.unfinished import is_abandoned, writer
 
 _ID = re.compile(r"[0-9a-f]{8}\Z")
 
@@ -71,7 +72,7 @@ class Store:
         """Creates the run's folder and returns it; until `finish` the run counts as `incomplete`."""
         if not is_id(run.id):
             raise BadInput(f"{run.id!r} is not a run id: 8 hexadecimal digits.")
-        folder, part = self.runs / run.id, self.runs / f".begin-{run.id}-{secrets.token_hex(4)}"
+        folder, part = self.runs / run.id, self.runs / f".begin-{run.id}-{writer()}"
         try:
             folders.create(part, msgspec.structs.replace(run, state="incomplete"), job_text)
             fault_point("run.begun")
@@ -134,12 +135,14 @@ class Store:
         return self._index.rows()
 
     def reindex(self) -> int:
-        """Builds the index again from the folders and clears the remains of killed processes; how many runs there
-        are."""
+        """Builds the index again from the folders and clears what killed processes left, but not what others still
+        write; how many runs there are."""
         for rest in (path for left in (".begin-*", ".gone-*", ".pull-*") for path in self.runs.glob(left)):
-            shutil.rmtree(rest)
+            if is_abandoned(rest):
+                shutil.rmtree(rest, ignore_errors=True)  # another process may clear it too
         for rest in self.root.glob(".store.id.*"):
-            rest.unlink()
+            if is_abandoned(rest):
+                rest.unlink(missing_ok=True)
         with writing(self.root):
             return self._index.rebuild() if self.root.is_dir() else 0
 
@@ -166,7 +169,7 @@ class Store:
     def delete(self, name: str) -> Path:
         """Removes the run's folder, in one step as others see it. Only runs of this store."""
         folder = self._own(self.find(name))
-        gone = self.runs / f".gone-{folder.name}-{secrets.token_hex(4)}"
+        gone = self.runs / f".gone-{folder.name}-{writer()}"
         with writing(folder):
             folder.rename(gone)
             fault_point("store.deleted")
