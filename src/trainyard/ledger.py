@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from trainyard import words
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadLedger, UnknownName
 from trainyard.printable import encode_json
 
@@ -346,5 +347,5 @@ def from_json(data: bytes) -> tuple[Ledger, ...]:
     """Raises `BadLedger` with the path in the document for anything malformed or unbalanced."""
     try:
         return msgspec.json.decode(data, type=Ledgers, dec_hook=decode_hook).ledgers
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadLedger(f"not a document of ledgers: {error}.") from error

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile
 
 MARK = b":::MLLOG"
@@ -59,7 +60,7 @@ def _entries(path: Path, file: Any) -> Iterator[Entry]:
             raise BadFile(f"{path}:{number}: a line of more than {_LONGEST >> 20} MiB.")
         try:
             yield msgspec.json.decode(line[at + len(MARK) :].strip(), type=Entry)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             if not whole:  # a killed run's last line
                 return
             raise BadFile(f"{path}:{number}: not an MLLOG entry: {error}.") from error

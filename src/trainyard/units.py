@@ -7,6 +7,7 @@ as `4458676416788.066` (µs) does not survive a float64.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal, localcontext
 
 from trainyard.errors import BadInput
@@ -119,3 +120,11 @@ def show_rate(per_second: float, unit: str, digits: int = 1) -> str:
 def show_share(part: float, whole: float, digits: int = 1) -> str:
     """`"15.6 %"`; a dash where there is no whole."""
     return f"{100 * part / whole:z.{digits}f} %" if whole else "–"
+
+
+def listed(items: Sequence[object], most: int, count: int | None = None, between: str = ", ") -> str:
+    """The first `most` items, and how many more there are. `count`: of all items, if `items` are only the first of
+    them."""
+    shown = between.join(str(item) for item in items[:most])
+    more = (len(items) if count is None else count) - most
+    return shown if more <= 0 else f"{shown} and {more:,} more"

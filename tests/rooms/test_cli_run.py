@@ -247,9 +247,8 @@ def test_of_a_run_with_an_unreadable_file_the_rest_is_shown(
     assert answer(["runs", "show", run.id, "--json"]) == 2
     shown = json.loads(capsys.readouterr().out)
     assert (shown["state"], shown["id"]) == ("damaged", run.id)
-    assert (len(shown.get("samples", ())), len(shown.get("ledgers", ()))) == (
-        (12, 0) if name == "ledgers.json" else (0, 1)
-    )
+    left = (12, 0) if name == "ledgers.json" else (0, 1)
+    assert (len(shown.get("samples", ())), len(shown.get("ledgers", ()))) == left
 
 
 def test_reindex_counts_the_folders(store: Store, capsys: pytest.CaptureFixture[str]) -> None:

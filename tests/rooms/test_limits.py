@@ -245,8 +245,9 @@ def test_a_space_of_too_many_layouts_is_refused(tmp_path: Path) -> None:
 
 
 def test_divisors_are_exact_for_large_numbers() -> None:
-    assert space.divisors(2**40 - 1)[:4] == [1, 3, 5, 11]
+    assert space.divisors(2**40 - 1)[:4] == (1, 3, 5, 11)
     assert len(space.divisors(14_414_400)) == 504
+    assert isinstance(space.divisors(6), tuple), "cached, so nobody may change it"
 
 
 def test_a_pipeline_of_too_many_operations_is_refused() -> None:

@@ -23,7 +23,7 @@ from tests.stored import stored
 from trainyard.cli.main import cli
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary, UnknownName
 from trainyard.store import tags
-from trainyard.store.exchange import named, pull, push
+from trainyard.store.exchange import Copied, named, pull, push
 from trainyard.store.index import Indexed, Row
 from trainyard.store.local_base import LocalBase
 from trainyard.store.postgres import PostgresBase

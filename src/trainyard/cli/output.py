@@ -111,8 +111,8 @@ def guarded() -> Iterator[tuple[_Data, _Stream]]:
         yield data, messages
 
 
-def console() -> Console:
-    """Rich's console on stdout: plain and wide when piped, so that a redirected table is whole."""
+def console(err: bool = False) -> Console:
+    """Rich's console on stdout, or on stderr: plain and wide when piped, so that a redirected table is whole."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -122,10 +122,10 @@ def console() -> Console:
                 visible = segment.text if segment.control else printable(segment.text, keep="\n")
                 yield segment if visible == segment.text else Segment(visible, segment.style)
 
-    out = Printable(highlight=False)
+    out = Printable(highlight=False, stderr=err)
     if out.is_terminal:
         return out
-    return Printable(highlight=False, width=_width(os.environ.get("COLUMNS", "")))
+    return Printable(highlight=False, stderr=err, width=_width(os.environ.get("COLUMNS", "")))
 
 
 def _width(columns: str) -> int:
@@ -164,9 +164,7 @@ def confirm(question: str) -> None:
 
 def busy(text: str) -> AbstractContextManager[object]:
     """While it lasts, on a terminal, what takes so long; nothing is left of it."""
-    from rich.console import Console
-
-    return Console(stderr=True).status(text) if sys.stderr.isatty() else nullcontext()
+    return console(err=True).status(text) if sys.stderr.isatty() else nullcontext()
 
 
 def print_json(value: Any) -> None:

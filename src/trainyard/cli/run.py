@@ -10,7 +10,6 @@ from shutil import which
 
 import click
 from msgspec import to_builtins
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
@@ -161,7 +160,7 @@ def _shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
         yield lambda _: None
     elif sys.stderr.isatty():
         columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
-        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        with Bar(*columns, console=console(err=True), transient=True) as bar:
             task = bar.add_task("starting the ranks", total=None)
             yield lambda at: bar.update(task, completed=at.step, total=at.of, description=_line(at))
     else:

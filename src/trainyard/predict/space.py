@@ -127,14 +127,14 @@ def too_many(count: int, most: int) -> BadJob:
 
 
 @lru_cache(maxsize=1 << 12)
-def divisors(number: int) -> list[int]:
+def divisors(number: int) -> tuple[int, ...]:
     small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
-    return sorted({*small, *(number // factor for factor in small)})
+    return tuple(sorted({*small, *(number // factor for factor in small)}))
 
 
-def _allowed(wanted: Wanted, axis: str, values: list[int]) -> list[int]:
+def _allowed(wanted: Wanted, axis: str, values: Iterable[int]) -> list[int]:
     given = wanted.fixed.get(axis)
-    return values if given is None else [value for value in values if value == given]
+    return [value for value in values if given is None or value == given]
 
 
 def shared(model: Model | Pictures) -> dict[str, int]:

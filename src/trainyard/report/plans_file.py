@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile, BadInput
 from trainyard.ledger import decode_hook
 from trainyard.machine import Claim, Machine
@@ -133,5 +134,5 @@ def read(path: Path) -> Plans | None:
         return msgspec.json.decode(path.read_bytes(), type=Plans, dec_hook=decode_hook)
     except OSError:
         return None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadFile(f"{path}: not a file of plans: {error}.") from error

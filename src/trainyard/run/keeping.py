@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.launch.life import Diary
@@ -95,7 +94,7 @@ def attempt(folder: Path) -> int:
 def _sample(line: bytes) -> Sample | None:
     try:
         return decode_sample(line) if line.endswith(b"\n") else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return None
 
 

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from trainyard import units
 from trainyard.errors import BadFile
 from trainyard.record import Run
+from trainyard.regular import is_regular
 from trainyard.store import digests
 from trainyard.store import folder as folders
-from trainyard.store.files import is_regular
 
 RESTORE = "Copy its folder back from a backup, or delete the run and pull it again: `trainyard runs pull RUN`."
 _SHOWN = 3
@@ -59,8 +60,7 @@ def missing_evidence(folder: Path) -> list[str]:
 
 
 def listed(reasons: list[str]) -> str:
-    more = f"; {len(reasons) - _SHOWN} more" if len(reasons) > _SHOWN else ""
-    return f"{'; '.join(reasons[:_SHOWN])}{more}"
+    return units.listed(reasons, _SHOWN, between="; ")
 
 
 def is_record(name: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from trainyard.errors import BadFile
+from trainyard.regular import is_regular, sha256_of
 
 FILE = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"
@@ -54,17 +55,12 @@ def compute(folder: Path, given: Mapping[str, bytes] | None = None) -> dict[str,
 def files(folder: Path) -> dict[str, Path]:
     """The files that are listed, by name."""
     inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
-    return {
-        name: path
-        for name, path in sorted(inside.items())
-        if is_listed(name) and path.is_file() and not path.is_symlink()
-    }
+    return {name: path for name, path in sorted(inside.items()) if is_listed(name) and is_regular(path, links=False)}
 
 
 def of_file(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
 

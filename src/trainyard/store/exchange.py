@@ -9,10 +9,10 @@ from typing import NamedTuple
 import msgspec
 
 from trainyard.errors import BadFile, BadInput, UnknownName, nearest
+from trainyard.regular import read_bytes
 from trainyard.store import damage, digests, signature, tags
 from trainyard.store import folder as folders
 from trainyard.store.fetched import MOST_BYTES, fetch, read_digests
-from trainyard.store.files import read_bytes
 from trainyard.store.remote import Remote
 from trainyard.store.store import Store, is_id
 

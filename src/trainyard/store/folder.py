@@ -19,12 +19,13 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from trainyard import ledger as ledgers
+from trainyard.decoding import UNREADABLE, check_integers
 from trainyard.errors import BadFile, BadLedger
 from trainyard.record import SCHEMA, Run, Sample
 from trainyard.redact import redact_json
+from trainyard.regular import is_regular, read_bytes
 from trainyard.store import digests
 from trainyard.store.disk import write_whole, writing
-from trainyard.store.files import UNREADABLE, check_integers, is_regular, read_bytes
 from trainyard.store.redaction import redact_files, redact_job, redact_older
 
 PARTS = ("samples", "traces", "facts", "logs")

@@ -16,9 +16,9 @@ import msgspec
 from trainyard.errors import BadFile
 from trainyard.fault_points import fault_point
 from trainyard.record import Run
+from trainyard.regular import is_regular
 from trainyard.store import digests, tags
 from trainyard.store.damage import read_any
-from trainyard.store.files import is_regular
 from trainyard.store.summary import summarise
 
 

@@ -14,8 +14,8 @@ from typing import IO, cast
 from trainyard import toml
 from trainyard.errors import BadFile
 from trainyard.redact import redact, redact_json, redact_json_lines, redact_lines, secret_paths
+from trainyard.regular import is_regular, open_regular, read_bytes
 from trainyard.store.disk import write_whole, writing
-from trainyard.store.files import is_regular, open_regular, read_bytes
 
 _LOGS = "logs"
 _CLEAN = ("run.json", "ledgers.json", "tags.json")
@@ -71,7 +71,7 @@ def copy_redacted(source: IO[bytes], target: Path, pack: bool) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    return is_regular(path) and not path.is_symlink()
+    return is_regular(path, links=False)
 
 
 def _redact_document(path: Path, redacted: Callable[[bytes], bytes]) -> bool:

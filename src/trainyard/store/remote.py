@@ -22,6 +22,7 @@ from pathlib import Path
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary, TrainyardError
 from trainyard.fault_points import fault_point
 from trainyard.redact import redact
+from trainyard.regular import irregular
 from trainyard.store.digests import is_listed
 from trainyard.store.disk import writing
 
@@ -173,7 +174,7 @@ class Remote:
             except OSError:  # not there, or cannot be reached: for those who read it
                 return
             is_last = at + 1 == len(parts)
-            if not (stat.S_ISDIR(mode) or (is_last and name and stat.S_ISREG(mode))):
+            if not (stat.S_ISDIR(mode) or (is_last and name and not irregular(mode))):
                 raise BadFile(f"{posixpath.join(self.url, *parts[: at + 1])}: {_NOT_REGULAR}.")
 
     def _at(self, id: str, name: str = "") -> str:

@@ -23,10 +23,10 @@ import msgspec
 from trainyard.errors import BadFile, BadInput, UnknownName, nearest
 from trainyard.fault_points import fault_point
 from trainyard.record import Run
+from trainyard.regular import is_regular
 from trainyard.store import damage, tags
 from trainyard.store import folder as folders
 from trainyard.store.disk import writing
-from trainyard.store.files import is_regular
 from trainyard.store.index import Base, Index, Row, run_folders
 from trainyard.store.local_base import LocalBase
 from trainyard.store.postgres import PostgresBase

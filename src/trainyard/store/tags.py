@@ -9,9 +9,10 @@ from typing import Annotated
 
 import msgspec
 
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile, BadInput
+from trainyard.regular import read_bytes
 from trainyard.store.disk import write_whole
-from trainyard.store.files import UNREADABLE, read_bytes
 
 FILE = "tags.json"
 MOST_BYTES = 1 << 20

@@ -10,6 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from trainyard.decoding import UNREADABLE
+
 _RAW = msgspec.Raw(b"")
 _LARGEST = 2**63 - 1
 _Int = Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
@@ -64,7 +66,7 @@ _decode_event = msgspec.json.Decoder(Event).decode
 _decoders: dict[type, Any] = {kind: msgspec.json.Decoder(kind).decode for kind in (OpArgs, CallArgs, DeviceArgs)}
 _Args = TypeVar("_Args", OpArgs, CallArgs, DeviceArgs)
 _decode_any = msgspec.json.Decoder().decode
-UNREADABLE = (msgspec.DecodeError, UnicodeError, ValueError, RecursionError)
+UNREADABLE_EVENT = (*UNREADABLE, ValueError)
 
 
 def read_event(text: bytes) -> Event | None:
@@ -72,11 +74,11 @@ def read_event(text: bytes) -> Event | None:
     UTF-8 cost no more than themselves."""
     try:
         return _decode_event(text)
-    except UNREADABLE:
+    except UNREADABLE_EVENT:
         pass
     try:
         found = _tolerant(text)
-    except UNREADABLE:
+    except UNREADABLE_EVENT:
         return None
     if not isinstance(found, dict):
         return None
@@ -100,7 +102,7 @@ def args_of(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
     decode = _decoders[kind]
     try:
         return [decode(raw or b"{}") for raw in raws]
-    except UNREADABLE:
+    except UNREADABLE_EVENT:
         return [_args_of_one(raw, kind) for raw in raws]
 
 
@@ -110,7 +112,7 @@ def _args_of_one(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
         return args
     try:
         return _decoders[kind](raw)
-    except UNREADABLE:
+    except UNREADABLE_EVENT:
         found = plain(raw)
     for name, field in zip(kind.__struct_fields__, kind.__struct_encode_fields__):
         value = found.get(field)
@@ -126,7 +128,7 @@ def plain(raw: msgspec.Raw | bytes) -> dict[str, Any]:
     """An event's args, whatever they are; empty where they are no object."""
     try:
         value = _decode_any(raw) if raw else None
-    except UNREADABLE:
+    except UNREADABLE_EVENT:
         return {}
     return value if isinstance(value, dict) else {}
 

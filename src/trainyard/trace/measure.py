@@ -26,9 +26,10 @@ from trainyard.trace.cpu import classify_cpu
 from trainyard.trace.idle import idle
 from trainyard.trace.lateness import Lateness, Waited, lateness
 from trainyard.trace.notes import Told, notes
-from trainyard.trace.rank_files import Unread, left_out, listed, rank_files, read_file
+from trainyard.trace.rank_files import LISTED, Unread, left_out, rank_files, read_file
 from trainyard.trace.refine import Waits, split
 from trainyard.trace.survey import survey
+from trainyard.units import listed
 
 _KINDS = list(words.KINDS)
 _STRAGGLER = _KINDS.index("straggler")
@@ -101,7 +102,8 @@ class Measured(NamedTuple):
     def damage(self) -> str:
         """Sentences about the files that could not be read, or only in part; empty if all were read whole."""
         cut = [rank.events.source for rank in self.ranks if rank.events.cut_short]
-        part = f"{len(cut):,} of {len(self.ranks):,} ranks are read in part: {listed(cut)} cut short." if cut else ""
+        said = f"{len(cut):,} of {len(self.ranks):,} ranks are read in part: {listed(cut, LISTED)} cut short."
+        part = said if cut else ""
         return " ".join(filter(None, (self.left_out, part)))
 
     @property
@@ -196,7 +198,7 @@ def read(paths: Sequence[Path | str], how: Reading = AS_WRITTEN) -> list[Events]
 def sources(facts: Sequence[Events]) -> str:
     """What ledgers of several files are called."""
     names = list(dict.fromkeys(events.source for events in facts))
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return listed(names, 1)
 
 
 def _book_rank(

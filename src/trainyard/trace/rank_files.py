@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -24,19 +23,15 @@ from trainyard import plugins
 from trainyard.errors import BadFile, BadInput
 from trainyard.events import Events
 from trainyard.plugins import AS_WRITTEN, Reading
+from trainyard.regular import irregular
 from trainyard.trace.unpack import peek
+from trainyard.units import listed
 
 _T = TypeVar("_T")
 _JSON = (".json", ".json.gz")
 _ENDINGS = (*_JSON, ".zip", ".pb", ".pftrace", ".perfetto-trace", ".sqlite")
-_SPECIAL = (
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
 _HEAD = 1 << 16
-_LISTED = 4
+LISTED = 4
 _DIGITS = re.compile(r"\d+")
 
 
@@ -112,12 +107,12 @@ def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool)
     if unread and (strict or not read):
         count = f"{len(unread):,} of {read + len(unread):,} files" if read else f"none of {len(unread):,} files"
         raise BadFile(
-            f"{count} {'cannot' if read else 'can'} be read: {listed(unread)}.",
+            f"{count} {'cannot' if read else 'can'} be read: {listed(unread, LISTED)}.",
             "Without --strict the others are analysed." if read else "Record them again, or copy them again whole.",
         )
     if strict and cut:
         raise BadFile(
-            f"{len(cut):,} of {read:,} files {'is' if len(cut) == 1 else 'are'} cut short: {listed(cut)}.",
+            f"{len(cut):,} of {read:,} files {'is' if len(cut) == 1 else 'are'} cut short: {listed(cut, LISTED)}.",
             "Without --strict their whole events are analysed.",
         )
 
@@ -129,19 +124,12 @@ def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
     total, present = world or files, set(ranks)
     count = total - sum(rank < total for rank in present)
     # A file states the world size, which may be absurd: only the first missing ranks are listed.
-    first = list(islice((rank for rank in range(total) if rank not in present), _LISTED))
-    named = f"; rank{'s' * (count > 1)} {listed(first, count)} {'are' if count > 1 else 'is'} missing"
+    first = list(islice((rank for rank in range(total) if rank not in present), LISTED))
+    named = f"; rank{'s' * (count > 1)} {listed(first, LISTED, count)} {'are' if count > 1 else 'is'} missing"
     return (
-        f"{len(unread):,} of {files:,} files cannot be read: {listed(unread)}. The figures are of {len(ranks):,} of "
-        f"{max(world, files):,} ranks{named if count else ''}."
+        f"{len(unread):,} of {files:,} files cannot be read: {listed(unread, LISTED)}. The figures are of "
+        f"{len(ranks):,} of {max(world, files):,} ranks{named if count else ''}."
     )
-
-
-def listed(items: Sequence[object], count: int | None = None) -> str:
-    """The first items, and how many more there are. `count`: of all items, if `items` are only the first of them."""
-    shown = ", ".join(str(item) for item in items[:_LISTED])
-    more = (len(items) if count is None else count) - _LISTED
-    return shown if more <= 0 else f"{shown} and {more:,} more"
 
 
 def _inside(folder: Path) -> RankFiles:
@@ -166,10 +154,8 @@ def _inside(folder: Path) -> RankFiles:
 def _unreadable(path: Path) -> str:
     """Why the file cannot be opened as a regular file; empty if it can."""
     try:
-        mode = path.stat().st_mode
-        for is_kind, kind in _SPECIAL:
-            if is_kind(mode):
-                return f"{kind}, not a regular file"
+        if kind := irregular(path.stat().st_mode):
+            return f"{kind}, not a regular file"
         path.open("rb").close()
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"

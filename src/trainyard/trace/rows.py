@@ -17,7 +17,7 @@ from trainyard.events import CALL, COPY, DRAWN, I8, I32, I64, KERNEL, MEMSET, NO
 from trainyard.trace.assemble import DEVICE_KINDS, HOST_KINDS, WAIT_KINDS, DeviceTable, HostTable, StreamWaits
 from trainyard.trace.chrome import Why
 from trainyard.trace.collectives import collective_from_args, speaks_of_collective
-from trainyard.trace.event import UNREADABLE, CallArgs, DeviceArgs, Event, OpArgs, args_of, decode_events, plain
+from trainyard.trace.event import UNREADABLE_EVENT, CallArgs, DeviceArgs, Event, OpArgs, args_of, decode_events, plain
 from trainyard.trace.stamps import ns_of
 
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET,
@@ -74,7 +74,7 @@ class Rows:
                 return place, Why.ODD
             try:
                 events = decode_events(b"[%b]" % text[place:end])
-            except UNREADABLE:
+            except UNREADABLE_EVENT:
                 # Halve until the odd event stands alone: the others are still read at once.
                 if self._reach <= _NARROWEST:
                     return place, Why.ODD

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile
 from trainyard.numerics.convergence.curves import Curve
 from trainyard.store.disk import write_whole
@@ -35,7 +36,7 @@ def read(path: Path) -> tuple[Curve, ...]:
         golden = msgspec.json.decode(path.read_bytes(), type=Golden)
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadFile(f"{path}: no golden curves: {error}.", "`--store-golden FILE` writes such a file.") from error
     if not golden.curves:
         raise BadFile(f"{path}: $.curves is empty.", "`--store-golden FILE` writes such a file.")

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 
 from trainyard import mllog
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile, BadInput
 from trainyard.student import quantile
 
@@ -92,7 +93,7 @@ def read_points(path: Path) -> list[Point]:
         return sorted((_point(record) for record in records.values()), key=lambda point: (point.batch, point.benchmark))
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError) as error:
+    except (*UNREADABLE, KeyError) as error:
         why = f"{type(error).__name__}: {error}".rstrip(": ")
         raise BadFile(f"{path}: not a file of reference points: {why}.") from error
 

@@ -17,8 +17,12 @@ from pathlib import Path
 
 import msgspec
 
+from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile
 from trainyard.job import Job
+from trainyard.printable import printable
+from trainyard.regular import is_regular, sha256_of
+from trainyard.units import listed
 
 NAME = "manifest.json"
 LARGEST = 1 << 28
@@ -47,7 +51,6 @@ WIDTHS = {
 _FILE = re.compile(r"rank\d{1,6}\.bin\Z", re.ASCII)
 _NAMED = 3
 """Strange files that are named."""
-_BLOCK = 1 << 24
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -103,7 +106,7 @@ def unseal(data: bytes) -> Manifest:
         if hashlib.sha256(sealed.body).hexdigest() != sealed.sha256:
             raise BadFile(f"{NAME} is not what was written: its sha256 differs.")
         manifest = msgspec.json.decode(sealed.body, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (*UNREADABLE, ValueError) as error:
         if isinstance(error, BadFile):
             raise
         raise BadFile(f"{NAME} is no manifest: {error}.") from error
@@ -168,13 +171,7 @@ def strangers(folder: Path, manifest: Manifest) -> str:
     wrong += sorted(there - manifest.files.keys())
     if not wrong:
         return ""
-    more = f" and {len(wrong) - _NAMED:,} more" if len(wrong) > _NAMED else ""
-    return f"{', '.join(map(_printable, wrong[:_NAMED]))}{more}: no part of what was written"
-
-
-def _printable(name: str) -> str:
-    """A file's name as it can be printed: an attacker may have chosen the names in the folder."""
-    return name if _FILE.match(name) else repr(name)
+    return f"{listed([*map(printable, wrong)], _NAMED)}: no part of what was written"
 
 
 def damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
@@ -183,7 +180,7 @@ def damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
     for name in names:
         said, path = manifest.files[name], folder / name
         try:
-            if path.is_symlink() or not path.is_file():
+            if not is_regular(path, links=False):
                 found.append(f"{name} is missing")
             elif path.stat().st_size != said.bytes:
                 found.append(f"{name} has {path.stat().st_size:,} bytes, but {said.bytes:,} were written")
@@ -192,11 +189,3 @@ def damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
         except OSError as error:
             found.append(f"{name} cannot be read: {error.strerror or error}")
     return "; ".join(found)
-
-
-def sha256_of(path: Path) -> str:
-    total, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
-    with path.open("rb", buffering=0) as file:
-        while got := file.readinto(block):
-            total.update(block[:got])
-    return total.hexdigest()

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from trainyard.errors import BadFile
 from trainyard.fault_points import fault_point
+from trainyard.regular import is_regular
 from trainyard.train.checkpoint import manifest as manifests
 from trainyard.train.checkpoint.manifest import File, Manifest
 
@@ -57,7 +58,7 @@ class Shelf:
     def read(self, step: int) -> Manifest:
         """Raises `BadFile` with the reason when it is not the manifest of that step."""
         path = self.folder(step) / manifests.NAME
-        if path.is_symlink() or (path.exists() and not path.is_file()):
+        if os.path.lexists(path) and not is_regular(path, links=False):
             raise BadFile(f"{manifests.NAME} is not a regular file.")
         try:
             with path.open("rb") as file:

@@ -1,0 +1,69 @@
+"""Regular files: what else a path may be, opening one that this process did not write, and its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from trainyard.errors import BadFile
+
+_KINDS = (
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def irregular(mode: int) -> str:
+    """What a file of this mode (`stat.st_mode`) is; empty for a regular file."""
+    if stat.S_ISREG(mode):
+        return ""
+    return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a special file")
+
+
+def is_regular(path: Path, links: bool = True) -> bool:
+    """Whether there is a regular file, or, if `links` are followed, a link to one; False also if that cannot be found
+    out."""
+    try:
+        return not irregular((path.stat() if links else path.lstat()).st_mode)
+    except (OSError, ValueError):  # also a name that is too long or holds a NUL
+        return False
+
+
+def read_bytes(path: Path, shown: str = "") -> bytes:
+    """The contents of a regular file; messages call it `shown`. Raises `BadFile`."""
+    with open_regular(path, shown) as file:
+        return file.read()
+
+
+@contextmanager
+def open_regular(path: Path, shown: str = "") -> Iterator[IO[bytes]]:
+    """A regular file to read; messages call it `shown`. A pipe or device, which could block, is refused.
+
+    Raises `BadFile`, also for an `OSError` inside the block, which should only read."""
+    shown = shown or str(path)
+    try:
+        with open(path, "rb", opener=_without_blocking) as file:
+            if irregular(os.fstat(file.fileno()).st_mode):
+                raise BadFile(f"{shown}: not a regular file.")
+            yield file
+    except OSError as error:
+        raise BadFile(f"{shown}: cannot be read: {error.strerror or error}.") from error
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 digest of a file's contents, in hexadecimal. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _without_blocking(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
