@@ -13,7 +13,7 @@ from trainyard import units, words
 from trainyard.compare.comparable import Comparability
 from trainyard.compare.side import Side
 from trainyard.ledger import Change, encode_hook
-from trainyard.report.terminal import plain
+from trainyard.report.terminal import Part, fitted, plain
 
 SCHEMA = "trainyard/diff/1"
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
@@ -29,7 +29,7 @@ def print_difference(
         change = after.mean.wall_ns - before.mean.wall_ns
         says = f"profiled step {_ms(change)} ms ({_percent(change, before.mean.wall_ns)}), account by account:"
         console.print(Text(says, style="dim"))
-    console.print(_table(before, after, changes, judged))
+    console.print(_table(before, after, changes, judged, console.width))
     for side in (before, after):
         share = units.show_share(side.mean.wall_ns - side.mean.unrecognised_ns, side.mean.wall_ns)
         console.print(Text(f"coverage of {plain(side.name)}: {share}", style="dim"))
@@ -59,33 +59,36 @@ def _tone(judged: Comparability) -> str:
     return "red" if judged.reasons else "yellow" if _doubts(judged) else ""
 
 
-def _table(before: Side, after: Side, changes: Sequence[Change], judged: Comparability) -> Table:
+def _table(before: Side, after: Side, changes: Sequence[Change], judged: Comparability, width: int) -> Table:
+    """Where all does not fit, the range is left out first, then the verdict, which the colour of the change tells."""
     wall = after.mean.wall_ns - before.mean.wall_ns
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("account")
-    for head in ("before ms", "after ms", "change ms", "range over steps"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    rows: list[tuple[Text, ...]] = []
     for change in sorted(changes, key=lambda change: -abs(change.ns)):
         spread = "" if change.low_ns is None else f"{_ms(change.low_ns)} … {_ms(change.high_ns or 0)}"
-        table.add_row(
-            Text(plain(change.account.label), no_wrap=True, overflow="ellipsis"),
-            f"{change.before_ns / 1e6:,.3f}",
-            f"{change.after_ns / 1e6:,.3f}",
-            Text(_ms(change.ns), style=_STYLES[change.verdict]),
-            Text(spread, style="dim"),
-            Text("" if judged.reasons else words.VERDICTS[change.verdict].label, style=_STYLES[change.verdict]),
+        style = _STYLES[change.verdict]
+        rows.append(
+            (
+                Text(plain(change.account.label)), Text(f"{change.before_ns / 1e6:,.3f}"),
+                Text(f"{change.after_ns / 1e6:,.3f}"), Text(_ms(change.ns), style=style), Text(spread, style="dim"),
+                Text("" if judged.reasons else words.VERDICTS[change.verdict].label, style=style),
+            )
+        )  # fmt: skip
+    rows.append(
+        (
+            Text("step", style="bold"), Text(f"{before.mean.wall_ns / 1e6:,.3f}"),
+            Text(f"{after.mean.wall_ns / 1e6:,.3f}"), Text(_ms(wall), style="bold"),
+            Text(f"{wall:+,} ns, their sum", style="dim"), Text(""),
         )
-    table.add_section()
-    table.add_row(
-        Text("step", style="bold"),
-        f"{before.mean.wall_ns / 1e6:,.3f}",
-        f"{after.mean.wall_ns / 1e6:,.3f}",
-        Text(_ms(wall), style="bold"),
-        Text(f"{wall:+,} ns, their sum", style="dim"),
-        "",
-    )
-    return table
+    )  # fmt: skip
+    account, was, now, by, spread, verdict = zip(*rows, strict=True)
+    return fitted(
+        [
+            Part("account", account, name=True), Part("before ms", was, right=True), Part("after ms", now, right=True),
+            Part("change ms", by, right=True), Part("range over steps", spread, spare=2, right=True),
+            Part("", verdict, spare=1),
+        ],
+        width,
+    )  # fmt: skip
 
 
 def as_plain(before: Side, after: Side, changes: Sequence[Change], judged: Comparability) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -24,12 +26,14 @@ _PROSE = 24
 """Characters that a column of text keeps, however narrow the terminal."""
 _FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
 """Characters of a name in a table's first column and in others at most, and in any however narrow the terminal."""
+_KERNEL = 60
+"""Characters of a kernel's or a module's name at most."""
 _LONGEST = 2000  # characters of a text: a name may be a megabyte
 
 
 def print_view(view: View, console: Console, kernels: int = 8) -> None:
     """Prints the whole report. Names come from files: they are printed as text, never as markup."""
-    console.print(Group(*_parts(view, kernels, _BAR if console.width >= _WIDE else _NARROW_BAR)))
+    console.print(Group(*_parts(view, kernels, _BAR if console.width >= _WIDE else _NARROW_BAR, console.width)))
 
 
 def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = False) -> None:
@@ -63,7 +67,7 @@ def print_table(table: Facts, console: Console, top: int | None = None) -> None:
     console.print(_table(_fitting(table, console.width), len(table.rows) if top is None else top))
 
 
-def _parts(view: View, kernels: int, bar: int) -> list[RenderableType]:
+def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableType]:
     parts: list[RenderableType] = [
         Text(plain(view.title), style="bold"),
         _Flow([Text(plain(chip), style="dim") for chip in (view.subtitle, *view.chips)], Text(" · ", style="dim")),
@@ -73,13 +77,13 @@ def _parts(view: View, kernels: int, bar: int) -> list[RenderableType]:
         parts.extend(Text(plain(figure.line), style="dim") for figure in view.figures if figure.line)
     parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
     if view.wall_ns:
-        parts.append(Padding(_ledger(view, bar), (1, 0, 0, 0)))
+        parts.append(Padding(_ledger(view, bar, width), (1, 0, 0, 0)))
         parts.append(_phases(view))
     if view.kernels:
-        parts.append(Padding(_rows("Top kernels", view.kernels[:kernels]), (1, 0, 0, 0)))
+        parts.append(Padding(_rows("Top kernels", view.kernels[:kernels], width), (1, 0, 0, 0)))
     if view.modules:
-        parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2]), (1, 0, 0, 0)))
-    parts.extend(Padding(_table(table, kernels), (1, 0, 0, 0)) for table in view.tables)
+        parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2], width), (1, 0, 0, 0)))
+    parts.extend(Padding(_table(_fitting(table, width), kernels), (1, 0, 0, 0)) for table in view.tables)
     for finding in view.findings:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
@@ -124,27 +128,62 @@ class _Flow:
         yield line
 
 
-def _ledger(view: View, width: int) -> Table:
+def _ledger(view: View, bar: int, width: int) -> Table:
+    """Where all does not fit, the bars are left out first, then the evidence."""
+    total = [one.role == "total" for one in view.bars]
+    bold = ["bold" if whole else "" for whole in total]
+    evidence = [
+        f"{units.show_ns(bar.ns)} ns exactly" if bar.role == "total" else plain(bar.evidence) for bar in view.bars
+    ]
+    said = [Text(one, style="dim", no_wrap=True, overflow="ellipsis") for one in evidence]
+    exact = max((len(one) for one, whole in zip(evidence, total) if whole), default=_LEAST_NAME)
+    labels = [Text(plain(one.label), style=style) for one, style in zip(view.bars, bold)]
+    return fitted(
+        [
+            Part("account", labels, name=True, least=_FIRST_NAME),
+            Part("ms", [Text(f"{bar.ns / 1e6:,.3f}", style=style) for bar, style in zip(view.bars, bold)], right=True),
+            Part("share", [Text(units.show_share(bar.ns, view.wall_ns)) for bar in view.bars], right=True),
+            Part("", [_drawn(one, view.wall_ns, bar) for one in view.bars], spare=2, least=bar),
+            Part("evidence", said, spare=1, least=exact),
+        ],
+        width,
+    )
+
+
+class Part(NamedTuple):
+    """A column of a table that must fit. `spare`: those of the highest number are left out first, those of 0 never.
+    `name`: its cells are cut in their middle. `least`: cells of the terminal that it keeps, if it may be cut at all."""
+
+    head: str
+    cells: Sequence[Text]
+    spare: int = 0
+    name: bool = False
+    right: bool = False
+    least: int | None = None
+
+    @property
+    def needs(self) -> int:
+        widest = max(cell.cell_len for cell in (Text(self.head), *self.cells))
+        return min(widest, self.least or (_LEAST_NAME if self.name else widest))
+
+
+def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
+    """A table of the columns that there is room for. Figures are never cut. `most`: cells of a name."""
+    left = [part for part in parts if part.cells]
+    while sum(part.needs + 2 for part in left) - 2 > width and max(part.spare for part in left):
+        left.remove(max(left, key=lambda part: part.spare))
+    roomy = sum(part.needs + 2 for part in left) - 2 <= width
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("account", no_wrap=True)
-    table.add_column("ms", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True, width=width)
-    # The one column that gives way on a narrow terminal; its cells are cut, not wrapped.
-    table.add_column("evidence", style="dim")
-    for bar in view.bars:
-        total = bar.role == "total"
-        table.add_row(
-            Text(plain(bar.label), style="bold" if total else ""),
-            Text(f"{bar.ns / 1e6:,.3f}", style="bold" if total else ""),
-            units.show_share(bar.ns, view.wall_ns),
-            _drawn(bar, view.wall_ns, width),
-            Text(
-                f"{units.show_ns(bar.ns)} ns exactly" if total else plain(bar.evidence),
-                no_wrap=True,
-                overflow="ellipsis",
-            ),
+    for part in left:
+        table.add_column(
+            Text(part.head, no_wrap=True),
+            justify="right" if part.right else "left",
+            no_wrap=not (part.name or part.least),
+            min_width=part.needs if roomy or not part.name else min(part.needs, _LEAST_NAME),
+            max_width=most if part.name else None,
         )
+    for row in zip(*(part.cells for part in left), strict=True):
+        table.add_row(*(Name(cell.plain, cell.style) if part.name else cell for part, cell in zip(left, row)))
     return table
 
 
@@ -169,8 +208,12 @@ def _phases(view: View) -> Text:
 
 
 def _fitting(table: Facts, width: int) -> Facts:
-    """Without the last columns that can be spared, as many as there is no room for."""
-    while _needed(table) > width and (spare := [at for at, one in enumerate(table.columns) if one.spare]):
+    """Without the last columns that can be spared, as many as there is no room for; then without the last others, but
+    for ids and the first two."""
+    while _needed(table) > width and (
+        spare := [at for at, one in enumerate(table.columns) if one.spare]
+        or [at for at, one in enumerate(table.columns) if at > 1 and not one.id]
+    ):
         left = [at for at in range(len(table.columns)) if at != spare[-1]]
         rows = tuple(tuple(row[at] for at in left) for row in table.rows)
         table = replace(table, columns=tuple(table.columns[at] for at in left), rows=rows)
@@ -181,10 +224,17 @@ def _needed(table: Facts) -> int:
     """Characters, with the gaps."""
     cells = [[_cell(row[at], column) for row in table.rows] for at, column in enumerate(table.columns)]
     widths = [
-        _PROSE if column.prose else min(max(map(cell_len, [column.head, *some])), _most(column, at))
-        for at, (column, some) in enumerate(zip(table.columns, cells, strict=True))
+        _needs(column, max(map(cell_len, [column.head, *some])))
+        for column, some in zip(table.columns, cells, strict=True)
     ]
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _needs(column: Column, widest: int) -> int:
+    """Characters that the column keeps: a name is cut before a column is left out."""
+    if column.id or column.digits is not None:
+        return widest
+    return min(widest, _PROSE if column.prose else _LEAST_NAME)
 
 
 def _most(column: Column, at: int) -> int:
@@ -207,7 +257,8 @@ def _table(table: Facts, most: int) -> Group:
         elif column.digits is None:
             drawn.add_column(head, max_width=_most(column, place), style="dim" if place else "")
         else:
-            drawn.add_column(head, justify="right", no_wrap=True)
+            figures = max((cell_len(_cell(row[place], column)) for row in table.rows), default=0)
+            drawn.add_column(head, justify="right", no_wrap=True, min_width=figures)
     for row in table.rows[:most]:
         drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
     left = [f"{len(table.rows) - most:,} more on the page."] if len(table.rows) > most else []
@@ -222,15 +273,15 @@ def _drawn_cell(cell: Cell, column: Column) -> RenderableType:
 class Name:
     """A name on one line, cut in its middle if it does not fit: its beginning and its end identify it."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, style: str | Style = "") -> None:
+        self.text, self.style = text, style
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         width = cell_len(self.text)
         return Measurement(min(width, _LEAST_NAME), width).clamp(max_width=options.max_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(shortened(self.text, options.max_width), no_wrap=True, overflow="crop")
+        yield Text(shortened(self.text, options.max_width), self.style, no_wrap=True, overflow="crop")
 
 
 def shortened(text: str, width: int) -> str:
@@ -247,24 +298,19 @@ def _cell(cell: Cell, column: Column) -> str:
     return f"{cell:,.{column.digits}f}"
 
 
-def _rows(title: str, rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(title, max_width=60)
-    table.add_column("account", style="dim", no_wrap=True)
-    table.add_column("phase", style="dim", no_wrap=True)
-    table.add_column("ms a step", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("calls", justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            Text(plain(row.name), no_wrap=True, overflow="ellipsis"),
-            Text(plain(row.account)),
-            row.phase,
-            f"{row.ns / 1e6:,.3f}",
-            f"{100 * row.share:.1f} %",
-            f"{row.count:,}",
-        )
-    return table
+def _rows(title: str, rows: Sequence[Row], width: int) -> Table:
+    return fitted(
+        [
+            Part(title, [Text(plain(row.name)) for row in rows], name=True),
+            Part("account", [Text(plain(row.account), style="dim") for row in rows], spare=2),
+            Part("phase", [Text(row.phase, style="dim") for row in rows], spare=3),
+            Part("ms a step", [Text(f"{row.ns / 1e6:,.3f}") for row in rows], right=True),
+            Part("share", [Text(f"{100 * row.share:.1f} %") for row in rows], right=True),
+            Part("calls", [Text(f"{row.count:,}") for row in rows], spare=1, right=True),
+        ],
+        width,
+        most=_KERNEL,
+    )
 
 
 def plain(text: str) -> str:
