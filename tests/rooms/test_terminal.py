@@ -133,7 +133,7 @@ def test_columns_are_left_out_before_figures_are_cut(width, values):
     lines = printed(print_table, width, table).splitlines()
     shown = len(lines[0].split()) - 1
     assert shown >= 1
-    assert set(f"{value:,.2f}" for value in values[:shown]) <= set(" ".join(lines).split())
+    assert {f"{value:,.2f}" for value in values[:shown]} <= set(" ".join(lines).split())
 
 
 @given(NARROW, st.lists(st.integers(1, 10**11), min_size=1, max_size=4))

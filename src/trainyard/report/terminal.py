@@ -234,7 +234,7 @@ def _needs(column: Column, widest: int) -> int:
     """Characters that the column keeps: a name is cut before a column is left out."""
     if column.id or column.digits is not None:
         return widest
-    return min(widest, _PROSE if column.prose else _LEAST_NAME)
+    return _PROSE if column.prose else min(widest, _LEAST_NAME)
 
 
 def _most(column: Column, at: int) -> int:
