@@ -47,7 +47,7 @@ demo-trace: $(READY)  ## record anew the trace that `trainyard demo` shows
 	done
 
 native: $(READY)  ## compile the trace scanner, where a C compiler is there
-	@$(BIN)/python -m trainyard.trace.native.build
+	@$(BIN)/python -m trainyard.trace.readers.kineto.native.build
 
 PASSED := .passed-light.json
 test: ALSO := --cov --cov-report= --passed-to=$(PASSED)

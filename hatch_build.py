@@ -7,7 +7,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path("src/trainyard/trace/native")
+NATIVE = Path("src/trainyard/trace/readers/kineto/native")
 
 
 class NativeCode(BuildHookInterface):

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from trainyard import words
-from trainyard.trace.book import Intervals, book
+from trainyard.trace.booking.intervals import Intervals, book
 
 INTERVALS, PARTS, ACCOUNTS = 1_000_000, 10, 40
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard import plugins, units
 from trainyard.job import Checkpoint, Job, Layout, Model, Recipe
-from trainyard.train.checkpoint.shelf import Shelf
+from trainyard.train.checkpoint.checkpoint_store import Shelf
 
 _TEXT = str(Path(plugins.__file__).parent / "words.py")
 _TINY = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
@@ -34,8 +34,8 @@ def a_job(model: Model, layout: Layout | None = None, every: int = 0) -> Job:
 def stalls(width: int, saves: int) -> None:
     import torch
 
-    from trainyard.train import ranks
-    from trainyard.train.checkpoint.saver import Saver
+    from trainyard.train import process_group as ranks
+    from trainyard.train.checkpoint.checkpoint_saver import Saver
 
     torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
     here = ranks.find(ranks.vendor_here())
@@ -94,7 +94,7 @@ def _show(values: list[float]) -> str:
 
 def _trained(job: Job, run: str) -> list[float]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainyard.train.trainer", "trainyard.train.checkpoint.saver"])
+    context.set_forkserver_preload(["trainyard.train.step.trainer", "trainyard.train.checkpoint.checkpoint_saver"])
     told = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as meet:
         ranks = [context.Process(target=_rank, args=(job, rank, run, meet, told)) for rank in range(job.layout.ranks)]
@@ -108,8 +108,8 @@ def _trained(job: Job, run: str) -> list[float]:
 def _rank(job: Job, rank: int, run: str, meet: str, told: Any) -> None:
     import torch
 
-    from trainyard.train import ranks
-    from trainyard.train.checkpoint.saver import Saver
+    from trainyard.train import process_group as ranks
+    from trainyard.train.checkpoint.checkpoint_saver import Saver
 
     torch.set_num_threads(1)
     world = str(job.layout.ranks)

@@ -24,9 +24,9 @@ from trainyard import ledger as ledgers
 from trainyard.errors import TrainyardError
 from trainyard.job import Job
 from trainyard.record import Run
-from trainyard.report.figures import shares_of_run
-from trainyard.store import folder as folders
-from trainyard.store.summary import summarise
+from trainyard.report.view.key_figures import shares_of_run
+from trainyard.store import run_folder as folders
+from trainyard.store.run_summary import summarise
 from trainyard.units import show_count, show_size, show_time
 
 ROOT = Path(__file__).parents[1]

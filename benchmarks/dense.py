@@ -9,7 +9,7 @@ from trainyard import job_file as jobs
 from trainyard.job import Job
 from trainyard.machine import find_device
 from trainyard.units import show_size
-from trainyard.workloads import transformer_ops
+from trainyard.workloads.ops import transformer_ops
 
 STATE_BYTES = 16
 """A parameter's float32 weight, gradient and two moments."""

@@ -38,7 +38,7 @@ for name, rows in sets.items():
 json.dump(dict(found=found, seconds=time.process_time() - begun), open(sys.argv[2], "w"))
 """
 _OURS = """
-from trainyard.compare.history.detect import detect as ours
+from trainyard.compare.history.detect_changes import detect as ours
 from trainyard.errors import NotEnoughEvidence
 from validation.history import reported
 def detect(row):

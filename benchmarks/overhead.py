@@ -18,12 +18,12 @@ from time import process_time_ns
 import torch
 
 from trainyard.job import Job, Measure, Model, Recipe
-from trainyard.run.clock import Clock
-from trainyard.run.worker import Rank, Turn
-from trainyard.train import weights
-from trainyard.train.language import Bytes, Language
-from trainyard.train.ranks import find
-from trainyard.train.trainer import CLIP, Trainer
+from trainyard.run.local.step_clock import StepClock
+from trainyard.run.local.worker import Rank, Turn
+from trainyard.train.model import initial_weights
+from trainyard.train.model.language_task import Bytes, Language
+from trainyard.train.process_group import find
+from trainyard.train.step.trainer import CLIP, Trainer
 
 JOB = Job(
     model=Model(layers=4, width=128, ffn=384, heads=4, kv_heads=2, head_dim=32),
@@ -37,7 +37,7 @@ def bare() -> Callable[[int], float]:
     """What somebody would write by hand: the same model, batches and update."""
     task, samples = Language(JOB), Bytes(JOB)
     model = task.module()
-    weights.fill(model, task.draw)
+    initial_weights.fill(model, task.draw)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=JOB.recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True
     )
@@ -59,7 +59,7 @@ def harness(folder: Path) -> Callable[[int], float]:
     ranks = find("cpu")
     said = (folder / "said.txt").open("w")
     training = Trainer(JOB, ranks, Language(JOB), Bytes(JOB), model_flops=0)
-    rank = Rank(JOB, ranks, training, Clock(), (folder / "samples.jsonl").open("wb"), said.write)
+    rank = Rank(JOB, ranks, training, StepClock(), (folder / "samples.jsonl").open("wb"), said.write)
 
     def step(number: int) -> float:
         rank._take(Turn(number, 0))

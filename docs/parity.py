@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from trainyard.numerics.mixes import MIXES
 from trainyard.numerics.parity import STEPS, Parity, compare
-from trainyard.numerics.trial import trial
-from trainyard.report.parity import shown
+from trainyard.numerics.parity_mixes import MIXES
+from trainyard.numerics.parity_trial import trial
+from trainyard.report.render.parity_table import shown
 
 HEAD = """# Parity
 

@@ -17,10 +17,11 @@ from typing import Union, get_args, get_origin
 import click
 import msgspec
 
-from trainyard import errors, job, limits, machine, models, plugins, units, words
+from trainyard import errors, job, limits, machine, plugins, units, words
 from trainyard.cli.main import cli
+from trainyard.models import presets
 from trainyard.trace.export import schema
-from trainyard.trace.whatif import suppose
+from trainyard.trace.whatif import changes
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"
@@ -150,14 +151,14 @@ def _job_keys() -> Iterable[str]:
         "(relative to the job file); further keys override it. `without` lists keys of a `config.json` that are not "
         "modelled and that the job is to go on without."
     )
-    rows = [(name, models.load(name)) for name in sorted(models.known())]
+    rows = [(name, presets.load(name)) for name in sorted(presets.known())]
     yield _table(
         ("`from =`", "for", "source"),
         [(f"`{name}`", _workload(preset), preset.source) for name, preset in rows],
     )
 
 
-def _workload(preset: models.Preset) -> str:
+def _workload(preset: presets.Preset) -> str:
     """What a model is for."""
     hybrid = "pattern" in (preset.model or {})
     return "plan alone" if hybrid else preset.workload or "transformer"
@@ -224,7 +225,7 @@ def _tables() -> Iterable[str]:
 
 
 def _suppositions() -> Iterable[str]:
-    title, _, forms = (suppose.__doc__ or "").partition("\n\n")
+    title, _, forms = (changes.__doc__ or "").partition("\n\n")
     yield "## What can be supposed"
     yield title
     yield f"```text\n{forms.rstrip()}\n```"

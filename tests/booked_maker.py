@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.booked import Booked, Idle, Late, Part
-from trainyard.events import COPY, KERNEL, OP, Collective, Events, Host, Work
+from trainyard.booked import Booked, BookedPart, Idle, Late
+from trainyard.events import COPY, KERNEL, OP, Collective, DeviceWork, Events, HostSpans
 from trainyard.ledger import Account
 
 US = 1_000
@@ -70,7 +70,7 @@ def a_rank(
     ]
     n, m = len(own), len(host)
     on_device = [] if cpu else own
-    work = Work(
+    work = DeviceWork(
         start=ints(did.start for did in on_device), stop=ints(did.stop for did in on_device),
         name=ints((number_of(did.name) for did in on_device), np.int32),
         stream=ints((did.stream for did in on_device), np.int32),
@@ -79,7 +79,7 @@ def a_rank(
         bytes=ints(did.bytes for did in on_device), occupancy=ints((did.occupancy for did in on_device), np.int8),
         awaits=np.full(len(on_device), -1, np.int32),
     )  # fmt: skip
-    table = Host(
+    table = HostSpans(
         start=ints(span.start for span in host), stop=ints(span.stop for span in host),
         name=ints((number_of(span.name) for span in host), np.int32), thread=np.zeros(m, np.int32),
         what=ints((span.what for span in host), np.int8), parent=ints((span.parent for span in host), np.int32),
@@ -101,7 +101,7 @@ def a_rank(
     )  # fmt: skip
     return Booked(
         events=events, pairs=tuple((Account.parse(text), phase) for text, phase in pairs),
-        parts=tuple(Part(label=str(step), start=step * STEP, stop=(step + 1) * STEP) for step in range(steps)),
+        parts=tuple(BookedPart(label=str(step), start=step * STEP, stop=(step + 1) * STEP) for step in range(steps)),
         start=ints(did.start for did in own), stop=ints(did.stop for did in own),
         key=ints((key(did) for did in own), np.int32), name=ints((number_of(did.name) for did in own), np.int32),
         module=ints((number_of(did.module) for did in own), np.int32),

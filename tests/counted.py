@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from trainyard import models, plugins
+from trainyard import plugins
 from trainyard.job import Job, Layout, Recipe
+from trainyard.models import presets
 
 CLASSES = {
     "aten.mm": "matmul",
@@ -18,7 +19,7 @@ CLASSES = {
 
 def a_job(preset, layout=None, sizes=None, **recipe):
     """Of a preset's sizes: 4 samples a micro-batch, 16 a step, synthetic unless said."""
-    given = models.load(preset)
+    given = presets.load(preset)
     recipe = {"tokens_per_step": 16, "microbatch": 4, "learning_rate": 1e-2, "seed": 7, "text": "synthetic", **recipe}
     return Job(
         workload=given.workload,
@@ -45,7 +46,7 @@ def counted(task, inputs, targets, recipe):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    from trainyard.train import blocks
+    from trainyard.train.model import blocks
 
     with torch.device("meta"):
         model = task.module()
@@ -61,8 +62,8 @@ def counted(task, inputs, targets, recipe):
 def train(job, task, samples, steps):
     """Outcomes of a rank alone in this process, and its trainer."""
     torch = pytest.importorskip("torch")
-    from trainyard.train.ranks import Ranks
-    from trainyard.train.trainer import Trainer
+    from trainyard.train.process_group import Ranks
+    from trainyard.train.step.trainer import Trainer
 
     torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
     trainer = Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), task, samples, model_flops=0)

@@ -14,8 +14,8 @@ import numpy as np
 from trainyard import words
 from trainyard.finding import Finding, Remedy
 from trainyard.ledger import Account
-from trainyard.report import html
-from trainyard.report.view import Bar, Figure, Heat, Lane, Legend, Row, Timeline, View
+from trainyard.report.render import html
+from trainyard.report.view.view import Bar, Heat, KernelRow, KeyFigure, Lane, Legend, Timeline, View
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -181,12 +181,14 @@ def findings() -> tuple[Finding, ...]:
     )
 
 
-def figures() -> tuple[Figure, ...]:
+def figures() -> tuple[KeyFigure, ...]:
     return (
-        Figure(label="step time", value="418.0", unit="ms", change="+17.4 %", better=False, means="Mean over steps."),
-        Figure(label="MFU", value="38.2", unit="%", change="-5.7 pt", better=False),
-        Figure(label="per node", value="19.6", unit="k tok/s", change="-14.8 %", better=False),
-        Figure(label="peak memory", value="61.4", unit="GiB", change="= 0.0 %"),
+        KeyFigure(
+            label="step time", value="418.0", unit="ms", change="+17.4 %", better=False, means="Mean over steps."
+        ),
+        KeyFigure(label="MFU", value="38.2", unit="%", change="-5.7 pt", better=False),
+        KeyFigure(label="per node", value="19.6", unit="k tok/s", change="-14.8 %", better=False),
+        KeyFigure(label="peak memory", value="61.4", unit="GiB", change="= 0.0 %"),
     )
 
 
@@ -220,10 +222,10 @@ def ledger_rows() -> tuple[tuple[str, str, str, int, int, int], ...]:
     return tuple(rows)
 
 
-def longest(listed: list[str], account: str, phase: str, wall_ns: int) -> tuple[Row, ...]:
+def longest(listed: list[str], account: str, phase: str, wall_ns: int) -> tuple[KernelRow, ...]:
     times = [40_000_000 // (at + 1) for at in range(len(listed))]
     return tuple(
-        Row(name=name, account=account, phase=phase, ns=ns, count=64, share=ns / wall_ns)
+        KernelRow(name=name, account=account, phase=phase, ns=ns, count=64, share=ns / wall_ns)
         for name, ns in zip(listed, times)
     )
 

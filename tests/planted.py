@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from trainyard.run import worker
-from trainyard.train import clip, text
-from trainyard.train.trainer import Trainer
+from trainyard.run.local import worker
+from trainyard.train.data import text
+from trainyard.train.step import gradient_clipping
+from trainyard.train.step.trainer import Trainer
 
 LATE = 1
 """The rank that `straggler` holds up."""
@@ -62,8 +63,8 @@ def item() -> None:
 PLACES: dict[str, tuple[Callable[[], None], Any, str]] = {
     "straggler": (straggler, Trainer, "__call__"),
     "loader": (loader, text, "batch"),
-    "tiny_kernels": (tiny_kernels, clip, "total_norm"),
-    "item": (item, clip, "total_norm"),
+    "tiny_kernels": (tiny_kernels, gradient_clipping, "total_norm"),
+    "item": (item, gradient_clipping, "total_norm"),
 }
 """Fault -> before which function of what it happens. Each is called once a step."""
 

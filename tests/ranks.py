@@ -10,8 +10,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 PRELOAD = [
-    "trainyard.store.exchange", "trainyard.train.trainer", "trainyard.train.language",
-    "trainyard.train.checkpoint.saver",
+    "trainyard.store.exchange.push_pull", "trainyard.train.step.trainer", "trainyard.train.model.language_task",
+    "trainyard.train.checkpoint.checkpoint_saver",
 ]  # fmt: skip
 """One server serves all that is forked in a test's process, so it is started with this by whoever comes first."""
 
@@ -61,13 +61,13 @@ def _gather(processes, pipes, until):
 def _rank(rank, world, folder, pipe, work, given):
     import torch
 
-    from trainyard.train import ranks
+    from trainyard.train import process_group
 
     try:
         torch.set_num_threads(1)
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
-        here = ranks.find("cpu")
-        with ranks.joined(here, (Path(folder) / "meet").as_uri()):
+        here = process_group.find("cpu")
+        with process_group.joined(here, (Path(folder) / "meet").as_uri()):
             pipe.send((True, work(here, *given)))
             signal.pause()  # no peer sees it leave
     except BaseException:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from trainyard.events import Collective, Events, Host, Work
-from trainyard.trace.survey import Survey
+from trainyard.events import Collective, DeviceWork, Events, HostSpans
+from trainyard.trace.align.survey import Survey
 
 
 def collective(name="all_reduce", group="0", ranks=(), seq=-1, size=64, **more):
@@ -41,10 +41,10 @@ def _unnumbered(one):
 
 def _facts(rank, host, world, span):
     i8, i32, i64 = (np.empty(0, kind) for kind in (np.int8, np.int32, np.int64))
-    work = Work(
+    work = DeviceWork(
         start=i64, stop=i64, name=i32, stream=i32, what=i8, call=i32, op=i32, bytes=i64, occupancy=i8, awaits=i32
     )
-    rows = Host(start=i64, stop=i64, name=i32, thread=i32, what=i8, parent=i32, seq=i64, backward=i8, shape=i32)
+    rows = HostSpans(start=i64, stop=i64, name=i32, thread=i32, what=i8, parent=i32, seq=i64, backward=i8, shape=i32)
     return Events(
         source=f"{rank}", names=(), work=work, host=rows, marks=(), span=span, rank=rank, world=world, host_name=host
     )

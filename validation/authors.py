@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainyard import machine, models
+from trainyard import machine
 from trainyard.errors import BadJob
 from trainyard.job import Model
-from trainyard.predict.frameworks import FRAMEWORKS
-from trainyard.predict.search import Choice, Found, search
-from trainyard.predict.space import Wanted
+from trainyard.models import presets
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.search.search import Choice, Found, search
 
 _MOST = 10
 
@@ -60,7 +61,7 @@ TRAININGS = (
 
 
 def model(name: str) -> Model:
-    return msgspec.convert({"name": name, **models.take(name, "model").keys}, Model)
+    return msgspec.convert({"name": name, **presets.take(name, "model").keys}, Model)
 
 
 def found(one: Training, fixed: dict[str, int]) -> Found:

@@ -27,10 +27,10 @@ from trainyard import job_file as jobs
 from trainyard import words
 from trainyard.errors import TrainyardError
 from trainyard.job import Job
-from trainyard.run.chaos import ordeal
-from trainyard.run.chaos.plan import Fault, Plan
-from trainyard.run.chaos.score import Row
-from trainyard.run.harness import execute
+from trainyard.run.chaos import experiment
+from trainyard.run.chaos.fault_plan import Fault, FaultPlan
+from trainyard.run.chaos.score_recovery import FaultScore
+from trainyard.run.local.harness import execute
 from trainyard.store.store import Store
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +76,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     load: float
     when: str
     run: str = ""
-    row: Row | None = None
+    row: FaultScore | None = None
     strays: tuple[str, ...] = ()
     error: str = ""
 
@@ -130,7 +130,7 @@ def calm(job: Job, text: str, store: Store) -> str:
     tagged = {tag: row for row in store.rows() for tag in row.tags}
     if CALM in tagged and tagged[CALM].state == "complete":
         try:
-            return ordeal.comparable(store.load(CALM), job).id
+            return experiment.comparable(store.load(CALM), job).id
         except TrainyardError:
             store.untag(CALM)
     run = execute(job, text, store, lambda _: [])
@@ -142,7 +142,7 @@ def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: s
     began, load = time.monotonic(), os.getloadavg()[0]
     run, row, alarms, error = "", None, (), ""
     try:
-        met = ordeal.execute(job, text, Plan(fault=(fault,)), store, lambda _: [], against=against)
+        met = experiment.execute(job, text, FaultPlan(fault=(fault,)), store, lambda _: [], against=against)
         run, (row,) = met.run.id, met.rows
         alarms = tuple(f"{one.kind} of rank {one.rank}, node {one.node}" for one in met.strays)
         if row.well and not alarms:

@@ -26,9 +26,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.numerics.convergence.judge import judge
-from trainyard.numerics.convergence.paired import F64, Paired, Seed
-from trainyard.student import quantile
+from trainyard.numerics.convergence.compare_curves import judge
+from trainyard.numerics.convergence.paired_curves import F64, PairedCurves, Seed
+from trainyard.stats.student_t import quantile
 
 PUBLIC = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", Path(__file__).parents[2] / "shared" / "data"))
 CURVES = "megatron_loss_and_step_times.jsonl.gz"
@@ -107,7 +107,8 @@ def verdicts(draw: np.random.Generator, noise: Noise, design: tuple[int, int, in
     runs[:, :heads] += np.where(steps >= STEPS // 2, np.log1p(shift), 0.0)
     made = [Seed(str(number), seed[:heads], seed[heads:]) for number, seed in enumerate(np.exp(runs))]
     return [
-        judge(Paired(tuple(made[first : first + seeds]), steps, ())).verdict for first in range(0, of * seeds, seeds)
+        judge(PairedCurves(tuple(made[first : first + seeds]), steps, ())).verdict
+        for first in range(0, of * seeds, seeds)
     ]
 
 

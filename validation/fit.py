@@ -20,12 +20,13 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.predict import cases, site, step
-from trainyard.predict.cases import Cases, Column
-from trainyard.predict.constants import Constants
-from trainyard.predict.site import Site
-from trainyard.predict.solve import PRIOR, solve
-from trainyard.predict.tuned import Tuned, assumed
+from trainyard.predict.calibrate.least_squares import PRIOR, solve
+from trainyard.predict.inputs import cases, hardware
+from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.constant_sets import Tuned, assumed
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.time import step
 from validation import rows
 from validation.rows import Row
 
@@ -93,7 +94,7 @@ def columns(some: Sequence[Row]) -> tuple[Cases, Site, Column]:
     sites: list[Site] = []
     for row in some:
         machine = rows.machine_of(row)
-        one = site.of_machine(machine, *rows.precision_of(row, machine))
+        one = hardware.of_machine(machine, *rows.precision_of(row, machine))
         sites.append(replace(one, between=cases.column(row.fabric)) if row.fabric else one)
     where = Site(**{field.name: np.concatenate([getattr(one, field.name) for one in sites]) for field in fields(Site)})
     return made, where, np.array([row.seconds for row in some])

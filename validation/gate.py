@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.compare.gate import signs
+from trainyard.compare.gate import sequential_test
+from trainyard.compare.gate.changed_accounts import why
 from trainyard.compare.gate.verdict import Rule, judge
-from trainyard.compare.gate.why import why
-from trainyard.student import quantile
+from trainyard.stats.student_t import quantile
 
 Values = npt.NDArray[np.float64]
 SEED = 20261122
@@ -84,7 +84,7 @@ def null(name: str, series: list[Values], rng: np.random.Generator) -> str:
     errors: list[float] = []
     threshold = pooled = trials = 0
     for runs in series:
-        *_, last = signs.looks(np.abs(runs[1::2] - runs[::2]), Rule().alpha, Rule().cap)
+        *_, last = sequential_test.looks(np.abs(runs[1::2] - runs[::2]), Rule().alpha, Rule().cap)
         errors.append(last.alarms)
         for _ in range(50):
             turns = rng.integers(0, 2, 20)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainyard.compare.history.change import Seen
-from trainyard.compare.history.detect import detect
+from trainyard.compare.history.detect_changes import detect
+from trainyard.compare.history.series_changes import DetectedChanges
 from trainyard.errors import BadFile, NotEnoughEvidence, TrainyardError
 
 OUT = Path(__file__).parent / "out" / "history.json"
@@ -42,7 +42,7 @@ class _File(msgspec.Struct):
     series: list[_Series]
 
 
-def reported(seen: Seen) -> list[int]:
+def reported(seen: DetectedChanges) -> list[int]:
     """The places where the level changed from one point to the next: steps, and both ends of what went away."""
     steps = [one.at for one in seen.changes if one.kind == "step"]
     return sorted({*steps, *(end for one in seen.changes if one.kind == "excursion" for end in (one.at, one.until))})

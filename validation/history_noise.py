@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compare.history.change import Seen
-from trainyard.compare.history.detect import detect
-from trainyard.compare.history.online import Watch
+from trainyard.compare.history.detect_changes import detect
+from trainyard.compare.history.online_detection import OnlineDetector
+from trainyard.compare.history.series_changes import DetectedChanges
 from validation.history_null import autocorrelated
 
 ROOT = Path(__file__).parents[1]
@@ -125,7 +125,7 @@ def permuted(rng: np.random.Generator, kept: list[Series]) -> Series:
     return rng.choice(one, POINTS, replace=one.size < POINTS)
 
 
-def kinds(seen: Seen) -> set[str]:
+def kinds(seen: DetectedChanges) -> set[str]:
     return {one.kind for one in seen.changes}
 
 
@@ -175,7 +175,7 @@ def watched(count: int) -> Rate:
     rng = np.random.default_rng(3)
     hits = 0
     for _ in range(count):
-        watch = Watch()
+        watch = OnlineDetector()
         hits += any(watch.add([value]) for value in rng.standard_normal(POINTS))
     return Rate(hits, count)
 

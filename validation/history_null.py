@@ -1,4 +1,4 @@
-"""`python -m validation.history_null`: makes the table of `trainyard.compare.history.critical` anew.
+"""`python -m validation.history_null`: makes the table of `trainyard.compare.history.statistics.critical_values` anew.
 
 For each length, series without a change: the critical strength at which 0.7 % of them show one, for noise without
 memory (whatever its distribution: ranks alone are asked) and with autocorrelation 0.5.
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.compare.history.critical import critical
-from trainyard.compare.history.noise import inflation
-from trainyard.compare.history.scan import Scan
-from trainyard.compare.history.segment import change_points
+from trainyard.compare.history.statistics.autocorrelation import inflation
+from trainyard.compare.history.statistics.change_points import change_points
+from trainyard.compare.history.statistics.critical_values import critical
+from trainyard.compare.history.statistics.split_scan import Scan
 
 ALPHA = 0.007
 """Below the 1 % that is promised, for the table's own error."""

@@ -1,8 +1,9 @@
 """The planner's memory against a fake run of our own training code: `python -m validation.memory [WORD ...]`.
 
-Each line is a stage of a model and a layout: bytes at the fullest moment of a step as `predict/held.py` has them, and
-as `train/fake.py` counts them, a run of the real code without values. WORD: only the lines that have it. Needs torch,
-no accelerator; some ten minutes on two cores. Where layers are fewer than the model's, the line says so.
+Each line is a stage of a model and a layout: bytes at the peak of a step as `predict/memory/native_memory.py` predicts
+them, and as `train/fake_run/fake_rank.py` counts them, a run of the real code without values. WORD: only the lines that
+have it. Needs torch, no accelerator; some ten minutes on two cores. Where layers are fewer than the
+model's, the line says so.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from trainyard import models
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict import cases, held
-from trainyard.train import exact
+from trainyard.models import presets
+from trainyard.predict.inputs import cases
+from trainyard.predict.memory import native_memory
+from trainyard.train.fake_run import held_memory
 
 _SPLIT = {"sequence_parallel": True, "loss_parallel": True}
 _LAYOUT, _RECIPE = set(Layout.__struct_fields__), set(Recipe.__struct_fields__)
@@ -37,7 +39,7 @@ class Pair(NamedTuple):
     micro: int = 1
 
     def job(self) -> Job:
-        preset = models.load(self.model)
+        preset = presets.load(self.model)
         axes: dict[str, Any] = {key: value for key, value in self.how.items() if key in _LAYOUT}
         layout = Layout(**axes)
         said: dict[str, Any] = {"dtype": "bfloat16"} | {key: value for key, value in self.how.items() if key in _RECIPE}
@@ -134,15 +136,15 @@ class Line(NamedTuple):
 
 
 def predicted(job: Job, rank: int) -> int:
-    return round(float(held.peak(cases.of_jobs([job]), first=rank == 0).total[0]))
+    return round(float(native_memory.peak(cases.of_jobs([job]), first=rank == 0).total[0]))
 
 
 def compare(pair: Pair) -> list[Line]:
     job = pair.job()
     lines: list[Line] = []
-    for rank in exact.ends(job):
+    for rank in held_memory.ends(job):
         began = time.perf_counter()
-        counted = exact.held(job, rank).peak
+        counted = held_memory.held(job, rank).peak
         lines.append(Line(pair, rank, predicted(job, rank), counted, time.perf_counter() - began))
     return lines
 

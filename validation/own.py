@@ -18,12 +18,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard import job_file as jobs
-from trainyard.cli.named import find
+from trainyard.cli.support.run_names import find
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.machine import Machine
-from trainyard.predict import calibrate, probed, tuned
-from trainyard.predict.calibrate import Measured
-from trainyard.run import probe
+from trainyard.predict.calibrate import fit_constants, probed_machine
+from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.inputs import constant_sets
+from trainyard.run.probe import devices
 
 _RANKS = 2
 _LARGE = 0.1
@@ -57,13 +58,13 @@ def _job(model: Model, layout: dict[str, Any], seq_len: int = 256, samples: int 
     )  # fmt: skip
 
 
-def measured(name: str, job: Job, folder: Path) -> Measured:
+def measured(name: str, job: Job, folder: Path) -> MeasuredRun:
     path = folder / f"{name.replace(' ', '-')}.toml"
     path.write_text(jobs.write(job), "utf-8")
     command = [sys.executable, "-m", "trainyard.cli.main", "run", str(path), "--tag", path.stem, "--quiet"]
     subprocess.run(command, check=True, capture_output=True)
     side = find(path.stem).side()
-    return Measured(name, job, side.mean, side.timed_ns / 1e9)
+    return MeasuredRun(name, job, side.mean, side.timed_ns / 1e9)
 
 
 class Line(NamedTuple):
@@ -73,10 +74,10 @@ class Line(NamedTuple):
     parts: dict[str, float]
 
 
-def line(machine: Machine, run: Measured) -> Line:
-    constants = tuned.choose(machine, "fsdp").values()
-    found = calibrate.predicted(machine, constants, [run.job])
-    mine = calibrate.predicted_parts(found)[0]
+def line(machine: Machine, run: MeasuredRun) -> Line:
+    constants = constant_sets.choose(machine, "fsdp").values()
+    found = fit_constants.predicted(machine, constants, [run.job])
+    mine = fit_constants.predicted_parts(found)[0]
     large = {part: seconds for part, seconds in run.parts().items() if seconds > _LARGE * run.seconds}
     errors = {part: mine.get(part, 0.0) / seconds - 1 for part, seconds in large.items()}
     return Line(float(np.ravel(found.wall)[0]) / run.seconds - 1, errors)
@@ -95,11 +96,11 @@ def summary(name: str, lines: list[Line]) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRAINYARD_STORE"] = str(Path(folder) / "store")
-        seen, ranks = probe.devices(_RANKS)
-        here = probed.machine("here", seen, ranks, "float32", probe.probe(seen.vendor, ranks, "float32"))
+        seen, ranks = devices.devices(_RANKS)
+        here = probed_machine.machine("here", seen, ranks, "float32", devices.probe(seen.vendor, ranks, "float32"))
         runs = {name: measured(name, job, Path(folder)) for name, job in decoders().items()}
     anchors = [runs[name] for name in ANCHORS]
-    after = calibrate.calibrated(here, tuned.choose(here, "fsdp").values(), anchors)
+    after = fit_constants.calibrated(here, constant_sets.choose(here, "fsdp").values(), anchors)
     print(f"{seen.name}, {ranks} ranks. Measured step; error with the probe alone; after {', '.join(ANCHORS)}.")
     for name, run in runs.items():
         alone, fitted = line(here, run), line(after, run)

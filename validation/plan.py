@@ -20,9 +20,10 @@ import numpy as np
 from rich.console import Console
 
 from trainyard.errors import TrainyardError
-from trainyard.predict import cases, memory, tuned
-from trainyard.report.terminal import print_table
-from trainyard.report.view import Column, Table
+from trainyard.predict.inputs import cases, constant_sets
+from trainyard.predict.memory import framework_memory
+from trainyard.report.render.terminal import print_table
+from trainyard.report.view.view import Column, Table
 from validation import fit, rows
 from validation.rows import Row
 
@@ -40,7 +41,7 @@ WORST = 3
 def errors(some: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
     """Of rows of one device and software: predicted over measured, less 1; whether the interval holds the measured."""
     machine = rows.machine_of(some[0])
-    known = tuned.choose(machine, some[0].software)
+    known = constant_sets.choose(machine, some[0].software)
     expected, seconds = fit.predicted(some, known.values())
     low, high = known.interval(some[0].kind)
     ratio = seconds / expected
@@ -79,8 +80,8 @@ def group(name: tuple[str, str, str], some: Sequence[Row]) -> dict[str, Any]:
 def peaks(some: Sequence[Row]) -> dict[str, Any]:
     """How far predicted bytes are from the measured peak."""
     made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
-    held = np.array([memory.RESERVED if row.reserved else 1.0 for row in some])
-    off = memory.memory(made).total * held / np.array([row.peak_bytes for row in some]) - 1
+    held = np.array([framework_memory.RESERVED if row.reserved else 1.0 for row in some])
+    off = framework_memory.memory(made).total * held / np.array([row.peak_bytes for row in some]) - 1
     return {
         "source": some[0].source, "device": some[0].accelerator, "kind": some[0].kind, "n": len(some),
         "mape": float(np.mean(np.abs(off))), "median": float(np.median(np.abs(off))), "bias": float(np.mean(off)),

@@ -1,7 +1,7 @@
 """`python -m validation.planted FOLDER PLANT MS`: one rank of a run, started by torch's launcher, with a delay planted.
 
 PLANT is `straggler` (rank 1 sleeps before the step), `loader` (every rank waits for its batch) or `host` (every rank
-sleeps before the step). Steps of odd number are delayed and the others not. The rest is `trainyard.run.worker`.
+sleeps before the step). Steps of odd number are delayed and the others not. The rest is `trainyard.run.local.worker`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch.profiler import record_function
 
 from trainyard import job_file, plugins
-from trainyard.run.clock import Clock
-from trainyard.run.worker import Rank
-from trainyard.train.outcome import About, Outcome, Training
-from trainyard.train.ranks import find, joined, vendor_here
+from trainyard.run.local.step_clock import StepClock
+from trainyard.run.local.worker import Rank
+from trainyard.train.process_group import find, joined, vendor_here
+from trainyard.train.step.outcome import About, Outcome, Training
 
 SPANS = {"straggler": "slow", "loader": "enumerate(DataLoader)#slow.__next__", "host": "slow"}
 """How the trace names each plant's sleep."""
@@ -47,7 +47,7 @@ def main(folder: Path, plant: str, ms: int) -> None:
     with joined(ranks), (folder / f"rank{ranks.rank}.jsonl").open("wb") as log:
         training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
         planted = Planted(training, plant, ms, ranks.rank)
-        Rank(job, ranks, planted, Clock(), log, lambda _: None).run(folder)
+        Rank(job, ranks, planted, StepClock(), log, lambda _: None).run(folder)
 
 
 if __name__ == "__main__":

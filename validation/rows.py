@@ -18,13 +18,15 @@ from typing import Any
 import msgspec
 
 from trainyard import machine as machines
-from trainyard import models
 from trainyard.errors import BadFile
 from trainyard.job import Model
 from trainyard.machine import Machine
-from trainyard.predict import cases, division, memory, orders
-from trainyard.predict.cases import PLAIN, REMATS, of_model
-from trainyard.predict.memory import USABLE
+from trainyard.models import presets
+from trainyard.predict.inputs import cases
+from trainyard.predict.inputs.cases import PLAIN, REMATS, of_model
+from trainyard.predict.memory import framework_memory
+from trainyard.predict.memory.framework_memory import USABLE
+from trainyard.predict.pipeline import partition, schedules
 
 COLUMNS = (
     "id", "source_url", "model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq",
@@ -161,7 +163,8 @@ def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:
     link away, activations are kept there."""
     most = machines.load(machine).device.memory.value * USABLE
     none, whole = (
-        float(memory.memory(cases.made(**columns | {"remat": remat})).total[0]) for remat in (0.0, REMATS.index("full"))
+        float(framework_memory.memory(cases.made(**columns | {"remat": remat})).total[0])
+        for remat in (0.0, REMATS.index("full"))
     )
     share = min(1.0, (none - most) / (none - whole)) if none > whole else 0.0
     return {"remat": float(REMATS.index("full")), "remat_every": 1 / share} if share > 0 else {}
@@ -201,8 +204,8 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
     known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
     found = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
     found |= _layout(values, notes)
-    found["ends"] = float(division.counted("uneven", found["layers"], found["pp"] * found["interleave"]))
-    found["schedule"] = float(orders.SCHEDULES.index("interleaved")) if found["interleave"] > 1 else 0.0
+    found["ends"] = float(partition.counted("uneven", found["layers"], found["pp"] * found["interleave"]))
+    found["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if found["interleave"] > 1 else 0.0
     found |= _recipe(values, notes, found) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
     ranks = prod(found[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
     if found["samples"] % (found["dp_replicate"] * found["dp_shard"] * found["microbatch"]) > 1e-9:
@@ -212,7 +215,7 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
 
 def _preset(name: str) -> dict[str, float]:
     """The columns of one of our own files of models."""
-    model = msgspec.convert(models.load(name).model, Model)
+    model = msgspec.convert(presets.load(name).model, Model)
     return PLAIN | {column: float(value) for column, value in of_model(model).items()}
 
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-MLP = Path("src/trainyard/train/mlp.py")
+MLP = Path("src/trainyard/train/model/mlp.py")
 JOB = ROOT / "examples" / "tiny-one.toml"
 PROFILED = "profiled = 40"
 WAS = "        return self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))\n"

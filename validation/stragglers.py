@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64
-from trainyard.trace.whatif.graph import Graph, Needs, join, plan, replay
+from trainyard.trace.whatif.dependency_graph import Graph, Needs, join, plan, replay
 
 DATA = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", Path(__file__).parents[2] / "shared" / "data")) / "stragglers"
 COMPUTE = ("forward-compute", "backward-compute", "optimizer", "gc")

@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.trace.measure import Measured, measure, read
-from trainyard.trace.whatif.predict import what_if
+from trainyard.trace.measure import MeasuredTrace, measure, read
+from trainyard.trace.whatif.what_if import what_if
 
 JOB = """\
 [model]
@@ -70,7 +70,7 @@ class Pair(NamedTuple):
         return self.predicted / self.without - 1
 
 
-def trained(plant: Plant) -> Measured:
+def trained(plant: Plant) -> MeasuredTrace:
     """What a run's traces say."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -90,7 +90,7 @@ def pair(plant: Plant) -> Pair:
     return Pair(_step(measured, True), _step(would, True), _step(measured, False, waits))
 
 
-def _step(measured: Measured, delayed: bool, less_waits: bool = False) -> int:
+def _step(measured: MeasuredTrace, delayed: bool, less_waits: bool = False) -> int:
     """The time of the delayed steps, or of the others. Marks bear the steps' numbers but for an even constant."""
     times: dict[str, list[int]] = {}
     for ledger in measured.by_rank:

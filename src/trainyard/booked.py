@@ -19,7 +19,7 @@ from trainyard.ledger import Account
 Mask = NDArray[np.bool_]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class BookedPart(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of the rank's window, [start, stop). `partial`: no full step, so no part of any mean."""
 
     label: str
@@ -61,7 +61,7 @@ class Booked(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
 
     events: Events
     pairs: tuple[tuple[Account, str], ...]
-    parts: tuple[Part, ...]
+    parts: tuple[BookedPart, ...]
     start: I64
     stop: I64
     key: I32

@@ -1,7 +1,7 @@
 """One rank's profile as numpy columns: device work, host spans, marks. Times are integer ns.
 
-Shapes: n device intervals in `Work`, m host spans in `Host`. `call`, `op`, `parent` are row numbers in
-`Host`, -1 where the file has none. Rows of both tables are sorted by start, ties longest first, so that
+Shapes: n device intervals in `DeviceWork`, m host spans in `HostSpans`. `call`, `op`, `parent` are row numbers in
+`HostSpans`, -1 where the file has none. Rows of both tables are sorted by start, ties longest first, so that
 a parent stands before its children.
 """
 
@@ -16,9 +16,9 @@ I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 
 KERNEL, COPY, MEMSET, DRAWN = range(4)
-"""Values of `Work.what`; a reader's rows may also be annotations drawn over device work, which are no work."""
+"""Values of `DeviceWork.what`; a reader's rows may also be annotations drawn over device work, which are no work."""
 OP, CALL, NOTE, PYTHON = range(4)
-"""Values of `Host.what`: a framework op, a driver call, an annotation, a Python frame."""
+"""Values of `HostSpans.what`: a framework op, a driver call, an annotation, a Python frame."""
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
     receives: bool = False
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class OperandShape(msgspec.Struct, frozen=True, kw_only=True):
     """What an op was given, argument by argument: `dims` of a tensor (empty for a scalar or a non-tensor), its `types`
     as the file words them, and `values` of the scalars as text, empty where unsaid."""
 
@@ -48,7 +48,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):
     """Device intervals (n rows). `bytes`: what a copy or memset moved; `occupancy`: estimated achieved occupancy of a
     kernel in percent; `awaits`: the stream that this row's stream was told to wait for right before; each -1 where
     unsaid."""
@@ -69,7 +69,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.start)
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
+class HostSpans(msgspec.Struct, frozen=True, kw_only=True):
     """Host spans (m rows). `seq`: autograd sequence number, -1 where none; `backward`: under the autograd engine
     on behalf of a forward thread; `shape`: row of `Events.shapes`, -1 where the file has none."""
 
@@ -88,7 +88,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.start)
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class StepMark(msgspec.Struct, frozen=True, kw_only=True):
     """A step's annotation on the host: `ProfilerStep#4` has label `4`."""
 
     label: str
@@ -107,11 +107,11 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     names: tuple[str, ...]
     streams: tuple[str, ...] = ()
-    shapes: tuple[Shape, ...] = ()
-    work: Work
-    host: Host
-    marks: tuple[Mark, ...]
-    device_marks: tuple[Mark, ...] = ()
+    shapes: tuple[OperandShape, ...] = ()
+    work: DeviceWork
+    host: HostSpans
+    marks: tuple[StepMark, ...]
+    device_marks: tuple[StepMark, ...] = ()
     span: tuple[int, int]
     main: int = 0
     rank: int = 0

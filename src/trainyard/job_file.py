@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from trainyard import models, toml
 from trainyard.errors import BadFile, BadInput, BadJob, near, nearest
+from trainyard.formats import toml
 from trainyard.job import Job, Model
+from trainyard.models import presets
 from trainyard.redact import secret_paths
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
@@ -71,7 +72,7 @@ def parse(text: str, where: str, folder: Path = Path()) -> Job:
         document = toml.loads(text)
     except toml.DecodeError as error:
         raise BadJob(f"{where}: not TOML: {error}.") from error
-    taken = models.fill(document, where, folder)
+    taken = presets.fill(document, where, folder)
     if "model" in taken:
         _converted(taken["model"].keys, Model, taken["model"].where, ".model")
     return _converted(document, Job, where)

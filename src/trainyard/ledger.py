@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from trainyard import words
-from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadLedger, UnknownName
+from trainyard.formats.decoding import UNREADABLE
 from trainyard.printable import encode_json
 
 SCHEMA = "trainyard/ledger/1"
@@ -206,7 +206,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
     """One account before and after. `low_ns` and `high_ns` bound after - before, where there is a spread."""
 
     account: Account
@@ -221,7 +221,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return self.after_ns - self.before_ns
 
 
-def diff(before: Ledger, after: Ledger) -> tuple[Change, ...]:
+def diff(before: Ledger, after: Ledger) -> tuple[AccountChange, ...]:
     """Account by account; the changes' `ns` sum to `after.wall_ns - before.wall_ns` exactly.
 
     Two single ledgers have no spread, so a difference is `unknown`, never better or worse.
@@ -229,7 +229,7 @@ def diff(before: Ledger, after: Ledger) -> tuple[Change, ...]:
     old, new = before.by_account(), after.by_account()
     accounts = sorted(old.keys() | new.keys(), key=lambda account: account.rank)
     return tuple(
-        Change(
+        AccountChange(
             account=account,
             before_ns=old.get(account, 0),
             after_ns=new.get(account, 0),

@@ -15,8 +15,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard import limits, toml, words
+from trainyard import limits, words
 from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
+from trainyard.formats import toml
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,7 +40,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A rate that depends on size: ((size, value), ...), sizes rising; log-interpolated between."""
 
     points: tuple[tuple[float, float], ...]
@@ -82,7 +83,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bandwidth: Claim
     power: Claim | None = None
     peak: dict[str, Claim] = {}
-    reached: dict[str, Curve] = {}
+    reached: dict[str, RateCurve] = {}
     ranks: int = 1
     aliases: tuple[str, ...] = ()
 
@@ -106,7 +107,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     kind: Literal["scale_up", "scale_out", "host"]
     bandwidth: Claim
     latency: Claim
-    reached: dict[str, Curve] = {}
+    reached: dict[str, RateCurve] = {}
     steals: Claim | None = None
     peer: Claim | None = None
 

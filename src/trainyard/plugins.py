@@ -74,7 +74,7 @@ class Optimizer(Protocol):
         ...
 
 
-class Reading(NamedTuple):
+class ReadOptions(NamedTuple):
     """How files are to be read. `limit`: bytes a file may come to when unpacked (a gzip of 64 MB can hold the default);
     `mark`: what the names of the annotations around steps begin with (torch.profiler's, by default)."""
 
@@ -82,7 +82,7 @@ class Reading(NamedTuple):
     mark: str = "ProfilerStep#"
 
 
-AS_WRITTEN = Reading()
+AS_WRITTEN = ReadOptions()
 
 
 class Reader(Protocol):
@@ -92,7 +92,7 @@ class Reader(Protocol):
         """Whether the file looks like this kind; reads its first bytes only."""
         ...
 
-    def read(self, path: Path, how: Reading = AS_WRITTEN) -> Sequence[Events]:
+    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
         """One `Events` for each device in the file. Raises `BadFile`."""
         ...
 

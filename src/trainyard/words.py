@@ -38,7 +38,7 @@ class Metric(NamedTuple):
     better: Literal["lower", "higher"] = "lower"
 
 
-class Kind(NamedTuple):
+class AccountKind(NamedTuple):
     """A kind of account, and what can stand behind its slash (nothing, when `whats` is empty)."""
 
     label: str
@@ -105,16 +105,18 @@ GAPS: Mapping[str, Word] = {
 _NONE: Mapping[str, Word] = {}
 
 # In order of precedence: at each instant the first live kind owns the instant (ledger.md).
-KINDS: Mapping[str, Kind] = {
-    "compute": Kind("Compute", "An arithmetic kernel runs.", "#3b6fdb", OP_CLASSES),
-    "straggler": Kind("Straggler wait", "In a collective, before the last peer has arrived.", "#cf3f2e", COLLECTIVES),
-    "comm": Kind("Exposed comm.", "Communication with no compute over it.", "#e0862b", COLLECTIVES),
-    "copy": Kind("Copy", "A copy runs and nothing computes or communicates.", "#8ca676", COPIES),
-    "checkpoint": Kind("Checkpoint", "The step stalls for state going out or in.", "#b5528c", CHECKPOINTS),
-    "data_wait": Kind("Data wait", "The host waits for the next batch.", "#3aa08f", _NONE),
-    "bubble": Kind("Pipeline bubble", "A pipeline stage has nothing it could run.", "#8e62c9", BUBBLES),
-    "launch_gap": Kind("Launch gap", "The device is idle; the host says why.", "#2f9e8f", GAPS),
-    "unexplained": Kind("Unexplained", "No rule claimed it.", "#a9adb5", _NONE),
+KINDS: Mapping[str, AccountKind] = {
+    "compute": AccountKind("Compute", "An arithmetic kernel runs.", "#3b6fdb", OP_CLASSES),
+    "straggler": AccountKind(
+        "Straggler wait", "In a collective, before the last peer has arrived.", "#cf3f2e", COLLECTIVES
+    ),
+    "comm": AccountKind("Exposed comm.", "Communication with no compute over it.", "#e0862b", COLLECTIVES),
+    "copy": AccountKind("Copy", "A copy runs and nothing computes or communicates.", "#8ca676", COPIES),
+    "checkpoint": AccountKind("Checkpoint", "The step stalls for state going out or in.", "#b5528c", CHECKPOINTS),
+    "data_wait": AccountKind("Data wait", "The host waits for the next batch.", "#3aa08f", _NONE),
+    "bubble": AccountKind("Pipeline bubble", "A pipeline stage has nothing it could run.", "#8e62c9", BUBBLES),
+    "launch_gap": AccountKind("Launch gap", "The device is idle; the host says why.", "#2f9e8f", GAPS),
+    "unexplained": AccountKind("Unexplained", "No rule claimed it.", "#a9adb5", _NONE),
 }
 
 PHASES: Mapping[str, Word] = {

@@ -10,18 +10,18 @@ def test_the_fused_kernel_says_what_plain_products_say(queries, keys, causal):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no accelerator")
-    from trainyard.train.parallel import fused
+    from trainyard.train.parallel import fused_attention
 
     random = torch.Generator(device="cuda").manual_seed(0)
     given = {"device": "cuda", "dtype": torch.bfloat16, "generator": random}
     q, d_out = torch.randn(2, 2, 8, queries, 64, **given)
     k, v = torch.randn(2, 2, 4, keys, 64, **given)
-    assert fused.fitting(q) == "flash"
+    assert fused_attention.fitting(q) == "flash"
     exact = [x.float() for x in (q, k, v)]
-    out, lse = fused.attend(*exact, causal, "plain")
-    found, found_lse = fused.attend(q, k, v, causal)
+    out, lse = fused_attention.attend(*exact, causal, "plain")
+    found, found_lse = fused_attention.attend(q, k, v, causal)
     assert torch.allclose(found.float(), out, atol=2e-2)
     assert torch.allclose(found_lse, lse, atol=2e-2)
-    grads = fused.attend_backward(d_out.float(), *exact, out, lse, causal, "plain")
-    for grad, expected in zip(fused.attend_backward(d_out, q, k, v, found, found_lse, causal), grads):
+    grads = fused_attention.attend_backward(d_out.float(), *exact, out, lse, causal, "plain")
+    for grad, expected in zip(fused_attention.attend_backward(d_out, q, k, v, found, found_lse, causal), grads):
         assert (grad.float() - expected).norm() < 2e-2 * expected.norm()

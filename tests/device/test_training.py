@@ -18,12 +18,12 @@ from trainyard import plugins
 from trainyard.events import KERNEL
 from trainyard.machine import find_device
 from trainyard.record import DeviceSeen, Run
-from trainyard.run.clock import Clock
-from trainyard.run.harness import find_devices
+from trainyard.run.local.harness import find_devices
+from trainyard.run.local.step_clock import StepClock
+from trainyard.store.run_summary import summarise
 from trainyard.store.store import Store
-from trainyard.store.summary import summarise
-from trainyard.trace.measure import Measured, measure, read
-from trainyard.workloads import transformer_ops
+from trainyard.trace.measure import MeasuredTrace, measure, read
+from trainyard.workloads.ops import transformer_ops
 
 pytestmark = [pytest.mark.device, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -57,7 +57,7 @@ class Done(NamedTuple):
 
     run: Run
     said: str
-    measured: Measured
+    measured: MeasuredTrace
 
 
 def trained(folder: Path, layout: str, devices: int, compile: bool = False) -> Done:
@@ -141,12 +141,12 @@ def test_peak_memory_is_the_allocators(alone, device):
 
 def test_the_probes_matrices_are_no_part_of_the_peak():
     torch = pytest.importorskip("torch")
-    from trainyard.run.matmul_rate import matmul_rate
-    from trainyard.run.worker import forget_peak, peak_memory
+    from trainyard.run.local.worker import forget_peak, peak_memory
+    from trainyard.run.probe.matmul_rate import matmul_rate
 
     place = torch.device("cuda", 0)
     held = torch.ones(2**20, device=place)
-    matmul_rate(place, torch.bfloat16, Clock(synchronize=torch.cuda.synchronize))
+    matmul_rate(place, torch.bfloat16, StepClock(synchronize=torch.cuda.synchronize))
     assert peak_memory(place) >= held.nbytes + 3 * 2 * 256**2
     forget_peak(place)
     assert held.nbytes <= peak_memory(place) == torch.cuda.memory_allocated(place)

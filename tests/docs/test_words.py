@@ -8,7 +8,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from trainyard import words
-from trainyard.ledger import Account, Change, Entry, Ledger, Scope
+from trainyard.ledger import Account, AccountChange, Entry, Ledger, Scope
 from trainyard.record import Run
 
 SOURCE = Path(__file__).parents[2] / "src" / "trainyard"
@@ -82,7 +82,7 @@ def test_no_vocabulary_is_written_out_a_second_time(path):
         (Scope, "reduce", words.REDUCES),
         (Scope, "aligned", words.ALIGNMENTS),
         (Ledger, "basis", words.BASES),
-        (Change, "verdict", words.VERDICTS),
+        (AccountChange, "verdict", words.VERDICTS),
         (Run, "state", words.STATES),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_field_that_spells_its_words_spells_the_table(kind, field, table):
 def test_every_word_has_a_sentence_and_what_is_drawn_a_colour():
     for name in TABLES:
         for word, entry in getattr(words, name).items():
-            if isinstance(entry, words.Word | words.Kind):
+            if isinstance(entry, words.Word | words.AccountKind):
                 assert entry.label, word
                 assert entry.means.endswith("."), word
                 assert re.fullmatch(r"#[0-9a-f]{6}", entry.colour), word

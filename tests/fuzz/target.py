@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.rooms import reader_fixtures as fixtures
+from tests.trace.readers import reader_fixtures as fixtures
 from tests.trace_maker import trace
 from trainyard import plugins
 from trainyard.errors import BadInput
 from trainyard.ledger import to_json
 from trainyard.trace.measure import measure
 from trainyard.trace.memory import snapshot
-from trainyard.trace.native import library
+from trainyard.trace.readers.kineto.native import library
 
 DEVICE = [
     ("gemm", 7, 0, 100, 0),

@@ -11,12 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.test_mutations import mutations
+from tests.predict.configs.test_configs import ARGUMENTS, MODELS, NEW, OLD, SPEED
 from tests.refused import refused
-from tests.rooms.test_theirs import ARGUMENTS, MODELS, NEW, OLD, SPEED
-from trainyard import toml
 from trainyard.errors import BadFile, BadInput
-from trainyard.predict.theirs import deepspeed, kinds, megatron, torchtitan
-from trainyard.predict.theirs.given import LARGEST, Beside, Read, flat
+from trainyard.formats import toml
+from trainyard.predict.configs import detect_format
+from trainyard.predict.configs.config_keys import LARGEST, Beside, Read, flat
+from trainyard.predict.configs.deepspeed import deepspeed_json
+from trainyard.predict.configs.megatron import megatron_read
+from trainyard.predict.configs.torchtitan import torchtitan_read
 
 BESIDE = [Beside(), Beside(64), Beside(64, 256, MODELS["dense"]), Beside(8, 128, MODELS["latent"])]
 SEEDS = {
@@ -28,7 +31,7 @@ SEEDS = {
 def check(data: bytes) -> None:
     """By whosoever takes it for its own, and by all the others. Any error but `BadInput` is a fault."""
     for beside in BESIDE:
-        for read in (kinds.read, megatron.read, torchtitan.read, deepspeed.read):
+        for read in (detect_format.read, megatron_read.read, torchtitan_read.read, deepspeed_json.read):
             with suppress(BadInput):
                 found = read(data, "x", beside)
                 assert isinstance(found, Read)
@@ -38,7 +41,7 @@ def check(data: bytes) -> None:
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_is_read(name: str) -> None:
     model = MODELS["dense"] if name == "deepspeed" else None
-    assert kinds.read(SEEDS[name], "x", Beside(512 if name == "torchtitan" else 64, 256, model)).job
+    assert detect_format.read(SEEDS[name], "x", Beside(512 if name == "torchtitan" else 64, 256, model)).job
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -143,6 +146,6 @@ def test_what_is_too_long_or_too_deep_is_refused() -> None:
     check(b"[training]\na = " + b"[" * 100_000)
     check(b"--num-layers " + b"9" * 100_000)
     with refused(BadFile, "x", f"{LARGEST:,}"):
-        kinds.read(b"--num-layers 2 " + b" " * LARGEST, "x", Beside(1))
+        detect_format.read(b"--num-layers 2 " + b" " * LARGEST, "x", Beside(1))
     with refused(BadFile, "x", "100,013"):
-        kinds.read(b"--num-layers " + b"9" * 100_000, "x", Beside(1))
+        detect_format.read(b"--num-layers " + b"9" * 100_000, "x", Beside(1))

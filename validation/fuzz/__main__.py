@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trainyard.report.terminal import print_table
-from trainyard.report.view import Column, Table
+from trainyard.report.render.terminal import print_table
+from trainyard.report.view.view import Column, Table
 from validation.fuzz import scan
 from validation.fuzz.figures import Crash, Figures, read_figures, write_figures
 from validation.fuzz.readers import READERS

@@ -96,7 +96,7 @@ def _profile(module: str, kind: str) -> Read:
 
 def _choose_chunks(data: bytes) -> None:
     """Every fourth input comes in several pieces, as large files do."""
-    from trainyard.trace import unpack
+    from trainyard.trace.readers.kineto import unpack
 
     unpack.CHUNK = 512 if len(data) % 4 == 0 else 1 << 20
 
@@ -105,7 +105,7 @@ def _kineto(data: bytes, folder: Path) -> bool:
     _choose_chunks(data)
     os.environ["TRAINYARD_PURE"] = "1"
     try:
-        return _profile("trainyard.trace.kineto", "Kineto")(data, folder)
+        return _profile("trainyard.trace.readers.kineto.reader", "Kineto")(data, folder)
     finally:
         del os.environ["TRAINYARD_PURE"]
 
@@ -113,8 +113,8 @@ def _kineto(data: bytes, folder: Path) -> bool:
 def _both_scanners(data: bytes, folder: Path) -> bool:
     """The scanner in Python and the compiled one must keep the same."""
     _choose_chunks(data)
-    from trainyard.trace.kineto import Kineto
-    from trainyard.trace.native import library
+    from trainyard.trace.readers.kineto.native import library
+    from trainyard.trace.readers.kineto.reader import Kineto
 
     path = _file(data, folder, "profile")
     results: list[Any] = []
@@ -149,20 +149,20 @@ def _snapshot(data: bytes, folder: Path) -> bool:
 
 
 def _mllog(data: bytes, folder: Path) -> bool:
-    from trainyard import mllog
+    from trainyard.formats import mllog
 
     return sum(entry.number() is not None for entry in mllog.read(_file(data, folder, "log"))) > 0
 
 
 def _run(data: bytes, folder: Path) -> bool:
-    from trainyard.store import folder as runs
+    from trainyard.store import run_folder as runs
 
     _file(data, folder, "run.json")
     return bool(runs.read_head(folder))
 
 
 def _samples(data: bytes, folder: Path) -> bool:
-    from trainyard.store import folder as runs
+    from trainyard.store import run_folder as runs
 
     (folder / "samples").mkdir(exist_ok=True)
     _file(data, folder, "samples/rank0.jsonl")
@@ -196,7 +196,7 @@ def _machine(data: bytes, folder: Path) -> bool:
 
 def _config(data: bytes, folder: Path) -> bool:
     """Half of the inputs as `trainyard plan` reads them, half as a job file takes them."""
-    from trainyard import hugging_face
+    from trainyard.models import hugging_face
 
     return bool(hugging_face.model(data, "folder/config.json", planned=len(data) % 2 == 0))
 
@@ -205,23 +205,23 @@ def _config(data: bytes, folder: Path) -> bool:
 def _context() -> tuple[Any, ...]:
     import msgspec
 
-    from trainyard import models
     from trainyard.job import Model
-    from trainyard.predict.theirs.given import Beside
+    from trainyard.models import presets
+    from trainyard.predict.configs.config_keys import Beside
 
-    return Beside(), Beside(64), Beside(64, 256, msgspec.convert(models.load("llama3-8b").model, Model))
+    return Beside(), Beside(64), Beside(64, 256, msgspec.convert(presets.load("llama3-8b").model, Model))
 
 
 def _framework(data: bytes, folder: Path) -> bool:
     """With nothing given by the command line, with the number of devices, and with all that it can give."""
-    from trainyard.predict.theirs import kinds
+    from trainyard.predict.configs import detect_format
 
-    return _any([partial(kinds.read, data, "x", context) for context in _context()])
+    return _any([partial(detect_format.read, data, "x", context) for context in _context()])
 
 
 def _benchmarks(data: bytes, folder: Path) -> bool:
     """The only benchmark of the file, or one of those in the seeds."""
-    from trainyard.compare.history import imported
+    from trainyard.compare.history.sources import imported
 
     path = _file(data, folder, "kept.json")
     names = (None, "test_bench.py::test_sum", "benchmarks.time_sum")
@@ -243,14 +243,15 @@ def _any(calls: Sequence[Callable[[], object]]) -> bool:
 
 def _series(ending: str) -> Read:
     def read(data: bytes, folder: Path) -> bool:
-        from trainyard.compare.history import series
+        from trainyard.compare.history.sources import series
 
         return bool(series.load(_file(data, folder, f"series{ending}"), "value"))
 
     return read
 
 
-_TRACE, _READERS, _THEIRS = "trainyard.trace", "trainyard.trace.readers", "trainyard.predict.theirs"
+_TRACE, _READERS, _CONFIGS = "trainyard.trace", "trainyard.trace.readers", "trainyard.predict.configs"
+_KINETO, _PROTOBUF = f"{_READERS}.kineto", "trainyard.formats.protobuf_reader"
 _ROWS = (f"{_READERS}.gather:Gather._timely",)
 """Called for each span and each interval of a device that a reader found."""
 _EVENT_KEYS = (
@@ -297,27 +298,30 @@ _NSYS_WORDS = (
 READERS: dict[str, Reader] = {
     "kineto": Reader(
         _kineto,
-        tuple(f"{_TRACE}.{name}" for name in ("kineto", "chrome", "rows", "event", "header", "collectives")),
+        (
+            *(f"{_KINETO}.{name}" for name in ("reader", "document", "rows", "event", "header")),
+            f"{_READERS}.collectives",
+        ),
         trees.json_document,
-        (f"{_TRACE}.kineto:_check_launches",),
+        (f"{_KINETO}.reader:_check_launches",),
         _EVENT_KEYS,
     ),
     "kineto-scanners": Reader(
         _both_scanners,
-        (f"{_TRACE}.compiled", f"{_TRACE}.rows", f"{_TRACE}.chrome", f"{_TRACE}.event"),
+        tuple(f"{_KINETO}.{name}" for name in ("scanner", "rows", "document", "event")),
         trees.json_document,
-        (f"{_TRACE}.kineto:_check_launches",),
+        (f"{_KINETO}.reader:_check_launches",),
         _EVENT_KEYS,
     ),
     "rocprof": Reader(
         _profile(f"{_READERS}.rocprof", "Rocprof"),
-        (f"{_READERS}.rocprof", f"{_READERS}.files", f"{_READERS}.gather", f"{_READERS}.annotate"),
+        (f"{_READERS}.rocprof", f"{_READERS}.whole_files", f"{_READERS}.gather", f"{_READERS}.annotate"),
         trees.json_document,
         _ROWS,
     ),
     "pftrace": Reader(
-        _profile(f"{_READERS}.perfetto", "Pftrace"),
-        (f"{_READERS}.perfetto", f"{_READERS}.proto", f"{_READERS}.gather", f"{_READERS}.annotate"),
+        _profile(f"{_READERS}.pftrace", "Pftrace"),
+        (f"{_READERS}.pftrace", _PROTOBUF, f"{_READERS}.gather", f"{_READERS}.annotate"),
         wire.message(wire.PERFETTO),
         _ROWS,
         ("hip_api", "rccl_api", "marker_api", "kernel_dispatch", "memory_copy", "corr_id", "tid", "dst_agent",
@@ -326,7 +330,7 @@ READERS: dict[str, Reader] = {
     ),
     "xplane": Reader(
         _profile(f"{_READERS}.xplane", "Xplane"),
-        (f"{_READERS}.xplane", f"{_READERS}.hlo", f"{_READERS}.proto", f"{_READERS}.gather"),
+        (f"{_READERS}.xplane", f"{_READERS}.hlo", _PROTOBUF, f"{_READERS}.gather"),
         wire.message(wire.XPLANE),
         _ROWS,
         ("/device:GPU:0", "/device:TPU:1", "/device:TPU:x", "/host:CPU", "/host:CUPTI", "XLA Ops", "Steps",
@@ -346,7 +350,7 @@ READERS: dict[str, Reader] = {
     ),
     "neuron": Reader(
         _profile(f"{_READERS}.neuron", "Neuron"),
-        (f"{_READERS}.neuron", f"{_READERS}.files", f"{_READERS}.hlo", f"{_READERS}.gather"),
+        (f"{_READERS}.neuron", f"{_READERS}.whole_files", f"{_READERS}.hlo", f"{_READERS}.gather"),
         trees.json_document,
         _ROWS,
         ("summary", "instruction", "timestamp", "duration", "label", "opcode", "hlo_name", "nc_idx", "trace_events",
@@ -356,21 +360,21 @@ READERS: dict[str, Reader] = {
         _snapshot,
         (f"{_TRACE}.memory.snapshot", f"{_TRACE}.memory.unpickle"),
         trees.pickle_document,
-        (f"{_TRACE}.memory.snapshot:_Reading.segments",),
+        (f"{_TRACE}.memory.snapshot:_SnapshotReading.segments",),
         _ALLOCATOR_KEYS,
     ),
     "mllog": Reader(
-        _mllog, ("trainyard.mllog",), trees.lines, (), (":::MLLOG {", ":::MLLOG", "key", "value", "metadata")
+        _mllog, ("trainyard.formats.mllog",), trees.lines, (), (":::MLLOG {", ":::MLLOG", "key", "value", "metadata")
     ),
-    "run": Reader(_run, ("trainyard.store.folder", "trainyard.record", "trainyard.job"), trees.json_document),
-    "samples": Reader(_samples, ("trainyard.store.folder",), trees.lines, (), ("loss", "step", "rank", "attempt")),
+    "run": Reader(_run, ("trainyard.store.run_folder", "trainyard.record", "trainyard.job"), trees.json_document),
+    "samples": Reader(_samples, ("trainyard.store.run_folder",), trees.lines, (), ("loss", "step", "rank", "attempt")),
     "tags": Reader(_tags, ("trainyard.store.tags",), trees.json_document),
     "ledgers": Reader(
         _ledgers, ("trainyard.ledger",), trees.json_document, ("trainyard.ledger:decode_hook",),
         ("compute/matmul", "comm/all_gather@dp_shard", "straggler", "bubble", "ns", "hidden_ns", "phase", "unions"),
     ),
     "job": Reader(
-        _job, ("trainyard.job_file", "trainyard.job", "trainyard.models"), trees.toml_document,
+        _job, ("trainyard.job_file", "trainyard.job", "trainyard.models.presets"), trees.toml_document,
         ("trainyard.job_file:_converted",),
         ("model", "sizes", "from", "without", "layout", "recipe", "measure", "llama3-8b", "resnet50", "job.toml", "tp"),
     ),
@@ -380,50 +384,53 @@ READERS: dict[str, Reader] = {
     ),
     "config": Reader(
         _config,
-        ("trainyard.hugging_face", "trainyard.hugging_face_config", "trainyard.hugging_face_hybrids"),
+        tuple(f"trainyard.models.{name}" for name in ("hugging_face", "hugging_face_keys", "hugging_face_hybrids")),
         trees.json_document,
-        ("trainyard.hugging_face_config:Config.whole",),
+        ("trainyard.models.hugging_face_keys:Config.whole",),
         ("LlamaForCausalLM", "MixtralForCausalLM", "GPT2LMHeadModel", "DeepseekV3ForCausalLM", "Qwen2ForCausalLM",
          "rope_scaling", "rope_theta", "rope_parameters", "rope_type", "layer_types", "hybrid_override_pattern"),
     ),
     "megatron": Reader(
         _framework,
-        tuple(f"{_THEIRS}.{name}" for name in (
-            "kinds", "given", "megatron", "megatron_hybrid", "megatron_model", "stages"
+        tuple(f"{_CONFIGS}.{name}" for name in (
+            "detect_format", "config_keys", "megatron.megatron_read", "megatron.megatron_hybrid",
+            "megatron.megatron_model", "megatron.megatron_stages",
         )),
         trees.lines,
-        (f"{_THEIRS}.given:Given.get",),
+        (f"{_CONFIGS}.config_keys:ConfigKeys.get",),
         _MEGATRON_KEYS,
     ),
     "torchtitan": Reader(
         _framework,
-        tuple(f"{_THEIRS}.{name}" for name in ("kinds", "given", "torchtitan", "flavors")),
+        tuple(f"{_CONFIGS}.{name}" for name in (
+            "detect_format", "config_keys", "torchtitan.torchtitan_read", "torchtitan.flavors"
+        )),
         trees.toml_document,
-        (f"{_THEIRS}.given:Given.get",),
+        (f"{_CONFIGS}.config_keys:ConfigKeys.get",),
         ("parallelism", "training", "model", "flavor", "seq_len", "tensor_parallel_degree", "pipeline_parallel_degree",
          "pipeline_parallel_schedule", "Interleaved1F1B", "activation_checkpoint", "mode", "selective", "8B", "llama3"),
     ),
     "deepspeed": Reader(
         _framework,
-        tuple(f"{_THEIRS}.{name}" for name in ("kinds", "given", "deepspeed")),
+        tuple(f"{_CONFIGS}.{name}" for name in ("detect_format", "config_keys", "deepspeed.deepspeed_json")),
         trees.json_document,
-        (f"{_THEIRS}.given:Given.get",),
+        (f"{_CONFIGS}.config_keys:ConfigKeys.get",),
         _SPEED_KEYS,
     ),
     "benchmarks": Reader(
         _benchmarks,
-        ("trainyard.compare.history.imported",),
+        ("trainyard.compare.history.sources.imported",),
         trees.json_document,
-        ("trainyard.compare.history.imported:_of_pytest", "trainyard.compare.history.imported:_of_asv"),
+        ("trainyard.compare.history.sources.imported:_of_pytest", "trainyard.compare.history.sources.imported:_of_asv"),
         ("benchmarks", "machine_info", "stats", "median", "fullname", "commit_info", "datetime", "results", "params",
          "result_columns", "commit_hash", "env_name", "date", "version", "machine"),
     ),
     "series-json": Reader(
-        _series(".json"), ("trainyard.compare.history.series",), trees.json_document,
-        ("trainyard.compare.history.series:_point",), ("value", "when", "commit", "points", "values"),
+        _series(".json"), ("trainyard.compare.history.sources.series",), trees.json_document,
+        ("trainyard.compare.history.sources.series:_point",), ("value", "when", "commit", "points", "values"),
     ),
     "series-csv": Reader(
-        _series(".csv"), ("trainyard.compare.history.series",), trees.lines,
-        ("trainyard.compare.history.series:_point",), ("value", "when", "commit", '"', '""', "1.5"),
+        _series(".csv"), ("trainyard.compare.history.sources.series",), trees.lines,
+        ("trainyard.compare.history.sources.series:_point",), ("value", "when", "commit", '"', '""', "1.5"),
     ),
 }  # fmt: skip

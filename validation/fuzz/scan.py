@@ -18,7 +18,7 @@ from validation.fuzz.figures import Crash, read_figures, write_figures
 from validation.fuzz.readers import corpus, words
 
 NAME = "scan.c"
-SOURCE = Path(__file__).parents[2] / "src" / "trainyard" / "trace" / "native" / "scan.c"
+SOURCE = Path(__file__).parents[2] / "src" / "trainyard" / "trace" / "readers" / "kineto" / "native" / "scan.c"
 _TARGET = Path(__file__).with_name("scan_target.c")
 _SANITIZERS = ("-g", "-O1", "-std=c11", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
 _COVERAGE = ("-fprofile-instr-generate", "-fcoverage-mapping")

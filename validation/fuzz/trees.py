@@ -14,8 +14,8 @@ from copy import deepcopy
 from random import Random
 from typing import Any
 
-from trainyard import toml
 from trainyard.errors import BadFile
+from trainyard.formats import toml
 from trainyard.trace.memory.unpickle import loads
 
 Words = Sequence[str]

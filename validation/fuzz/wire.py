@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from trainyard.trace.readers.proto import FIXED32, FIXED64, LENGTH, VARINT, Malformed, fields
+from trainyard.formats.protobuf_reader import FIXED32, FIXED64, LENGTH, VARINT, Malformed, fields
 from validation.fuzz.trees import NUMBERS, TEXTS, Mutator, Words
 
 Schema = Mapping[int, "Schema"]

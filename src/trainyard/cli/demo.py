@@ -19,12 +19,12 @@ def command(out: str, as_json: bool) -> None:
     from importlib import resources
     from pathlib import Path
 
-    from trainyard.cli.named import find_traces
-    from trainyard.cli.output import console, print_json, say
+    from trainyard.cli.support.output import console, print_json, say
+    from trainyard.cli.support.run_names import find_traces
     from trainyard.ledger import Ledgers
-    from trainyard.report import html
-    from trainyard.report.build import view_of_traces
-    from trainyard.report.terminal import print_parts, print_view
+    from trainyard.report.render import html
+    from trainyard.report.render.terminal import print_parts, print_view
+    from trainyard.report.view.build_view import view_of_traces
 
     folder = Path(str(resources.files("trainyard") / "data" / "demo"))
     measured = find_traces([str(folder)], "steps")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.pipes import InputFile
 
 
 @click.command()
@@ -18,11 +18,11 @@ def command(before: str, after: str, strict: bool, as_json: bool) -> None:
     Each is a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote. Where the two did different
     work, or nothing tells whether they did, it says so and calls nothing better or worse.
     """
-    from trainyard.cli.named import find
-    from trainyard.cli.output import console, print_json
-    from trainyard.compare.changes import changes
+    from trainyard.cli.support.output import console, print_json
+    from trainyard.cli.support.run_names import find
+    from trainyard.compare.account_changes import changes
     from trainyard.compare.comparable import comparable
-    from trainyard.report.difference import as_plain, print_difference
+    from trainyard.report.render.diff_terminal import as_plain, print_difference
 
     a, b = find(before, strict).side(), find(after, strict).side()
     judged = comparable(a, b)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.pipes import InputFile
 
 if TYPE_CHECKING:
-    from trainyard.compare.history.accepted import Accepted
-    from trainyard.compare.history.series import Series
+    from trainyard.compare.history.accepted_changes import Accepted
+    from trainyard.compare.history.sources.series import Series
     from trainyard.record import Run
 
 _WORSE = 1
@@ -43,9 +43,9 @@ def command(
 
     Ends with 1 where the newest change that nobody has accepted is for the worse, with 3 where there are too few runs.
     """
-    from trainyard.cli.output import console, print_json, say
-    from trainyard.compare.history.judge import judge
-    from trainyard.report import history as report
+    from trainyard.cli.support.output import console, print_json, say
+    from trainyard.compare.history.judge_changes import judge
+    from trainyard.report.history import history_terminal as report
 
     series, runs = _asked(job, metric, file)
     judged = judge(series, runs, _said(accepted))
@@ -54,7 +54,7 @@ def command(
     else:
         report.print_history(judged, console())
     if out:
-        from trainyard.report import history_page
+        from trainyard.report.history import history_page
 
         history_page.write(judged, out)
         say(f"{out} is written.")
@@ -63,8 +63,9 @@ def command(
 
 
 def _asked(job: str | None, metric: str | None, file: Path | None) -> tuple[Series, tuple[Run, ...]]:
-    from trainyard.compare.history import imported, runs
-    from trainyard.compare.history import series as files
+    from trainyard.compare.history.sources import imported
+    from trainyard.compare.history.sources import series as files
+    from trainyard.compare.history.sources import stored_runs as runs
     from trainyard.errors import BadInput
 
     if (job is None) == (file is None):
@@ -84,7 +85,7 @@ def _name(job: str) -> str:
 
 def _stored(name: str) -> list[Run]:
     """The complete runs of the job of that name. One that cannot be read is passed over, and it is said."""
-    from trainyard.cli.output import say
+    from trainyard.cli.support.output import say
     from trainyard.errors import BadFile, UnknownName, nearest
     from trainyard.store.store import Store
 
@@ -106,7 +107,7 @@ def _stored(name: str) -> list[Run]:
 
 def _said(path: Path | None) -> Accepted:
     """The file's, which where nobody named it need not be there."""
-    from trainyard.compare.history.accepted import NAME, Accepted, read
+    from trainyard.compare.history.accepted_changes import NAME, Accepted, read
 
     if path is None and not Path(NAME).is_file():
         return Accepted()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import click
 
 import trainyard
-from trainyard.cli.output import ReaderGone, guarded, print_json, say
+from trainyard.cli.support.output import ReaderGone, guarded, print_json, say
 from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError, nearest
 
 _INTERRUPTED = 130

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.pipes import InputFile
 
 
 @click.group()
@@ -27,15 +27,15 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
     cores. Exit code 1 when a mix is different, 2 when JOB.toml is refused, which --json says as a verdict too.
     """
     from trainyard import job_file as jobs
-    from trainyard.cli.output import console, print_json, say
+    from trainyard.cli.support.output import console, print_json, say
     from trainyard.errors import BadInput, BadJob
-    from trainyard.numerics.mixes import MIXES
-    from trainyard.numerics.parity import Mix, compare
-    from trainyard.numerics.trial import trial
-    from trainyard.report.parity import table
-    from trainyard.report.terminal import print_table
+    from trainyard.numerics.parity import ParityMix, compare
+    from trainyard.numerics.parity_mixes import MIXES
+    from trainyard.numerics.parity_trial import trial
+    from trainyard.report.render.parity_table import table
+    from trainyard.report.render.terminal import print_table
 
-    mixes = [Mix(wanted.name, wanted) for wanted in [jobs.load(job)]] if job else MIXES
+    mixes = [ParityMix(wanted.name, wanted) for wanted in [jobs.load(job)]] if job else MIXES
     mixes = [mix for mix in mixes if only in mix.name]
     if not mixes:
         raise BadInput(f"no mix has {only!r} in its name.", "Leave --only out to see all names.")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.pipes import InputFile
 
 if TYPE_CHECKING:
-    from trainyard.cli.asked import Asked
+    from trainyard.cli.support.plan_request import PlanRequest
     from trainyard.job import Job
     from trainyard.machine import Machine
 
@@ -46,21 +46,22 @@ def command(
     from dataclasses import replace
 
     from trainyard import limits, words
-    from trainyard.cli import mixed
-    from trainyard.cli.asked import asked
-    from trainyard.cli.output import busy, console, print_json, say
+    from trainyard.cli.support import hetero_plan
+    from trainyard.cli.support.output import busy, console, print_json, say
+    from trainyard.cli.support.plan_request import asked
     from trainyard.errors import BadInput, BadJob, UnknownName, nearest
+    from trainyard.formats.atomic import write_text
     from trainyard.job import Model
-    from trainyard.predict import tuned, twins
-    from trainyard.predict.frameworks import FRAMEWORKS
-    from trainyard.predict.memory import USABLE
-    from trainyard.predict.scaling import scaling
-    from trainyard.predict.search import Found, search
-    from trainyard.predict.search import check as choice_of
-    from trainyard.predict.space import Wanted
-    from trainyard.report import plans, plans_file
-    from trainyard.report.atomic import write_text
-    from trainyard.report.terminal import print_table
+    from trainyard.predict.inputs import constant_sets
+    from trainyard.predict.inputs.framework_support import FRAMEWORKS
+    from trainyard.predict.inputs.layout_space import Wanted
+    from trainyard.predict.memory.framework_memory import USABLE
+    from trainyard.predict.search import offload_variants
+    from trainyard.predict.search.device_scaling import scaling
+    from trainyard.predict.search.search import Found, search
+    from trainyard.predict.search.search import check as choice_of
+    from trainyard.report.plans import plan_tables, plans_file
+    from trainyard.report.render.terminal import print_table
     from trainyard.units import show_size
 
     if not tokens >= 0:
@@ -99,7 +100,7 @@ def command(
     if where is None:
         usual = "megatron" if about.framework == "trainyard" else about.framework
         wanted = Wanted(dims, devices or 0, 1, samples, length, dtype, axes)
-        mixed.show(wanted, machine, named or usual, tokens, out, check, as_json)
+        hetero_plan.show(wanted, machine, named or usual, tokens, out, check, as_json)
         return
     count = job.layout.ranks if job and not devices else (devices or where.devices) * where.device.ranks
     limits.check_value("ranks", count, limits.DEVICES)
@@ -119,7 +120,7 @@ def command(
         if own is None or out is not None:
             raise
         say(f"Nothing beside it: {error}")
-        found = Found(choices=(), searched=0, fitting=0, refused=(), tuned=tuned.choose(where, runner.software))
+        found = Found(choices=(), searched=0, fitting=0, refused=(), tuned=constant_sets.choose(where, runner.software))
     others = None
     if tokens and found.choices:
         with busy("Planning the same for fewer and for more devices"):
@@ -127,14 +128,14 @@ def command(
     if out is not None:
         fastest = found.choices[0].plan.job
         write_text(runner.tells(fastest), out)
-        said = plans.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
+        said = plan_tables.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
         say(f"Written to {out}: {runner.means}, {said}.")
     if own is not None:
         found = replace(found, choices=(own, *found.choices))
     best = found.choices[0]
     if best.reserved > USABLE * where.rank_memory:
         say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.rank_memory)}.")
-    if best.waiting > twins.room(where).host:
+    if best.waiting > offload_variants.room(where).host:
         each, node = best.waiting * where.ranks_per_node, where.host.memory.value if where.host else 0.0
         say(f"It does not fit in a host's memory: {show_size(each)} would wait there, and it has {show_size(node)}.")
     counted = _counted(best.plan.job) if check and framework == "trainyard" and not best.waiting else {}
@@ -149,10 +150,17 @@ def command(
     shared = f" ({where.device.ranks} ranks each)" if where.device.ranks > 1 else ""
     on = f"{count // where.device.ranks:,} x {where.device.name}{shared}"
     each = (
-        f"sequences of {length:,} tokens" if text else f"{plans.unit_of(best.plan.job)} of {dims.positions:,} positions"
+        f"sequences of {length:,} tokens"
+        if text
+        else f"{plan_tables.unit_of(best.plan.job)} of {dims.positions:,} positions"
     )
     screen.print(f"{dims.name} on {on}: {samples:,} {each} a step", markup=False)
-    for table in (plans.layouts(made), *plans.scaling(made), plans.ledger(best.plan), plans.memory(made)):
+    for table in (
+        plan_tables.layouts(made),
+        *plan_tables.scaling(made),
+        plan_tables.ledger(best.plan),
+        plan_tables.memory(made),
+    ):
         screen.print()
         print_table(table, screen)
 
@@ -169,7 +177,7 @@ def _same(job: Job, where: str, devices: int, samples: int, length: int) -> None
             raise BadInput(f"{flag} {said:,}, but {where} says {own:,}.", "--check takes it as it is.")
 
 
-def _passed(about: Asked) -> str:
+def _passed(about: PlanRequest) -> str:
     if not about.passed:
         return ""
     listed, most = ", ".join(about.passed), 500
@@ -178,7 +186,7 @@ def _passed(about: Asked) -> str:
 
 def _machine(name: str) -> Machine:
     from trainyard import machine
-    from trainyard.cli.asked import advised
+    from trainyard.cli.support.plan_request import advised
     from trainyard.errors import BadInput
 
     if not name:
@@ -189,12 +197,12 @@ def _machine(name: str) -> Machine:
 
 def _counted(job: Job) -> dict[int, int]:
     """Rank -> bytes at the fullest, of the ranks worth asking; none without torch, and it says so."""
-    from trainyard.cli.output import say
+    from trainyard.cli.support.output import say
     from trainyard.errors import MissingLibrary
-    from trainyard.train import exact
+    from trainyard.train.fake_run import held_memory
 
     try:
-        return {rank: exact.held(job, rank).peak for rank in exact.ends(job)}
+        return {rank: held_memory.held(job, rank).peak for rank in held_memory.ends(job)}
     except MissingLibrary as missing:
         say(str(missing))
         return {}
@@ -204,9 +212,9 @@ def _fixed(one: str) -> tuple[str, int | str]:
     """Axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
     from trainyard import limits
     from trainyard.errors import BadInput, UnknownName, nearest
-    from trainyard.predict import orders
-    from trainyard.predict.cases import REMATS
-    from trainyard.predict.space import AXES
+    from trainyard.predict.inputs.cases import REMATS
+    from trainyard.predict.inputs.layout_space import AXES
+    from trainyard.predict.pipeline import schedules
 
     axis, _, value = one.partition("=")
     if axis == "dtype":
@@ -216,9 +224,9 @@ def _fixed(one: str) -> tuple[str, int | str]:
     if axis == "remat" and value in REMATS:
         return axis, REMATS.index(value)
     if axis == "schedule":
-        if value not in orders.SCHEDULES:
-            raise UnknownName(f"--fix {one}: there is no schedule {value!r}.", nearest(value, orders.SCHEDULES))
-        return axis, orders.SCHEDULES.index(value)
+        if value not in schedules.SCHEDULES:
+            raise UnknownName(f"--fix {one}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
+        return axis, schedules.SCHEDULES.index(value)
     least, most = _FIXED.get(axis, (1, limits.DEVICES.most))
     if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)

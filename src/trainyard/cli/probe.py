@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.pipes import InputFile
 
 if TYPE_CHECKING:
     from trainyard.machine import Machine
-    from trainyard.predict.calibrate import Measured
-    from trainyard.report.view import Table
+    from trainyard.predict.calibrate.fit_constants import MeasuredRun
+    from trainyard.report.view.view import Table
 
 
 @click.command()
@@ -32,12 +32,12 @@ def command(
     With RUNS (stored runs by id, name or folder) nothing is measured: the constants of --machine are fitted to them,
     account by account, and from four runs on their spread becomes the planner's.
     """
-    from trainyard.cli.output import console, print_json, say
+    from trainyard.cli.support.output import console, print_json, say
     from trainyard.errors import BadInput
-    from trainyard.predict import machine_file
-    from trainyard.report import probes
-    from trainyard.report.atomic import write_text
-    from trainyard.report.terminal import print_table
+    from trainyard.formats.atomic import write_text
+    from trainyard.predict.calibrate import machine_file
+    from trainyard.report.plans import probe_tables
+    from trainyard.report.render.terminal import print_table
 
     if runs and not machine:
         raise BadInput(
@@ -59,39 +59,40 @@ def command(
         print_json(made)
         return
     screen = console()
-    for number, table in enumerate((*tables, probes.constants(made))):
+    for number, table in enumerate((*tables, probe_tables.constants(made))):
         if number:
             screen.print()
         print_table(table, screen)
 
 
 def _probed(ranks: int | None, dtype: str) -> tuple[Machine, list[Table]]:
-    from trainyard.predict import probed
-    from trainyard.report import probes
-    from trainyard.run import probe as measured
+    from trainyard.predict.calibrate import probed_machine
+    from trainyard.report.plans import probe_tables
+    from trainyard.run.probe import devices as measured
 
     seen, count = measured.devices(ranks)
     timed = measured.probe(seen.vendor, count, dtype)
-    return probed.machine("here", seen, count, dtype, timed), [probes.timed(timed, count)]
+    return probed_machine.machine("here", seen, count, dtype, timed), [probe_tables.timed(timed, count)]
 
 
-def _calibrated(name: str, runs: list[Measured]) -> tuple[Machine, list[Table]]:
+def _calibrated(name: str, runs: list[MeasuredRun]) -> tuple[Machine, list[Table]]:
     from trainyard import machine
-    from trainyard.predict import calibrate, tuned
-    from trainyard.report import probes
+    from trainyard.predict.calibrate import fit_constants
+    from trainyard.predict.inputs import constant_sets
+    from trainyard.report.plans import probe_tables
 
     before = machine.load(name)
-    assumed = tuned.choose(before, "fsdp").values()
-    after = calibrate.calibrated(before, assumed, runs)
-    return after, [probes.fit(runs, before, assumed, after)]
+    assumed = constant_sets.choose(before, "fsdp").values()
+    after = fit_constants.calibrated(before, assumed, runs)
+    return after, [probe_tables.fit(runs, before, assumed, after)]
 
 
-def _measured(name: str) -> Measured:
-    from trainyard.cli import named
+def _measured(name: str) -> MeasuredRun:
+    from trainyard.cli.support import run_names
     from trainyard.errors import BadInput
-    from trainyard.predict.calibrate import Measured
+    from trainyard.predict.calibrate.fit_constants import MeasuredRun
 
-    side = named.find(name).side()
+    side = run_names.find(name).side()
     if side.run is None or side.job is None or not side.timed_ns:
         raise BadInput(f"{name} is no run of a job with timed steps.")
-    return Measured(name, side.job, side.mean, side.timed_ns / 1e9)
+    return MeasuredRun(name, side.job, side.mean, side.timed_ns / 1e9)

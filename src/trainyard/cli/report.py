@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.pipes import InputFile
 
 
 @click.command()
@@ -21,17 +21,17 @@ def command(run: str, out: str | None, strict: bool, as_json: bool) -> None:
     Perfetto archive of all ranks on one clock, with our verdicts as tracks), or .mllog (MLPerf's log: a stored run's
     losses by step). The exit code is 2 for a damaged run, whose report says what is missing.
     """
-    from trainyard.cli.named import find
-    from trainyard.cli.output import echo, print_json, say
+    from trainyard.cli.support.output import echo, print_json, say
+    from trainyard.cli.support.run_names import find
     from trainyard.errors import BadInput
-    from trainyard.report import files
+    from trainyard.report.render import by_suffix
 
-    ending = files.ending(Path(out)) if out else ".html"
+    ending = by_suffix.ending(Path(out)) if out else ".html"
     named = find(run, strict)
     if named.measured and named.measured.damage:
         say(named.measured.damage)
     out = out or f"{named.name}{ending}"
-    files.write(named.reported(draw=ending == ".html"), Path(out))
+    by_suffix.write(named.reported(draw=ending == ".html"), Path(out))
     if as_json:
         print_json({"name": named.name, "page": out})
     else:

@@ -15,30 +15,30 @@ from rich.progress import Progress as Bar
 
 from trainyard import job_file as jobs
 from trainyard import units
-from trainyard.cli.output import console, echo, print_json, say
-from trainyard.cli.pipes import InputFile, regular
 from trainyard.cli.runs import document
+from trainyard.cli.support.output import console, echo, print_json, say
+from trainyard.cli.support.pipes import InputFile, regular
 from trainyard.job import Measure
 from trainyard.ledger import Ledger
-from trainyard.report.build import view_of_run
-from trainyard.report.chaos import table as chaos_table
-from trainyard.report.terminal import print_table, print_view
-from trainyard.run import branch
-from trainyard.run.chaos import ordeal, plan
-from trainyard.run.harness import Progress, execute
-from trainyard.run.harness import resume as go_on
-from trainyard.run.script import execute as script
+from trainyard.report.render.chaos_table import table as chaos_table
+from trainyard.report.render.terminal import print_table, print_view
+from trainyard.report.view.build_view import view_of_run
+from trainyard.run.chaos import experiment, fault_plan
+from trainyard.run.local.harness import Progress, execute
+from trainyard.run.local.harness import resume as go_on
+from trainyard.run.resume import fork_run
+from trainyard.run.script import run_command as script
 from trainyard.store.store import Store, check_tag
-from trainyard.trace.measure import Measured
-from trainyard.trace.ranks import measure_files
+from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.parallel.ranks import measure_files
 
 
-class Booking:
+class RunBooking:
     """Books a run's profiler files, and keeps what was concluded from them for the view."""
 
     def __init__(self, axis: str) -> None:
         self.axis = axis
-        self.measured: Measured | None = None
+        self.measured: MeasuredTrace | None = None
 
     def __call__(self, paths: list[Path]) -> Sequence[Ledger]:
         self.measured = measure_files(paths, axis=self.axis)
@@ -98,30 +98,30 @@ def command(
     if (chaos or against) and (not chaos or len(what) != 1 or resume is not None):
         raise click.UsageError("--chaos is for a JOB.toml, and --against for --chaos.")
     store = Store(say=say)
-    score: ordeal.Ordeal | None = None
+    score: experiment.Ordeal | None = None
     if tag:
         check_tag(tag)
     talk = (lambda _: None) if quiet else say
     first, tag = next(iter(what), ""), tag or ""
     if resume is not None and not what:
-        book = Booking(store.load(resume).job.layout.only_axis)
+        book = RunBooking(store.load(resume).job.layout.only_axis)
         with _shown(quiet) as progress:
             run = go_on(resume, store, book, progress, say=talk, port=port, tag=tag)
     elif not chaos and resume is None and (len(what) > 1 or _is_command(first)):
-        book = Booking("")
+        book = RunBooking("")
         run = script.execute(what, store, book, Measure(warmup=3, steps=10, repeats=1, profiled=profile), talk, tag)
     else:
         first = regular(first)
         text = jobs.read(first)
         wanted = jobs.parse(text, first, Path(first).parent)
-        faults = plan.load(chaos) if chaos else None
-        book = Booking(wanted.layout.only_axis)
+        faults = fault_plan.load(chaos) if chaos else None
+        book = RunBooking(wanted.layout.only_axis)
         with _shown(quiet) as progress:
             if faults:
-                score = ordeal.execute(wanted, text, faults, store, book, progress, talk, port, against, tag)
+                score = experiment.execute(wanted, text, faults, store, book, progress, talk, port, against, tag)
                 run = score.run
             elif resume is not None:
-                run = branch.execute(resume, wanted, text, store, book, progress, talk, port, tag)
+                run = fork_run.execute(resume, wanted, text, store, book, progress, talk, port, tag)
             else:
                 run = execute(wanted, text, store, book, progress, say=talk, port=port, tag=tag)
     if as_json:
@@ -138,7 +138,7 @@ def command(
     _raise(score)
 
 
-def _notes(measured: Measured) -> tuple[str, ...]:
+def _notes(measured: MeasuredTrace) -> tuple[str, ...]:
     return (measured.left_out, *measured.notes) if measured.unread else measured.notes
 
 
@@ -147,7 +147,7 @@ def _is_command(word: str) -> bool:
     return not word.endswith(".toml") and (which(word) is not None or not Path(word).exists())
 
 
-def _raise(score: ordeal.Ordeal | None) -> None:
+def _raise(score: experiment.Ordeal | None) -> None:
     """What ended the job, now that all is said of it."""
     if score and score.failure:
         raise score.failure

@@ -12,17 +12,17 @@ import click
 import msgspec
 
 from trainyard import units
-from trainyard.cli.output import confirm, console, echo, print_json, say
+from trainyard.cli.support.output import confirm, console, echo, print_json, say
 from trainyard.errors import BadInput, EnvironmentFailed
 from trainyard.ledger import encode_hook
 from trainyard.record import Run
-from trainyard.store.damage import listed, missing_evidence, read_any
-from trainyard.store.index import Row
+from trainyard.store.index.run_index import RunRow
+from trainyard.store.run_damage import listed, missing_evidence, read_any
+from trainyard.store.run_summary import summarise
 from trainyard.store.store import Store
-from trainyard.store.summary import summarise
 
 if TYPE_CHECKING:
-    from trainyard.store.exchange import Copied
+    from trainyard.store.exchange.push_pull import Copied
 
 _REMOTE: dict[str, Any] = {
     "envvar": "TRAINYARD_REMOTE",
@@ -64,9 +64,9 @@ def command(context: click.Context, reindex: bool, as_json: bool) -> None:
             say(f"no runs in {store.root}. `trainyard run JOB.toml` makes one.")
 
 
-def _table(rows: list[Row]) -> None:
-    from trainyard.report.terminal import print_table
-    from trainyard.report.view import Column, Table
+def _table(rows: list[RunRow]) -> None:
+    from trainyard.report.render.terminal import print_table
+    from trainyard.report.view.view import Column, Table
 
     columns = (
         Column(head="id", id=True), Column(head="job"), Column(head="state"), Column(head="tags", spare=True),
@@ -107,8 +107,8 @@ def show(context: click.Context, run: str, as_json: bool) -> None:
 
 
 def _show(run: Run, folder: Path) -> None:
-    from trainyard.report.build import view_of_run
-    from trainyard.report.terminal import plain, print_view
+    from trainyard.report.render.terminal import plain, print_view
+    from trainyard.report.view.build_view import view_of_run
 
     echo(f"run {folder.name}  {plain(run.started)}  {folder}\n")
     print_view(view_of_run(run), console())
@@ -169,7 +169,7 @@ def untag(store: Store, name: str, as_json: bool) -> None:
 @click.pass_obj
 def export_weights(store: Store, run: str, out: Path, step: int | None, as_json: bool) -> None:
     """Write the weights of a run's last good checkpoint as safetensors, under the whole model's names."""
-    from trainyard.train.checkpoint.export import export
+    from trainyard.train.checkpoint.export_weights import export
 
     folder = store.find(run)
     done = export(folder, out, None if step is None else step - 1)
@@ -198,8 +198,8 @@ def push(store: Store, runs: tuple[str, ...], url: str, key: Path | None, as_jso
     """Copy RUNS to a folder or a URL; without RUNS, all that have ended. Runs that are already there are not sent
     again, but are signed if --sign asks for it; checkpoints are not copied. A run that cannot be copied does not stop
     the others; the exit code is then 2, or 4 if the machine failed at one."""
-    from trainyard.store.exchange import push as send
-    from trainyard.store.remote import Remote
+    from trainyard.store.exchange.push_pull import push as send
+    from trainyard.store.exchange.remote_store import Remote
 
     remote = Remote(url)
     rows = store.rows()
@@ -226,9 +226,9 @@ def pull(store: Store, runs: tuple[str, ...], url: str, signers: Path | None, as
     """Copy RUNS from a folder or a URL that runs were pushed to; without RUNS, all. Runs that are already here are not
     fetched again. A run that is damaged there or here, or not as it was written, does not stop the others; the exit
     code is then 2, or 4 if the machine failed at one."""
-    from trainyard.store.exchange import named
-    from trainyard.store.exchange import pull as fetch
-    from trainyard.store.remote import Remote
+    from trainyard.store.exchange.push_pull import named
+    from trainyard.store.exchange.push_pull import pull as fetch
+    from trainyard.store.exchange.remote_store import Remote
 
     remote = Remote(url)
     ids = named(remote, runs, say)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trainyard.cli.output import console, print_json, say
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.output import console, print_json, say
+from trainyard.cli.support.pipes import InputFile
 
 if TYPE_CHECKING:
-    from trainyard.trace.measure import Measured
+    from trainyard.trace.measure import MeasuredTrace
 
 _PEERS = ("hta", "tracelens")
 _ALL = sys.maxsize
@@ -71,8 +71,8 @@ def command(
     Reads what torch.profiler writes (CUDA, ROCm or the CPU alone), plain, gzipped or zipped; rocprofv3's JSON and
     pftrace, XLA's xplane.pb, Nsight Systems' SQLite and Neuron's JSON exports; and torch's memory snapshots.
     """
-    from trainyard.cli.named import find_traces
-    from trainyard.plugins import Reading
+    from trainyard.cli.support.run_names import find_traces
+    from trainyard.plugins import ReadOptions
     from trainyard.trace.memory.snapshot import is_snapshot
     from trainyard.units import parse_size
 
@@ -82,7 +82,7 @@ def command(
         raise click.UsageError(f"{' and '.join(modes)} answer different questions: ask one at a time.")
     if page and modes and not supposed:
         raise click.UsageError(f"--page draws the ledger, which {modes[0]} does not ask for.")
-    reading = Reading(parse_size(limit), mark)
+    reading = ReadOptions(parse_size(limit), mark)
     snapshots = [path for path in paths if is_snapshot(Path(path))]
     if snapshots:
         others = [*modes, *(path for path in paths if path != snapshots[0])]
@@ -103,14 +103,14 @@ def command(
         _show(measured, as_json, page, top)
 
 
-def _show(measured: Measured, as_json: bool, page: str | None, top: int) -> None:
+def _show(measured: MeasuredTrace, as_json: bool, page: str | None, top: int) -> None:
     from trainyard.ledger import Ledgers
-    from trainyard.report.build import view_of_traces
+    from trainyard.report.view.build_view import view_of_traces
 
     if as_json:
         print_json(Ledgers(ledgers=measured.ledgers))
     else:
-        from trainyard.report.terminal import print_parts, print_view
+        from trainyard.report.render.terminal import print_parts, print_view
 
         out = console()
         print_view(view_of_traces(measured, draw=False), out, top)
@@ -119,10 +119,10 @@ def _show(measured: Measured, as_json: bool, page: str | None, top: int) -> None
         _write(measured, page)
 
 
-def _answer(measured: Measured, sql: str, as_json: bool) -> None:
+def _answer(measured: MeasuredTrace, sql: str, as_json: bool) -> None:
     """The rows of a query over everything measured."""
-    from trainyard.report.facts import answered
-    from trainyard.report.terminal import print_table
+    from trainyard.report.render.terminal import print_table
+    from trainyard.report.view.fact_tables import answered
     from trainyard.trace.export.sql import query
 
     answer = query(measured, sql)
@@ -134,9 +134,9 @@ def _answer(measured: Measured, sql: str, as_json: bool) -> None:
         say(f"Only the first {len(answer.rows):,} rows are shown: say LIMIT or aggregate.")
 
 
-def _write(measured: Measured, page: str) -> None:
-    from trainyard.report import html
-    from trainyard.report.build import view_of_traces
+def _write(measured: MeasuredTrace, page: str) -> None:
+    from trainyard.report.render import html
+    from trainyard.report.view.build_view import view_of_traces
 
     html.write(view_of_traces(measured), Path(page))
     say(f"wrote {page}")
@@ -145,24 +145,24 @@ def _write(measured: Measured, page: str) -> None:
 def _memory(path: Path, limit: int, as_json: bool, page: str | None, top: int) -> None:
     """A snapshot of the allocator's memory."""
     from trainyard import __version__
-    from trainyard.report import memory
-    from trainyard.report.memory_terminal import print_memory
-    from trainyard.trace.memory.measure import measure, record
+    from trainyard.report.memory import memory_view
+    from trainyard.report.memory.memory_terminal import print_memory
+    from trainyard.trace.memory.measure_snapshot import measure, record
 
     snapshot, devices = measure(path, limit)
-    view = memory.view_of(snapshot, memory.busiest(devices), devices, f"trainyard {__version__}")
+    view = memory_view.view_of(snapshot, memory_view.busiest(devices), devices, f"trainyard {__version__}")
     if as_json:
         print_json([record(snapshot, device) for device in devices])
     else:
         print_memory(view, console(), top)
     if page:
-        memory.write(view, Path(page))
+        memory_view.write(view, Path(page))
         say(f"wrote {page}")
 
 
-def _reconcile(measured: Measured, tool: str, as_json: bool) -> None:
+def _reconcile(measured: MeasuredTrace, tool: str, as_json: bool) -> None:
     """The figures that another tool would give, and why they are not ours."""
-    from trainyard.report.terminal import print_table
+    from trainyard.report.render.terminal import print_table
     from trainyard.trace.reconcile import TOOLS
 
     figures = [(rank.events.rank, TOOLS[tool](rank.events)) for rank in measured.ranks]
@@ -180,17 +180,17 @@ def _reconcile(measured: Measured, tool: str, as_json: bool) -> None:
             ]
         )
         return
-    from trainyard.report.facts import reconciled
+    from trainyard.report.view.fact_tables import reconciled
 
     print_table(reconciled(figures), console())
 
 
-def _suppose(measured: Measured, supposed: tuple[str, ...], as_json: bool, page: str | None) -> None:
+def _suppose(measured: MeasuredTrace, supposed: tuple[str, ...], as_json: bool, page: str | None) -> None:
     """The ledger that would be measured, had the steps run as supposed."""
     from trainyard.ledger import Ledgers
-    from trainyard.report.facts import predicted
-    from trainyard.report.terminal import print_table
-    from trainyard.trace.whatif.predict import what_if
+    from trainyard.report.render.terminal import print_table
+    from trainyard.report.view.fact_tables import predicted
+    from trainyard.trace.whatif.what_if import what_if
 
     prediction = what_if(measured, supposed)
     if as_json:

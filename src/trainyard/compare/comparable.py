@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from trainyard.compare.differences import command, differences
+from trainyard.compare.same_work import compare_work
 from trainyard.compare.side import Side
-from trainyard.compare.work import compare_work
 from trainyard.job import SCRIPT
 from trainyard.record import Run
 from trainyard.units import show_time

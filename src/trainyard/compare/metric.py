@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from trainyard.record import Run
-from trainyard.store.summary import step_walls, summarise
+from trainyard.store.run_summary import step_walls, summarise
 
 
 def values(run: Run) -> dict[str, float]:

@@ -14,7 +14,7 @@ from trainyard.job import SCRIPT, Job
 from trainyard.ledger import Account, Ledger
 from trainyard.plan import Plan
 from trainyard.record import Run
-from trainyard.store.summary import summarise
+from trainyard.store.run_summary import summarise
 
 
 class Side(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.wording import finding, matters
+from trainyard.detect.finding_text import finding, matters
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run

@@ -15,7 +15,7 @@ import msgspec
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Clock(msgspec.Struct, frozen=True):
+class EpochClock(msgspec.Struct, frozen=True):
     """`offset` from the monotonic clock of `host`, in ns."""
 
     host: str = ""
@@ -30,20 +30,20 @@ def _host() -> str:
         return socket.gethostname()
 
 
-_clock = [Clock(_host(), time.time_ns() - time.monotonic_ns())]
+_clock = [EpochClock(_host(), time.time_ns() - time.monotonic_ns())]
 
 
 def now_ns() -> int:
     return time.monotonic_ns() + _clock[0].offset
 
 
-def start(after: int = 0) -> Clock:
+def start(after: int = 0) -> EpochClock:
     """Start the clock of a job from the wall clock, but not before `after`, and return it for the other processes."""
-    _clock[0] = Clock(_host(), max(time.time_ns(), after) - time.monotonic_ns())
+    _clock[0] = EpochClock(_host(), max(time.time_ns(), after) - time.monotonic_ns())
     return _clock[0]
 
 
-def follow(clock: Clock) -> None:
+def follow(clock: EpochClock) -> None:
     """Use the clock that a supervisor started, if it runs on this host."""
     if clock.host == _host():
         _clock[0] = clock

@@ -17,9 +17,9 @@ import msgspec
 
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortInUse, UnknownName
 from trainyard.job import Job
-from trainyard.launch import failure as failures
-from trainyard.launch.failure import Failure
-from trainyard.launch.spec import FILE, Spec
+from trainyard.launch.launch_spec import FILE, Spec
+from trainyard.launch.supervisor import failure as failures
+from trainyard.launch.supervisor.failure import Failure
 
 _GRACE_S = 5.0
 
@@ -70,7 +70,14 @@ class Local:
         logs.mkdir(exist_ok=True)
         with (logs / "launcher.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "trainyard.launch.supervisor", str(files / FILE), str(os.getpid())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "trainyard.launch.supervisor.supervisor_main",
+                    str(files / FILE),
+                    str(os.getpid()),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

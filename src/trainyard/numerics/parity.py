@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from trainyard.errors import BadInput, BadJob, MissingLibrary, RankDied
 from trainyard.job import Job, Layout
-from trainyard.numerics.trial import Trial
-from trainyard.train.outcome import Outcome
+from trainyard.numerics.parity_trial import Trial
+from trainyard.train.step.outcome import Outcome
 
 STEPS = 4
 TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 2e-3, "float8": 5e-2}
@@ -23,7 +23,7 @@ _ITSELF = "one process, compared with itself: that shows nothing of a layout"
 Run = Callable[[Job, int], Trial]
 
 
-class Mix(NamedTuple):
+class ParityMix(NamedTuple):
     """A named job."""
 
     name: str
@@ -56,7 +56,7 @@ def alone(job: Job) -> Job:
     return replace(job, layout=Layout(), recipe=recipe)
 
 
-def compare(mixes: Iterable[Mix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
+def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
     """One verdict a mix, as each is known. A job on one process is run once for all mixes that compare with it."""
     known: dict[bytes, Sequence[Outcome]] = {}
     for mix in mixes:
@@ -75,7 +75,7 @@ def compare(mixes: Iterable[Mix], run: Run, steps: int = STEPS) -> Iterator[Pari
         yield _judged(mix, spread, known[key], itself=reference == mix.job)
 
 
-def _without(mix: Mix, verdict: Literal["different", "refused"], why: str) -> Parity:
+def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str) -> Parity:
     recipe = mix.job.recipe
     return Parity(
         mix=mix.name,
@@ -88,7 +88,7 @@ def _without(mix: Mix, verdict: Literal["different", "refused"], why: str) -> Pa
     )
 
 
-def _judged(mix: Mix, spread: Trial, reference: Sequence[Outcome], itself: bool) -> Parity:
+def _judged(mix: ParityMix, spread: Trial, reference: Sequence[Outcome], itself: bool) -> Parity:
     tolerance = TOLERANCE[mix.job.recipe.dtype]
     loss = _largest([(one.loss, other.loss) for one, other in zip(spread.outcomes, reference)])
     norm = _largest([(one.grad_norm, other.grad_norm) for one, other in zip(spread.outcomes, reference)])

@@ -12,10 +12,10 @@ These are secrets:
 A secret without a name, a prefix or such a client is not recognised: nothing distinguishes it from other text.
 """
 
-from trainyard.redact.command import redact_command
-from trainyard.redact.document import redact_json, redact_json_lines, secret_paths
-from trainyard.redact.names import HIDDEN, is_secret
-from trainyard.redact.text import redact, redact_lines
+from trainyard.redact.command_line import redact_command
+from trainyard.redact.documents import redact_json, redact_json_lines, secret_paths
+from trainyard.redact.secret_names import HIDDEN, is_secret
+from trainyard.redact.text_secrets import redact, redact_lines
 
 __all__ = [
     "HIDDEN", "is_secret", "redact", "redact_command", "redact_json", "redact_json_lines", "redact_lines",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from trainyard.errors import BadFile
-from trainyard.regular import is_regular, sha256_of
+from trainyard.formats.regular_files import is_regular, sha256_of
 
 FILE = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"

@@ -22,16 +22,16 @@ import msgspec
 
 from trainyard.errors import BadFile, BadInput, UnknownName, nearest
 from trainyard.fault_points import fault_point
+from trainyard.formats.regular_files import is_regular
 from trainyard.record import Run
-from trainyard.regular import is_regular
-from trainyard.store import damage, tags
-from trainyard.store import folder as folders
-from trainyard.store.disk import writing
-from trainyard.store.index import Base, Index, Row, run_folders
-from trainyard.store.local_base import LocalBase
-from trainyard.store.postgres import PostgresBase
+from trainyard.store import run_damage, tags
+from trainyard.store import run_folder as folders
+from trainyard.store.disk_space import writing
+from trainyard.store.index.postgres import PostgresBase
+from trainyard.store.index.run_index import Base, Index, RunRow, run_folders
+from trainyard.store.index.sqlite_index import LocalBase
 from trainyard.store.tags import check_tag, now
-from trainyard.store.unfinished import is_abandoned, writer
+from trainyard.store.unfinished_writes import is_abandoned, writer
 
 _ID = re.compile(r"[0-9a-f]{8}\Z")
 
@@ -93,7 +93,7 @@ class Store:
         Raises `UnknownName`, `BadInput` for an ambiguous prefix, `BadFile` for a record that cannot be decoded.
         """
         folder = self.find(name)
-        run = damage.marked(folder, folders.read(folder))
+        run = run_damage.marked(folder, folders.read(folder))
         if run.state == "damaged":
             self._say(f"{folder}: the run is damaged: {run.failure}.")
         return run
@@ -128,7 +128,7 @@ class Store:
             self._say(f"{missing[0]}: {len(missing)} of {len(paths)} traces of run {run.id} are missing: none is used.")
         return [] if missing else paths
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RunRow]:
         """Every stored run, newest first."""
         if not self.root.is_dir():
             return []

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import msgspec
 
-from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile, BadInput
-from trainyard.regular import read_bytes
-from trainyard.store.disk import write_whole
+from trainyard.formats.decoding import UNREADABLE
+from trainyard.formats.regular_files import read_bytes
+from trainyard.store.disk_space import write_whole
 
 FILE = "tags.json"
 MOST_BYTES = 1 << 20

@@ -13,22 +13,22 @@ from trainyard import ledger as ledgers_of
 from trainyard import words
 from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import BEFORE, Account, Entry, Ledger, Scope
-from trainyard.plugins import AS_WRITTEN, Reading
-from trainyard.trace import steps
-from trainyard.trace.agree import Agreement, Share, Window, agree, numbered
-from trainyard.trace.align import Aligned, Alignment
-from trainyard.trace.arithmetic import Arithmetic, arithmetic, by_part
-from trainyard.trace.bandwidth import Bandwidth
-from trainyard.trace.book import Booking, Intervals, book
-from trainyard.trace.classify import Classified, Keys, classify
-from trainyard.trace.context import PHASES, Context, context
-from trainyard.trace.cpu import classify_cpu
-from trainyard.trace.idle import idle
-from trainyard.trace.lateness import Lateness, Waited, lateness
-from trainyard.trace.notes import Told, notes
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.trace.align import steps
+from trainyard.trace.align.alignment import Aligned, Alignment
+from trainyard.trace.align.bandwidth import Bandwidth
+from trainyard.trace.align.cross_rank import Agreement, RankAgreement, Window, agree, numbered
+from trainyard.trace.align.lateness import Lateness, Waited, lateness
+from trainyard.trace.align.survey import survey
+from trainyard.trace.booking.idle import idle
+from trainyard.trace.booking.intervals import Booking, Intervals, book
+from trainyard.trace.booking.split_waits import Waits, split
+from trainyard.trace.classify.context import PHASES, Context, context
+from trainyard.trace.classify.cpu import classify_cpu
+from trainyard.trace.classify.kernels import Classified, Keys, classify
+from trainyard.trace.flops.attribution import Arithmetic, arithmetic, by_part
 from trainyard.trace.rank_files import LISTED, Unread, left_out, rank_files, read_file
-from trainyard.trace.refine import Waits, split
-from trainyard.trace.survey import survey
+from trainyard.trace.reader_notes import Told, notes
 from trainyard.units import listed
 
 _KINDS = list(words.KINDS)
@@ -45,7 +45,7 @@ class RankTrace(NamedTuple):
     keys: Keys
     classified: Classified
     waits: Waits
-    parts: tuple[steps.Part, ...]
+    parts: tuple[steps.StepPart, ...]
     ledgers: tuple[Ledger, ...]
     owned: I64
     waited: I64
@@ -72,7 +72,7 @@ class Prepared(NamedTuple):
     classified: Classified
 
 
-class Measured(NamedTuple):
+class MeasuredTrace(NamedTuple):
     """What a set of profiler files says. `mean` is over ranks and full steps, `by_rank` each rank's parts in
     turn. `lateness`: of each rank, where clocks agree. `ranks` may lie on disk: each is loaded when asked for.
     `unread`: files that could not be read, each of which may be a rank."""
@@ -118,7 +118,7 @@ def measure(
     source: str = "",
     axis: str = "",
     places: Sequence[int] = (),
-) -> Measured:
+) -> MeasuredTrace:
     """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form,
     where the job's layout has only one. `places`: as in `numbered`. Raises `BadInput` for ranks of different jobs."""
     by_rank = dict(zip(numbered(traces, places), traces))
@@ -139,7 +139,7 @@ def _classified(events: Events, around: Context) -> tuple[Keys, Classified]:
     return keys, (classify if len(events.work) else classify_cpu)(events, around, keys)
 
 
-def book_rank(prepared: Prepared, share: Share) -> RankTrace:
+def book_rank(prepared: Prepared, share: RankAgreement) -> RankTrace:
     """A rank's ledgers, once it is settled what the ranks have in common."""
     events, around, keys, one = prepared
     known = (events.axis, set(events.group_sizes))
@@ -153,7 +153,7 @@ def book_rank(prepared: Prepared, share: Share) -> RankTrace:
     return _book_rank(events, around, keys, one, waits, parts, share.aligned)
 
 
-def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, source: str) -> Measured:
+def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, source: str) -> MeasuredTrace:
     """Everything said of the ranks together. Each is looked at once, in order."""
     told: list[Told] = []
     booked: list[Ledger] = []
@@ -170,7 +170,7 @@ def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, sour
     costs = {row.rank: row.exposed_ns // full_steps for row in late if row.exposed_ns}
     mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=costs)
     said = notes(agreed.facts, told, agreed.alignment, window)
-    return Measured(ranks, tuple(booked), mean, agreed.alignment, said, late, agreed.bandwidths)
+    return MeasuredTrace(ranks, tuple(booked), mean, agreed.alignment, said, late, agreed.bandwidths)
 
 
 def _unlaunched(rank: RankTrace) -> int:
@@ -187,7 +187,7 @@ def _waited(rank: RankTrace, ranks: int) -> Waited:
     return Waited(exposed, total)
 
 
-def read(paths: Sequence[Path | str], how: Reading = AS_WRITTEN) -> list[Events]:
+def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Events]:
     """All ranks' events from files and folders. Raises `BadFile` if any of them is damaged."""
     named = rank_files(paths)
     if named.unread:
@@ -207,7 +207,7 @@ def _book_rank(
     keys: Keys,
     one: Classified,
     waits: Waits,
-    parts: list[steps.Part],
+    parts: list[steps.StepPart],
     aligned: Aligned,
 ) -> RankTrace:
     columns = [(one.start, one.stop, one.key), (waits.start, waits.stop, waits.key)]
@@ -252,7 +252,7 @@ def _ledger(
     count: I64,
     done: I64,
     place: int,
-    part: steps.Part,
+    part: steps.StepPart,
     aligned: Aligned,
 ) -> Ledger:
     """`done`: FLOPs and bytes of each key, -1 where unknown."""

@@ -22,9 +22,9 @@ from typing import NamedTuple, TypeVar
 from trainyard import plugins
 from trainyard.errors import BadFile, BadInput
 from trainyard.events import Events
-from trainyard.plugins import AS_WRITTEN, Reading
-from trainyard.regular import irregular
-from trainyard.trace.unpack import peek
+from trainyard.formats.regular_files import irregular
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.trace.readers.kineto.unpack import peek
 from trainyard.units import listed
 
 _T = TypeVar("_T")
@@ -83,7 +83,7 @@ def rank_files(paths: Sequence[Path | str]) -> RankFiles:
     return RankFiles(tuple(files), tuple(unread))
 
 
-def read_file(file: Path, how: Reading = AS_WRITTEN) -> Sequence[Events]:
+def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
     """One file's ranks, by the first reader that recognises it. Raises `BadFile`."""
     reader = _reader_of(file)
     if reader is None:

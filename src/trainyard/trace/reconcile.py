@@ -17,20 +17,20 @@ from trainyard.errors import BadInput
 from trainyard.events import COPY, I64, Events
 
 
-class Figure(NamedTuple):
+class ToolFigure(NamedTuple):
     """A figure under the tool's own name for it."""
 
     name: str
     ns: int
 
 
-class Figures(NamedTuple):
+class ToolFigures(NamedTuple):
     """One rank by the rules of `tool`. `window`: (start, stop) ns that its rules look at. `differs`: a sentence for
     each rule that is not ours."""
 
     tool: str
     window: tuple[int, int]
-    figures: tuple[Figure, ...]
+    figures: tuple[ToolFigure, ...]
     differs: tuple[str, ...]
 
     def ns(self, name: str) -> int:
@@ -73,7 +73,7 @@ _LENS_COPY = re.compile(
 _COMPUTE, _COMM, _MEMORY, _NEITHER = range(4)
 
 
-def hta(events: Events) -> Figures:
+def hta(events: Events) -> ToolFigures:
     """By HTA's rules; every figure is a whole number of µs. Raises `BadInput` where its rules leave no device work."""
     work = events.work
     kept = np.ones(len(work), bool)
@@ -90,22 +90,22 @@ def hta(events: Events) -> Figures:
     whole = int(busy[1, -1] - busy[0, 0])
     idle, computing, communicating = whole - _length(busy), _length(compute), _length(comm)
     hidden = _common(_positive(compute), _positive(comm))
-    return Figures(
+    return ToolFigures(
         "hta",
         (int(busy[0, 0]), int(busy[1, -1])),
         (
-            Figure("kernel_time", whole),
-            Figure("idle_time", idle),
-            Figure("compute_time", computing),
-            Figure("non_compute_time", whole - computing - idle),
-            Figure("communication_time", communicating),
-            Figure("exposed_comm_time", communicating - hidden),
+            ToolFigure("kernel_time", whole),
+            ToolFigure("idle_time", idle),
+            ToolFigure("compute_time", computing),
+            ToolFigure("non_compute_time", whole - computing - idle),
+            ToolFigure("communication_time", communicating),
+            ToolFigure("exposed_comm_time", communicating - hidden),
         ),
         HTA_DIFFERS,
     )
 
 
-def tracelens(events: Events) -> Figures:
+def tracelens(events: Events) -> ToolFigures:
     """By TraceLens' rules. Raises `BadInput` where its rules leave no device work."""
     work = events.work
     kept = work.call >= 0
@@ -120,24 +120,24 @@ def tracelens(events: Events) -> Figures:
     busy = _merged(start, stop)
     total, computing = int(busy[1, -1] - busy[0, 0]), _length(compute)
     exposed_comm = _length(comm) - _common(compute, comm)
-    return Figures(
+    return ToolFigures(
         "tracelens",
         (int(busy[0, 0]), int(busy[1, -1])),
         (
-            Figure("computation_time", computing),
-            Figure("exposed_comm_time", exposed_comm),
-            Figure("exposed_memcpy_time", _length(busy) - computing - exposed_comm),
-            Figure("busy_time", _length(busy)),
-            Figure("idle_time", total - _length(busy)),
-            Figure("total_time", total),
-            Figure("total_comm_time", _length(comm)),
-            Figure("total_memcpy_time", _length(memory)),
+            ToolFigure("computation_time", computing),
+            ToolFigure("exposed_comm_time", exposed_comm),
+            ToolFigure("exposed_memcpy_time", _length(busy) - computing - exposed_comm),
+            ToolFigure("busy_time", _length(busy)),
+            ToolFigure("idle_time", total - _length(busy)),
+            ToolFigure("total_time", total),
+            ToolFigure("total_comm_time", _length(comm)),
+            ToolFigure("total_memcpy_time", _length(memory)),
         ),
         TRACELENS_DIFFERS,
     )
 
 
-TOOLS: Mapping[str, Callable[[Events], Figures]] = {"hta": hta, "tracelens": tracelens}
+TOOLS: Mapping[str, Callable[[Events], ToolFigures]] = {"hta": hta, "tracelens": tracelens}
 
 
 def _hta_kind(name: str) -> int:

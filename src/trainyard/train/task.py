@@ -65,7 +65,7 @@ class Task(Protocol):
 
 
 @runtime_checkable
-class Splits(Protocol):
+class SplitTask(Protocol):
     """A task whose model can be divided within a sample."""
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:

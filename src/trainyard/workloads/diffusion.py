@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from trainyard.cost import Operation
 from trainyard.job import Job
-from trainyard.train.outcome import Training
-from trainyard.workloads import diffusion_ops
+from trainyard.train.step.outcome import Training
+from trainyard.workloads.ops import diffusion_ops
 
 
 class Diffusion:
@@ -19,14 +19,18 @@ class Diffusion:
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
-        from trainyard.train import ranks
-        from trainyard.train.diffusion.noise import NoisyLatents
-        from trainyard.train.diffusion.task import Denoise
-        from trainyard.train.trainer import Trainer
+        from trainyard.train import process_group
+        from trainyard.train.diffusion.diffusion_task import Denoise
+        from trainyard.train.diffusion.latents import NoisyLatents
+        from trainyard.train.step.trainer import Trainer
 
         sizes = diffusion_ops.check(job)
         return Trainer(
-            job, ranks.find(vendor), Denoise(job, sizes), NoisyLatents(job, sizes), diffusion_ops.model_flops(job)
+            job,
+            process_group.find(vendor),
+            Denoise(job, sizes),
+            NoisyLatents(job, sizes),
+            diffusion_ops.model_flops(job),
         )
 
     def expect(self, job: Job) -> Sequence[Operation]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from trainyard.cost import Operation
 from trainyard.job import Job
-from trainyard.train.outcome import Training
-from trainyard.workloads import recommender_ops
+from trainyard.train.step.outcome import Training
+from trainyard.workloads.ops import recommender_ops
 
 
 class Recommender:
@@ -19,13 +19,13 @@ class Recommender:
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
-        from trainyard.train import ranks
-        from trainyard.train.recommender.task import Clicks, Predict
-        from trainyard.train.trainer import Trainer
+        from trainyard.train import process_group
+        from trainyard.train.recommender.recommender_task import Clicks, Predict
+        from trainyard.train.step.trainer import Trainer
 
         sizes = recommender_ops.check(job)
         flops = recommender_ops.model_flops(job)
-        return Trainer(job, ranks.find(vendor), Predict(job, sizes), Clicks(job, sizes), flops)
+        return Trainer(job, process_group.find(vendor), Predict(job, sizes), Clicks(job, sizes), flops)
 
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` likewise."""

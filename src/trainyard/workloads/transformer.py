@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from trainyard.cost import Operation
 from trainyard.job import Job
-from trainyard.train.outcome import Training
-from trainyard.workloads import transformer_ops
+from trainyard.train.step.outcome import Training
+from trainyard.workloads.ops import transformer_ops
 
 
 class Transformer:
@@ -19,12 +19,12 @@ class Transformer:
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
-        from trainyard.train import ranks
-        from trainyard.train.language import Bytes, Language
-        from trainyard.train.trainer import Trainer
+        from trainyard.train import process_group
+        from trainyard.train.model.language_task import Bytes, Language
+        from trainyard.train.step.trainer import Trainer
 
         transformer_ops.check(job)
-        return Trainer(job, ranks.find(vendor), Language(job), Bytes(job), transformer_ops.model_flops(job))
+        return Trainer(job, process_group.find(vendor), Language(job), Bytes(job), transformer_ops.model_flops(job))
 
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` likewise."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from trainyard.cost import Operation
 from trainyard.job import Job
-from trainyard.train.outcome import Training
-from trainyard.workloads import vision_ops
+from trainyard.train.step.outcome import Training
+from trainyard.workloads.ops import vision_ops
 
 
 class Vision:
@@ -19,12 +19,14 @@ class Vision:
 
     def build(self, job: Job, vendor: str) -> Training:
         """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
-        from trainyard.train import ranks
-        from trainyard.train.trainer import Trainer
-        from trainyard.train.vision.task import Classify, Labelled
+        from trainyard.train import process_group
+        from trainyard.train.step.trainer import Trainer
+        from trainyard.train.vision.vision_task import Classify, Labelled
 
         sizes = vision_ops.check(job)
-        return Trainer(job, ranks.find(vendor), Classify(job, sizes), Labelled(job, sizes), vision_ops.model_flops(job))
+        return Trainer(
+            job, process_group.find(vendor), Classify(job, sizes), Labelled(job, sizes), vision_ops.model_flops(job)
+        )
 
     def expect(self, job: Job) -> Sequence[Operation]:
         """The arithmetic of one step on one rank. Raises `BadJob` likewise."""

@@ -15,7 +15,7 @@ MODES = {
 }
 
 
-class Gate(click.Group):
+class GateGroup(click.Group):
     """What is no mode is a run's name, and is compared."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -36,6 +36,6 @@ class Gate(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=Gate)
+@click.group(cls=GateGroup)
 def command() -> None:
     """Is it slower, since when, and which account did it: with error rates that are true."""

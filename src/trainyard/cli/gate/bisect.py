@@ -7,7 +7,7 @@ from random import SystemRandom
 
 import click
 
-from trainyard.cli.gate.options import ALPHA, MARGIN, ONE_METRIC, PAIRS, TOGETHER
+from trainyard.cli.gate.gate_options import ALPHA, MARGIN, ONE_METRIC, PAIRS, TOGETHER
 
 
 @click.command()
@@ -40,16 +40,16 @@ def command(
 
     Exit codes: 0 one commit was found, or BAD is not slower; 3 several are left, or it cannot be told.
     """
-    from trainyard.cli.gate.made import what_to_run
-    from trainyard.cli.output import console, print_json, say
-    from trainyard.compare.gate.bisect import Bisected, Step, bisect
-    from trainyard.compare.gate.result import Asked, verdicts
-    from trainyard.compare.gate.turns import take_turns
+    from trainyard.cli.gate.interleaved_runs import what_to_run
+    from trainyard.cli.support.output import console, print_json, say
+    from trainyard.compare.gate.bisect_commits import Bisected, BisectStep, bisect
+    from trainyard.compare.gate.gate_result import GateRequest, verdicts
+    from trainyard.compare.gate.interleave import take_turns
     from trainyard.compare.gate.verdict import Rule, Verdict
-    from trainyard.report.gate.bisected import print_bisected
-    from trainyard.report.gate.says import LABELS, decided
-    from trainyard.run.checkout import between, checkout, known_revision, subject
-    from trainyard.run.elsewhere import run_pair
+    from trainyard.report.gate.bisect_terminal import print_bisected
+    from trainyard.report.gate.sentences import LABELS, decided
+    from trainyard.run.revisions.in_revision import run_pair
+    from trainyard.run.revisions.worktree import between, checkout, known_revision, subject
     from trainyard.store.store import Store
 
     store, here, job = Store(say=say), Path.cwd(), what_to_run(what, together=together)
@@ -57,7 +57,7 @@ def command(
     commits = between(here, first, last)
 
     def judged(commit: str, rule: Rule) -> Verdict:
-        asked = Asked((metric,), rule)
+        asked = GateRequest((metric,), rule)
         with checkout(here, first) as base, checkout(here, commit) as head:
             folders = {"base": base, "head": head}
             ran = take_turns(
@@ -66,7 +66,7 @@ def command(
             )  # fmt: skip
         return verdicts(ran, asked)[0]
 
-    def told(step: Step) -> None:
+    def told(step: BisectStep) -> None:
         says = f"{LABELS[step.verdict.says]}: {decided(step.verdict)}"
         say(f"{step.commit[:10]} {subject(here, step.commit)}: {says}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trainyard.cli.gate.options import ACROSS, ALPHA, FORMAT, JSON, MARGIN, METRIC
+from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, JSON, MARGIN, METRIC
 
 
 @click.command()
@@ -38,16 +38,16 @@ def command(
 
     Exit codes: 0 not worse, 1 worse, 3 not enough evidence.
     """
-    from trainyard.cli.gate.named import side, told
-    from trainyard.cli.gate.profile import profile
-    from trainyard.cli.gate.shown import show
-    from trainyard.cli.output import say
+    from trainyard.cli.gate.gate_sides import side, told
+    from trainyard.cli.gate.print_result import show
+    from trainyard.cli.gate.stored_traces import profile
+    from trainyard.cli.support.output import say
+    from trainyard.compare.gate.gate_result import GateRequest, gate
     from trainyard.compare.gate.pairs import paired
-    from trainyard.compare.gate.result import Asked, gate
     from trainyard.compare.gate.verdict import Rule
     from trainyard.store.store import Store
 
     store = Store(say=say)
     found = paired(side(store, bases, job, or_before=True), side(store, head, job), across)
-    asked = Asked(metrics, Rule(alpha=alpha, margin=margin))
+    asked = GateRequest(metrics, Rule(alpha=alpha, margin=margin))
     context.exit(show(gate(told(bases), told(head), found, asked, profile), form, as_json))

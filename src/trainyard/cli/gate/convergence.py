@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.pipes import InputFile
+from trainyard.cli.support.pipes import InputFile
 
 _CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
 
@@ -70,14 +70,14 @@ def _runs(
 ) -> str:
     from msgspec import to_builtins
 
-    from trainyard.cli.output import console, echo, print_json, say
+    from trainyard.cli.support.output import console, echo, print_json, say
     from trainyard.errors import BadInput
-    from trainyard.numerics.convergence import golden as goldens
+    from trainyard.numerics.convergence import golden_curves as goldens
+    from trainyard.numerics.convergence.compare_curves import judge
     from trainyard.numerics.convergence.curves import curve_of
-    from trainyard.numerics.convergence.judge import judge
-    from trainyard.numerics.convergence.paired import pair
-    from trainyard.report.convergence import sentence, table
-    from trainyard.report.terminal import print_table
+    from trainyard.numerics.convergence.paired_curves import pair
+    from trainyard.report.gate.convergence_table import sentence, table
+    from trainyard.report.render.terminal import print_table
     from trainyard.store.store import Store
 
     store = Store(say=say)
@@ -108,10 +108,10 @@ def _runs(
 def _logs(head: Sequence[str], base: Sequence[str], as_json: bool) -> str:
     from msgspec import to_builtins
 
-    from trainyard.cli.output import console, echo, print_json
-    from trainyard.numerics.convergence.reference import judge, point_of, read_points, read_result
-    from trainyard.report.convergence import reached_sentence, reached_table
-    from trainyard.report.terminal import print_table
+    from trainyard.cli.support.output import console, echo, print_json
+    from trainyard.numerics.convergence.mlperf_reference import judge, point_of, read_points, read_result
+    from trainyard.report.gate.convergence_table import reached_sentence, reached_table
+    from trainyard.report.render.terminal import print_table
 
     points = [point for name in base if name.endswith(".json") for point in read_points(Path(name))]
     logs = [read_result(path) for name in base if not name.endswith(".json") for path in _files(name)]

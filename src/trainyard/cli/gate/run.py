@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from trainyard.cli.gate.options import ACROSS, ALPHA, FORMAT, JSON, MARGIN, METRIC, PAIRS, TOGETHER
+from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, JSON, MARGIN, METRIC, PAIRS, TOGETHER
 
 
 @click.command()
@@ -40,11 +40,11 @@ def command(
     Each revision is checked out in a git worktree; what git does not hold is not there. Which of a pair comes first is
     drawn by lot. The runs are kept in the store like any others.
     """
-    from trainyard.cli.gate.made import made
-    from trainyard.cli.gate.shown import show
-    from trainyard.cli.output import say
-    from trainyard.compare.gate.result import Asked
+    from trainyard.cli.gate.interleaved_runs import made
+    from trainyard.cli.gate.print_result import show
+    from trainyard.cli.support.output import say
+    from trainyard.compare.gate.gate_result import GateRequest
     from trainyard.compare.gate.verdict import Rule
 
-    asked = Asked(metrics, Rule(alpha=alpha, margin=margin, cap=pairs))
+    asked = GateRequest(metrics, Rule(alpha=alpha, margin=margin, cap=pairs))
     context.exit(show(made(what, base, head, asked, say, across, together), form, as_json))

@@ -7,7 +7,7 @@ from random import SystemRandom
 
 import click
 
-from trainyard.cli.gate.options import ALPHA, MARGIN, ONE_METRIC, TOGETHER
+from trainyard.cli.gate.gate_options import ALPHA, MARGIN, ONE_METRIC, TOGETHER
 
 
 @click.command()
@@ -24,13 +24,13 @@ def command(
     """Run JOB.toml, or a training script of your own, against itself on this machine: what varies, where from, how
     small a slowdown can be shown here and with how many pairs, and what a fixed threshold would say of nothing.
     """
-    from trainyard.cli.gate.made import what_to_run
-    from trainyard.cli.output import console, print_json, say
-    from trainyard.compare.gate.noise import noise
+    from trainyard.cli.gate.interleaved_runs import what_to_run
+    from trainyard.cli.support.output import console, print_json, say
+    from trainyard.compare.gate.machine_noise import noise
     from trainyard.compare.gate.pairs import Pair
     from trainyard.compare.gate.verdict import Rule
-    from trainyard.report.gate.noise import print_noise
-    from trainyard.run.elsewhere import run_pair
+    from trainyard.report.gate.noise_terminal import print_noise
+    from trainyard.run.revisions.in_revision import run_pair
     from trainyard.store.store import Store
 
     store, here, job, lot = Store(say=say), Path.cwd(), what_to_run(what, together=together), SystemRandom()

@@ -11,9 +11,9 @@ import numpy as np
 
 from trainyard import words
 from trainyard.compare.differences import Difference, check_kinds, differences
-from trainyard.compare.gate.why import Ledgers
+from trainyard.compare.gate.changed_accounts import Ledgers
 from trainyard.compare.metric import values
-from trainyard.compare.work import of_jobs
+from trainyard.compare.same_work import of_jobs
 from trainyard.errors import BadInput
 from trainyard.record import Run
 
@@ -27,14 +27,14 @@ class Pair(NamedTuple):
     head: Run
 
 
-class Paired(NamedTuple):
+class PairedRuns(NamedTuple):
     """`caveats`: what to keep in mind of these pairs."""
 
     pairs: tuple[Pair, ...]
     caveats: tuple[str, ...]
 
 
-def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = ()) -> Paired:
+def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = ()) -> PairedRuns:
     """The first of one with the first of the other, and so on, as they were started. Raises `BadInput` where runs did
     not end well, where one is on both sides, did other work, or where they differ in more than code and `across`."""
     check_kinds(across)
@@ -57,7 +57,7 @@ def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = (
             "The runs did not take turns: whatever else changed between them counts as head's, and the error rate "
             "holds only if nothing did. `trainyard gate run` lets them take turns."
         )
-    return Paired(pairs, tuple(caveats))
+    return PairedRuns(pairs, tuple(caveats))
 
 
 def _check_alike(one: Run, other: Run, across: Collection[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard.compare.gate import signs
+from trainyard.compare.gate import sequential_test
 from trainyard.errors import BadInput
 
 MARGIN, ALPHA, PAIRS = 0.03, 0.01, 20
@@ -35,7 +35,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise BadInput(f"a margin of {self.margin:g} is no share between 0 and 1.", "3 % is 0.03.")
         if not 0 < self.alpha <= 0.2:
             raise BadInput(f"an error rate of {self.alpha:g} is none between 0 and 0.2.", "1 % is 0.01.")
-        signs.spent(self.alpha, self.cap)
+        sequential_test.spent(self.alpha, self.cap)
 
     @property
     def negligible(self) -> float:
@@ -71,8 +71,8 @@ def judge(metric: str, worse: Sequence[float], rule: Rule) -> Verdict:
     if not np.isfinite(values).all():
         raise BadInput(f"{metric}: a pair's ratio is {values[~np.isfinite(values)][0]}, no number.")
     margin = log1p(rule.margin)
-    is_worse = signs.stops(values - log1p(rule.negligible), rule.alpha, rule.cap)
-    is_not = signs.stops(margin - values, rule.alpha, rule.cap)
+    is_worse = sequential_test.stops(values - log1p(rule.negligible), rule.alpha, rule.cap)
+    is_not = sequential_test.stops(margin - values, rule.alpha, rule.cap)
     says = "unclear"
     if is_worse and (not is_not or is_worse <= is_not):
         says = "worse"
@@ -100,7 +100,7 @@ def least(values: np.ndarray, rule: Rule) -> float | None:
     low, high = 0, len(ends)  # all before `low` are rejected, none from `high` on
     while low < high:
         at = (low + high) // 2
-        if signs.stops(values - shifts[at], rule.alpha, rule.cap):
+        if sequential_test.stops(values - shifts[at], rule.alpha, rule.cap):
             low = at + 1
         else:
             high = at
@@ -116,13 +116,13 @@ def _more(values: np.ndarray, rule: Rule) -> int | None:
     """Pairs beyond these that settle it in nine cases of ten, should the rest be like these; None where it cannot be
     told. As the normal approximation has it, of whichever answer is nearer."""
     if len(values) < 2:
-        return max(0, signs.first_look(rule.alpha) - len(values))
+        return max(0, sequential_test.first_look(rule.alpha) - len(values))
     centre, spread = float(np.median(values)), float(np.std(values, ddof=1))
     distance = max(centre - log1p(rule.negligible), log1p(rule.margin) - centre)
     if not spread:
-        needed = signs.first_look(rule.alpha)
+        needed = sequential_test.first_look(rule.alpha)
     else:
         sure = NormalDist().inv_cdf(1 - rule.alpha) + NormalDist().inv_cdf(_POWER)
         needed = ceil(_RANKS * (sure * spread / distance) ** 2)
-    needed = max(needed, signs.first_look(rule.alpha))
+    needed = max(needed, sequential_test.first_look(rule.alpha))
     return max(1, needed - len(values))

@@ -15,7 +15,7 @@ from trainyard.record import Run
 _SEED = re.compile(r"--?seed[= ](\d{1,19})(?!\S)")
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LossCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`losses[i]` at `steps[i]` (counted from 0, rising), None where it was not a finite number. `seed`: of data order
     and initial weights, None where nobody said it. `work`: what a step is of; only curves of the same are compared.
     `start`: digest of the initial weights, where known."""
@@ -36,7 +36,7 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise BadInput(f"{self.name}: a loss is infinite or not a number.", "Write such a loss as null.")
 
 
-def curve_of(run: Run, name: str = "") -> Curve:
+def curve_of(run: Run, name: str = "") -> LossCurve:
     """The loss of the lowest rank that says one, at each step; all samples count, timed or not.
 
     Raises `BadInput` for a run that did not end well, or without losses.
@@ -57,7 +57,7 @@ def curve_of(run: Run, name: str = "") -> Curve:
     own = {sample.step: sample.loss for sample in said if sample.rank == rank}
     steps = sorted(own)
     losses = tuple(loss if (loss := own[step]) is not None and isfinite(loss) else None for step in steps)
-    return Curve(
+    return LossCurve(
         name=name,
         seed=seed_of(run),
         steps=tuple(steps),
@@ -83,7 +83,7 @@ def _work(run: Run) -> str:
     return f"{recipe.tokens_per_step} tokens a step, samples of {recipe.seq_len}, text {text[:12] or 'unknown'}"
 
 
-def same_work(curves: Sequence[Curve]) -> None:
+def same_work(curves: Sequence[LossCurve]) -> None:
     """Raises `BadInput` where two curves are of different data."""
     known = {curve.work: curve.name for curve in reversed(curves) if curve.work}
     if len(known) > 1:

@@ -99,7 +99,7 @@ class Columns:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """As https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html. One batch; numbers are not
         copied. A requested schema is not looked at, as the interface allows."""
-        from trainyard.trace.export.arrow import stream
+        from trainyard.trace.export.arrow_stream import stream
 
         return stream(self)
 

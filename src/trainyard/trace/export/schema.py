@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Table(NamedTuple):
+class TableSchema(NamedTuple):
     """What a row is, and column -> what stands in it."""
 
     row: str
@@ -32,8 +32,8 @@ _LATE = {"late_rank": "number of the rank that it waits for"}
 _BEGAN = {"began_ns": "stamp of its start, ns; of a collective, before the last member came"}
 _ARRIVED = {**_TIMES, "start_ns": "stamp of its start, ns; of a collective, when the last member came, where known"}
 
-TABLES: Mapping[str, Table] = {
-    "steps": Table(
+TABLES: Mapping[str, TableSchema] = {
+    "steps": TableSchema(
         "a rank's part of its window: a step, or what lies outside the marks (partial)",
         {
             "rank": _WHERE["rank"],
@@ -43,7 +43,7 @@ TABLES: Mapping[str, Table] = {
             "partial": "whether it is no full step",
         },
     ),
-    "ledger": Table(
+    "ledger": TableSchema(
         "an account and phase of one rank's step; ns adds up to wall_ns",
         {
             "rank": "number of the rank; missing in a mean",
@@ -63,7 +63,7 @@ TABLES: Mapping[str, Table] = {
             "how": "how the entry is known",
         },
     ),
-    "work": Table(
+    "work": TableSchema(
         "a device interval (on a CPU: a stretch of the training thread, or a collective), as it was booked",
         {
             **_WHERE,
@@ -82,7 +82,7 @@ TABLES: Mapping[str, Table] = {
             "begins": "whether the work begins here, and does not go on after an interruption",
         },
     ),
-    "verdicts": Table(
+    "verdicts": TableSchema(
         "a stretch of the window and who owns it; they tile it, and add up to the ledger",
         {
             **_WHERE,
@@ -93,7 +93,7 @@ TABLES: Mapping[str, Table] = {
             **_LATE,
         },
     ),
-    "idle": Table(
+    "idle": TableSchema(
         "a stretch in which the device did nothing, and what the host was in meanwhile",
         {
             **_WHERE,
@@ -104,11 +104,11 @@ TABLES: Mapping[str, Table] = {
             "next": "name of the work that comes next",
         },
     ),
-    "waits": Table(
+    "waits": TableSchema(
         "a wait in a collective or transfer for a rank that came late",
         {**_WHERE, **_TIMES, **_OWNED, **_ACCOUNT, **_LATE},
     ),
-    "collectives": Table(
+    "collectives": TableSchema(
         "a collective or transfer, with its group, number and size",
         {
             **_WHERE,
@@ -125,7 +125,7 @@ TABLES: Mapping[str, Table] = {
             "peer": "number of the rank at the other end of a transfer",
         },
     ),
-    "host": Table(
+    "host": TableSchema(
         "a span of a host thread",
         {
             **_WHERE,

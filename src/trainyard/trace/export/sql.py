@@ -14,8 +14,8 @@ from trainyard import units
 from trainyard.errors import BadInput, MissingLibrary
 from trainyard.trace.export.columns import Column, Columns, Words
 from trainyard.trace.export.schema import TABLES
-from trainyard.trace.export.tables import by_rank
-from trainyard.trace.measure import Measured
+from trainyard.trace.export.trace_tables import by_rank
+from trainyard.trace.measure import MeasuredTrace
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
     more: bool
 
 
-def query(measured: Measured, sql: str, most: int = MOST, seconds: float = SECONDS) -> Answer:
+def query(measured: MeasuredTrace, sql: str, most: int = MOST, seconds: float = SECONDS) -> Answer:
     """One SELECT over those of `schema.TABLES` that it names (all, where it names none): at most `most` rows, within
     `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is wrong, is none, or takes too
     long."""
@@ -110,6 +110,6 @@ def _answer(database: DuckDBPyConnection, sql: str, most: int, seconds: float) -
     raise BadInput(f"--sql takes one SELECT, and this is {', '.join(kinds) or 'nothing'}.")
 
 
-def _there_is(measured: Measured) -> str:
+def _there_is(measured: MeasuredTrace) -> str:
     first = next(by_rank(measured))
     return "There are:\n" + "\n".join(f"  {name}({', '.join(table.names)})" for name, table in first.items())

@@ -11,7 +11,7 @@ SMALL = 1 << 20
 """Bytes: up to here a request is served from the small pool; a large block is split only if more than this is left."""
 
 
-class Rules(NamedTuple):
+class AllocatorSettings(NamedTuple):
     """The settings that decide sizes. `divisions[k]` is for requests from 2**k MiB (0 or 1: plain rounding)."""
 
     max_split: int = 2**63 - 1
@@ -20,7 +20,7 @@ class Rules(NamedTuple):
     exact: bool = False
 
     @classmethod
-    def of(cls, settings: dict[str, Any], allocator: bool) -> Rules:
+    def of(cls, settings: dict[str, Any], allocator: bool) -> AllocatorSettings:
         """From a snapshot's `allocator_settings`; a snapshot that no allocator wrote rounds nothing (`exact`)."""
         limit = settings.get("max_split_size")
         table = settings.get("roundup_power2_divisions")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.trace.memory.replay import Lives
+from trainyard.trace.memory.replay_allocations import Lives
 from trainyard.trace.memory.snapshot import Frame
 
 KINDS = tuple(words.MEMORY)

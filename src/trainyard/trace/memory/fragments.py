@@ -9,8 +9,8 @@ import numpy as np
 
 from trainyard.trace.memory.allocator import SMALL
 from trainyard.trace.memory.ranges import Range, ranges_at
-from trainyard.trace.memory.replay import Lives, Replay
-from trainyard.trace.memory.snapshot import OOM, Device
+from trainyard.trace.memory.replay_allocations import Lives, Replay
+from trainyard.trace.memory.snapshot import OOM, SnapshotDevice
 
 
 class Fragments(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
     where: str
 
 
-def pieces(device: Device, lives: Lives, moment: int) -> list[tuple[Range, list[tuple[int, int]], int]]:
+def pieces(device: SnapshotDevice, lives: Lives, moment: int) -> list[tuple[Range, list[tuple[int, int]], int]]:
     """Each reserved range with its free (start, end) pieces and its active bytes at a moment."""
     here = np.flatnonzero(lives.held(moment))
     here = here[np.argsort(lives.address[here])]
@@ -66,7 +66,7 @@ def pieces(device: Device, lives: Lives, moment: int) -> list[tuple[Range, list[
     return found
 
 
-def fragments(device: Device, replayed: Replay, moment: int) -> Fragments:
+def fragments(device: SnapshotDevice, replayed: Replay, moment: int) -> Fragments:
     lives = replayed.lives
     parts = pieces(device, lives, moment)
     sizes = [end - start for _, free, _ in parts for start, end in free]
@@ -83,7 +83,7 @@ def fragments(device: Device, replayed: Replay, moment: int) -> Fragments:
     )
 
 
-def shortages(device: Device, replayed: Replay, where: Iterable[str]) -> list[Shortage]:
+def shortages(device: SnapshotDevice, replayed: Replay, where: Iterable[str]) -> list[Shortage]:
     """Every request that failed, and why; `where[k]` is the place of stack k."""
     trace, places = device.trace, list(where)
     found = []

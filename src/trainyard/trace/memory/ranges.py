@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from typing import NamedTuple
 
-from trainyard.trace.memory.snapshot import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, Device
+from trainyard.trace.memory.snapshot import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, SnapshotDevice
 
 _SMALL_SEGMENT = 2 << 20
 _LARGE_PAGE = 20 << 20
@@ -68,7 +68,7 @@ class Ranges:
         return self.by_start.pop(old.start)
 
 
-def ranges_at(device: Device, moment: int) -> Ranges:
+def ranges_at(device: SnapshotDevice, moment: int) -> Ranges:
     """What is reserved after `moment` of the trace's events."""
     ranges = Ranges()
     for segment in device.segments:
@@ -91,11 +91,11 @@ def step(ranges: Ranges, action: int, address: int, size: int, stream: int) -> N
         ranges.remove(address, address + size)
 
 
-def _segment_events(device: Device) -> list[int]:
+def _segment_events(device: SnapshotDevice) -> list[int]:
     action = device.trace.action
     return ((action >= SEGMENT_ALLOC) & (action <= SEGMENT_UNMAP)).nonzero()[0].tolist()
 
 
-def _where(device: Device, place: int) -> tuple[int, int, int]:
+def _where(device: SnapshotDevice, place: int) -> tuple[int, int, int]:
     trace = device.trace
     return int(trace.address[place]), int(trace.size[place]), int(trace.stream[place])

@@ -20,7 +20,7 @@ from trainyard.errors import BadFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.redact import redact
 from trainyard.trace.memory.unpickle import loads
-from trainyard.trace.unpack import no_collection, peek, texts
+from trainyard.trace.readers.kineto.unpack import no_collection, peek, texts
 
 ACTIONS = (
     "alloc",
@@ -55,7 +55,7 @@ class Frame(NamedTuple):
     name: str
 
 
-class Block(NamedTuple):
+class AllocatorBlock(NamedTuple):
     """A piece of a segment. `requested` bytes of its `size` were asked for; `stack` counts into `Snapshot.stacks`."""
 
     address: int
@@ -74,7 +74,7 @@ class Segment(NamedTuple):
     stream: int
     small: bool
     expandable: bool
-    blocks: tuple[Block, ...]
+    blocks: tuple[AllocatorBlock, ...]
 
 
 class Trace(NamedTuple):
@@ -92,13 +92,13 @@ class Trace(NamedTuple):
     timed: bool
 
 
-class Device(NamedTuple):
+class SnapshotDevice(NamedTuple):
     index: int
     segments: tuple[Segment, ...]
     trace: Trace
 
 
-class Mark(NamedTuple):
+class SnapshotAnnotation(NamedTuple):
     """An annotation: what the program called this moment."""
 
     ns: int
@@ -112,11 +112,11 @@ class Snapshot(NamedTuple):
     `allocator` is False for a snapshot made from a profile, whose sizes no allocator rounded."""
 
     source: str
-    devices: tuple[Device, ...]
+    devices: tuple[SnapshotDevice, ...]
     stacks: tuple[tuple[Frame, ...], ...]
     labels: tuple[str, ...]
     settings: dict[str, Any]
-    marks: tuple[Mark, ...]
+    marks: tuple[SnapshotAnnotation, ...]
     odd: int
     allocator: bool
 
@@ -154,7 +154,7 @@ def _decoded(source: str, data: bytes) -> Snapshot:
             f"{source}: neither a pickle of protocol 2 or later nor JSON.",
             "Write it with torch.cuda.memory._dump_snapshot.",
         )
-    return _Reading(source, len(data)).snapshot(plain)
+    return _SnapshotReading(source, len(data)).snapshot(plain)
 
 
 def _unpacked(path: Path, limit: int) -> bytes:
@@ -167,7 +167,7 @@ def _unpacked(path: Path, limit: int) -> bytes:
     return data
 
 
-class _Reading:
+class _SnapshotReading:
     """One file on its way into columns: what several entries share (stacks, labels) is read once."""
 
     def __init__(self, source: str, size: int) -> None:
@@ -198,7 +198,9 @@ class _Reading:
         return Snapshot(
             self.source,
             tuple(
-                Device(index, tuple(segments.get(index, ())), columns[index] if index < len(columns) else nothing)
+                SnapshotDevice(
+                    index, tuple(segments.get(index, ())), columns[index] if index < len(columns) else nothing
+                )
                 for index in devices
             ),
             tuple(self.stacks),
@@ -235,7 +237,7 @@ class _Reading:
             found.setdefault(self.whole(segment, "device", where, 0), []).append(made)
         return found
 
-    def blocks(self, plain: list[Any], address: int, where: str) -> tuple[Block, ...]:
+    def blocks(self, plain: list[Any], address: int, where: str) -> tuple[AllocatorBlock, ...]:
         parts = []
         for number, block in enumerate(plain):
             here = f"{where}.blocks[{number}]"
@@ -250,7 +252,7 @@ class _Reading:
             asked = block.get("requested_size", past.get("real_size", size))
             requested = asked if type(asked) is int and 0 < asked <= size else size
             stack = self.stack(block.get("frames", past.get("frames")))
-            parts.append(Block(address, size, requested, allocated, allocated or state != "inactive", stack))
+            parts.append(AllocatorBlock(address, size, requested, allocated, allocated or state != "inactive", stack))
             address += size
         return tuple(parts)
 
@@ -321,7 +323,7 @@ class _Reading:
             self.frames[key] = Frame(_last(file), line, _first(name))
         return self.frames[key]
 
-    def marks(self, plain: Any) -> tuple[Mark, ...]:
+    def marks(self, plain: Any) -> tuple[SnapshotAnnotation, ...]:
         found = []
         # What stands in a list twice is one: shared entries make a small file stand for endless text.
         for entry in {id(entry): entry for entry in plain}.values() if isinstance(plain, list) else ():
@@ -331,7 +333,7 @@ class _Reading:
             except (KeyError, TypeError, AttributeError, ValueError):
                 self.odd += 1
             else:
-                found.append(Mark(ns, device, redact(told)))
+                found.append(SnapshotAnnotation(ns, device, redact(told)))
         return tuple(sorted(found))
 
     def whole(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:

@@ -27,13 +27,13 @@ _LONGEST_KEY = 500
 _NAMES = {ord(code.code): code.name for code in pickletools.opcodes}
 
 
-class _Cut(Exception):
+class _Truncated(Exception):
     """The data ends inside an opcode."""
 
 
 def loads(data: bytes, source: str) -> Any:
     """The plain data in a pickle of protocol 2 to 5. Raises `BadFile` for anything else, naming opcode and byte."""
-    reader = _Reader(data)
+    reader = _PickleReader(data)
     try:
         return reader.run()
     except _Refused as error:
@@ -41,7 +41,7 @@ def loads(data: bytes, source: str) -> Any:
             f"{source}: not plain data: {error} at byte {reader.at - 1:,}.",
             "Memory snapshots are dicts, lists, text and numbers only; do not load this file with pickle.",
         ) from error
-    except (_Cut, IndexError, KeyError, ValueError) as error:
+    except (_Truncated, IndexError, KeyError, ValueError) as error:
         raise BadFile(
             f"{source}: the pickle is damaged or cut short at byte {min(reader.at, len(data)):,} of {len(data):,}.",
             "Was the copy or the run cut short? Dump the snapshot again.",
@@ -52,7 +52,7 @@ class _Refused(Exception):
     """An opcode that makes more than plain data."""
 
 
-class _Reader:
+class _PickleReader:
     """A stack machine: `stack` holds what is being built since the last mark, `below` the stacks under it."""
 
     def __init__(self, data: bytes) -> None:
@@ -115,7 +115,7 @@ class _Reader:
     def take(self, count: int) -> bytes:
         end = self.at + count
         if end > len(self.data):
-            raise _Cut
+            raise _Truncated
         part = self.data[self.at : end]
         self.at = end
         return part
@@ -145,83 +145,83 @@ class _Reader:
         target.update(zip(keys, items[1::2], strict=True))
 
 
-def _setitem(reader: _Reader) -> None:
+def _setitem(reader: _PickleReader) -> None:
     value, key = reader.stack.pop(), reader.stack.pop()
     reader.fill(reader.stack[-1], [key, value])
 
 
-def _appends(reader: _Reader) -> None:
+def _appends(reader: _PickleReader) -> None:
     items = reader.items()
     reader.extend(items)
 
 
-def _append(reader: _Reader) -> None:
+def _append(reader: _PickleReader) -> None:
     item = reader.stack.pop()
     reader.extend([item])
 
 
-def _dict(reader: _Reader) -> None:
+def _dict(reader: _PickleReader) -> None:
     made: dict[str, Any] = {}
     reader.fill(made, reader.items())
     reader.stack.append(made)
 
 
-def _push(make: Callable[[_Reader], Any]) -> Callable[[_Reader], None]:
-    def act(reader: _Reader) -> None:
+def _push(make: Callable[[_PickleReader], Any]) -> Callable[[_PickleReader], None]:
+    def act(reader: _PickleReader) -> None:
         reader.stack.append(make(reader))
 
     return act
 
 
-def _collect(kind: type) -> Callable[[_Reader], None]:
-    def act(reader: _Reader) -> None:
+def _collect(kind: type) -> Callable[[_PickleReader], None]:
+    def act(reader: _PickleReader) -> None:
         items = kind(reader.items())
         reader.stack.append(items)
 
     return act
 
 
-def _tuple(size: int) -> Callable[[_Reader], None]:
-    def act(reader: _Reader) -> None:
+def _tuple(size: int) -> Callable[[_PickleReader], None]:
+    def act(reader: _PickleReader) -> None:
         if len(reader.stack) < size:
-            raise _Cut
+            raise _Truncated
         reader.stack[-size:] = [tuple(reader.stack[-size:])]
 
     return act
 
 
-def _put(width: int) -> Callable[[_Reader], None]:
-    def act(reader: _Reader) -> None:
+def _put(width: int) -> Callable[[_PickleReader], None]:
+    def act(reader: _PickleReader) -> None:
         reader.memo[reader.number(width)] = reader.stack[-1]
 
     return act
 
 
-def _text(width: int) -> Callable[[_Reader], None]:
+def _text(width: int) -> Callable[[_PickleReader], None]:
     return _push(lambda reader: reader.take(reader.number(width)).decode("utf-8", "surrogatepass"))
 
 
-def _bytes(width: int) -> Callable[[_Reader], None]:
+def _bytes(width: int) -> Callable[[_PickleReader], None]:
     return _push(lambda reader: reader.take(reader.number(width)))
 
 
-def _protocol(reader: _Reader) -> None:
+def _protocol(reader: _PickleReader) -> None:
     protocol = reader.number(1)
     if protocol > pickle.HIGHEST_PROTOCOL:
         raise _Refused(f"protocol {protocol} (the highest known is {pickle.HIGHEST_PROTOCOL})")
 
 
-def _frame(reader: _Reader) -> None:
+def _frame(reader: _PickleReader) -> None:
     """A promise about the bytes that follow; kept or the file is cut."""
     if reader.number(8) > len(reader.data) - reader.at:
-        raise _Cut
+        raise _Truncated
 
 
 _GET, _LONG_GET, _MEMOIZE = pickle.BINGET[0], pickle.LONG_BINGET[0], pickle.MEMOIZE[0]
 _INT1, _INT4, _LONG1 = pickle.BININT1[0], pickle.BININT[0], pickle.LONG1[0]
 _MARK, _DICT, _ITEMS = pickle.MARK[0], pickle.EMPTY_DICT[0], pickle.SETITEMS[0]
 _TEXT, _STOP = pickle.SHORT_BINUNICODE[0], pickle.STOP[0]
-_DOES: dict[int, Callable[[_Reader], None]] = {
+_DOES: dict[int, Callable[[_PickleReader], None]] = {
     code[0]: act
     for code, act in {
         pickle.PROTO: _protocol,

@@ -9,12 +9,12 @@ import numpy as np
 
 from trainyard.errors import BadFile
 from trainyard.events import I64, Collective, Events
-from trainyard.trace.assemble import (
+from trainyard.trace.readers.assemble import (
     DEVICE_KINDS,
     HOST_KINDS,
     WAIT_KINDS,
     DeviceTable,
-    Facts,
+    FileFacts,
     HostTable,
     StreamWaits,
     assemble,
@@ -22,6 +22,8 @@ from trainyard.trace.assemble import (
 
 MARK = "ProfilerStep#"
 """What the annotations of steps begin with in `Events`."""
+STATED = "class::"
+"""Begins the name of an op that a reader makes of what a file states of its device's work: `class::matmul`."""
 _FARTHEST = 2**62
 
 
@@ -120,7 +122,7 @@ class Gather:
         made: list[Events] = []
         for device in devices if len(devices) > 1 else [-1]:
             rows = once[number == device] if device >= 0 else once
-            facts = Facts(
+            facts = FileFacts(
                 source=f"{self.source}:{device}" if device >= 0 else self.source,
                 names=tuple(self._names),
                 lanes=tuple(self._lanes),

@@ -13,10 +13,9 @@ import msgspec
 
 from trainyard.errors import BadFile
 from trainyard.events import KERNEL, OP, Collective, Events
-from trainyard.plugins import AS_WRITTEN, Reading
-from trainyard.trace.ops import STATED
-from trainyard.trace.readers import files, hlo
-from trainyard.trace.readers.gather import Gather, experimental
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.trace.readers import hlo, whole_files
+from trainyard.trace.readers.gather import STATED, Gather, experimental
 
 NOTE = experimental(
     "Neuron device profiles",
@@ -39,7 +38,7 @@ class _Summary(msgspec.Struct):
     nc_idx: int | str | None = None
 
 
-class _Document(msgspec.Struct):
+class _NeuronDocument(msgspec.Struct):
     summary: list[_Summary] = []
     instruction: list[_Raw] | None = None
     trace_events: _Raw = _Raw(b"")
@@ -52,12 +51,12 @@ class Neuron:
     """The `Reader` of Neuron device profiles."""
 
     def sniff(self, path: Path) -> bool:
-        head = files.head(path)
+        head = whole_files.head(path)
         return head.lstrip()[:1] == b"{" and b'"traceEvents"' not in head and any(key in head for key in _KEYS)
 
-    def read(self, path: Path, how: Reading = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """The one device of the file. Raises `BadFile`."""
-        document = files.decode(path, how.limit, _Document, "neuron-profile")
+        document = whole_files.decode(path, how.limit, _NeuronDocument, "neuron-profile")
         if document.instruction is None:
             system = "Its key 'trace_events' is that of a system profile." if document.trace_events is not None else ""
             raise BadFile(f"{path}: the key 'instruction' is missing. {system}".rstrip(), "Give the device's profile.")
@@ -67,7 +66,7 @@ class Neuron:
         )
         for raw in document.instruction:
             try:
-                _add(rows, files.record(_decode, raw), device)
+                _add(rows, whole_files.record(_decode, raw), device)
             except (msgspec.MsgspecError, RecursionError):
                 rows.dropped += 1
         return rows.events([NOTE])

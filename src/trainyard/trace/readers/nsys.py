@@ -18,8 +18,8 @@ from typing import Any
 
 from trainyard.errors import BadFile
 from trainyard.events import COPY, KERNEL, MEMSET, Events
-from trainyard.plugins import AS_WRITTEN, Reading
-from trainyard.trace.readers import files
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.annotate import add_call, add_range, copy_name
 from trainyard.trace.readers.gather import Gather, experimental
 
@@ -48,13 +48,13 @@ class Nsys:
     """The `Reader` of Nsight Systems' SQLite exports. `marks`: what the NVTX ranges that are steps begin with."""
 
     def sniff(self, path: Path) -> bool:
-        return files.head(path).startswith(_MAGIC)
+        return whole_files.head(path).startswith(_MAGIC)
 
-    def read(self, path: Path, how: Reading = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each process and device with work. Raises `BadFile`."""
         try:
             with closing(_opened(path, how.limit)) as connection:
-                return _Reading(path, _Tables(path, connection), how.mark).events()
+                return _NsysReading(path, _Tables(path, connection), how.mark).events()
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
             code = f" ({name})" if name else ""
@@ -63,7 +63,7 @@ class Nsys:
 
 def _opened(path: Path, limit: int) -> sqlite3.Connection:
     """The database, read-only, with nothing allowed but to read tables. Raises `BadFile`, `sqlite3.Error`."""
-    size = files.size(path, limit)
+    size = whole_files.size(path, limit)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -116,7 +116,7 @@ class _Tables:
         return self.connection.execute(f'SELECT {wanted} FROM "{table}"')  # noqa: S608
 
 
-class _Reading:
+class _NsysReading:
     def __init__(self, path: Path, tables: _Tables, marks: str) -> None:
         if not tables.names & set(_WORK):
             raise BadFile(

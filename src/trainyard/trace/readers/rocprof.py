@@ -14,8 +14,8 @@ import msgspec
 
 from trainyard.errors import BadFile
 from trainyard.events import CALL, COPY, KERNEL, Events
-from trainyard.plugins import AS_WRITTEN, Reading
-from trainyard.trace.readers import files
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.trace.readers import whole_files
 from trainyard.trace.readers.annotate import add_call, add_range, copy_name
 from trainyard.trace.readers.gather import Gather, experimental
 
@@ -97,7 +97,7 @@ class _Process(msgspec.Struct):
     buffer_records: dict[str, list[_Raw] | None] = {}
 
 
-class _Document(msgspec.Struct):
+class _RocprofDocument(msgspec.Struct):
     # The first releases wrote one process, without the list.
     processes: list[_Process] | _Process = msgspec.field(name="rocprofiler-sdk-tool")
 
@@ -109,13 +109,13 @@ class Rocprof:
     """The `Reader` of rocprofv3's JSON. `marks`: what the roctx ranges that are steps begin with."""
 
     def sniff(self, path: Path) -> bool:
-        return b'"rocprofiler-sdk-tool"' in files.head(path)
+        return b'"rocprofiler-sdk-tool"' in whole_files.head(path)
 
-    def read(self, path: Path, how: Reading = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each process and device with work. Raises `BadFile`."""
-        document = files.decode(path, how.limit, _Document, "rocprofv3")
+        document = whole_files.decode(path, how.limit, _RocprofDocument, "rocprofv3")
         processes = document.processes if isinstance(document.processes, list) else [document.processes]
-        read = [_Reading(path, process, how.mark) for process in processes]
+        read = [_RocprofReading(path, process, how.mark) for process in processes]
         return events_of(path, [(one.rows, one.makes) for one in read], NOTES)
 
 
@@ -131,7 +131,7 @@ def events_of(path: Path, read: Sequence[tuple[Gather, Mapping[int, str]]], note
     return tuple(events for rows, makes in working for events in rows.events(notes, makes))
 
 
-class _Reading:
+class _RocprofReading:
     """One process's records as rows."""
 
     def __init__(self, path: Path, process: _Process, marks: str) -> None:
@@ -163,7 +163,7 @@ class _Reading:
         """The records of one kind; those that are none are counted."""
         for raw in self.process.buffer_records.get(kind) or ():
             try:
-                yield files.record(_decode_record, raw)
+                yield whole_files.record(_decode_record, raw)
             except (msgspec.MsgspecError, RecursionError):
                 self.rows.dropped += 1
 

@@ -17,12 +17,7 @@ from typing import NamedTuple
 
 from trainyard.errors import BadFile
 from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, Collective, Events
-from trainyard.plugins import AS_WRITTEN, Reading
-from trainyard.trace.ops import STATED
-from trainyard.trace.readers import files, hlo
-from trainyard.trace.readers.annotate import add_range, copy_name
-from trainyard.trace.readers.gather import MARK, Gather, experimental
-from trainyard.trace.readers.proto import (
+from trainyard.formats.protobuf_reader import (
     FIXED64,
     LENGTH,
     Malformed,
@@ -34,6 +29,10 @@ from trainyard.trace.readers.proto import (
     opening,
     text,
 )
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.trace.readers import hlo, whole_files
+from trainyard.trace.readers.annotate import add_range, copy_name
+from trainyard.trace.readers.gather import MARK, STATED, Gather, experimental
 
 NOTES = experimental(
     "xplane.pb files",
@@ -75,17 +74,17 @@ class Xplane:
 
     def sniff(self, path: Path) -> bool:
         """Whether the file begins with a plane: its id and its name stand in front."""
-        plane = opening(memoryview(files.head(path)), 1)
+        plane = opening(memoryview(whole_files.head(path)), 1)
         found = {field: value for field, _, value in fields(plane, []) if field <= 2} if plane else {}
         return text(found.get(2, 0)).startswith(("/host:", "/device:", "Task Environment"))
 
-    def read(self, path: Path, how: Reading = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each device with work. Raises `BadFile`."""
         lost: list[str] = []
         damaged: list[str] = []
         planes: list[_Plane] = []
         host_name = ""
-        for field, wire, value in fields(memoryview(files.whole(path, how.limit)), lost):
+        for field, wire, value in fields(memoryview(whole_files.whole(path, how.limit)), lost):
             if field == 1 and wire == LENGTH:
                 planes.append(_plane(message(value), damaged))
             elif field == 4 and wire == LENGTH:
@@ -102,7 +101,9 @@ class Xplane:
             for line in plane.lines
         ]
         read = [
-            _Reading(f"{path.name}:{said['number']}" if len(devices) > 1 else path.name, plane, said, hosts, damaged)
+            _PlaneReading(
+                f"{path.name}:{said['number']}" if len(devices) > 1 else path.name, plane, said, hosts, damaged
+            )
             for plane, said in devices
         ]
         notes = [NOTES]
@@ -122,7 +123,7 @@ class Xplane:
         return tuple(events for one in working for events in one.rows.events(notes, one.makes, host_name))
 
 
-class _Reading:
+class _PlaneReading:
     """One device's plane, and the host's, as rows."""
 
     def __init__(self, source: str, plane: _Plane, said: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:

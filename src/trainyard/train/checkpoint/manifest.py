@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from trainyard.decoding import UNREADABLE
 from trainyard.errors import BadFile
+from trainyard.formats.decoding import UNREADABLE
+from trainyard.formats.regular_files import is_regular, sha256_of
 from trainyard.job import Job
 from trainyard.printable import printable
-from trainyard.regular import is_regular, sha256_of
 from trainyard.units import listed
 
 NAME = "manifest.json"

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.train.diffusion import time
-from trainyard.train.diffusion.sizes import TIME_WIDTH, Dit
-from trainyard.train.layers import Linear, RmsNorm
-from trainyard.train.rope import rotate
-from trainyard.train.span import span
-from trainyard.train.vision.attend import heads
+from trainyard.train.diffusion import time_embedding
+from trainyard.train.diffusion.diffusion_sizes import TIME_WIDTH, Dit
+from trainyard.train.model.layers import Linear, RmsNorm
+from trainyard.train.model.rope import rotate
+from trainyard.train.step.profiler_span import span
+from trainyard.train.vision.full_attention import heads
 
 EPS = 1e-6
 TIMES = 1000.0
@@ -77,7 +77,7 @@ def attend(q_BHAC: Tensor, k_BHAC: Tensor, v_BHAC: Tensor, turns: Turns) -> Tens
     return y_BHAC.transpose(1, 2).flatten(2)
 
 
-class Mlp(nn.Module):
+class DitMlp(nn.Module):
     def __init__(self, sizes: Dit) -> None:
         super().__init__()
         self.up = Linear(sizes.width, sizes.ffn, bias=True)
@@ -102,7 +102,7 @@ class Stream(Ending):
     def __init__(self, sizes: Dit) -> None:
         super().__init__(sizes, parts=6)
         self.out = Linear(sizes.width, sizes.width, bias=True)
-        self.mlp = Mlp(sizes)
+        self.mlp = DitMlp(sizes)
 
     def finish(self, x_BTD: Tensor, y_BTE: Tensor, parts: list[Tensor]) -> Tensor:
         """`y_BTE`: what attention gives."""
@@ -186,9 +186,9 @@ class DiffusionTransformer(nn.Module):
         self.sizes, self.computes = sizes, dtype
         self.patches = Linear(sizes.dots, sizes.width, bias=True)
         self.text = Linear(sizes.text_width, sizes.width, bias=True) if sizes.text_tokens else None
-        self.time = time.Embedder(TIME_WIDTH, sizes.width)
-        self.guidance = time.Embedder(TIME_WIDTH, sizes.width) if sizes.guidance else None
-        self.pooled = time.Embedder(sizes.pooled_width, sizes.width)
+        self.time = time_embedding.Embedder(TIME_WIDTH, sizes.width)
+        self.guidance = time_embedding.Embedder(TIME_WIDTH, sizes.width) if sizes.guidance else None
+        self.pooled = time_embedding.Embedder(sizes.pooled_width, sizes.width)
         last = sizes.double - 1
         self.doubles = nn.ModuleDict(
             {
@@ -215,10 +215,12 @@ class DiffusionTransformer(nn.Module):
         with span("embed"):
             x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))
             text_BSD = None if self.text is None else self.text(text_BSW.to(dtype))
-            given_BD = self.time(time.code(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(pooled_BW.to(dtype))
+            given_BD = self.time(time_embedding.code(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(
+                pooled_BW.to(dtype)
+            )
             if self.guidance is not None:
                 strength_B = torch.full_like(times_B, TIMES)  # a guidance of 1: what the data say, and no more
-                given_BD = given_BD + self.guidance(time.code(strength_B, TIME_WIDTH).to(dtype))
+                given_BD = given_BD + self.guidance(time_embedding.code(strength_B, TIME_WIDTH).to(dtype))
             turns = self._turns(length, x_BTD.device) if self.sizes.rope else Turns()
             if not self.sizes.rope:
                 x_BTD = x_BTD + self._code(x_BTD.device).to(dtype)
@@ -252,7 +254,7 @@ class DiffusionTransformer(nn.Module):
         angles = []
         for axis, channels in enumerate(self.sizes.rope):
             powers = torch.arange(0, channels, 2, device=device, dtype=torch.float32) / max(1, channels)
-            angles.append(torch.outer(places_A3[:, axis], time.LONGEST**-powers))
+            angles.append(torch.outer(places_A3[:, axis], time_embedding.LONGEST**-powers))
         angles_AC = torch.cat(angles, dim=1).repeat(1, 2)
         return Turns(angles_AC.cos(), angles_AC.sin())
 
@@ -260,7 +262,7 @@ class DiffusionTransformer(nn.Module):
         """(T, D): half of the channels tell the row, half the column."""
         _, rows_T, columns_T = self._grid(device).unbind(1)
         half = self.sizes.width // 2
-        return torch.cat((time.code(rows_T, half), time.code(columns_T, half)), dim=1)
+        return torch.cat((time_embedding.code(rows_T, half), time_embedding.code(columns_T, half)), dim=1)
 
     def _grid(self, device: torch.device) -> Tensor:
         """(T, 3): 0, row, column of each patch."""

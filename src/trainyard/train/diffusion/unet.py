@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.train.diffusion import time
-from trainyard.train.diffusion.sizes import GROWS, UNet
-from trainyard.train.layers import LayerNorm, Linear
-from trainyard.train.span import span
-from trainyard.train.vision.attend import attend
-from trainyard.train.vision.layers import Conv2d, GroupNorm
+from trainyard.train.diffusion import time_embedding
+from trainyard.train.diffusion.diffusion_sizes import GROWS, UNet
+from trainyard.train.model.layers import LayerNorm, Linear
+from trainyard.train.step.profiler_span import span
+from trainyard.train.vision.convolutions import Conv2d, GroupNorm
+from trainyard.train.vision.full_attention import attend
 
 
-class Residual(nn.Module):
+class UnetResidual(nn.Module):
     """Two convolutions, told the time between them."""
 
     def __init__(self, sizes: UNet, channels_in: int, channels: int) -> None:
@@ -36,7 +36,7 @@ class Residual(nn.Module):
         return kept_BKHW + self.conv2(F.silu(self.norm2(y_BKHW)))
 
 
-class Attention(nn.Module):
+class UnetAttention(nn.Module):
     """From positions to themselves, or to the text."""
 
     def __init__(self, width: int, seen_width: int, heads: int) -> None:
@@ -51,7 +51,7 @@ class Attention(nn.Module):
         return self.out(attend(self.q(x_BNK), self.k(seen_BSW), self.v(seen_BSW), self.head_dim))
 
 
-class Mlp(nn.Module):
+class UnetMlp(nn.Module):
     """GEGLU (Shazeer 2020, arXiv:2002.05202)."""
 
     def __init__(self, width: int) -> None:
@@ -64,15 +64,15 @@ class Mlp(nn.Module):
         return self.down(values * F.gelu(gates))
 
 
-class Block(nn.Module):
+class UnetBlock(nn.Module):
     def __init__(self, sizes: UNet, width: int) -> None:
         super().__init__()
         self.norm1 = LayerNorm(width)
-        self.attention = Attention(width, width, sizes.heads)
+        self.attention = UnetAttention(width, width, sizes.heads)
         self.norm2 = LayerNorm(width)
-        self.cross = Attention(width, sizes.text_width, sizes.heads)
+        self.cross = UnetAttention(width, sizes.text_width, sizes.heads)
         self.norm3 = LayerNorm(width)
-        self.mlp = Mlp(width)
+        self.mlp = UnetMlp(width)
 
     def forward(self, x_BNK: Tensor, text_BSW: Tensor) -> Tensor:
         normed_BNK = self.norm1(x_BNK)
@@ -88,7 +88,7 @@ class Spatial(nn.Module):
         super().__init__()
         self.norm = GroupNorm(sizes.groups, width, eps=1e-6)
         self.first = Conv2d(width, width, 1)
-        self.blocks = nn.ModuleList(Block(sizes, width) for _ in range(blocks))
+        self.blocks = nn.ModuleList(UnetBlock(sizes, width) for _ in range(blocks))
         self.last = Conv2d(width, width, 1)
 
     def forward(self, x_BKHW: Tensor, text_BSW: Tensor) -> Tensor:
@@ -98,12 +98,12 @@ class Spatial(nn.Module):
         return x_BKHW + self.last(y_BNK.transpose(1, 2).unflatten(2, x_BKHW.shape[2:]))
 
 
-class Part(nn.Module):
+class UnetLevelPart(nn.Module):
     """A residual block and, where its level has them, transformer blocks."""
 
     def __init__(self, sizes: UNet, channels_in: int, channels: int, attention: int) -> None:
         super().__init__()
-        self.residual = Residual(sizes, channels_in, channels)
+        self.residual = UnetResidual(sizes, channels_in, channels)
         self.spatial = Spatial(sizes, channels, attention) if attention else None
 
     def forward(self, x_BKHW: Tensor, time_BD: Tensor, text_BSW: Tensor) -> Tensor:
@@ -118,24 +118,26 @@ class UNetwork(nn.Module):
         super().__init__()
         self.sizes, self.computes = sizes, dtype
         widths = [sizes.width * multiple for multiple in sizes.multiples]
-        self.time = time.Embedder(sizes.width, GROWS * sizes.width)
+        self.time = time_embedding.Embedder(sizes.width, GROWS * sizes.width)
         self.first = Conv2d(sizes.channels, sizes.width, 3)
         self.down, self.shrink = nn.ModuleDict(), nn.ModuleDict()
         channels, kept = sizes.width, [sizes.width]
         for level, width in enumerate(widths):
             for number in range(sizes.blocks):
-                self.down[f"{level}_{number}"] = Part(sizes, channels, width, sizes.attention[level])
+                self.down[f"{level}_{number}"] = UnetLevelPart(sizes, channels, width, sizes.attention[level])
                 channels = width
                 kept.append(channels)
             if level + 1 < len(widths):
                 self.shrink[str(level)] = Conv2d(channels, channels, 3, stride=2)
                 kept.append(channels)
-        self.middle = Part(sizes, channels, channels, max(sizes.attention))
-        self.after = Residual(sizes, channels, channels)
+        self.middle = UnetLevelPart(sizes, channels, channels, max(sizes.attention))
+        self.after = UnetResidual(sizes, channels, channels)
         self.up, self.grow = nn.ModuleDict(), nn.ModuleDict()
         for level, width in reversed(list(enumerate(widths))):
             for number in range(sizes.blocks + 1):
-                self.up[f"{level}_{number}"] = Part(sizes, channels + kept.pop(), width, sizes.attention[level])
+                self.up[f"{level}_{number}"] = UnetLevelPart(
+                    sizes, channels + kept.pop(), width, sizes.attention[level]
+                )
                 channels = width
             if level:
                 self.grow[str(level)] = Conv2d(channels, channels, 3)
@@ -153,7 +155,7 @@ class UNetwork(nn.Module):
         dtype, levels, blocks = self.computes, len(self.sizes.multiples), self.sizes.blocks
         text_BSW = text_BSW.to(dtype)
         with span("time"):
-            time_BD = self.time(time.code(times_B, self.sizes.width).to(dtype))
+            time_BD = self.time(time_embedding.code(times_B, self.sizes.width).to(dtype))
         x = self.first(latents_BKLL.to(dtype))
         kept = [x]
         for level in range(levels):

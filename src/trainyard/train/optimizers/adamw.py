@@ -17,7 +17,7 @@ class AdamW:
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
         import torch
 
-        from trainyard.train.optimizer import by_mesh
+        from trainyard.train.optimizers.make_optimizer import by_mesh
 
         return torch.optim.AdamW(
             by_mesh(parameter for _, parameter in named),

@@ -13,6 +13,6 @@ class Muon:
     2024, kellerjordan.github.io/posts/muon)."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
-        from trainyard.train.whole import Orthogonal
+        from trainyard.train.optimizers.matrix_optimizers import Orthogonal
 
         return Orthogonal(named, recipe)

@@ -13,6 +13,6 @@ class Shampoo:
     (Gupta et al. 2018, arXiv:1802.09568, algorithm 1)."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
-        from trainyard.train.whole import Kronecker
+        from trainyard.train.optimizers.matrix_optimizers import Kronecker
 
         return Kronecker(named, recipe)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.train.recommender.sizes import Dlrm
+from trainyard.train.recommender.recommender_sizes import Dlrm
 
 Keys = NDArray[np.uint64]
 Reals = NDArray[np.float64]
@@ -26,7 +26,7 @@ SIGNAL = 2.0
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Made(NamedTuple):
+class ClickBatch(NamedTuple):
     """Dense features (B, F) float32, ids (B, I) int64 by table, clicks (B) float32: 0 or 1."""
 
     dense: NDArray[np.float32]
@@ -46,7 +46,7 @@ class Planted:
         self.turns_I = np.repeat([_coprime(seed, table, rows) for table, rows in enumerate(sizes.rows)], sizes.hots)
         self.shares_I = SIGNAL / (np.repeat(sizes.hots, sizes.hots) * len(sizes.rows)) ** 0.5
 
-    def batch(self, step: int, indices: range) -> Made:
+    def batch(self, step: int, indices: range) -> ClickBatch:
         sizes = self.sizes
         samples_B = mixed(
             mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64)
@@ -58,7 +58,7 @@ class Planted:
         ids_BI = zipf(ids, self.rows_I, sizes.skew) * self.turns_I % self.rows_I
         logits_B = dense_BF @ self.weights_F + self._effects(ids_BI) @ self.shares_I
         clicks_B = click[:, 0] < 1 / (1 + np.exp(-logits_B))
-        return Made(dense_BF.astype(np.float32), ids_BI, clicks_B.astype(np.float32))
+        return ClickBatch(dense_BF.astype(np.float32), ids_BI, clicks_B.astype(np.float32))
 
     def _effects(self, ids_BI: NDArray[np.int64]) -> Reals:
         """Of each id, uniform with deviation 1."""

@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.train.layers import Linear
+from trainyard.train.model.layers import Linear
 from trainyard.train.recommender.embeddings import Embeddings
-from trainyard.train.recommender.sizes import Dlrm
+from trainyard.train.recommender.recommender_sizes import Dlrm
 
 
-class Mlp(nn.ModuleList):
+class DlrmMlp(nn.ModuleList):
     """A ReLU after each matrix, but where `ends`: not after the last."""
 
     def __init__(self, width_in: int, widths: Sequence[int], ends: bool) -> None:
@@ -51,9 +51,9 @@ class ClickModel(nn.Module):
         super().__init__()
         self.computes = dtype
         self.embed = Embeddings(sizes, dtype, range(len(sizes.rows)))
-        self.bottom = Mlp(sizes.dense, sizes.bottom, ends=False)
+        self.bottom = DlrmMlp(sizes.dense, sizes.bottom, ends=False)
         self.cross = nn.ModuleList(Cross(sizes.features, sizes.cross_rank) for _ in range(sizes.cross_layers))
-        self.top = Mlp(sizes.features, sizes.top, ends=True)
+        self.top = DlrmMlp(sizes.features, sizes.top, ends=True)
 
     @property
     def blocks(self) -> dict[str, nn.Module]:

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from trainyard.train.parallel.collectives import add_up, exchange, gather
-from trainyard.train.recommender.sizes import Dlrm, owners
-from trainyard.train.span import span
+from trainyard.train.parallel.differentiable_collectives import add_up, exchange, gather
+from trainyard.train.recommender.recommender_sizes import Dlrm, owners
+from trainyard.train.step.profiler_span import span
 
 
-class Table(nn.Module):
+class EmbeddingTable(nn.Module):
     """`weight` (rows, D)."""
 
     def __init__(self, rows: int, width: int) -> None:
@@ -38,12 +38,12 @@ class Embeddings(nn.ModuleDict):
     """Tables by number; all of them here. Ids (B, I) to vectors (B, T, D) in `dtype`."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, tables: Iterable[int]) -> None:
-        super().__init__({str(table): Table(sizes.rows[table], sizes.width) for table in tables})
+        super().__init__({str(table): EmbeddingTable(sizes.rows[table], sizes.width) for table in tables})
         self.sizes = sizes
         self.computes = dtype
 
-    def table(self, number: int) -> Table:
-        return cast(Table, self[str(number)])
+    def table(self, number: int) -> EmbeddingTable:
+        return cast(EmbeddingTable, self[str(number)])
 
     def forward(self, ids_BI: Tensor) -> Tensor:
         with span("embed"):
@@ -59,7 +59,7 @@ class ByRow(Embeddings):
         super().__init__(sizes, dtype, range(len(sizes.rows)))
         self.mesh = mesh
         for table in self.values():
-            rows = distribute_tensor(cast(Table, table).weight.detach(), mesh, (Shard(0),), src_data_rank=None)
+            rows = distribute_tensor(cast(EmbeddingTable, table).weight.detach(), mesh, (Shard(0),), src_data_rank=None)
             table.weight = nn.Parameter(rows)
 
     def lone(self) -> Sequence[nn.Parameter]:

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.train.layers import Linear
-from trainyard.train.span import span
-from trainyard.train.vision.layers import BatchNorm, Conv2d, settle
-from trainyard.train.vision.sizes import EXPANSION, ResNet
+from trainyard.train.model.layers import Linear
+from trainyard.train.step.profiler_span import span
+from trainyard.train.vision.convolutions import BatchNorm, Conv2d, settle
+from trainyard.train.vision.vision_sizes import EXPANSION, ResNet
 
 
 class Bottleneck(nn.Module):

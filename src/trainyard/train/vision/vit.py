@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.train.layers import LayerNorm, Linear
-from trainyard.train.span import span
-from trainyard.train.vision.attend import attend
-from trainyard.train.vision.layers import Patches
-from trainyard.train.vision.sizes import Vit
+from trainyard.train.model.layers import LayerNorm, Linear
+from trainyard.train.step.profiler_span import span
+from trainyard.train.vision.convolutions import Patches
+from trainyard.train.vision.full_attention import attend
+from trainyard.train.vision.vision_sizes import Vit
 
 EPS = 1e-6
 
 
-class Attention(nn.Module):
+class VitAttention(nn.Module):
     """Of the heads whose columns its matrices hold: all, or under tensor parallelism this rank's."""
 
     def __init__(self, sizes: Vit) -> None:
@@ -33,7 +33,7 @@ class Attention(nn.Module):
         return self.out(attend(self.q(x_BTD), self.k(x_BTD), self.v(x_BTD), self.head_dim))
 
 
-class Mlp(nn.Module):
+class VitMlp(nn.Module):
     def __init__(self, sizes: Vit) -> None:
         super().__init__()
         self.up = Linear(sizes.width, sizes.ffn, bias=True)
@@ -43,14 +43,14 @@ class Mlp(nn.Module):
         return self.down(F.gelu(self.up(x_BTD)))
 
 
-class Block(nn.Module):
+class VitBlock(nn.Module):
     def __init__(self, sizes: Vit, name: str) -> None:
         super().__init__()
         self.name = name
         self.attention_norm = LayerNorm(sizes.width, EPS)
-        self.attention = Attention(sizes)
+        self.attention = VitAttention(sizes)
         self.mlp_norm = LayerNorm(sizes.width, EPS)
-        self.mlp = Mlp(sizes)
+        self.mlp = VitMlp(sizes)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         with span(self.name, ".attention"):
@@ -68,7 +68,7 @@ class VisionTransformer(nn.Module):
         self.patches = Patches(sizes.channels, sizes.width, sizes.patch)
         self.class_token = nn.Parameter(torch.empty(sizes.width))
         self.position = nn.Parameter(torch.empty(sizes.tokens, sizes.width))
-        self.layers = nn.ModuleDict({str(layer): Block(sizes, f"layers.{layer}") for layer in range(sizes.layers)})
+        self.layers = nn.ModuleDict({str(layer): VitBlock(sizes, f"layers.{layer}") for layer in range(sizes.layers)})
         self.norm = LayerNorm(sizes.width, EPS)
         self.head = Linear(sizes.width, sizes.classes, bias=True)
 

@@ -16,7 +16,7 @@ except ImportError:
         sys.modules["sitecustomize"] = _OURS
 if os.environ.get("TRAINYARD_SCRIPT_FOLDER"):
     try:
-        from trainyard.run.script.watch import watch
+        from trainyard.run.script.watch_steps import watch
     except ImportError:
         pass  # this Python has no trainyard: the command that started it will say that no step was seen
     else:

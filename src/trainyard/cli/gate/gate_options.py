@@ -1,0 +1,75 @@
+"""Options that the gate's modes share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from trainyard import words
+from trainyard.errors import BadInput
+
+
+class Percent(click.ParamType):
+    """`3%`, `3 %` or `0.03`."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        text, times = (value.strip()[:-1], 0.01) if value.strip().endswith("%") else (value, 1.0)
+        try:
+            return float(text) * times
+        except ValueError:
+            raise BadInput(f"{value!r} is no share.", "Write 3% or 0.03.") from None
+
+
+def _metrics(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Before a run is made for what cannot be judged; so are the other names."""
+    for name in names:
+        words.metric(name)
+    return tuple(dict.fromkeys(names))
+
+
+def _metric(context: click.Context, parameter: click.Parameter, name: str) -> str:
+    words.metric(name)
+    return name
+
+
+def _across(context: click.Context, parameter: click.Parameter, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    from trainyard.compare.differences import check_kinds
+
+    check_kinds(kinds)
+    return kinds
+
+
+def _form(context: click.Context, parameter: click.Parameter, form: str | None) -> str | None:
+    from trainyard.report.gate.ci_formats import check_format
+
+    if form and context.params.get("as_json"):
+        raise BadInput("--format and --json are two forms of one answer.", "Ask for one of them.")
+    if form:
+        check_format(form)
+    return form
+
+
+METRIC = click.option("--metric", "metrics", multiple=True, default=("step_time",), show_default=True,
+                      callback=_metrics,
+                      help="What is judged; several are judged together.")  # fmt: skip
+MARGIN = click.option("--margin", type=Percent(), default="3%", show_default=True, help="A slowdown that matters.")
+ALPHA = click.option("--alpha", type=Percent(), default="1%", show_default=True, help="Error rate of either answer.")
+ONE_METRIC = click.option("--metric", default="step_time", show_default=True, callback=_metric, help="What is judged.")
+ACROSS = click.option(
+    "--across", multiple=True, callback=_across, help="A difference that is the question: driver, packages, ..."
+)
+PAIRS = click.option("--pairs", type=int, default=20, show_default=True, help="Pairs of runs at most, up to 24.")
+TOGETHER = click.option(
+    "--together",
+    is_flag=True,
+    help="Both at once on one core, so that what disturbs one disturbs the other. For one rank.",
+)
+FORMAT = click.option(
+    "--format", "form", callback=_form, help="For github, markdown, junit, github-action-benchmark, bencher or asv."
+)
+JSON = click.option("--json", "as_json", is_flag=True, is_eager=True, help="Print the result as JSON.")

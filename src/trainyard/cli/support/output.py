@@ -1,0 +1,172 @@
+"""Where commands print: data to stdout, messages to stderr. Nothing else in `cli/` writes to either.
+
+Everything printed is made visible by `printable`: names out of files must not steer the terminal.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from trainyard.errors import EnvironmentFailed
+from trainyard.printable import encode_json, printable, printable_json
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+_PIPED_WIDTH = 120
+_NAMES: dict[str, str] = {}
+"""Temporary copies of pipes, and the pipes' names."""
+
+
+class ReaderGone(Exception):
+    """The program that reads our stdout has ended, as `head` does: there is nothing left to do, and no error."""
+
+
+class _OutputStream(io.TextIOBase):
+    """One of the process's two streams. After a failed write it discards what follows, also what Python flushes at
+    exit. `failed`: the stream could not be written, for another reason than that its reader has ended. `written`: a
+    command wrote to it."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self.stream = stream
+        self.failed = False
+        self.written = False
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a character that a locale's encoding does not have
+
+    def write(self, text: str, /) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"not text: {type(text).__name__}")
+        if not text:  # click tries a stream with an empty text, and ignores what comes of it
+            return 0
+        self.written = True
+        if self.stream is None:
+            self._closed()
+        else:
+            try:
+                self.stream.write(text)
+            except OSError as error:
+                self._lose(error)
+        return len(text)
+
+    def flush(self) -> None:
+        if self.stream is not None:
+            try:
+                self.stream.flush()
+            except OSError as error:
+                self._lose(error)
+
+    def _lose(self, error: OSError) -> None:
+        """Nothing that is still buffered may be written, now or at exit."""
+        self.failed |= not isinstance(error, BrokenPipeError)
+        if self.stream is not None:
+            with suppress(OSError):  # a stream in memory has no descriptor
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+    def _closed(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return self.stream is not None and self.stream.isatty()
+
+    def fileno(self) -> int:
+        if self.stream is None:
+            raise io.UnsupportedOperation("fileno")
+        return self.stream.fileno()
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return (self.stream and self.stream.encoding) or "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+
+class _Data(_OutputStream):
+    """stdout: a failed write ends the command."""
+
+    def _lose(self, error: OSError) -> None:
+        super()._lose(error)
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone from error
+        raise EnvironmentFailed(f"cannot write stdout: {error.strerror or error}.") from error
+
+    def _closed(self) -> None:
+        raise EnvironmentFailed("cannot write stdout: it is closed.")
+
+
+@contextmanager
+def guarded() -> Iterator[tuple[_Data, _OutputStream]]:
+    """stdout and stderr, whose failures are not an error of ours. A failed write to stdout raises `EnvironmentFailed`,
+    or `ReaderGone`; one to stderr is kept in mind, and the command runs to its end."""
+    data, messages = _Data(sys.stdout), _OutputStream(sys.stderr)
+    with redirect_stdout(data), redirect_stderr(messages):
+        yield data, messages
+
+
+def console(err: bool = False) -> Console:
+    """Rich's console on stdout, or on stderr: plain and wide when piped, so that a redirected table is whole."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Printable(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                visible = segment.text if segment.control else printable(segment.text, keep="\n")
+                yield segment if visible == segment.text else Segment(visible, segment.style)
+
+    out = Printable(highlight=False, stderr=err)
+    if out.is_terminal:
+        return out
+    return Printable(highlight=False, stderr=err, width=_width(os.environ.get("COLUMNS", "")))
+
+
+def _width(columns: str) -> int:
+    """The variable COLUMNS, if it is a positive whole number."""
+    return int(columns) if columns.isdecimal() and int(columns[:9]) > 0 else _PIPED_WIDTH
+
+
+def shown_as(copy: str, name: str) -> None:
+    """From now on, `name` is printed for the path `copy`, which is a temporary copy of it."""
+    _NAMES[copy] = name
+
+
+def _text(text: str, spell: Callable[[str], str] = str) -> str:
+    """`text` with the names of pipes in place of the paths of their copies. `spell`: how the format writes a path."""
+    for copy, name in _NAMES.items():
+        text = text.replace(spell(copy), spell(name))
+    return text
+
+
+def echo(text: str = "", newline: bool = True) -> None:
+    """Prints text to stdout."""
+    click.echo(printable(_text(text), keep="\n"), nl=newline)
+
+
+def say(text: str) -> None:
+    """Prints a message to stderr, without secrets."""
+    from trainyard.redact import redact
+
+    click.echo(printable(redact(_text(text)), keep="\n"), err=True)
+
+
+def confirm(question: str) -> None:
+    """Asks on stderr. Raises `click.Abort` for any answer but yes."""
+    click.confirm(printable(question), abort=True, err=True)
+
+
+def busy(text: str) -> AbstractContextManager[object]:
+    """While it lasts, on a terminal, what takes so long; nothing is left of it."""
+    return console(err=True).status(text) if sys.stderr.isatty() else nullcontext()
+
+
+def print_json(value: Any) -> None:
+    """Prints a value as JSON. What JSON has no type for becomes its text, NaN and Infinity null."""
+    click.echo(printable_json(_text(encode_json(value).decode(), lambda path: encode_json(path).decode()[1:-1])))

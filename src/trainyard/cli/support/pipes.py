@@ -1,0 +1,85 @@
+"""Pipes named on the command line, such as `<(zcat trace.json.gz)` or /dev/stdin: each is copied to a file, which can
+be read more than once."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainyard.cli.support.output import shown_as
+from trainyard.errors import BadFile, BadInput, PlaceUnwritable
+
+_SETTING = "TRAINYARD_PIPE_TIMEOUT_S"
+_SILENCE_S = 60.0
+"""How long a pipe may be silent. A decompressor or a remote copy takes a few seconds for its first bytes."""
+_PIECE = 1 << 20
+
+
+class InputFile(click.ParamType):
+    """A file to read, which may be a pipe, or another name (a folder, a run): as `kind`."""
+
+    name = "path"
+
+    def __init__(self, kind: Callable[[str], Any] = str) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return self.kind(regular(value)) if isinstance(value, str) else value
+
+
+def regular(name: str) -> str:
+    """Copies the pipe of that name and returns the copy's path, which lasts as long as the process; returns any other
+    name as it is. Raises `BadFile` for a pipe that is silent for too long, `PlaceUnwritable` without room for it."""
+    if not os.path.exists(name) or os.path.isfile(name) or os.path.isdir(name):
+        return name
+    folder = tempfile.TemporaryDirectory(prefix="trainyard-pipe-")
+    atexit.register(folder.cleanup)
+    copy = Path(folder.name) / Path(name).name
+    pieces = _pieces(name)
+    try:
+        with copy.open("wb") as file:
+            for piece in pieces:
+                file.write(piece)
+    except OSError as error:
+        raise PlaceUnwritable(
+            f"{name}: its copy {copy} cannot be written: {error.strerror}.", "Point TMPDIR at a folder with more room."
+        ) from error
+    shown_as(str(copy), name)
+    return str(copy)
+
+
+def _pieces(name: str) -> Iterator[bytes]:
+    limit_s = _silence_s()
+    try:
+        pipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer must not wait for one
+        try:
+            while select.select([pipe], [], [], limit_s)[0]:
+                if not (piece := os.read(pipe, _PIECE)):
+                    return
+                yield piece
+        finally:
+            os.close(pipe)
+    except OSError as error:
+        raise BadFile(f"{name}: cannot be read: {error.strerror or error}.") from error
+    raise BadFile(
+        f"{name}: nothing came through the pipe for {limit_s:g} s.",
+        f"Does the program that writes it still run? {_SETTING} sets how long to wait.",
+    )
+
+
+def _silence_s() -> float:
+    text = os.environ.get(_SETTING) or str(_SILENCE_S)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise BadInput(f"{_SETTING} = {text!r} is not a positive number of seconds.", f"{_SILENCE_S:g} is the default.")
+    return seconds

@@ -1,0 +1,106 @@
+"""What a name on the command line means: a trace path, a run's folder, an id prefix or a tag, everywhere alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.cli.support.output import say
+from trainyard.compare.side import Side
+from trainyard.errors import BadFile, BadInput, UnknownName
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.record import Run
+from trainyard.report.plans.plans_file import Plans
+from trainyard.report.plans.plans_file import read as read_plans
+from trainyard.report.plans.plans_view import view_of_plans
+from trainyard.report.render.by_suffix import Reported
+from trainyard.report.view.build_view import view_of_run, view_of_traces
+from trainyard.store.run_damage import RESTORE
+from trainyard.store.store import Store
+from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.parallel.ranks import measure_files
+
+
+class Named(NamedTuple):
+    """What a name stands for: traces, a stored run with its traces where they are kept, or plans; one of them."""
+
+    name: str
+    measured: MeasuredTrace | None = None
+    run: Run | None = None
+    plans: Plans | None = None
+
+    def side(self) -> Side:
+        if self.plans is not None:
+            plan = self.plans.best.plan
+            return Side(self.name, plan.ledger, (plan.ledger,), plan=plan)
+        if self.run is not None and self.run.state == "damaged":
+            raise BadInput(f"run {self.name} is damaged and cannot be compared: {self.run.failure}.", RESTORE)
+        if self.measured is not None:
+            events = tuple(rank.events for rank in self.measured.ranks)
+            mean, ledgers = self.measured.mean, self.measured.ledgers
+            return Side(self.name, mean, ledgers, events, self.run, left_out=self.measured.damage)
+        if self.run is None or not self.run.ledgers:
+            complete = self.run is not None and self.run.state == "complete"
+            why = (
+                "It was asked for no profile, or too short for one."
+                if complete
+                else "It ended before its profile was booked."
+            )
+            raise UnknownName(f"run {self.name} holds no ledger.", why)
+        return Side(self.name, self.run.ledgers[-1], self.run.ledgers, (), self.run)
+
+    def stored(self) -> Run:
+        if self.run is None:
+            raise UnknownName(f"{self.name} is no stored run.")
+        return self.run
+
+    def reported(self, draw: bool) -> Reported:
+        """What a report is made of; `draw`: with the timeline."""
+        if self.plans is not None:
+            return Reported(view_of_plans(self.plans), (self.plans.best.plan.ledger,))
+        if self.run is not None or self.measured is None:
+            view, ledgers = view_of_run(self.stored(), self.measured, draw), self.stored().ledgers
+        else:
+            view, ledgers = view_of_traces(self.measured, draw), ()
+        return Reported(view, self.measured.ledgers if self.measured else ledgers, self.measured, self.run)
+
+
+def find(name: str, strict: bool = False) -> Named:
+    """Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a run is found without its
+    broken traces. Of a file of plans the first, which is the fastest, is taken."""
+    path = Path(name)
+    if plans := read_plans(path):
+        return Named(_short(path), plans=plans)
+    if os.path.exists(path) and not (path / "run.json").is_file():
+        return Named(_short(path), measured=measure_files([path], strict=strict))
+    kept = Store(say=say)
+    folder = kept.find(name)
+    run = kept.load(name)
+    traces = kept.traces(folder, run)
+    try:
+        axis = run.job.layout.only_axis
+        measured = measure_files(traces, source=run.id, axis=axis, strict=strict) if traces else None
+    except BadFile as error:
+        if strict:
+            raise
+        say(f"{error} Run {run.id} is taken without its traces.")
+        measured = None
+    return Named(run.id if os.path.exists(path) or run.id.startswith(name) else name, measured, run)
+
+
+def find_traces(
+    paths: Sequence[str],
+    window: str = "steps",
+    engine: str = "auto",
+    how: ReadOptions = AS_WRITTEN,
+    strict: bool = False,
+) -> MeasuredTrace:
+    """Many paths are one job's ranks. `strict`: raises `BadFile` if one of them cannot be read whole."""
+    booked = "all" if window == "all" else "steps"
+    return measure_files([Path(path) for path in paths], booked, engine=engine, how=how, strict=strict)
+
+
+def _short(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")

@@ -1,0 +1,117 @@
+"""What people said of changes: `trainyard-history.toml`, which they edit and commit.
+
+[[accepted]]                # this change is known: it is shown, and alerts nobody
+run = "1a2b3c4d"            # the first run after it; or commit = "..."
+metric = "step_time"        # left out: of any metric
+why = "longer sequences"
+
+[[reset]]                   # the history begins anew here
+commit = "9f8e7d6c"
+why = "new machine"
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from trainyard import words
+from trainyard.compare.history.series_changes import SeriesChange
+from trainyard.compare.history.sources.series import SeriesPoint
+from trainyard.errors import BadFile, BadInput, UnknownName, described, near, nearest
+from trainyard.formats import toml
+
+NAME = "trainyard-history.toml"
+_LEAST = 4
+_SLACK = 2
+"""Points beyond a change's range that still name it."""
+_UNKNOWN = re.compile(r"unknown field `([^`]*)` *(?:- at `\$([^`]*)`)?")
+
+
+class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Names a point by the beginning of its run's id or of its commit; one of the two."""
+
+    run: str = ""
+    commit: str = ""
+    metric: str = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.run) == bool(self.commit):
+            raise BadInput(
+                f"run = {self.run!r} and commit = {self.commit!r}, but an entry names exactly one of the two."
+            )
+        if len(self.run or self.commit) < _LEAST:
+            raise BadInput(f"{self.run or self.commit!r} is too short: {_LEAST} characters at least.")
+
+    def place(self, points: tuple[SeriesPoint, ...]) -> int | None:
+        """The first point that it names; None where there is none."""
+        for at, point in enumerate(points):
+            if (self.run and point.run.startswith(self.run)) or (self.commit and point.commit.startswith(self.commit)):
+                return at
+        return None
+
+    @property
+    def named(self) -> str:
+        return f"run {self.run}" if self.run else f"commit {self.commit}"
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    accepted: tuple[AcceptedChange, ...] = ()
+    reset: tuple[AcceptedChange, ...] = ()
+
+    def begin(self, points: tuple[SeriesPoint, ...], metric: str) -> int:
+        """The point at which the history begins: the last reset's."""
+        return max((entry.place(points) or 0 for entry in self.reset if entry.metric in ("", metric)), default=0)
+
+    def of(self, change: SeriesChange, points: tuple[SeriesPoint, ...], metric: str) -> AcceptedChange | None:
+        """The entry that accepts a change."""
+        last = max(change.high, change.until)
+        for entry in self.accepted:
+            at = entry.place(points)
+            if entry.metric in ("", metric) and at is not None and change.low - _SLACK <= at <= last + _SLACK:
+                return entry
+        return None
+
+    def strangers(self, points: tuple[SeriesPoint, ...], metric: str) -> list[str]:
+        """A line for each entry that names no point, or a metric that is neither this one nor any known."""
+        entries = [("accepted", entry) for entry in self.accepted] + [("reset", entry) for entry in self.reset]
+        lines = [
+            f"{entry.named} is named under {table}, but is not in this series."
+            for table, entry in entries
+            if entry.place(points) is None
+        ]
+        for table, entry in entries:
+            if entry.metric not in ("", metric) and not _is_metric(entry.metric):
+                hint = near(entry.metric, [metric, *words.METRICS])
+                lines.append(f"{entry.named} is named under {table} for {entry.metric!r}, which is no metric. {hint}")
+        return lines
+
+
+def _is_metric(name: str) -> bool:
+    try:
+        words.metric(name)
+    except UnknownName:
+        return False
+    return True
+
+
+def read(path: Path) -> Accepted:
+    """Raises `BadFile` with the place in the file for anything that is not as above."""
+    try:
+        document = toml.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path}: cannot be read as text: {error}.") from error
+    except toml.DecodeError as error:
+        raise BadFile(f"{path}: not TOML: {error}.") from error
+    try:
+        return msgspec.convert(document, Accepted)
+    except msgspec.ValidationError as error:
+        if found := _UNKNOWN.search(str(error)):
+            kind = AcceptedChange if found[2] else Accepted
+            says = f"{path} at ${found[2] or ''}: unknown key {found[1]!r}."
+            raise BadFile(says, nearest(found[1], kind.__struct_fields__)) from error
+        says, next_step = described(error)
+        raise BadFile(f"{path}: {says}.", next_step) from error

@@ -1,0 +1,55 @@
+"""The change points of a series: the narrowest stretches that are of more than one level, each change then placed and
+tested anew between its neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.compare.history.statistics.split_scan import BestSplits, best_splits
+
+
+def change_points(values: NDArray[np.float64], splits: BestSplits, inflation: float, critical: float) -> list[int]:
+    """First points of new levels: splits stronger than `critical`, narrowest first (Baranowski et al. 2019)."""
+    return _confirmed(values, _narrowest(splits, inflation, critical), inflation, critical)
+
+
+def _narrowest(splits: BestSplits, inflation: float, critical: float) -> list[int]:
+    strength = splits.strengths(inflation)
+    rows = np.flatnonzero(strength > critical)
+    rows = rows[np.lexsort((-strength[rows], (splits.stop - splits.start)[rows]))]
+    found: list[int] = []
+    while rows.size:
+        at = int(splits.at[rows[0]])
+        found.append(at)
+        rows = rows[(splits.start[rows] >= at) | (splits.stop[rows] <= at)]
+    return sorted(found)
+
+
+_ROUNDS = 8
+"""How often the changes are moved between each other: they settle in two or three."""
+
+
+def _confirmed(values: NDArray[np.float64], found: list[int], inflation: float, critical: float) -> list[int]:
+    """Each moved to the best split between its neighbours, the weakest left out until all are stronger than
+    `critical`."""
+    known: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def best(start: int, stop: int) -> tuple[int, float]:
+        if (start, stop) not in known:
+            split = best_splits(values, np.array([start]), stop - start)
+            known[start, stop] = int(split.at[0]), float(split.strengths(inflation)[0])
+        return known[start, stop]
+
+    for _ in range(_ROUNDS + len(found)):
+        bounds = [0, *found, values.size]
+        placed = [best(start, stop) for start, stop in zip(bounds, bounds[2:])]
+        weak = [strength for _, strength in placed if strength <= critical]
+        if weak:
+            del found[[strength for _, strength in placed].index(min(weak))]
+            continue
+        moved = sorted({at for at, _ in placed})
+        if moved == found:
+            break
+        found = moved
+    return found

@@ -1,0 +1,50 @@
+"""pipeline_bubble: pipeline stages with nothing they could run.
+
+What it does: sums the bubble accounts and names the dearest of warm-up, drain and steady.
+Why it matters: with p stages and m micro-batches a plain schedule idles (p - 1) of every m + p - 1 turns.
+Example: four stages and four micro-batches leave each stage idle for three turns in seven.
+Remedy: more micro-batches, an interleaved or zero-bubble schedule, or stages of equal length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard import units, words
+from trainyard.booked import Booked
+from trainyard.detect.finding_text import finding, matters
+from trainyard.finding import Finding
+from trainyard.ledger import Ledger
+from trainyard.record import Run
+
+_REMEDIES = {
+    "warmup": "Use more micro-batches a step, or an interleaved schedule.",
+    "drain": "Use more micro-batches a step, or a zero-bubble schedule that puts weight gradients into the drain.",
+    "steady": "Give the stages equal work: move layers from the stage that the others wait for.",
+}
+
+
+class PipelineBubble:
+    rule = "pipeline_bubble"
+    needs = ("ledger",)
+
+    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+        bubbles = {account: ns for account, ns in ledger.by_account().items() if account.kind == "bubble"}
+        cost = sum(bubbles.values())
+        if not matters(ledger, cost):
+            return ()
+        dearest = max(bubbles, key=lambda account: bubbles[account])
+        shares = ", ".join(
+            f"{words.BUBBLES[account.what].label.removeprefix('Bubble, ')} {units.show_time(ns)}"
+            for account, ns in bubbles.items()
+        )
+        return finding(
+            self.rule,
+            ledger,
+            dearest,
+            cost,
+            f"Pipeline bubbles, most of them {words.BUBBLES[dearest.what].label.removeprefix('Bubble, ')}, cost",
+            evidence=shares,
+            remedy=_REMEDIES[dearest.what],
+            sure=0.9,
+        )

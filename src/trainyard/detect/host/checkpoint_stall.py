@@ -1,0 +1,42 @@
+"""checkpoint_stall: the step stands still while state is saved or loaded.
+
+What it does: reads the checkpoint accounts.
+Why it matters: nothing trains meanwhile, on any rank.
+Example: a save in every tenth step stalls it for two seconds.
+Remedy: copy the state aside and write it in the background (`async_save`), write sharded, or save less often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard import units, words
+from trainyard.booked import Booked
+from trainyard.detect.finding_text import finding, matters
+from trainyard.finding import Finding
+from trainyard.ledger import Ledger
+from trainyard.record import Run
+
+
+class CheckpointStall:
+    rule = "checkpoint_stall"
+    needs = ("ledger",)
+
+    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+        stalls = {account: ns for account, ns in ledger.by_account().items() if account.kind == "checkpoint"}
+        cost = sum(stalls.values())
+        if not matters(ledger, cost):
+            return ()
+        shares = ", ".join(
+            f"{words.CHECKPOINTS[account.what].label.lower()} {units.show_time(ns)}" for account, ns in stalls.items()
+        )
+        return finding(
+            self.rule,
+            ledger,
+            max(stalls, key=lambda account: stalls[account]),
+            cost,
+            "Checkpoints stall the step for",
+            evidence=f"{shares} a step, averaged over the steps in the trace",
+            remedy="Save in the background (async_save), sharded by rank, or less often.",
+            sure=0.9,
+        )

@@ -1,0 +1,38 @@
+"""data_wait: the step waits for its next batch.
+
+What it does: reads the data_wait account.
+Why it matters: the device stands idle while the loader works.
+Example: ResNet-50 with no loader workers waits 33 ms of every 152 ms step.
+Remedy: more loader workers, prefetching, pinned memory, or cheaper decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.booked import Booked
+from trainyard.detect.finding_text import finding, matters
+from trainyard.finding import Finding
+from trainyard.ledger import Account, Ledger
+from trainyard.record import Run
+
+
+class DataWait:
+    rule = "data_wait"
+    needs = ("ledger",)
+
+    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+        account = Account("data_wait")
+        cost = ledger.by_account().get(account, 0)
+        if not matters(ledger, cost):
+            return ()
+        return finding(
+            self.rule,
+            ledger,
+            account,
+            cost,
+            "Waiting for data costs",
+            evidence="the host was fetching the next batch while the device idled",
+            remedy="Add loader workers, prefetch, pin memory, or make decoding cheaper.",
+            sure=0.95,
+        )

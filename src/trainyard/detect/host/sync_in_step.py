@@ -1,0 +1,85 @@
+"""sync_in_step: the host stops to read from the device in the middle of a step.
+
+What it does: takes the idle time that synchronising calls answer for: while they return, and while the host refills the
+queue that it would have kept full without them. On a CPU, where nothing is waited for, it takes long runs of values
+read one by one.
+Why it matters: the host can run ahead of the device only while nothing stops it.
+Example: `loss.item()` after every micro-batch lets the device run dry eight times a step.
+Remedy: read values once a step or less, asynchronously; keep decisions on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainyard import units
+from trainyard.booked import Booked
+from trainyard.detect.finding_text import finding, matters, times
+from trainyard.detect.host_blame import blamed, calls, dearest, told
+from trainyard.detect.idle_gaps import Answers, cost, rows
+from trainyard.detect.kernel_storms import storms, within
+from trainyard.detect.select_events import account_of, owned
+from trainyard.events import I64
+from trainyard.finding import Finding
+from trainyard.ledger import Account, Ledger
+from trainyard.record import Run
+
+_LEAST = 0.01  # smaller than elsewhere: to remove a sync is a change of one line
+_SYNC = "launch_gap/sync"
+
+
+class SyncInStep:
+    rule = "sync_in_step"
+    needs = ("ledger",)
+
+    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
+        account = Account.parse(_SYNC)
+        gaps = cost(ledger, events, Answers.SYNC)
+        if not events:
+            if not matters(ledger, gaps, _LEAST):
+                return ()
+            evidence = "the ledger alone does not say which call"
+            return finding(
+                self.rule, ledger, account, gaps, "Host syncs cost", evidence=evidence, remedy=_REMEDY, sure=0.7
+            )
+        read = [_read_one_by_one(rank) for rank in events]
+        busy = owned(events, read)
+        if not matters(ledger, gaps + busy, _LEAST):
+            return ()
+        made = [calls(rank, Account.parse(_SYNC)) for rank in events]
+        count = times(events, (len(own) for own in made))
+        if busy > gaps:
+            account = account_of(events, read)
+        return finding(
+            self.rule,
+            ledger,
+            account,
+            gaps + busy,
+            f"{count:,} host sync{'s' if count != 1 else ''} a step cost{'s' if count == 1 else ''}",
+            evidence=_evidence(events, made),
+            remedy=_REMEDY,
+            sure=0.9,
+        )
+
+
+_REMEDY = "Read values once a step or less (.item(), print, if on a tensor, blocking copies), or asynchronously."
+
+
+def _read_one_by_one(booked: Booked) -> I64:
+    """A CPU's intervals in full steps within long runs of values read one by one."""
+    runs = [storm for storm in storms(booked) if storm.syncs]
+    work = booked.keys(lambda account, _: account.kind == "compute")
+    return np.flatnonzero(work[booked.key] & within(runs, booked.start) & booked.full(booked.start))
+
+
+def _evidence(events: Sequence[Booked], made: Sequence[I64]) -> str:
+    gaps = [rows(rank, Answers.SYNC) for rank in events]
+    idle = dearest(
+        [blamed(rank, rank.idle.host[own], rank.idle.ns[own]) for rank, own in zip(events, gaps)],
+        sum(rank.steps for rank in events),
+        most=3,
+    )
+    dear = ", ".join(f"{name} ({units.show_time(ns)})" for name, ns in idle if ns)
+    return told(events, made) + (f"; idle meanwhile: {dear}" if dear else "")

@@ -1,0 +1,278 @@
+"""`python -m trainyard.launch.agents.elastic SPEC.json NODE [PARENT]`: the agent of one node, on torch's elastic agent.
+
+It starts, kills and watches its node's ranks as the supervisor's plan says, and tells what it sees; it decides
+nothing. It may be started on any host that reaches the store named in the SPEC, at any time, again and again.
+Ranks are forked from it, with torch loaded: starting them costs milliseconds. It holds no store of its own, and its
+ranks meet in one that the supervisor made for them: no host is special. Without the supervisor it ends, and its ranks
+with it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import signal
+import sys
+import time
+from datetime import timedelta
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch._C._distributed_c10d import Store, TCPStore
+from torch.distributed import DistError
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
+from torch.distributed.elastic.rendezvous import (
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+
+from trainyard.launch import epoch
+from trainyard.launch.agents import rank_process
+from trainyard.launch.agents.fork_server import load
+from trainyard.launch.agents.heartbeat import Board
+from trainyard.launch.agents.pdeathsig import die_with_parent
+from trainyard.launch.agents.process_title import entitle
+from trainyard.launch.launch_spec import Spec
+from trainyard.launch.supervisor import messages, resource_exhaustion
+from trainyard.launch.supervisor.failure import tail
+from trainyard.launch.supervisor.messages import AgentPlan, Member, RankSays, Says
+
+_TURN_S = 0.05
+_PATIENCE = timedelta(seconds=20)
+"""How long the store may take to answer before the supervisor counts as lost."""
+
+
+class SupervisorLink:
+    """The agent's line to the supervisor: what it says, and the plan it hears."""
+
+    def __init__(self, store: Store, node: int) -> None:
+        self.store = store
+        self.member = Member(node, secrets.token_hex(8))
+        self._beat = 0
+
+    def say(self, generation: int = -1, serial: int = -1, ranks: tuple[RankSays, ...] = ()) -> AgentPlan:
+        """Tells the state of this node; what the supervisor wants now."""
+        self._beat += 1
+        node, life = self.member.node, self.member.life
+        says = Says(
+            node=node, life=life, beat=self._beat, pid=os.getpid(), generation=generation, serial=serial, ranks=ranks
+        )
+        self.store.set(messages.key(node), msgspec.json.encode(says).decode())
+        return msgspec.json.decode(self.store.get(messages.PLAN), type=AgentPlan)
+
+
+class Meeting(RendezvousHandler):
+    """The supervisor decides who takes part: meeting is waiting for its word. `plan`: the one that was met by."""
+
+    def __init__(self, line: SupervisorLink, spec: Spec, run_id: str) -> None:
+        self.line, self.spec, self.run_id = line, spec, run_id
+        self.plan = AgentPlan()
+        self._shut = False
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Waits for a plan to run something of which this agent is a member and which it has not run yet."""
+        while True:
+            plan = self.line.say()
+            if plan.do == "end":
+                raise RendezvousGracefulExitError("the job is over")
+            if plan.do == "run" and plan.generation > self.plan.generation and self.line.member in plan.members:
+                self.plan = plan
+                meet = RendezvousStoreInfo(self.spec.host, plan.port)
+                place = plan.members.index(self.line.member)
+                return RendezvousInfo(self.line.store, place, len(plan.members), meet)
+            time.sleep(_TURN_S)
+
+    def get_backend(self) -> str:
+        return "trainyard"
+
+    def get_run_id(self) -> str:
+        return self.run_id
+
+    def is_closed(self) -> bool:
+        return self._shut
+
+    def set_closed(self) -> None:
+        self._shut = True
+
+    def open(self) -> None:
+        """The ranks are stopped; the next meeting may come."""
+        self._shut = False
+
+    def num_nodes_waiting(self) -> int:
+        """Asked while ranks run: not zero when they are to be stopped."""
+        return int(self._shut)
+
+    def shutdown(self) -> bool:
+        return True
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The ranks' store stands already, at the supervisor; none of them is to open one."""
+        return True
+
+
+class Agent(SimpleElasticAgent):
+    """What torch leaves open: how ranks are forked, watched and ended."""
+
+    def __init__(self, meeting: Meeting, spec: Spec, logs: Path) -> None:
+        each = spec.ranks_each
+        super().__init__(
+            WorkerSpec(
+                role="trainyard", local_world_size=each, rdzv_handler=meeting, entrypoint=spec.module,
+                monitor_interval=_TURN_S,
+            )
+        )  # fmt: skip
+        self.meeting, self.spec, self.logs = meeting, spec, logs
+        self.board = Board(each)
+        self.processes: dict[int, ForkProcess] = {}
+        self.ended: dict[int, int] = {}
+        self.kills = resource_exhaustion.Kills()
+        self.shortages: dict[int, str] = {}
+        self.done = -1  # serial of the last plan whose signal was passed on
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        fork = multiprocessing.get_context("fork")
+        generation = self.meeting.plan.generation
+        self.processes, self.ended, self.shortages = {}, {}, {}
+        for worker in worker_group.workers:
+            given = {
+                "RANK": worker.global_rank,
+                "LOCAL_RANK": worker.local_rank,
+                "ROLE_RANK": worker.role_rank,
+                "ROLE_NAME": self.spec.module,
+                "GROUP_RANK": worker_group.group_rank,
+                "WORLD_SIZE": worker.world_size,
+                "LOCAL_WORLD_SIZE": self.spec.ranks_each,
+                "GROUP_WORLD_SIZE": worker_group.group_world_size,
+                "ROLE_WORLD_SIZE": worker.role_world_size,
+                "MASTER_ADDR": worker_group.master_addr,
+                "MASTER_PORT": worker_group.master_port,
+                "TORCHELASTIC_RESTART_COUNT": generation,
+                "TORCHELASTIC_MAX_RESTARTS": self.spec.restarts,
+                "TORCHELASTIC_RUN_ID": self.meeting.run_id,
+                "TORCHELASTIC_USE_AGENT_STORE": True,
+            }
+            environment = {name: str(value) for name, value in given.items()}
+            own = self.board.pulse(worker.local_rank)
+            process = fork.Process(
+                target=rank_process.main,
+                args=(self.logs, os.getpid(), environment, own, self.spec.module, self.spec.args),
+            )
+            process.start()
+            self.processes[worker.local_rank] = process
+        return {local: process.pid for local, process in self.processes.items()}
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """Says what is, does what the plan says. Always healthy: the supervisor judges."""
+        plan = self.meeting.line.say(self.meeting.plan.generation, self.done, self._seen())
+        if plan.serial > self.done:
+            self.done = plan.serial
+            if plan.generation == self.meeting.plan.generation:
+                self._act(plan)
+        if plan.do in ("stop", "end") or plan.generation != self.meeting.plan.generation:
+            self.meeting.set_closed()
+        return RunResult(WorkerState.HEALTHY)
+
+    def _act(self, plan: AgentPlan) -> None:
+        if plan.do == "stacks":
+            self._signal(signal.SIGUSR1)
+        elif plan.do == "leave":
+            for local, process in self.processes.items():
+                if not self.board.see(local).count:
+                    process.kill()
+                elif plan.before < 0:
+                    self.board.hold(local)
+                else:
+                    self.board.leave(local, plan.before)
+
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._shutdown()
+        self.meeting.line.say(self.meeting.plan.generation, self.done, self._seen())
+        self.meeting.open()
+
+    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 0) -> None:
+        """Kills: a rank may be stopped, or wait for a peer that is no more. Asking to leave comes before, by a plan."""
+        self._signal(signal.SIGKILL)
+        for process in self.processes.values():
+            process.join()
+
+    def _signal(self, sign: signal.Signals) -> None:
+        for process in self.processes.values():
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, sign)
+
+    def _seen(self) -> tuple[RankSays, ...]:
+        self.kills.look(process.pid or 0 for local, process in self.processes.items() if local not in self.ended)
+        return tuple(self._look(local, process) for local, process in self.processes.items())
+
+    def _look(self, local: int, process: ForkProcess) -> RankSays:
+        number = self._worker_group.workers[local].global_rank
+        pid = process.pid or 0
+        exit_code, seen = process.exitcode, self.board.see(local)
+        why, told_at, ended = "", 0, 0
+        if exit_code is not None:
+            if exit_code == -signal.SIGKILL and local not in self.ended:
+                self.shortages[local] = self.kills.cause(pid)
+            ended = self.ended.setdefault(local, epoch.now_ns())
+            if exit_code:
+                told_at, why = rank_process.told(self.logs / f"rank{number}.failed")
+                why = why or tail(self.logs / f"rank{number}.err")
+        state, ticks = _process(pid) if exit_code is None else ("", 0)
+        return RankSays(
+            rank=number, pid=pid, count=seen.count, begun=seen.begun, done=seen.done, phase=seen.phase,
+            own_ns=seen.own_ns, at=seen.at, held=seen.held, state=state, ticks=ticks, exit_code=exit_code, ended=ended,
+            told=told_at, why=why, shortage=self.shortages.get(local, ""),
+        )  # fmt: skip
+
+
+def _process(pid: int) -> tuple[str, int]:
+    """(state letter, processor ticks) of proc(5); nothing where there is none."""
+    try:
+        parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return parts[0], int(parts[11]) + int(parts[12])
+    except (OSError, IndexError, ValueError):
+        return "", 0
+
+
+def main(path: Path, node: int, parent: int | None) -> int:
+    if parent is not None:
+        die_with_parent(parent, signal.SIGKILL)
+    entitle(f"agent{node}")
+    spec = msgspec.json.decode(path.read_bytes(), type=Spec)
+    epoch.follow(spec.clock)
+    # One size for all nodes: their ranks follow from their places, and none waits for another's word.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is sent to all, ranks and supervisor act on it
+    logs = path.parent / "logs"
+    logs.mkdir(exist_ok=True)
+    (logs / f"agent{node}.pid").write_text(str(os.getpid()))
+    try:
+        store = TCPStore(spec.host, spec.port, None, False, _PATIENCE, wait_for_workers=False)
+        meeting = Meeting(SupervisorLink(store, node), spec, path.parent.name)
+        agent = Agent(meeting, spec, logs)
+        agent.run()
+    except DistError as error:
+        sys.stderr.write(f"node {node}: the supervisor at {spec.host}:{spec.port} is lost: {error}\n")
+        return 4
+    return 0
+
+
+def alone(path: Path, node: int, parent: int | None) -> int:
+    """An agent that no supervisor of this machine forked."""
+    load(msgspec.json.decode(path.read_bytes(), type=Spec))
+    return main(path, node, parent)
+
+
+if __name__ == "__main__":
+    raise SystemExit(alone(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else None))

@@ -1,0 +1,73 @@
+"""One rank's process, before it is a rank. The agent forks it from a process that has torch loaded.
+
+Its output goes to `LOGS/rank<N>.out` and `.err`, its process id to `.pid`; it dies with the agent. It writes when and
+why it failed to `.failed`: the earliest is the culprit, the others its victims. On SIGUSR1 it writes where each of its
+threads stands to `.stacks`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+from trainyard.launch import epoch
+from trainyard.launch.agents import heartbeat
+from trainyard.launch.agents.heartbeat import Pulse
+from trainyard.launch.agents.pdeathsig import die_with_parent
+from trainyard.launch.agents.process_title import entitle
+from trainyard.launch.launch_spec import LEFT
+from trainyard.launch.supervisor import resource_exhaustion
+from trainyard.redact import redact
+
+
+def main(logs: Path, parent: int, environment: Mapping[str, str], own: Pulse, module: str, args: Sequence[str]) -> None:
+    """Runs in the forked process and does not return to what the agent was doing."""
+    die_with_parent(parent, signal.SIGKILL)
+    os.environ.update(environment)
+    name = f"rank{os.environ['RANK']}"
+    entitle(name)
+    signal.signal(signal.SIGTERM, _pass)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    for stream, end in ((sys.stdout, "out"), (sys.stderr, "err")):
+        stream.flush()
+        target = os.open(logs / f"{name}.{end}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(target, 1 if end == "out" else 2)
+        os.close(target)
+    (logs / f"{name}.pid").write_text(str(os.getpid()))
+    for end in ("failed", "stacks"):
+        (logs / f"{name}.{end}").unlink(missing_ok=True)  # of an attempt before this one
+    faulthandler.enable()
+    stacks = os.open(logs / f"{name}.stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    heartbeat.take(own)
+    sys.argv = [module, *args]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except BaseException as error:
+        # torch handles SIGCHLD by an exception if a loader's worker has ended, in whatever runs at the time.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if not isinstance(error, SystemExit) or error.code not in (None, 0, LEFT):
+            why = "".join(traceback.format_exception_only(error)).strip()
+            why = "\n".join(filter(None, (why, resource_exhaustion.storage(error, [str(logs)]))))
+            (logs / f"{name}.failed").write_text(f"{epoch.now_ns()}\n{redact(why)}", "utf-8")
+        raise
+
+
+def _pass(sign: int, frame: FrameType | None) -> None:
+    """A cluster that wants its nodes back asks every process: the supervisor acts on it, for all ranks at once."""
+
+
+def told(path: Path) -> tuple[int, str]:
+    """When (ns since the epoch) and why a rank says that it failed; zero and nothing from one that could not say."""
+    try:
+        when, _, why = path.read_text("utf-8").partition("\n")
+        return int(when), why
+    except (OSError, ValueError):
+        return 0, ""

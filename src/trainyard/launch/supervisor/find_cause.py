@@ -1,0 +1,139 @@
+"""Who is to blame, from what the agents say of their ranks. Pure."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from trainyard.launch.launch_spec import LEFT
+from trainyard.launch.supervisor.messages import RankSays
+
+STOPPED = "T"
+STOPPED_EVIDENCE = "its process is stopped (state T)"
+_WAITS = ("torch/distributed", "torch/autograd/graph.py", "_functional_collectives")
+_LOADER = "torch/utils/data/dataloader.py"
+
+
+def failed(ranks: Sequence[RankSays]) -> list[RankSays]:
+    """Those that ended as they should not have."""
+    return [rank for rank in ranks if rank.exit_code not in (None, 0, LEFT)]
+
+
+def killed(failed: Sequence[RankSays]) -> list[RankSays]:
+    """The ranks that could not report why they ended, the earliest first: each was killed, and not by a peer's failure.
+
+    SIGABRT does not count: a watchdog of collectives raises it in the ranks that waited for a dead one."""
+    return sorted((rank for rank in failed if not _reported(rank)), key=lambda rank: rank.ended)
+
+
+def first_to_die(failed: Sequence[RankSays]) -> RankSays:
+    """The killed rank that ended first, or the earliest to report: its peers fail because of it."""
+    return min(failed, key=lambda rank: (_reported(rank), rank.ended))
+
+
+def _reported(rank: RankSays) -> int:
+    """ns since the epoch at which the rank reported its failure; 0 if it could not."""
+    return rank.told or (rank.ended if rank.exit_code == -signal.SIGABRT else 0)
+
+
+def stopped(ranks: Sequence[RankSays]) -> list[RankSays]:
+    """The ranks whose process is stopped, as by SIGSTOP."""
+    return [rank for rank in ranks if rank.state == STOPPED and rank.exit_code is None]
+
+
+def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
+    """The ranks that the others wait for, each with how that is known: several if their processes are stopped, or if
+    they wait for data. The rank is -1 if they do not differ.
+
+    `before`: the processor ticks of each rank a while ago. `stacks`: where each stands, innermost call first, as
+    faulthandler writes it; nothing of a rank that does not answer.
+    """
+    if stopped_ranks := stopped(ranks):
+        return [(rank.rank, STOPPED_EVIDENCE) for rank in stopped_ranks]
+    if late := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
+        return [(rank, "it waits for data: the workers of its loader return no batch") for rank in late]
+    return [_hung(ranks, before, stacks)]
+
+
+def _hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
+    if (odd := _odd(ranks)) is not None:
+        return odd.rank, f"it stands in step {odd.begun + 1} after {odd.done} steps of its own, its peers do not"
+    silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
+    if len(silent) == 1 < len(ranks):
+        return silent[0], "it does not answer a signal"
+    busy = [rank.rank for rank in ranks if stacks.get(rank.rank) and not waits(stacks[rank.rank])]
+    if len(busy) == 1 < len(ranks):
+        return busy[0], f"its peers wait for it in collectives, it stands in {innermost(stacks[busy[0]])}"
+    burning = [rank.rank for rank in ranks if rank.ticks > before.get(rank.rank, rank.ticks)]
+    if len(burning) == 1 < len(ranks):
+        return burning[0], "it computes, its peers wait"
+    if len(ranks) == 1:
+        return ranks[0].rank, "it is alone"
+    return -1, "nothing tells its ranks apart"
+
+
+def _odd(ranks: Sequence[RankSays]) -> RankSays | None:
+    """The one that is elsewhere than all others; of two that differ, the one behind."""
+    places = Counter((rank.done, rank.begun) for rank in ranks)
+    if len(places) == 2 and len(ranks) == 2:
+        return min(ranks, key=lambda rank: (rank.done, rank.begun))
+    lone = [rank for rank in ranks if places[rank.done, rank.begun] == 1]
+    return lone[0] if len(places) == 2 and len(lone) == 1 else None
+
+
+def waits(stack: str) -> bool:
+    """Whether the main thread stands in a collective, by the innermost call of its stack."""
+    return any(part in innermost(stack) for part in _WAITS)
+
+
+def waits_for_data(stack: str) -> bool:
+    """Whether the main thread waits for a batch of its loader."""
+    return any(_LOADER in call for call in _calls(stack))
+
+
+def innermost(stack: str) -> str:
+    """The innermost call of the main thread."""
+    return next(iter(_calls(stack)), "")
+
+
+def _calls(stack: str) -> list[str]:
+    """The calls of the thread that was written last: the main one, which took the signal."""
+    return [line.strip() for line in stack.split("hread 0x")[-1].splitlines() if line.lstrip().startswith("File ")]
+
+
+class Slowness:
+    """Ranks that take longer than their peers, step after step, by their own time.
+
+    A rank is slow when in three windows running of at least eight steps each it took half as long again as the
+    median of the others, by at least a twentieth of the step.
+    """
+
+    WINDOW, WINDOWS = 8, 3
+    FACTOR, SHARE = 1.5, 0.05
+
+    def __init__(self) -> None:
+        self._from: dict[int, RankSays] = {}
+        self._times: dict[int, int] = {}
+
+    def look(self, ranks: Sequence[RankSays]) -> list[tuple[int, float]]:
+        """(rank, how many times the others' own time it took), once for each that has become slow."""
+        now = {rank.rank: rank for rank in ranks}
+        if now.keys() != self._from.keys() or len(now) < 2:
+            self._from = now
+            return []
+        steps = min(now[rank].done - self._from[rank].done for rank in now)
+        if steps < self.WINDOW:
+            return []
+        took = {rank: (now[rank].own_ns - was.own_ns) / (now[rank].done - was.done) for rank, was in self._from.items()}
+        step_ns = max(now[rank].at - was.at for rank, was in self._from.items()) / steps
+        self._from = now
+        found: list[tuple[int, float]] = []
+        for rank, own in took.items():
+            others = sorted(took[other] for other in took if other != rank)
+            middle = others[len(others) // 2]
+            slow = own > self.FACTOR * middle and own - middle > self.SHARE * step_ns
+            self._times[rank] = self._times.get(rank, 0) + 1 if slow else 0
+            if self._times[rank] == self.WINDOWS:
+                found.append((rank, own / max(middle, 1.0)))
+        return found

@@ -1,0 +1,140 @@
+"""Did a driver, a compiler or a number format change what is learned? Paired runs of the same seeds, judged.
+
+What real same-seed noise looks like (docs/convergence.md): runs drift apart from the first rounding difference on, and
+then stay apart by an offset of their own. Steps of one run are therefore no repeats: only runs are.
+"""
+
+from __future__ import annotations
+
+from math import exp, inf, isfinite
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from trainyard.errors import BadInput
+from trainyard.numerics.convergence.curve_segments import means, starts
+from trainyard.numerics.convergence.effect_size import Sizes, pairs_needed, sizes
+from trainyard.numerics.convergence.paired_curves import F64, LEAST_STEPS, PairedCurves
+from trainyard.numerics.convergence.permutation_test import adjusted, least_p
+
+ALPHA = 0.05
+MARGIN = 0.001
+
+
+class SeedFound(msgspec.Struct, frozen=True, kw_only=True):
+    """One seed: its distinct runs, and the difference of their tails, as a share."""
+
+    seed: str
+    heads: int
+    bases: int
+    difference: float | None
+
+
+class Convergence(msgspec.Struct, frozen=True, kw_only=True):
+    """`difference`, `low`, `high`: of the tail's loss, head over base less one; None where nothing says it. `onset`:
+    the first step of the first segment that differs, counted from 0; `onset_difference`: in that segment. `noise`:
+    standard deviation of one run's tail loss within its seed, as a share; `pairs_needed`: seeds that would settle it,
+    where it is open."""
+
+    verdict: Literal["same", "differs", "cannot tell"]
+    identical: bool = False
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    onset: int | None = None
+    onset_difference: float | None = None
+    healed: bool = False
+    """It differs on the way only: the tail is the same within the margin."""
+    diverged: bool = False
+    noise: float | None = None
+    pairs_needed: int | None = None
+    test: Literal["bits", "relabelling", "student", "none"]
+    pairs: int
+    seeds: tuple[SeedFound, ...]
+    heads: int
+    bases: int
+    steps: int
+    tail_from: int
+    margin: float
+    alpha: float
+    notes: tuple[str, ...] = ()
+
+
+def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) -> Convergence:
+    """`margin`: differences of the tail's loss below this share are of no interest. `alpha`: the rate of false alarms.
+
+    A difference is one where chance is rejected and its estimate is beyond the margin; the same is where the interval
+    of the tail's difference lies within the margin (two one-sided tests, Schuirmann 1987, at half of alpha each).
+    Raises `BadInput` for too few steps.
+    """
+    seeds, steps = paired.seeds, len(paired.steps)
+    at = starts(steps)
+    groups = [(means(np.log(seed.heads), at), means(np.log(seed.bases), at)) for seed in seeds]
+    known: dict[str, Any] = {
+        "pairs": len(seeds),
+        "seeds": tuple(_found(seed.label, *group) for seed, group in zip(seeds, groups)),
+        "heads": sum(len(seed.heads) for seed in seeds),
+        "bases": sum(len(seed.bases) for seed in seeds),
+        "steps": steps,
+        "tail_from": int(paired.steps[at[-1]]),
+        "margin": margin,
+        "alpha": alpha,
+        "notes": paired.notes,
+    }
+    if paired.identical:
+        return Convergence(
+            verdict="same", identical=True, difference=0.0, low=0.0, high=0.0, noise=0.0, test="bits", **known
+        )
+    if (lost := paired.diverged) is not None:
+        return Convergence(verdict="differs", diverged=True, onset=lost, test="none", **known)
+    if steps < LEAST_STEPS:
+        raise BadInput(
+            f"{steps} steps in common, and not the same to the bit: {LEAST_STEPS} are the least.",
+            "Train for longer.",
+        )
+    bound = np.log1p(margin)
+    found = sizes(groups, alpha)
+    exact = least_p([(len(seed.heads), len(seed.bases)) for seed in seeds]) <= alpha
+    p = adjusted(groups, bound) if exact else _from_the_tail(found, alpha)
+    differing = np.flatnonzero((p <= alpha) & (np.abs(found.mean) >= bound))
+    within = bool(-bound < found.low[-1] and found.high[-1] < bound)
+    verdict = "differs" if len(differing) else "same" if within else "cannot tell"
+    noise, repeats = float(found.noise[-1]), found.freedom - (len(seeds) - 1)
+    return Convergence(
+        verdict=verdict,
+        difference=_share(found.mean[-1]),
+        low=_share(found.low[-1]),
+        high=_share(found.high[-1]),
+        p=float(p[-1]),
+        onset=int(paired.steps[at[differing[0]]]) if len(differing) else None,
+        onset_difference=_share(float(found.mean[differing[0]])) if len(differing) else None,
+        healed=bool(len(differing)) and within,
+        noise=noise if isfinite(noise) else None,
+        pairs_needed=pairs_needed(noise, repeats, bound, alpha) if verdict == "cannot tell" else None,
+        test="relabelling" if exact else "student" if found.freedom else "none",
+        **known,
+    )
+
+
+def _found(label: str, heads: F64, bases: F64) -> SeedFound:
+    """Of [run, segment]."""
+    difference = float(heads[:, -1].mean() - bases[:, -1].mean())
+    return SeedFound(seed=label, heads=len(heads), bases=len(bases), difference=_share(difference))
+
+
+def _from_the_tail(found: Sizes, alpha: float) -> F64:
+    """p-values by Student's t, the tail first and then backwards as long as each is rejected: a fixed order keeps the
+    family-wise rate without a price for the number of segments (Westfall and Krishen 2001)."""
+    p = np.ones_like(found.mean)
+    so_far = 0.0
+    for segment in reversed(range(len(p))):
+        p[segment] = so_far = max(found.p(segment), so_far)
+        if so_far > alpha:
+            break
+    return p
+
+
+def _share(log: float) -> float | None:
+    return exp(log) - 1 if abs(log) < inf else None

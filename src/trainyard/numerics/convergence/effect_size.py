@@ -1,0 +1,76 @@
+"""How large the difference is, with an interval: Student's t on each segment's log-losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, inf
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.numerics.convergence.paired_curves import F64
+from trainyard.stats.student_t import quantile, two_sided
+
+_SURE = 0.9
+"""Of the pairs that would settle it: the chance that they do."""
+_MOST = 10_000
+_LIKE_NORMAL = 50
+"""Pairs from which on the quantiles hardly change."""
+
+
+class Sizes(NamedTuple):
+    """Of each segment: head less base in log-loss, its interval (`low` to `high`), its standard error, and the standard
+    deviation of one run within its seed. `freedom`: degrees of freedom; without any, infinite intervals."""
+
+    mean: F64
+    low: F64
+    high: F64
+    error: F64
+    noise: F64
+    freedom: int
+
+    def p(self, segment: int) -> float:
+        """Of no difference, two-sided."""
+        mean, error = abs(float(self.mean[segment])), float(self.error[segment])
+        if not self.freedom or not mean:
+            return 1.0
+        return two_sided(mean / error, self.freedom) if error else 0.0
+
+
+def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
+    """Of each seed: heads and bases, [run, segment].
+
+    Every run is its seed's value, the difference where it is a head, and noise of one spread: repeats on a side (A/A)
+    say how large that is, and so does how far the seeds' differences scatter. Both count, by degrees of freedom.
+    """
+    weights = np.array([[len(heads) * len(bases) / (len(heads) + len(bases))] for heads, bases in groups])
+    differences = np.array([heads.mean(axis=0) - bases.mean(axis=0) for heads, bases in groups])
+    mean = (weights * differences).sum(axis=0) / weights.sum()
+    squares = (weights * (differences - mean) ** 2).sum(axis=0)
+    freedom = len(groups) - 1
+    for side in (side for group in groups for side in group):
+        squares = squares + ((side - side.mean(axis=0)) ** 2).sum(axis=0)
+        freedom += len(side) - 1
+    if not freedom:
+        unknown = np.full_like(mean, inf)
+        return Sizes(mean, -unknown, unknown, unknown, unknown, 0)
+    noise = np.sqrt(squares / freedom)
+    error = noise / np.sqrt(weights.sum())
+    half = quantile(1 - alpha / 2, freedom) * error
+    return Sizes(mean, mean - half, mean + half, error, noise, freedom)
+
+
+def pairs_needed(noise: float, repeats: int, margin: float, alpha: float) -> int | None:
+    """Seeds of one head and one base, beside `repeats` degrees of freedom of A/A runs, with which training that is the
+    same is said to be so nine times in ten. None: more than ten thousand, or nobody knows the noise."""
+    if noise == inf:
+        return None
+    for pairs in range(2, _MOST):
+        freedom = pairs - 1 + repeats
+        reach = quantile(1 - alpha / 2, freedom) + quantile((1 + _SURE) / 2, freedom)
+        needed = 2 * (reach * noise / margin) ** 2
+        if needed <= pairs:
+            return pairs
+        if pairs > _LIKE_NORMAL:
+            return ceil(needed) if needed < _MOST else None
+    return None

@@ -1,0 +1,43 @@
+"""Golden curves: losses kept in a file, to compare later runs with. Repeats of a seed in it say how far runs differ
+that should not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from trainyard.errors import BadFile
+from trainyard.formats.decoding import UNREADABLE
+from trainyard.numerics.convergence.curves import LossCurve
+from trainyard.store.disk_space import write_whole
+
+_LARGEST = 1 << 28
+
+
+class Golden(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    curves: tuple[LossCurve, ...]
+    schema: Literal["trainyard/golden/1"]
+
+
+def write(path: Path, curves: Sequence[LossCurve]) -> None:
+    """Raises `PlaceUnwritable`."""
+    golden = Golden(curves=tuple(curves), schema="trainyard/golden/1")
+    write_whole(path, msgspec.json.encode(golden) + b"\n")
+
+
+def read(path: Path) -> tuple[LossCurve, ...]:
+    """Raises `BadFile`."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise BadFile(f"{path}: larger than {_LARGEST >> 20} MiB: no file of golden curves.")
+        golden = msgspec.json.decode(path.read_bytes(), type=Golden)
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+    except UNREADABLE as error:
+        raise BadFile(f"{path}: no golden curves: {error}.", "`--store-golden FILE` writes such a file.") from error
+    if not golden.curves:
+        raise BadFile(f"{path}: $.curves is empty.", "`--store-golden FILE` writes such a file.")
+    return golden.curves

@@ -1,0 +1,228 @@
+"""MLPerf's reference convergence points: does a submission need about as many epochs as the reference?
+
+The rule is that of MLPerf Training (training_rules, "Reference Convergence Points") as mlcommons/logging's
+`mlperf_logging/rcp_checker` applies it: the mean of the runs without the fastest and the slowest ("olympic"; four of
+each of unet3d) must not be below what a one-sided t-test at 5 % lets pass, with the reference's spread on both sides;
+between two batch sizes the reference is interpolated. The rule refuses who converges too fast. Whoever asks whether
+something was broken asks about slowness too: the same bound on the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.formats import mllog
+from trainyard.formats.decoding import UNREADABLE
+from trainyard.stats.student_t import quantile
+
+_ALPHA = 0.05
+_REJECTED = {"unet3d": 4}
+"""Runs left out at each end; one, where nothing is said."""
+_UNITS = {"samples to converge": "samples_count", "Epochs to converge": "epoch_num"}
+
+
+class Result(NamedTuple):
+    """A run by its log. `needed`: epochs and samples to its target, by the log's own word; empty where it missed it."""
+
+    benchmark: str
+    batch: int
+    needed: dict[str, float]
+
+
+class ReferencePoint(NamedTuple):
+    """A reference at one batch size: how much its runs needed, in `unit` (a key of an evaluation's metadata)."""
+
+    benchmark: str
+    batch: int
+    unit: str
+    mean: float
+    spread: float
+    runs: int
+    """Behind the mean, at the ends none."""
+
+
+class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """`mean` of the runs against `reference`; `fastest` and `slowest` are the rule's bounds. `mlperf`: whether its rule
+    passes. `scale`: what MLPerf multiplies the score by."""
+
+    verdict: Literal["same", "faster", "slower"]
+    mlperf: Literal["pass", "fail"]
+    benchmark: str
+    batch: int
+    unit: str
+    runs: int
+    missed: int
+    mean: float
+    reference: float
+    fastest: float
+    slowest: float
+    scale: float
+    how: str
+
+
+def read_result(path: Path) -> Result:
+    """A training run's log. Raises `BadFile`, `BadInput` for one that says no benchmark or batch size."""
+    benchmark, batch, last, needed = "", None, {}, {}
+    for entry in mllog.read(path):
+        if entry.key == "submission_benchmark" and isinstance(entry.value, str):
+            benchmark = entry.value
+        elif entry.key == "global_batch_size":
+            batch = entry.number()
+        elif entry.key in ("eval_accuracy", "eval_error"):
+            said = {unit: entry.number(unit) for unit in _UNITS.values()}
+            last = {unit: at for unit, at in said.items() if at is not None}
+        elif entry.key == "run_stop":
+            needed = last if (entry.metadata or {}).get("status") == "success" else {}
+    if not benchmark or batch is None:
+        missing = "submission_benchmark" if not benchmark else "global_batch_size"
+        raise BadInput(f"{path}: its MLLOG lines say no {missing}.", "Give the result log of a whole training run.")
+    return Result(benchmark, int(batch), needed)
+
+
+def read_points(path: Path) -> list[ReferencePoint]:
+    """A file of reference points as mlcommons/logging keeps them (`rcps_<benchmark>.json`). Raises `BadFile`."""
+    try:
+        records = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
+        return sorted((_point(record) for record in records.values()), key=lambda point: (point.batch, point.benchmark))
+    except OSError as error:
+        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+    except (*UNREADABLE, KeyError) as error:
+        why = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise BadFile(f"{path}: not a file of reference points: {why}.") from error
+
+
+def _point(record: dict[str, Any]) -> ReferencePoint:
+    key = next((key for key in _UNITS if key in record), "Epochs to converge")
+    batch, needed = (
+        msgspec.convert(record["BS"], int),
+        msgspec.convert(record[key], list[float]),
+    )
+    return _of(msgspec.convert(record["Benchmark"], str), batch, _UNITS[key], needed)
+
+
+def point_of(results: Sequence[Result]) -> ReferencePoint:
+    """A reference made of logs of our own."""
+    benchmark, batch = _alike(results)
+    unit = next((unit for unit in _UNITS.values() if all(unit in one.needed for one in results)), "")
+    if not unit:
+        raise BadInput("a run of the reference did not reach its target, or does not say when.", "Leave it out.")
+    return _of(benchmark, batch, unit, [one.needed[unit] for one in results])
+
+
+def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> ReferencePoint:
+    kept = _olympic(benchmark, needed, "the reference")
+    return ReferencePoint(benchmark, batch, unit, float(np.mean(kept)), float(np.std(needed)), len(kept))
+
+
+def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]:
+    ends = _REJECTED.get(benchmark, 1)
+    if len(needed) <= 2 * ends:
+        raise BadInput(
+            f"{whose} is of {len(needed)} runs, of which the rule leaves out {2 * ends}.",
+            f"Give {2 * ends + 1} or more.",
+        )
+    return sorted(needed)[ends : len(needed) - ends]
+
+
+def _alike(results: Sequence[Result]) -> tuple[str, int]:
+    kinds = sorted({(one.benchmark, one.batch) for one in results})
+    if len(kinds) != 1:
+        listed = ", ".join(f"{benchmark} at batch {batch}" for benchmark, batch in kinds)
+        raise BadInput(
+            f"the {len(results)} logs have {len(kinds)} combinations of benchmark and batch size: {listed or 'none'}.",
+            "Give logs of one benchmark and batch size.",
+        )
+    return kinds[0]
+
+
+def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> ReferenceComparison:
+    """Raises `BadInput` where the rule has no reference to judge by."""
+    benchmark, batch = _alike(results)
+    known = _pruned([point for point in points if point.benchmark == benchmark], len(results))
+    if not known:
+        raise BadInput(
+            f"the logs are of {benchmark}, the reference of "
+            f"{', '.join(sorted({point.benchmark for point in points})) or 'nothing'}."
+        )
+    point, how = _at(batch, known, len(results))
+    unit = point.unit
+    if unit == "epoch_num" and not any(unit in one.needed for one in results):
+        unit = "samples_count"  # newer references say epochs and mean samples
+    needed = [one.needed.get(unit, inf) for one in results]
+    missed, ends = needed.count(inf), _REJECTED.get(benchmark, 1)
+    mean = float(np.mean(_olympic(benchmark, needed, "HEAD")))
+    reach = _reach(point, len(needed))
+    slowest, fastest = point.mean + reach, point.mean - reach
+    fails = mean < fastest or missed > ends
+    return ReferenceComparison(
+        verdict="slower" if mean > slowest or missed > ends else "faster" if mean < fastest else "same",
+        mlperf="fail" if fails else "pass",
+        benchmark=benchmark,
+        batch=batch,
+        unit=unit,
+        runs=len(results),
+        missed=missed,
+        mean=mean,
+        reference=point.mean,
+        fastest=fastest,
+        slowest=slowest,
+        scale=max(1.0, point.mean / mean),
+        how=how,
+    )
+
+
+def _reach(point: ReferencePoint, runs: int) -> float:
+    """How far below the reference's mean a mean of `runs` may be: the t-test's equation solved for it."""
+    kept = runs - 2 * _REJECTED.get(point.benchmark, 1)
+    return quantile(1 - _ALPHA, kept + point.runs - 2) * point.spread * sqrt(1 / kept + 1 / point.runs)
+
+
+def _pruned(points: list[ReferencePoint], runs: int) -> list[ReferencePoint]:
+    """Without batch sizes below that of the fastest convergence, and without points that need more than their
+    neighbours interpolated: more samples a step never helped."""
+    if not points:
+        return points
+    fastest = min(points, key=lambda point: point.mean)
+    kept = [point for point in points if point.batch >= fastest.batch]
+    at = 1
+    while at < len(kept) - 1:
+        between = _between(kept[at].batch, kept[at - 1], kept[at + 1], runs)
+        if kept[at].mean > between.mean:
+            del kept[at]
+            at = max(at - 1, 1)
+        else:
+            at += 1
+    return kept
+
+
+def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -> ReferencePoint:
+    """Taken as twice as many runs as the submission's, as references are."""
+    mean, spread = (
+        float(np.interp(batch, [low.batch, high.batch], ends))
+        for ends in ([low.mean, high.mean], [low.spread, high.spread])
+    )
+    return ReferencePoint(low.benchmark, batch, low.unit, mean, spread, 2 * runs)
+
+
+def _at(batch: int, points: Sequence[ReferencePoint], runs: int) -> tuple[ReferencePoint, str]:
+    for point in points:
+        if point.batch == batch:
+            return point, f"the reference at batch {batch}"
+    below = [point for point in points if point.batch < batch]
+    above = [point for point in points if point.batch > batch]
+    if below and above:
+        low, high = below[-1], above[0]
+        return _between(batch, low, high, runs), f"between the references at batch {low.batch} and {high.batch}"
+    if above:
+        return above[0], f"the reference at batch {above[0].batch}, the smallest"
+    raise BadInput(
+        f"batch {batch} is larger than that of any reference ({below[-1].batch} at most), which no rule judges.",
+        f"Add a reference at batch {batch}.",
+    )

@@ -1,0 +1,145 @@
+"""Curves by seed: what HEAD and BASE took of the same seed reads the same data, and differs by what is asked about and
+by rounding alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadInput
+from trainyard.numerics.convergence.curves import LossCurve, same_work
+
+F64 = NDArray[np.float64]
+
+LEAST_STEPS = 10
+
+
+class Seed(NamedTuple):
+    """One seed's runs as rows of losses over the common steps, each distinct curve once. Where a run was not a
+    finite number, NaN."""
+
+    label: str
+    heads: F64
+    bases: F64
+
+    @property
+    def identical(self) -> bool:
+        return len(self.heads) == len(self.bases) == 1 and bool(np.array_equal(self.heads, self.bases))
+
+
+class PairedCurves(NamedTuple):
+    """`steps`: those that all curves have. `notes`: what was left out, and what to keep in mind."""
+
+    seeds: tuple[Seed, ...]
+    steps: NDArray[np.int64]
+    notes: tuple[str, ...]
+
+    @property
+    def identical(self) -> bool:
+        return all(seed.identical for seed in self.seeds)
+
+    @property
+    def diverged(self) -> int | None:
+        """The first step at which a head is no finite number; the bases all are."""
+        lost = np.any([~np.isfinite(seed.heads).all(axis=0) for seed in self.seeds], axis=0)
+        return int(self.steps[np.argmax(lost)]) if lost.any() else None
+
+
+def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves:
+    """Raises `BadInput` where nothing can be paired, or the curves cannot be compared."""
+    if not heads or not bases:
+        raise BadInput("a comparison needs runs on both sides.", "Name HEAD, and --base or --golden.")
+    same_work([*heads, *bases])
+    notes: list[str] = []
+    groups = _by_seed(heads, bases, notes)
+    curves = [curve for group in groups.values() for side in group for curve in side]
+    steps = _common(curves, notes)
+    for curve in curves:
+        _check_positive(curve)
+    seeds = tuple(Seed(label, _rows(ours, steps), _rows(theirs, steps)) for label, (ours, theirs) in groups.items())
+    for label, (ours, theirs) in groups.items():
+        if len({curve.start for curve in (*ours, *theirs) if curve.start}) > 1:
+            notes.append(
+                f"Seed {label} does not begin with the same weights on both sides: more than rounding differs."
+            )
+    for curve, row in ((c, r) for (_, theirs), seed in zip(groups.values(), seeds) for c, r in zip(theirs, seed.bases)):
+        if not np.isfinite(row).all():
+            raise BadInput(
+                f"{curve.name}, a base, has a loss that is no finite number at step {steps[~np.isfinite(row)][0] + 1}.",
+                "Compare with runs that learned.",
+            )
+    distinct = tuple(Seed(seed.label, np.unique(seed.heads, axis=0), np.unique(seed.bases, axis=0)) for seed in seeds)
+    if repeats := len(curves) - sum(len(seed.heads) + len(seed.bases) for seed in distinct):
+        notes.append(
+            f"Runs that repeat another of their seed and side to the bit: {repeats}. They count once, since they show "
+            "no noise; runs that sum in another order would (another micro-batch or layout)."
+        )
+    return PairedCurves(distinct, steps, tuple(notes))
+
+
+def _by_seed(
+    heads: Sequence[LossCurve], bases: Sequence[LossCurve], notes: list[str]
+) -> dict[str, tuple[list[LossCurve], list[LossCurve]]]:
+    if all(curve.seed is None for curve in (*heads, *bases)):
+        if len(heads) != len(bases):
+            raise BadInput(
+                f"nothing says the runs' seeds, so that {len(heads)} heads cannot be paired with {len(bases)} bases.",
+                "Give as many of each, in the same order; a script says its seed by --seed N.",
+            )
+        notes.append("Nothing says the runs' seeds: paired in the order given.")
+        return {str(number): ([ours], [theirs]) for number, (ours, theirs) in enumerate(zip(heads, bases))}
+    if unknown := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
+        known = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
+        raise BadInput(
+            f"the seed of {', '.join(unknown)} is unknown, but the other runs have seeds {', '.join(map(str, known))}.",
+            "Pass --seed N to the script.",
+        )
+    sides = [sorted({curve.seed for curve in side if curve.seed is not None}) for side in (heads, bases)]
+    shared = [seed for seed in sides[0] if seed in sides[1]]
+    if not shared:
+        listed = " against ".join(", ".join(map(str, side)) for side in sides)
+        raise BadInput(
+            f"the two sides have no seed in common: {listed}. Other seeds read other data, and their losses differ by "
+            "that far more than by what is asked about.",
+            "Run HEAD with the seeds of BASE.",
+        )
+    if alone := sorted(set(sides[0]) ^ set(sides[1])):
+        notes.append(f"Left out, of one side only: seed {', '.join(map(str, alone))}.")
+    return {str(seed): ([c for c in heads if c.seed == seed], [c for c in bases if c.seed == seed]) for seed in shared}
+
+
+def _common(curves: Sequence[LossCurve], notes: list[str]) -> NDArray[np.int64]:
+    common = set(curves[0].steps).intersection(*(curve.steps for curve in curves[1:]))
+    if not common:
+        ranges = "; ".join(
+            f"{curve.name} has steps {curve.steps[0] + 1} to {curve.steps[-1] + 1}"
+            if curve.steps
+            else f"{curve.name} has none"
+            for curve in curves
+        )
+        raise BadInput(f"the curves have no step in common: {ranges}.")
+    longest = max(len(curve.steps) for curve in curves)
+    if len(common) < longest:
+        notes.append(f"Compared over the {len(common)} steps that all runs have, of up to {longest}.")
+    return np.array(sorted(common), np.int64)
+
+
+def _check_positive(curve: LossCurve) -> None:
+    for step, loss in zip(curve.steps, curve.losses):
+        if loss is not None and loss <= 0:
+            raise BadInput(
+                f"{curve.name}: the loss at step {step + 1} is {loss:g}, but relative differences need losses > 0.",
+                "Use a positive loss, such as a cross-entropy or a squared error.",
+            )
+
+
+def _rows(curves: Sequence[LossCurve], steps: NDArray[np.int64]) -> F64:
+    """Losses, a row a curve."""
+    rows = np.empty((len(curves), len(steps)))
+    for row, curve in zip(rows, curves):
+        losses = np.array([np.nan if loss is None else loss for loss in curve.losses])
+        row[:] = losses[np.isin(curve.steps, steps, assume_unique=True)]
+    return rows

@@ -1,0 +1,185 @@
+"""The mixes of the parity matrix: every kind of parallelism, precision and recomputation, alone and together.
+
+Models and batches are as small as they can be: what is compared is how they are spread. Sizes that divide unevenly, and
+micro-batches that differ in number, are among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job_file import parse
+from trainyard.numerics.parity import ParityMix
+
+_MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+_EXPERTS = replace(_MODEL, experts=4, active=2, expert_ffn=32, shared_experts=1)
+_LATENT = {"kv_heads": 4, "q_rank": 16, "kv_rank": 16, "rope_dim": 8, "value_dim": 8}
+_RECIPE = Recipe(seq_len=32, tokens_per_step=256, microbatch=2, learning_rate=1e-2, seed=7)
+_LAYOUT = set(Layout.__struct_fields__)
+
+
+def _job(**model: Any) -> Job:
+    return Job(model=replace(_MODEL, **model), recipe=_RECIPE)
+
+
+_DENSE = _job()
+_DEEP = _job(layers=4)
+_SHALLOW = _job(layers=1)
+_GPT = _job(norm="layer", mlp="gelu", position="learned", bias="all", kv_heads=4, tied=True)
+_QWEN = _job(bias="qkv", qk_norm=True)
+_UNEVEN = _job(width=30, ffn=66, heads=6, head_dim=6, vocab=258)
+_MOE = replace(_DENSE, model=_EXPERTS)
+_MOE_LOSS = replace(_DENSE, model=replace(_EXPERTS, balance="loss"))
+_DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigmoid", balance="bias", **_LATENT))
+
+
+def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:
+    """`changes` to the layout and the recipe by their fields' names."""
+    layout = {field: value for field, value in changes.items() if field in _LAYOUT}
+    recipe = {field: value for field, value in changes.items() if field not in _LAYOUT}
+    return ParityMix(
+        name, replace(job, name=name, layout=replace(job.layout, **layout), recipe=replace(job.recipe, **recipe))
+    )
+
+
+def _data() -> Iterator[ParityMix]:
+    yield _mix("DDP", dp_replicate=2)
+    yield _mix("DDP, no accumulation", dp_replicate=2, microbatch=4)
+    yield _mix("DDP, batches by two workers", dp_replicate=2, workers=2)
+    yield _mix("ZeRO-1", dp_shard=2, zero=1)
+    yield _mix("ZeRO-1 x DDP", dp_replicate=2, dp_shard=2, zero=1, update="loop")
+    yield _mix("FSDP2, ZeRO-2", dp_shard=2, zero=2)
+    yield _mix("FSDP2, ZeRO-3", dp_shard=2)
+    yield _mix("FSDP2 on 4", dp_shard=4)
+    yield _mix("HSDP", dp_replicate=2, dp_shard=2)
+
+
+def _tensor() -> Iterator[ParityMix]:
+    yield _mix("TP", tp=2)
+    yield _mix("TP, SP", tp=2, sequence_parallel=True)
+    yield _mix("TP, loss parallel", tp=2, loss_parallel=True)
+    yield _mix("TP, SP, loss parallel: GPT", _GPT, tp=2, sequence_parallel=True, loss_parallel=True)
+    yield _mix("TP, SP: Qwen", _QWEN, tp=2, sequence_parallel=True)
+
+
+def _context() -> Iterator[ParityMix]:
+    for label, method in (("all-gather", "all_gather"), ("Ulysses", "ulysses"), ("ring", "ring")):
+        yield _mix(f"CP {label}", cp=2, cp_method=method)
+        yield _mix(f"CP {label} on 4", cp=4, cp_method=method)
+    yield _mix("CP ring: latent attention", _job(**_LATENT), cp=2, cp_method="ring", remat="full")
+
+
+def _pipeline() -> Iterator[ParityMix]:
+    yield _mix("PP GPipe", pp=2, schedule="gpipe")
+    yield _mix("PP 1F1B", pp=2, schedule="1f1b")
+    yield _mix("PP 1F1B on 4", _DEEP, pp=4, schedule="1f1b")
+    for label, schedule in (
+        ("interleaved 1F1B", "interleaved"),
+        ("looped BFS", "looped_bfs"),
+        ("zero-bubble", "zero_bubble"),
+        ("ZBV", "zbv"),
+        ("DualPipeV", "dualpipev"),
+    ):
+        yield _mix(f"PP {label}", _DEEP, pp=2, interleave=2, schedule=schedule)
+
+
+def _products() -> Iterator[ParityMix]:
+    piped = {"pp": 2, "schedule": "1f1b"}
+    looped = {"pp": 2, "interleave": 2}
+    yield _mix("TP x DDP", tp=2, dp_replicate=2)
+    yield _mix("TP, SP x FSDP2: uneven", _UNEVEN, tp=2, sequence_parallel=True, dp_shard=2)
+    yield _mix("TP x HSDP", tp=2, dp_replicate=2, dp_shard=2)
+    yield _mix("CP x FSDP2, ZeRO-2", cp=2, dp_shard=2, zero=2)
+    yield _mix("CP x HSDP", cp=2, dp_replicate=2, dp_shard=2)
+    yield _mix("CP x TP, SP", cp=2, tp=2, sequence_parallel=True, remat="full")
+    yield _mix("PP x DDP", **piped, dp_replicate=2)
+    yield _mix("PP x FSDP2", **piped, dp_shard=2)
+    yield _mix("PP x HSDP", **piped, dp_replicate=2, dp_shard=2, microbatch=1)
+    yield _mix("PP x TP, SP", **piped, tp=2, sequence_parallel=True)
+    yield _mix("PP x CP ring", **piped, cp=2, cp_method="ring")
+    yield _mix("PP zero-bubble x DDP", _DEEP, **looped, schedule="zero_bubble", dp_replicate=2)
+    yield _mix("PP ZBV x FSDP2", _DEEP, **looped, schedule="zbv", dp_shard=2)
+    yield _mix("PP DualPipeV x CP", _DEEP, **looped, schedule="dualpipev", cp=2)
+    yield _mix("PP x FSDP2 x TP", **piped, dp_shard=2, tp=2)
+    yield _mix("FSDP2 x CP x TP", dp_shard=2, cp=2, tp=2)
+
+
+def _experts() -> Iterator[ParityMix]:
+    yield _mix("MoE, DDP", _MOE, dp_replicate=2)
+    yield _mix("MoE, FSDP2", _MOE_LOSS, dp_shard=2)
+    yield _mix("MoE, EP", _MOE, dp_shard=2, ep=2)
+    yield _mix("MoE, EP x FSDP2", _MOE_LOSS, dp_shard=4, ep=2)
+    yield _mix("MoE, EP x HSDP", _MOE, dp_replicate=2, dp_shard=2, ep=2)
+    yield _mix("MoE, EP x CP", _MOE_LOSS, cp=2, ep=2)
+    yield _mix("MoE, EP x PP", _MOE_LOSS, dp_shard=2, ep=2, pp=2, schedule="1f1b")
+    yield _mix("DeepSeek-like, HSDP", _DEEPSEEK, dp_replicate=2, dp_shard=2)
+    yield _mix("DeepSeek-like, EP", _DEEPSEEK, dp_shard=2, ep=2)
+    yield _mix("MoE, EP x TP", _MOE, dp_shard=2, ep=2, tp=2)
+
+
+def _recipes() -> Iterator[ParityMix]:
+    yield _mix("recomputed blocks, FSDP2", dp_shard=2, remat="full")
+    yield _mix("recomputed ops, FSDP2", dp_shard=2, remat="op")
+    yield _mix("every second block recomputed, TP", tp=2, remat="full", remat_every=2)
+    yield _mix("compiled blocks, DDP", _SHALLOW, dp_replicate=2, compile=True)
+    yield _mix("compiled whole", _SHALLOW, compile="whole")
+    yield _mix("foreach AdamW, FSDP2", dp_shard=2, update="foreach")
+    yield _mix("foreach SGD, FSDP2", dp_shard=2, update="foreach", optimizer="sgd")
+    yield _mix("Muon, DDP", dp_replicate=2, optimizer="muon")
+    yield _mix("Muon, FSDP2", dp_shard=2, optimizer="muon")
+    yield _mix("Muon, ZeRO-1", dp_shard=2, zero=1, optimizer="muon")
+    yield _mix("Shampoo, FSDP2", dp_shard=2, optimizer="shampoo")
+    yield _mix("bfloat16, FSDP2", dp_shard=2, dtype="bfloat16")
+    yield _mix("bfloat16, TP", tp=2, dtype="bfloat16")
+    yield _mix("bfloat16, PP ZBV", _DEEP, pp=2, interleave=2, schedule="zbv", dtype="bfloat16")
+    yield _mix("float16 with scaling, DDP", dp_replicate=2, dtype="float16")
+    yield _mix("float16 with scaling, FSDP2", dp_shard=2, dtype="float16")
+    yield _mix("float8, FSDP2", dp_shard=2, dtype="float8")
+    yield _mix("weights offloaded, FSDP2", dp_shard=2, offload=True)
+
+
+def _others() -> Iterator[ParityMix]:
+    """Other models than decoders; a token is a sample."""
+    spread = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}
+    for preset in ("tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-dit-plain", "tiny-unet"):
+        job = _preset("vision" if preset in ("tiny-vit", "tiny-resnet") else "diffusion", preset)
+        for label, layout in spread.items():
+            yield _mix(f"{preset.removeprefix('tiny-')}, {label}", job, **layout)
+    yield _mix("vit, TP x FSDP2", _preset("vision", "tiny-vit"), tp=2, dp_shard=2)
+    for preset in ("tiny-dit", "tiny-flux", "tiny-dit-plain"):
+        yield _mix(f"{preset.removeprefix('tiny-')}, TP", _preset("diffusion", preset), tp=2)
+    for tables in ("replicated", "by_row", "by_table"):
+        job = _preset("recommender", "tiny-dlrm", f', tables = "{tables}"')
+        for label, layout in {**spread, "HSDP": {"dp_replicate": 2, "dp_shard": 2}}.items():
+            yield _mix(f"dlrm, {label}, tables {tables}", job, **layout)
+
+
+def _preset(workload: str, name: str, more: str = "") -> Job:
+    """A model file's job, 8 samples a step."""
+    text = f"""
+        workload = "{workload}"
+        sizes = {{ from = "{name}"{more} }}
+        [recipe]
+        tokens_per_step = 8
+        microbatch = 2
+        learning_rate = 1e-3
+        seed = 7
+        text = "synthetic"
+    """
+    return parse(text, name)
+
+
+MIXES: tuple[ParityMix, ...] = (
+    *_data(),
+    *_tensor(),
+    *_context(),
+    *_pipeline(),
+    *_products(),
+    *_experts(),
+    *_recipes(),
+    *_others(),
+)

@@ -1,0 +1,61 @@
+"""A few steps of a job on this machine's cores: no run is kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from trainyard import plugins
+from trainyard.errors import RankDied
+from trainyard.job import Job
+from trainyard.launch.fork_ranks import together
+from trainyard.train.rules import device_rules, memory_rules
+from trainyard.train.step.outcome import Outcome
+
+_PRELOAD = [
+    f"trainyard.train.{part}"
+    for part in (
+        "step.trainer",
+        "model.language_task",
+        "parallel.tensor_parallel",
+        "parallel.context_parallel",
+        "parallel.expert_parallel",
+    )
+]
+
+
+class Trial(NamedTuple):
+    """What every rank said of every step, and how long it took from start to end."""
+
+    outcomes: Sequence[Outcome]
+    seconds: float
+
+
+def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
+    """Trains `steps` steps on `job.layout.ranks` processes of one thread each.
+
+    Raises `BadJob` for what cannot be trained, `RankDied` with the first rank's last words or after `patience_s`.
+    """
+    workload, host = plugins.load("workloads", job.workload), plugins.load("vendors", "cpu").devices()[0]
+    workload.expect(job)
+    device_rules.check(job.recipe, "cpu")
+    memory_rules.check(job, workload.weights(job), host.memory_bytes, host.name, shared=True)
+    began = time.monotonic()
+    told = together(job.layout.ranks, partial(_train, job, steps), _PRELOAD, patience_s)
+    different = [rank for rank, outcomes in enumerate(told) if outcomes != told[0]]
+    if different:
+        raise RankDied(f"ranks {different} report other losses than rank 0: {told[different[0]]}, {told[0]}.")
+    return Trial(told[0], time.monotonic() - began)
+
+
+def _train(job: Job, steps: int, meet: str) -> list[Outcome]:
+    import torch
+
+    from trainyard.train import process_group
+
+    torch.set_num_threads(1)
+    with process_group.joined(process_group.find("cpu"), meet):
+        training = plugins.load("workloads", job.workload).build(job, "cpu")
+        return [training(step) for step in range(steps)]

@@ -1,0 +1,71 @@
+"""Whose configuration a file is, by what it says; and its job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.formats import toml
+from trainyard.job import Job
+from trainyard.predict.configs.config_keys import LARGEST, Beside, Read
+from trainyard.predict.configs.deepspeed import deepspeed_json, deepspeed_keys
+from trainyard.predict.configs.megatron import megatron_read
+from trainyard.predict.configs.torchtitan import torchtitan_read
+
+Kind = Literal["trainyard", "megatron", "torchtitan", "deepspeed"]
+_READERS: Mapping[str, Callable[[bytes, str, Beside], Read]] = {
+    "megatron": megatron_read.read, "torchtitan": torchtitan_read.read, "deepspeed": deepspeed_json.read,
+}  # fmt: skip
+
+
+def kind(data: bytes) -> Kind | None:
+    """None where it is nobody's that is known: a model's file, or something else."""
+    text = data[: LARGEST + 1].decode("utf-8-sig", "replace")
+    if text.lstrip().startswith("{"):
+        try:
+            said = json.loads(text)
+        except (ValueError, RecursionError):
+            said = {key: None for key in deepspeed_keys.BATCHES if f'"{key}"' in text}
+        marks = (*deepspeed_keys.BATCHES, "zero_optimization")
+        return "deepspeed" if isinstance(said, dict) and any(key in said for key in marks) else None
+    try:
+        tables: Any = toml.loads(text)
+    except toml.DecodeError:
+        tables = {name: {} for name in ("recipe", "parallelism", "training") if f"[{name}]" in text}
+        if not tables:
+            return "megatron" if any(word.startswith("--") for word in text.split()) else None
+    if isinstance(tables.get("recipe"), dict):
+        return "trainyard"
+    return "torchtitan" if any(isinstance(tables.get(name), dict) for name in ("parallelism", "training")) else None
+
+
+def read(data: bytes, where: str, beside: Beside) -> Read:
+    """The job of another framework's configuration. Raises `BadFile` and `BadInput` as its reader does, and where its
+    layout does not divide its model."""
+    if len(data) > LARGEST:
+        raise BadFile(f"{where}: more than {LARGEST:,} bytes are no configuration.")
+    whose = kind(data)
+    if whose is None or whose not in _READERS:
+        raise BadFile(f"{where}: neither a job file, torchtitan's TOML, DeepSpeed's JSON nor Megatron's arguments.")
+    found = _READERS[whose](data, where, beside)
+    _divides(found.job, where)
+    return found
+
+
+def _divides(job: Job, where: str) -> None:
+    model, layout, recipe = job.decoder, job.layout, job.recipe
+    shared = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
+    for what, number, by, name in (
+        ("heads", model.heads, layout.tp, "tensor parallelism"),
+        ("key/value heads", 0 if model.kv_rank else model.kv_heads, layout.tp, "tensor parallelism"),
+        ("groups of state spaces", model.space_groups if model.pattern else 0, layout.tp, "tensor parallelism"),
+        ("experts", model.experts, layout.ep, "expert parallelism"),
+        ("ranks of a stage", shared, layout.ep, "expert parallelism"),
+        ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
+    ):  # fmt: skip
+        if number % by:
+            raise BadInput(f"{where}: {number} {what} % {name} {by} = {number % by}.")
+    if layout.pp * layout.interleave > model.layers + 2:
+        raise BadInput(f"{where}: {layout.pp * layout.interleave} pipeline stages are more than {model.layers} layers.")

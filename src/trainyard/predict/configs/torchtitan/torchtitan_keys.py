@@ -1,0 +1,63 @@
+"""What torchtitan's keys were called before, and what those mean that no layout is read from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trainyard.errors import BadFile
+from trainyard.predict.configs.config_keys import KeyRules
+
+SCHEDULES: Mapping[str, Literal["1f1b", "interleaved"]] = {"1f1b": "1f1b", "interleaved1f1b": "interleaved"}
+UNPLANNED = ("gpipe", "loopedbfs", "interleavedzerobubble", "zbvzerobubble", "dualpipev")
+"""Names of torch's schedules, in small letters: those that are predicted, and the others."""
+MICROBATCHES = "experimental.pipeline_parallel_microbatches"
+FLOAT8 = ("quantize.linear.float8", "quantize.linear.mx", "quantize.dense.float8", "quantize.dense.mx", "float8", "mx")
+EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx", "quantize.moe.float8", "quantize.moe.mx")
+"""`model.converters` that compute in float8: the layers' products; experts' products. Today's names first."""
+_EARLIER = {
+    "training.batch_size": "training.local_batch_size",
+    "training.compile": "compile.enable",
+    **{f"training.{key}": f"parallelism.{key}" for key in (
+        "data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree")},
+    **{f"experimental.{key}": f"parallelism.{key}" for key in (
+        "context_parallel_degree", "context_parallel_rotate_method", "enable_async_tensor_parallel",
+        "pipeline_parallel_degree", "pipeline_parallel_schedule", "pipeline_parallel_schedule_csv",
+        "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points")},
+}  # fmt: skip
+RULES = KeyRules(
+    re.compile(
+        r"(job|profiling|metrics|checkpoint|comm|lr_scheduler|validation|memory_estimation|debug)\..*"
+        r"|optimizer\.(lr|beta1|beta2|eps|weight_decay|implementation)|model\.(.*_path|print_after_conversion)"
+        r"|training\.(dataset.*|steps|max_norm|gc_.*|seed|dataloader\..*|warmup_steps|mixed_precision_reduce)"
+        r"|parallelism\.(context_parallel_load_balancer|full_dtensor|expert_parallel_comm_backend|pipeline_parallel_.*overlap)"
+        r"|parallelism\.pipeline_parallel_microbatch_size|fault_tolerance\..*|experimental\.pipeline_parallel_.*"
+        r"|activation_checkpoint\..*|compile\.(components|backend)|(float8|mx|quantize)\..*"
+    ),
+    {
+        r"parallelism\.enable_async_tensor_parallel": "predicted as if tensor parallelism's products waited for it",
+        r"compile\.enable|.*enable_compiled_autograd": "predicted without torch.compile",
+        r"parallelism\.expert_parallel_comm_backend=deepep": "predicted as torch's own exchange",
+        r"optimizer\.implementation=for.*": "predicted as the fused update",
+        r"parallelism\.enable_fsdp_symm_mem": "predicted as NCCL's usual collectives",
+        r"(training|debug)\.deterministic": "predicted with the usual kernels, which are faster",
+    },
+    {
+        r"optimizer\.early_step_in_backward": "weights are updated, and gradients freed, during the backward pass",
+        r"parallelism\.pipeline_parallel_schedule_csv": "a schedule that stands in another file",
+        r"fault_tolerance\.enable": "replicas that come and go",
+    },
+)
+
+
+def today(said: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Under today's names, and how those were written that had another. Raises `BadFile` for two that disagree."""
+    now, written = dict(said), {}
+    for old, current in _EARLIER.items():
+        if old in now:
+            value = now.pop(old)
+            if now.setdefault(current, value) != value:
+                raise BadFile(f"{where}: {old} = {value!r:.60}, but {current} = {now[current]!r:.60}.")
+            written[current] = old
+    return now, written

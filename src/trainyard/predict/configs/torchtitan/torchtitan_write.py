@@ -1,0 +1,72 @@
+"""A job as torchtitan's TOML, in the keys of version 0.2.2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainyard.formats import toml
+from trainyard.job import Job, Recipe
+from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
+
+
+def write(job: Job) -> str:
+    """What `torchtitan.train --job.config_file` takes. Where no flavor has the model's sizes, it says so."""
+    layout, recipe, model = job.layout, job.recipe, job.decoder
+    flavor, low, staged = flavors.of(model), recipe.dtype == "float8", layout.pp > 1
+    sections: dict[str, dict[str, Any]] = {
+        "model": ({"name": flavor.name, "flavor": flavor.flavor} if flavor else {})
+        | ({"converters": [torchtitan_keys.FLOAT8[0], *torchtitan_keys.EXPERTS[: bool(model.experts)]]} if low else {}),
+        "training": {"local_batch_size": recipe.microbatch * (job.accumulate if staged else 1),
+                     "global_batch_size": job.batch, "seq_len": recipe.seq_len,
+                     "mixed_precision_param": "float32" if recipe.dtype == "float32" else "bfloat16"}
+        | ({"enable_cpu_offload": True} if recipe.offload else {}),
+        "parallelism": _parallelism(job),
+        "activation_checkpoint": _activations(recipe),
+    }  # fmt: skip
+    if recipe.compile:
+        sections["compile"] = {"enable": True}
+    if low:
+        sections["quantize.linear.float8"] = {"filter_fqns": ["output", "router.gate"]}
+        sections |= {"quantize.grouped_mm.float8": {"fqns": ["experts"]}} if model.experts else {}
+    lines = [
+        f"# torchtitan to 0.2.2, on {layout.ranks} devices: torchrun ... -m torchtitan.train --job.config_file FILE.",
+        "# Later ones take each key on the command line: --section.key value.",
+        "# Data and tokenizer are torchtitan's own for tests: [training] dataset, [model] hf_assets_path.",
+        *([] if flavor else [f"# Missing: [model] name and flavor. No flavor has the sizes of {model.name}."]),
+    ]
+    for name, keys in sections.items():
+        lines += ["", f"[{name}]", *(toml.line(key, value) for key, value in keys.items())] if keys else []
+    return "\n".join(lines) + "\n"
+
+
+def _parallelism(job: Job) -> dict[str, Any]:
+    layout, layers = job.layout, job.decoder.layers
+    said: dict[str, Any] = {
+        "data_parallel_replicate_degree": layout.dp_replicate, "data_parallel_shard_degree": layout.dp_shard,
+        "tensor_parallel_degree": layout.tp, "context_parallel_degree": layout.cp,
+        "pipeline_parallel_degree": layout.pp, "expert_parallel_degree": layout.ep,
+        "fsdp_reshard_after_forward": "always" if layout.zero == 3 else "never",
+    }  # fmt: skip
+    if layout.cp > 1:
+        said["context_parallel_rotate_method"] = "allgather" if layout.cp_method == "all_gather" else "alltoall"
+    if layout.tp > 1 and not layout.loss_parallel:
+        said["disable_loss_parallel"] = True
+    if layout.pp > 1:
+        said["pipeline_parallel_schedule"] = "1F1B" if layout.interleave == 1 else "Interleaved1F1B"
+        said["pipeline_parallel_microbatch_size"] = job.recipe.microbatch
+    if layout.interleave > 1:
+        said["pipeline_parallel_layers_per_stage"] = most(layers, layout.pp * layout.interleave)
+    return said
+
+
+def most(layers: int, stages: int) -> int:
+    """Layers of the largest of so many stages, the embedding and the head counted as one each."""
+    return -(-(layers + 2) // stages)
+
+
+def _activations(recipe: Recipe) -> dict[str, str]:
+    if recipe.remat == "op":
+        return {"mode": "selective", "selective_ac_option": "op"}
+    if recipe.remat == "full" and recipe.remat_every > 1:
+        return {"mode": "selective", "selective_ac_option": str(recipe.remat_every)}
+    return {"mode": recipe.remat}

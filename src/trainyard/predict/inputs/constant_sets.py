@@ -1,0 +1,127 @@
+"""Which constants hold where: data/constants/*.toml, each fitted to measurements of some devices and software."""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput, described
+from trainyard.formats import toml
+from trainyard.machine import Claim, Machine
+from trainyard.predict.inputs.constants import Constants
+
+SOFTWARE = ("fsdp", "megatron", "megatron-25", "unfused")
+"""Whose overheads: eager sharded data parallelism, Megatron Core of 2026 and of 2025, and the Megatron of 2021, whose
+attention writes its scores."""
+ASSUMED = (0.7, 2.0)
+"""Measured over predicted, where nothing was measured that is like it."""
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """`devices`: the machine files it holds for. `rows`: measurements it was fitted to. `spread`: kind of model (dense,
+    experts) -> (low, high) of measured over predicted in four of five cases that it was not fitted to."""
+
+    name: str
+    says: str
+    devices: tuple[str, ...]
+    software: str
+    source: str
+    date: str
+    rows: int
+    spread: dict[str, tuple[float, float]] = {}
+    constants: dict[str, float] = {}
+
+    def __post_init__(self) -> None:
+        unknown = set(self.constants) - set(Constants._fields)
+        if unknown:
+            raise BadInput(f"there is no constant {', '.join(sorted(unknown))}.")
+        if any(not value > 0 for value in self.constants.values()):
+            raise BadInput(f"the constants of {self.name} must be positive.")
+
+    def values(self) -> Constants:
+        """What is not fitted stays as it is assumed."""
+        return Constants()._replace(**self.constants)
+
+    def interval(self, kind: str) -> tuple[float, float]:
+        return self.spread.get(kind, ASSUMED)
+
+    @cached_property
+    def claims(self) -> tuple[Claim, ...]:
+        """Each constant, and who says so."""
+        fitted = f"{self.name}, fitted to {self.rows} measurements of {self.source}"
+        return tuple(
+            Claim(
+                value=value, unit=f"{name} {'s' if name.endswith('_s') else ''}".strip(), date=self.date,
+                source=fitted if name in self.constants else "assumed", measured=name in self.constants,
+            )
+            for name, value in self.values()._asdict().items()
+        )  # fmt: skip
+
+
+@cache
+def known() -> tuple[Tuned, ...]:
+    """Those in the package."""
+    folder = Path(str(resources.files("trainyard") / "data" / "constants"))
+    return tuple(load(path) for path in sorted(folder.glob("*.toml")))
+
+
+def load(path: Path) -> Tuned:
+    """Raises `BadFile`."""
+    try:
+        return msgspec.convert(toml.loads(path.read_text("utf-8")), Tuned)
+    except (OSError, UnicodeDecodeError, toml.DecodeError, msgspec.ValidationError) as error:
+        says, next_step = described(error)
+        raise BadFile(f"{path}: {says}.", next_step) from error
+
+
+def _own(machine: Machine, software: str) -> Tuned:
+    """What was measured on the machine itself."""
+    first = next(iter(machine.tuned.values()))
+    kinds = ("dense", "experts", "hybrid", "pictures")
+    return Tuned(
+        name=machine.name, says=f"Its own: {first.source}.", devices=(machine.name,), software=software,
+        date=first.date, rows=0, source=first.source,
+        spread=dict.fromkeys(kinds, machine.spread) if machine.spread else {},
+        constants={name: claim.value for name, claim in machine.tuned.items()},
+    )  # fmt: skip
+
+
+def choose(machine: Machine, software: str) -> Tuned:
+    """Those of this device and software, or of another release of it; else of this device with other software, with the
+    wide spread of what was never measured. Of a device that is in none: what is assumed of all, and its own best rate
+    of matrix products where somebody measured that."""
+    if machine.tuned:
+        return _own(machine, software)
+    family = software.partition("-")[0]
+    ours = [one for one in known() if machine.name in one.devices]
+    for like in (software, family):
+        for one in ours:
+            if one.software == like:
+                return one
+    if ours:
+        return msgspec.structs.replace(ours[0], spread={})
+    curve = machine.device.reached.get("matmul")
+    own = _reached(machine)
+    return Tuned(
+        name="assumed", says="Nothing like it was measured.", devices=(), software=software, date="", rows=0,
+        source=curve.claim.source if curve and own else "nobody", constants=own,
+    )  # fmt: skip
+
+
+def _reached(machine: Machine) -> dict[str, float]:
+    """Shares of the peaks, where somebody measured the best product in bfloat16: what holds a device back there (its
+    clocks, its power) does so below 16 bits too."""
+    curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
+    if not curve or not peak:
+        return {}
+    share = min(0.95, max(rate for _, rate in curve.points) / peak.value)
+    low = Constants().low_matmul * min(1.0, share / Constants().matmul)
+    return {"matmul": share, "low_matmul": low}
+
+
+def assumed(machine: Machine) -> Constants:
+    """Before anything is fitted."""
+    return Constants()._replace(**_reached(machine))

@@ -1,0 +1,121 @@
+"""Vision and diffusion transformers as cases: a job's `[sizes]`, told as columns.
+
+A sample is one token of its job; its positions (patches, with a class token or with those of a text) follow from the
+sizes, and none of them is masked.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Recipe
+from trainyard.train.diffusion.diffusion_sizes import KINDS as DIFFUSION
+from trainyard.train.diffusion.diffusion_sizes import TIME_WIDTH, Dit
+from trainyard.train.sizes import convert
+from trainyard.train.vision.vision_sizes import KINDS as VISION
+from trainyard.train.vision.vision_sizes import Vit
+
+WORKLOADS = {"vision": VISION, "diffusion": DIFFUSION}
+
+
+class VisionModel(NamedTuple):
+    """What a planner must know of a job's model; as of a decoder, but for what stands in its place. `divides`: what
+    ranks of tp share equally, by name."""
+
+    name: str
+    workload: str
+    sizes: dict[str, Any]
+    network: Vit | Dit
+
+    @property
+    def layers(self) -> int:
+        net = self.network
+        return net.layers if isinstance(net, Vit) else net.double + net.single + net.plain
+
+    @property
+    def positions(self) -> int:
+        """Of a sample."""
+        net = self.network
+        return net.tokens if isinstance(net, Vit) else net.patches + net.text_tokens
+
+    @property
+    def heads(self) -> int:
+        return self.network.heads
+
+    @property
+    def joined(self) -> bool:
+        """Whether pictures and text go through blocks together at last, and turn by their places: FLUX's way."""
+        return isinstance(self.network, Dit) and bool(self.network.single and self.network.rope)
+
+    @property
+    def divides(self) -> dict[str, int]:
+        net = self.network
+        out = {"classes": net.classes} if isinstance(net, Vit) else {"numbers of a patch": net.dots}
+        return {"heads": net.heads, "channels of the MLP": net.ffn, **out}
+
+    def job(self, layout: Layout, recipe: Recipe) -> Job:
+        return Job(name=self.name, workload=self.workload, sizes=self.sizes, layout=layout, recipe=recipe)
+
+
+def of_job(job: Job) -> VisionModel:
+    """Raises `BadJob` for sizes that are no transformer's, or make no sense."""
+    kinds = WORKLOADS.get(job.workload)
+    if kinds is None:
+        raise BadJob(
+            f"workload = {job.workload!r} is not planned for.",
+            "Decoders, hybrids, and transformers of vision and diffusion are.",
+        )
+    network = convert(job, *kinds)
+    if not isinstance(network, Vit | Dit):
+        family = type(network).__struct_config__.tag
+        raise BadJob(f"family = {family!r} at $.sizes.family is not planned for.", "Of pictures only transformers are.")
+    return VisionModel(job.name, job.workload, job.sizes, network)
+
+
+def columns(pictures: VisionModel) -> dict[str, Any]:
+    """Those that a decoder's dimensions fill, and a model of pictures' own."""
+    net = pictures.network
+    common = {
+        "layers": pictures.layers, "width": net.width, "ffn": net.ffn, "heads": net.heads, "kv_heads": net.heads,
+        "head_dim": net.width // net.heads, "gated": 0, "learned": 0, "tied": 0, "seq_len": pictures.positions,
+        "whole": 1, "sequence_parallel": 0, "loss_parallel": 0,
+        **dict.fromkeys(
+            ("experts", "active", "expert_ffn", "shared_experts", "dense_layers", "q_rank", "kv_rank", "rope_dim",
+             "value_dim"), 0,
+        ),
+    }  # fmt: skip
+    return common | (_vit(net) if isinstance(net, Vit) else _dit(net))
+
+
+def _vit(net: Vit) -> dict[str, Any]:
+    dots = net.patch**2 * net.channels
+    norms, biases = 4 * net.width, 5 * net.width + net.ffn
+    return {
+        "vocab": net.classes, "head_rows": 1, "normed_heads": 0, "entry": (net.tokens - 1) * dots,
+        "vectors": norms + biases - 2 * net.width, "lead": (dots + 2 + net.tokens) * net.width,
+        "tail": 2 * net.width + net.classes, "given": net.channels * net.image**2,
+    }  # fmt: skip
+
+
+def _dit(net: Dit) -> dict[str, Any]:
+    """Each stream of a block has matrices and biases of its own; the last block's text, where nothing comes after it,
+    has neither what follows attention nor the modulation of that."""
+    width, layers = net.width, net.double + net.single + net.plain
+    ends = int(net.double > 0 and not net.single)
+    streams = 2 * net.double + net.single + net.plain
+    parts = 12 * net.double - 4 * ends + 3 * net.single + 6 * net.plain
+    biases = streams * 3 * width + (streams - ends) * (2 * width + net.ffn) - net.single * width + parts * width
+    turned = 2 * streams * (width // net.heads) * net.qk_norm
+    told = (
+        (1 + net.guidance) * (TIME_WIDTH + width) + net.pooled_width + width
+    )  # of a sample's vectors, two matrices each
+    last = 2 * width  # scales and shifts before the head
+    entry = net.patches * net.dots + net.text_tokens * net.text_width + told + last
+    lead = (net.dots + 1 + (net.text_width + 1) * (net.text_tokens > 0) + told + 2 * (2 + net.guidance)) * width
+    return {
+        "vocab": net.dots, "head_rows": net.patches, "normed_heads": net.qk_norm, "entry": entry, "lead": lead,
+        "tail": last * (width + 1) + net.dots, "text": net.text_tokens, "doubles": net.double, "text_ends": ends,
+        "given": 2 * net.channels * net.latent**2 + net.text_tokens * net.text_width + net.pooled_width,
+        "modulated": parts / layers, "vectors": (biases + turned) / layers - 2 * width,
+    }  # fmt: skip

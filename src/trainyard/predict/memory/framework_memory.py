@@ -1,0 +1,158 @@
+"""How many bytes a rank holds at the peak of a step, by part, as columns: what the framework has allocated.
+
+Activations are what each operation keeps for its backward pass (Korthikanti et al. 2022, arXiv:2205.05198, section 4,
+with attention that keeps no scores); a stage keeps them for the micro-batches that are on their way (1F1B: Narayanan et
+al. 2021, arXiv:2104.04473, section 2.2.1). What the allocator reserves beyond that is `RESERVED` times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.memory import native_memory
+from trainyard.predict.memory.memory_parts import MemoryParts, fullest
+from trainyard.predict.time import data_parallel, offload, shapes, state_space
+from trainyard.predict.time.shapes import Weights
+
+RESERVED = 1.2
+"""Reserved over allocated bytes: 1.15 to 1.24 was measured (torchtitan's and SimuMax's published runs)."""
+USABLE = 0.94
+"""Of a device's memory: the rest is the driver's, the framework's and the collectives' own."""
+_FLOAT32 = 4.0
+
+
+def memory(cases: Cases) -> MemoryParts:
+    """Of the first stage or the last, whichever needs more: one has the embedding and most micro-batches on their way,
+    the other the head and the logits. Of our own runner it is known what is there at which moment (`held.py`)."""
+    ours = np.broadcast_to(cases.own > 0, len(cases))
+    if ours.any() and not ours.all():
+        raise ValueError(
+            f"{ours.sum()} of {len(cases)} cases run on trainyard's own trainer; pass the others separately"
+        )
+    of = native_memory.peak if ours.all() else of_stage
+    return fullest([of(cases, first) for first in (True, False)])
+
+
+def on_host(cases: Cases) -> Column:
+    """Bytes in the host's memory of a rank of the first stage or the last, whichever has more there."""
+    if not (cases.offload > 0).any():
+        return np.zeros(1)
+    most = [_divided(cases, first)(1, shapes.weights(cases).trained(cases)) for first in (True, False)]
+    return np.maximum(*most) * offload.a_weight(cases)
+
+
+def _divided(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
+    """Weights of the first stage or the last that a rank keeps, of what ZeRO divides from a stage of its on."""
+    alone, here = cases.pp == 1, _layers(cases)
+    dense, routed = shapes.kinds_of(cases, here, first)
+    tables = np.where(alone & (cases.lead == 0), np.where(cases.tied > 0, 1.0, 2.0), 1.0)
+    shard = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
+    owners = np.where(cases.divided > 0, _expert_ranks(cases), 1.0)
+
+    def kept(stage: int, some: Weights) -> Column:
+        ends = some.table * tables + cases.lead + cases.tail
+        common = here * some.shared + dense * some.dense + routed * some.routed + ends
+        expert, divided = routed * some.expert, cases.zero >= stage
+        return common / np.where(divided, shard, 1.0) + expert / np.where(divided, owners, 1.0)
+
+    return kept
+
+
+def of_stage(cases: Cases, first: bool) -> MemoryParts:
+    """The first stage or the last, of a published framework."""
+    alone, here, weights, kept = cases.pp == 1, _layers(cases), shapes.weights(cases), _divided(cases, first)
+    dense, routed = shapes.kinds_of(cases, here, first)
+    trained = weights.trained(cases)
+    state, all_ = cases.offload > 0, cases.offload > 1
+    layer = sum(data_parallel.layer_weights(cases), np.zeros(1))
+    unsharded = np.where((cases.divided > 0) & (cases.zero >= 2), 1.0, 0.0)
+    parts = kept(3, weights) * cases.weight_bytes
+    return MemoryParts(
+        parameters=np.where(all_, 0.0, parts),
+        gradients=np.where(all_, 0.0, kept(2, trained) * cases.gradient_bytes),
+        optimizer=np.where(state, 0.0, kept(1, trained) * cases.state_bytes),
+        activations=_activations(cases, here, dense, routed, first),
+        logits=np.zeros(1) if first and not alone.any() else np.where(alone | (not first), _logits(cases), 0.0),
+        gathered=unsharded * layer * (2 * cases.width_bytes + cases.reduce_bytes) + np.where(all_, parts / here, 0.0),
+    )
+
+
+def _layers(cases: Cases) -> Column:
+    """Of the first stage or the last: where only that divides them, the embedding and the head count as a layer."""
+    parts = cases.pp * cases.interleave
+    counted = (np.mod(cases.layers, parts) != 0) & (np.mod(cases.layers + 2, parts) == 0)
+    return np.where(counted, (cases.layers + 2) / cases.pp - 1, np.ceil(cases.layers / cases.pp))
+
+
+def _expert_ranks(cases: Cases) -> Column:
+    spread = np.where(cases.ep > 1, cases.ep, cases.tp)
+    return np.maximum(cases.dp_shard * cases.cp * cases.tp / spread, 1.0)
+
+
+def on_their_way(cases: Cases, first: bool) -> Column:
+    """Micro-batches, in whole stages of layers, that are kept at once."""
+    depth = cases.pp if first else np.ones(1)
+    chunks = depth * np.where(cases.interleave > 1, 1 + (cases.pp - 1) / (cases.pp * cases.interleave), 1.0)
+    return np.minimum(chunks, cases.accumulate)
+
+
+def _activations(cases: Cases, here: Column, dense: Column, routed: Column, first: bool) -> Column:
+    whole = layer_activations(cases, here, dense, routed)
+    inputs = here * cases.between * cases.width * cases.width_bytes
+    plain = here * _scores(cases) * cases.width_bytes
+    op = np.where(cases.flash > 0, here * _without_elementwise(cases), whole - plain)
+    each = np.where(cases.remat == 2, inputs, np.where(cases.remat == 1, op, whole))
+    each = (each + (cases.remat_every - 1) * whole) / cases.remat_every
+    return each * on_their_way(cases, first) + np.where(cases.remat > 0, whole / here, 0.0)
+
+
+def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column) -> Column:
+    """Bytes that `here` layers keep of a micro-batch, of which so many have MLPs and experts."""
+    value, tp = cases.width_bytes, cases.tp
+    attended, spaced = shapes.mixers(cases)
+    residual = shapes.parts(cases) * cases.between * cases.width  # what norms take
+    taken = np.where(cases.low_precision > 0, 1 / value, 1.0)  # products keep what they take as they take it
+    normed = shapes.parts(cases) * cases.between * cases.width * taken
+    heads = cases.tokens / tp
+    keys = np.where(cases.kv_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
+    values = np.where(cases.kv_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
+    latent = np.where(cases.kv_rank > 0, cases.tokens * (cases.q_rank + 2 * cases.kv_rank), 0.0)
+    attention = heads * (cases.queries + keys + values + cases.values) + latent
+    statistics = heads * cases.heads * _FLOAT32 / value
+    down = np.where(cases.adapters > 0, 0.0, taken)  # kept for the weight's gradient alone
+    mlp = heads * cases.ffn * (1 + cases.gated + down)
+    sent = shapes.routed_tokens(cases)
+    ffn = cases.expert_ffn / shapes.expert_divided(cases)
+    experts = sent * (shapes.expert_width(cases) * (1 + taken) + ffn * (1 + cases.gated + down))
+    experts = experts + heads * cases.shared_experts * cases.expert_ffn * (1 + cases.gated + down)
+    mixed = attended * (attention + statistics + _scores(cases)) + spaced * state_space.activations(cases)
+    told = np.where(cases.modulated > 0, 4 * cases.tokens * cases.width, 0.0)  # two norms before scaling, two gates
+    return value * (here * (residual + normed + mixed + told) + dense * mlp + routed * experts)
+
+
+def _scores(cases: Cases) -> Column:
+    """Values of a layer's scores and softmax, with a byte of dropout for each, where attention writes them."""
+    pairs = cases.microbatch * cases.heads / cases.tp * cases.seq_len**2 / cases.cp
+    return np.where(cases.flash > 0, 0.0, 2.5 * pairs)
+
+
+def _without_elementwise(cases: Cases) -> Column:
+    """Where attention and most products alone keep what they made."""
+    attended, spaced = shapes.mixers(cases)
+    mlps = sum(shapes.layer_kinds(cases), np.zeros(1)) / cases.layers
+    products = cases.between * cases.width * shapes.parts(cases) + cases.tokens / cases.tp * (
+        attended * (cases.queries + 2 * cases.kv_heads * cases.head_dim) + mlps * (1 + cases.gated) * cases.ffn
+    )
+    mixed = attended * cases.tokens / cases.tp * cases.values + spaced * state_space.activations(cases)
+    return cases.width_bytes * (products * (1 - cases.remade) + mixed + cases.between * cases.width)
+
+
+def _logits(cases: Cases) -> Column:
+    """Either the logits, in float32 too, or their gradient beside the head's own, which is added up in float32."""
+    values = shapes.head_rows(cases) * cases.vocab / cases.tp
+    loss = values * (cases.width_bytes + _FLOAT32)
+    head = values * cases.width_bytes + shapes.weights(cases).table * (cases.width_bytes + _FLOAT32)
+    return np.maximum(loss, head)

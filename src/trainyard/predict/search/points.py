@@ -1,0 +1,42 @@
+"""A layout and what it comes to, without its ledger: a place in a chart."""
+
+from __future__ import annotations
+
+import msgspec
+
+from trainyard.errors import BadInput
+from trainyard.job import Job, Layout
+from trainyard.predict.economics.step_cost import Bill
+
+
+class LayoutPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """`samples` a step over all devices; `wall_ns` of a step, `low` and `high` around it as in a `Plan`; `reserved`:
+    bytes of the fullest rank."""
+
+    devices: int
+    samples: int
+    layout: Layout
+    microbatch: int
+    remat: str
+    schedule: str = "none"
+    offload: bool = False
+    wall_ns: int
+    low: int
+    high: int
+    reserved: int
+    bill: Bill
+
+    def __post_init__(self) -> None:
+        if min(self.devices, self.samples, self.low, self.reserved) < 1 or not self.low <= self.wall_ns <= self.high:
+            raise BadInput(
+                f"{self.devices} devices, {self.samples} samples, {self.reserved} bytes, a step of {self.wall_ns} "
+                f"ns with the bounds {self.low} to {self.high} ns: not a possible layout."
+            )
+
+
+def of_job(job: Job, wall_ns: int, low: int, high: int, reserved: int, bill: Bill) -> LayoutPoint:
+    return LayoutPoint(
+        devices=job.layout.ranks, samples=job.batch, layout=job.layout, microbatch=job.recipe.microbatch,
+        remat=job.recipe.remat, schedule=job.recipe.schedule, wall_ns=wall_ns, low=low, high=high, reserved=reserved,
+        offload=job.recipe.offload, bill=bill,
+    )  # fmt: skip

@@ -1,0 +1,151 @@
+"""What data parallelism exchanges: gathered weights and scattered gradients a layer, or gradients once a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.time import collective_time, offload, shapes
+from trainyard.predict.time.collective_time import RankGroup
+
+
+class Exposed(NamedTuple):
+    """Seconds that are waited for, and those that lie under compute."""
+
+    seconds: Column
+    hidden: Column
+
+    def times(self, factor: Column | float) -> Exposed:
+        return Exposed(self.seconds * factor, self.hidden * factor)
+
+
+def overlapped(tuned: Constants, communication: Column, compute: Column) -> Exposed:
+    """Of the shorter of the two `tuned.overlap` disappears under the longer."""
+    hidden = tuned.overlap * np.minimum(communication, compute)
+    return Exposed(communication - hidden, hidden)
+
+
+def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
+    """Parameters of the mean layer on a rank: those that all its data-parallel ranks have, and those of experts.
+    `trained`: only such."""
+    dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
+    weights = shapes.weights(cases)
+    weights = weights.trained(cases) if trained else weights
+    return weights.shared + dense * weights.dense + routed * weights.routed, routed * weights.expert
+
+
+def expert_replicas(cases: Cases, site: Site) -> RankGroup:
+    """The ranks that hold the same experts."""
+    spread = np.where(cases.ep > 1, cases.ep, cases.tp)
+    ranks = np.maximum(cases.dp * cases.cp * cases.tp / spread, 1.0)
+    return collective_time.group(site, ranks, spread)
+
+
+def owned(cases: Cases, site: Site) -> tuple[Column, Column]:
+    """Trained parameters of which a rank has the optimizer's state: of the mean layer, and of what is beside layers
+    (the mean over stages)."""
+    common, expert = layer_weights(cases, trained=True)
+    shards = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
+    owners = np.where(cases.divided > 0, expert_replicas(cases, site).ranks, 1.0)
+    return common / shards + expert / owners, ends(cases) / cases.pp / shards
+
+
+def _each(cases: Cases) -> np.ndarray:
+    """Whether weights are gathered for every micro-batch: torch's pipelines gather a stage once for all of them, and
+    scatter its gradients once."""
+    return (cases.divided > 0) & (cases.zero >= 2) & (cases.pp == 1)
+
+
+class Sharded(NamedTuple):
+    """Of one layer and micro-batch: weights gathered forward and backward, gradients scattered backward. `up`,
+    `again_up` and `down`: copies of them from the host before that, and to it afterwards."""
+
+    forward: Exposed
+    again: Exposed
+    scattered: Exposed
+    up: Exposed
+    again_up: Exposed
+    down: Exposed
+
+    @property
+    def ahead(self) -> Column:
+        """Seconds that a forward pass waits."""
+        return self.forward.seconds + self.up.seconds
+
+    @property
+    def back(self) -> Column:
+        return self.again.seconds + self.scattered.seconds + self.again_up.seconds + self.down.seconds
+
+
+def sharded(cases: Cases, site: Site, tuned: Constants, forward: Column, backward: Column) -> Sharded:
+    """`forward`, `backward`: seconds a layer takes otherwise, under which this may disappear. ZeRO-2 keeps what it has
+    gathered for the backward pass, and ZeRO-1 all of it (Rajbhandari et al. 2020, arXiv:1910.02054, section 5)."""
+    who, owners = collective_time.shards(cases, site), expert_replicas(cases, site)
+    active = _each(cases)
+
+    def exchanged(value_bytes: Column, trained: bool) -> Column:
+        common, expert = layer_weights(cases, trained)
+        whole = collective_time.gather(site, tuned, who, common * value_bytes)
+        routed = np.where(cases.experts > 0, collective_time.gather(site, tuned, owners, expert * value_bytes), 0.0)
+        return np.where(active, whole + routed, 0.0)
+
+    gathered, scattered = exchanged(cases.width_bytes, False), exchanged(cases.reduce_bytes, True)
+    twice = np.where(cases.zero >= 3, gathered, 0.0)
+    if not (cases.offload > 1).any():
+        first, (again, sent) = overlapped(tuned, gathered, forward), together(tuned, (twice, scattered), backward)
+        return Sharded(first, again, sent, _NOTHING, _NOTHING, _NOTHING)
+    (own, _), away = owned(cases, site), active & (cases.offload > 1)
+    up = np.where(away, offload.copied(site, tuned, own * cases.weight_bytes), 0.0)
+    down = np.where(away, offload.copied(site, tuned, own * cases.gradient_bytes), 0.0)
+    first, above = together(tuned, (gathered, up), forward)
+    parts = twice, scattered, np.where(cases.zero >= 3, up, 0.0), down
+    again, sent, again_up, below = together(tuned, parts, backward)
+    return Sharded(first, again, sent, above, again_up, below)
+
+
+_NOTHING = Exposed(np.zeros(1), np.zeros(1))
+
+
+def together(tuned: Constants, parts: Sequence[Column], compute: Column) -> list[Exposed]:
+    """Of several that come one after the other, under the same compute: each has its share."""
+    whole = sum(parts, np.zeros(1))
+    both = overlapped(tuned, whole, compute)
+    return [both.times(np.divide(part, whole, out=np.zeros_like(both.seconds), where=whole > 0)) for part in parts]
+
+
+def once(cases: Cases, site: Site, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
+    """Once a step: gradients summed over the ranks that hold the same weights; and, where ranks divide the optimizer's
+    state alone (ZeRO-1), or are of a pipeline, gradients scattered and new weights gathered. `backward`: seconds of the
+    last micro-batch's on a stage, under which both may disappear."""
+    here = cases.layers / cases.pp
+    common, expert = (here * weights for weights in layer_weights(cases, trained=True))
+    common = common + ends(cases) / cases.pp
+    divides = cases.divided > 0
+    part = np.where(divides, cases.dp_shard * cases.cp, 1.0)
+    same = collective_time.replicas(cases, site)
+    summed = collective_time.reduce(site, tuned, same, common * cases.reduce_bytes / part)
+    owners, who = expert_replicas(cases, site), collective_time.shards(cases, site)
+    all_owners = collective_time.reduce(site, tuned, owners, expert * cases.reduce_bytes)
+    summed = summed + np.where(divides | (cases.experts == 0), 0.0, all_owners)
+    both = cases.reduce_bytes + cases.width_bytes
+    first = collective_time.gather(site, tuned, who, common * both) + np.where(
+        cases.experts > 0, collective_time.gather(site, tuned, owners, expert * both), 0.0
+    )
+    divided = np.where(divides & ~_each(cases), first, 0.0)
+    return overlapped(tuned, summed, backward), overlapped(tuned, divided, np.maximum(backward - summed, 0.0))
+
+
+def ends(cases: Cases) -> Column:
+    """Trained parameters before the layers and after them, on a rank of tp, of all stages."""
+    table = shapes.weights(cases).trained(cases).table
+    return table * np.where(cases.lead > 0, 1.0, tables(cases)) + cases.lead + cases.tail
+
+
+def tables(cases: Cases) -> Column:
+    """Tables of vocabulary x width that the model has."""
+    return np.where(cases.tied > 0, np.where(cases.pp > 1, 2.0, 1.0), 2.0)

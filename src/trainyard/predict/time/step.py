@@ -1,0 +1,171 @@
+"""A step's wall time, account by account, as columns of seconds: the mean over pipeline stages.
+
+A pipeline is run operation by operation (`schedule.py`); what no rank does anything in is bubble. What comes once a
+step, after the last micro-batch, is the same on all ranks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.pipeline import simulation, step_bounds
+from trainyard.predict.pipeline.step_bounds import LayerKind, Parts
+from trainyard.predict.time import data_parallel, offload
+from trainyard.predict.time.data_parallel import Exposed
+from trainyard.predict.time.layer import Phase
+
+
+class AccountSeconds(NamedTuple):
+    """Seconds of an account in a phase; `hidden`: that lie under compute."""
+
+    account: str
+    phase: str
+    seconds: Column
+    hidden: Column | float = 0.0
+
+
+class StepTime(NamedTuple):
+    """`lines` sum to `wall`, up to rounding."""
+
+    wall: Column
+    lines: list[AccountSeconds]
+
+
+class Once(NamedTuple):
+    """Seconds after the last micro-batch. `down`, `up`: of gradients to the host and of weights from it, where the
+    optimizer's state alone is there."""
+
+    summed: Exposed
+    divided: Exposed
+    down: Exposed
+    up: Exposed
+    update: Column
+    host: Column | float
+
+    @property
+    def seconds(self) -> Column:
+        sent = self.summed.seconds + self.divided.seconds + self.down.seconds + self.up.seconds
+        return sent + self.update + self.host
+
+    @property
+    def mean(self) -> Once:
+        """Over stages, one row each."""
+        summed, divided, down, up = (Exposed(*np.mean(part, axis=1, keepdims=True)) for part in self[:4])
+        update, host = (np.mean(part, keepdims=True) for part in (self.update, self.host))
+        return Once(summed, divided, down, up, update, host)
+
+
+def bound(cases: Cases, site: Site, tuned: Constants) -> Column:
+    """Seconds that a step takes at least; without a pipeline, that it takes."""
+    parts = step_bounds.parts(cases, site, tuned)
+    return step_bounds.bound(cases, parts) + once(cases, site, tuned, _back(cases, parts)).seconds
+
+
+def step(cases: Cases, site: Site, tuned: Constants) -> StepTime:
+    parts = step_bounds.parts(cases, site, tuned)
+    after = once(cases, site, tuned, _back(cases, parts))
+    ran = _run(cases, parts)
+    many = cases.accumulate
+    lines = [line for kind in parts.kinds for line in of_kind(kind, many * kind.count / cases.pp)]
+    lines += beside(parts, many / cases.pp, after, ran, many * parts.beside)
+    return StepTime(ran.wall + after.seconds, lines)
+
+
+class Means(NamedTuple):
+    """Of a pipeline, the mean over its ranks; `moved`: what is on its way to a rank, waited for or not."""
+
+    wall: Column
+    exchange: Column
+    moved: Column
+    warmup: Column
+    steady: Column
+    drain: Column
+
+
+def _run(cases: Cases, parts: Parts) -> Means:
+    """Of each case; what is no pipeline takes what its parts do."""
+    count = len(cases)
+    found = Means(np.array(np.broadcast_to(step_bounds.alone(cases, parts), count)), *np.zeros((5, count)))
+    piped = np.flatnonzero(np.broadcast_to(cases.pp > 1, count))
+    if len(piped):
+        some = step_bounds.pipelines(cases, parts)
+        ran = simulation.simulate([some[place] for place in piped])
+        for column, name in zip(found, Means._fields, strict=True):
+            column[piped] = [np.mean(getattr(one, name)) for one in ran]
+    return found
+
+
+def beside(parts: Parts, heads: Column, once: Once, ran: Means, host: Column) -> list[AccountSeconds]:
+    """What a rank does beside layers. `heads`: micro-batches whose head it does, in the mean; `host`: seconds."""
+    return [
+        AccountSeconds("compute/matmul", "forward", heads * parts.ahead),
+        AccountSeconds("compute/matmul", "backward", heads * parts.back),
+        AccountSeconds("compute/softmax", "forward", heads * parts.loss),
+        AccountSeconds("comm/send_recv@pp", "other", ran.exchange, ran.moved - ran.exchange),
+        _exposed("comm/all_reduce@dp_replicate", "backward", once.summed),
+        _exposed("comm/reduce_scatter@dp_shard", "optimizer", once.divided),
+        _exposed("copy/d2h", "optimizer", once.down),
+        AccountSeconds("compute/optimizer", "optimizer", once.update),
+        _exposed("copy/h2d", "optimizer", once.up),
+        AccountSeconds("bubble/warmup@pp", "other", ran.warmup),
+        AccountSeconds("bubble/steady@pp", "other", ran.steady),
+        AccountSeconds("bubble/drain@pp", "other", ran.drain),
+        AccountSeconds("launch_gap/python", "other", host + once.host),
+    ]
+
+
+def of_kind(kind: LayerKind, times: Column) -> list[AccountSeconds]:
+    return [
+        *_of_layers("forward", kind.forward, times),
+        AccountSeconds("launch_gap/launch", "forward", times * kind.forward.gap),
+        *_of_layers("recompute", kind.again, times),
+        *_of_layers("backward", kind.backward, times),
+        AccountSeconds("launch_gap/launch", "backward", times * kind.through.gap),
+        _exposed("comm/all_gather@dp_shard", "forward", kind.sharded.forward.times(times)),
+        _exposed("comm/all_gather@dp_shard", "backward", kind.sharded.again.times(times)),
+        _exposed("comm/reduce_scatter@dp_shard", "backward", kind.sharded.scattered.times(times)),
+        _exposed("copy/h2d", "forward", kind.sharded.up.times(times)),
+        _exposed("copy/h2d", "backward", kind.sharded.again_up.times(times)),
+        _exposed("copy/d2h", "backward", kind.sharded.down.times(times)),
+    ]
+
+
+def _of_layers(name: str, phase: Phase, times: Column) -> list[AccountSeconds]:
+    accounts = {
+        "compute/matmul": phase.matmul, "compute/attention": phase.attention, "compute/elementwise": phase.elementwise,
+        "compute/moe_route": phase.route, "compute/reduction": phase.scan,
+        "comm/all_reduce@tp": phase.parallel, "comm/all_gather@cp": phase.context,
+        "comm/all_to_all@ep": phase.dispatch,
+    }  # fmt: skip
+    return [AccountSeconds(account, name, seconds * times) for account, seconds in accounts.items()]
+
+
+def _exposed(account: str, phase: str, part: Exposed) -> AccountSeconds:
+    return AccountSeconds(account, phase, part.seconds, part.hidden)
+
+
+def once(cases: Cases, site: Site, tuned: Constants, back: Column) -> Once:
+    """`back`: seconds of a micro-batch's backward pass through a stage's layers."""
+    summed, divided = data_parallel.once(cases, site, tuned, back)
+    layer, beside = data_parallel.owned(cases, site)
+    own = cases.layers / cases.pp * layer + beside
+    update = own * tuned.optimizer / (site.bandwidth * tuned.bandwidth)
+    if not (cases.offload > 0).any():
+        return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
+    update = np.where(cases.offload > 0, offload.update(cases, site, tuned, own), update)
+    # Where all is on the host, what is beside the layers still goes up and down, once: the tables stay gathered.
+    moved = np.where(cases.offload > 1, cases.accumulate * beside, own) * (cases.offload > 0)
+    sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
+    both = (np.where(moved > 0, offload.copied(site, tuned, size), 0.0) for size in sizes)
+    down, up = data_parallel.together(tuned, tuple(both), update)
+    return Once(summed, divided, down, up, update, tuned.step_s)
+
+
+def _back(cases: Cases, parts: Parts) -> Column:
+    """The mean over stages."""
+    return sum((kind.count * kind.through.seconds for kind in parts.kinds), np.zeros(1)) / cases.pp

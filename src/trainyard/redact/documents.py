@@ -1,0 +1,152 @@
+"""Secrets in JSON: the text stays JSON, and what is not a secret keeps its bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import IO
+
+from trainyard.redact.clients import ClientOptions
+from trainyard.redact.command_line import redact_word, takes_secret
+from trainyard.redact.secret_names import HIDDEN, is_plain, is_random_key, is_secret
+from trainyard.redact.text_secrets import is_suspect, redact
+
+_TOKEN = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*+"?)(?P<colon>\s*+:)?|[{}\[\],:]|[^\s{}\[\]:,"]++', re.DOTALL)
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[A-Za-z_][^\s"{}\[\],:]*+', re.DOTALL)
+_LITERAL = re.compile(r"-?[\d.eE+\-]++\Z|true\Z|false\Z|null\Z|-?Infinity\Z|NaN\Z")
+_PIECE = 1 << 16
+_MOST_PLAIN = 100_000
+_HIDDEN = f'"{HIDDEN}"'
+
+
+def redact_json(data: bytes, keep_numbers: bool = False) -> bytes:
+    """A JSON document with its secrets replaced by `***`. `keep_numbers`: strings alone are secrets, so that a record
+    keeps its types."""
+    text = data.decode("utf-8", "surrogateescape")
+    if not is_suspect(text) and "\\u00" not in text:
+        return data
+    return _DocumentReader(keep_numbers).feed(text).encode("utf-8", "surrogateescape")
+
+
+def secret_paths(value: object, path: str = "$", key: str = "") -> Iterator[str]:
+    """Where a decoded document holds strings with a secret: `$.sizes.text`, `$.list[2]`."""
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from secret_paths(part, f"{path}.{redact(name)}", name)
+    elif isinstance(value, list):
+        for index, part in enumerate(value):
+            yield from secret_paths(part, f"{path}[{index}]", key)
+    elif isinstance(value, str):
+        named = is_secret(key) and not is_plain(key, value)
+        if value != HIDDEN and (named or is_random_key(key, value) or redact(value) != value):
+            yield path
+
+
+def redact_json_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """A JSON document of many lines, some at a time. Of a large one most strings repeat, and each is looked at once."""
+    reader, plain = _DocumentReader(), set[bytes]()
+    while lines := file.readlines(_PIECE):
+        piece = b"".join(lines)
+        if reader.waits or not _is_plain(piece, plain):
+            yield from (_line(reader, line, plain) for line in lines)
+        else:
+            yield piece
+
+
+def _line(reader: _DocumentReader, line: bytes, plain: set[bytes]) -> bytes:
+    if not reader.waits and _is_plain(line, plain):
+        return line
+    return reader.feed(line.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+def _is_plain(piece: bytes, plain: set[bytes]) -> bool:
+    """Whether no string in `piece` can hold a secret. `plain`: strings that are known to hold none."""
+    new = [text for text in set(_TEXT.findall(piece)) if text not in plain]
+    suspect = [text for text in new if b"\\u00" in text or is_suspect(text.decode("utf-8", "replace") + '"')]
+    if len(plain) < _MOST_PLAIN:
+        plain.update(set(new).difference(suspect))
+    return not suspect
+
+
+class _DocumentReader:
+    """Reads a document in pieces that end between two tokens. Pieces without a secret may be left out unless `waits`.
+
+    `_depth`: brackets open since a secret key. `_key`, `_option`: the secret key or option whose value comes next.
+    """
+
+    def __init__(self, keep_numbers: bool = False) -> None:
+        self._keep_numbers = keep_numbers
+        self._depth = 0
+        self._key = self._option = ""
+        self._clients = ClientOptions()
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._depth or self._key or self._option or self._clients.active)
+
+    def feed(self, text: str) -> str:
+        """The piece without secrets. One that is not JSON, as of a profiler that escapes no quotes, is read as text."""
+        pieces, at, is_json = [], 0, True
+        for token in _TOKEN.finditer(text):
+            shown = self._redacted(token)
+            is_json = is_json and (token["text"] or token[0] in "{}[],:" or _LITERAL.match(token[0])) is not None
+            if shown is not None:
+                begin, end = token.span("text") if token["text"] else token.span()
+                pieces += [text[at:begin], shown]
+                at = end
+        text = "".join([*pieces, text[at:]]) if pieces else text
+        return text if is_json else redact(text)
+
+    def _redacted(self, token: re.Match[str]) -> str | None:
+        """What takes the token's place; None if it stays."""
+        if token["colon"]:
+            return self._name(token["text"])
+        sign = token[0]
+        if sign in "{[":
+            self._depth += bool(self._depth or is_secret(self._key))
+        elif sign in "}]":
+            self._depth -= bool(self._depth)
+        elif sign in ",:":
+            return None
+        else:
+            return self._value(sign, token["text"] is not None)
+        self._key = self._option = ""
+        self._clients = ClientOptions()
+        return None
+
+    def _name(self, literal: str) -> str | None:
+        name = _decoded(literal)
+        self._key = name if is_secret(name) or name.lower().endswith("key") else ""
+        self._option = ""
+        return _replaced(name, redact(name))
+
+    def _value(self, literal: str, is_text: bool) -> str | None:
+        key, option = self._key, self._option
+        self._key = self._option = ""
+        if self._keep_numbers and not is_text and _LITERAL.match(literal):
+            return None
+        value = _decoded(literal) if is_text else literal
+        secret = (is_secret(key) and not is_plain(key, value)) or is_random_key(key, value)
+        if self._depth or secret or (option and not is_plain(option, value)):
+            return None if is_plain("", value) or value == HIDDEN else _HIDDEN
+        if not is_text:
+            return None
+        begin = self._clients.secret_from(value)
+        self._option = value if takes_secret(value) else ""
+        if begin >= 0:
+            return _replaced(value, value[:begin] + HIDDEN)
+        return _replaced(value, redact_word(value) if value.startswith("-") else redact(value))
+
+
+def _decoded(literal: str) -> str:
+    if "\\" not in literal:
+        return literal.strip('"')
+    try:
+        return json.loads(literal)
+    except ValueError:
+        return literal.strip('"')
+
+
+def _replaced(before: str, after: str) -> str | None:
+    return None if before == after else json.dumps(after)

@@ -1,0 +1,190 @@
+"""Secrets in any text: messages, logs, environment values, URLs, names in a trace.
+
+Each step reads the text once, from left to right, so that a hostile text takes time linear in its length.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Iterator
+
+from trainyard.redact import logins
+from trainyard.redact.clients import NAMES, ClientOptions
+from trainyard.redact.secret_names import HIDDEN, is_plain, is_random_key, is_secret, is_switch
+from trainyard.redact.secret_values import LINE, RUN, value_at
+
+_HINTS = (
+    "pass", "pwd", "secret", "token", "key", "cred", "auth", "cookie", "jwt", "bearer", "signature", "basic", "login",
+    "@", "%40", "2540", "-----", "sk-", "sk_", "pk_", "rk_", "hf_", "gho_", "ghp_", "ghu_", "ghs_", "ghr_", "akia",
+    "asia", "xox", "xapp", "aiza", "eyj", "glpat-", "glptt-", "gldt-", "nvapi-", "npm_", "pypi-", "gsk_", "r8_", "hvs.",
+    "dckr_", "sg.", "ya29", "hooks.slack", *(name + sign for name in NAMES for sign in " \t\"'"),
+    *(name + sign for name in ("pat", "pw", "sig", "sas", "otp") for sign in "=: \t%_\"'`\\"),
+)  # fmt: skip
+"""Every text with a secret contains one of these, in lower case."""
+
+
+def _any_of(words: Iterable[str]) -> str:
+    """A pattern that matches any of the words. Common beginnings are shared: many times faster than a list."""
+    rest: dict[str, list[str]] = {}
+    for word in words:
+        rest.setdefault(word[:1], []).append(word[1:])
+    if "" in rest:
+        return ""
+    return f"(?:{'|'.join(re.escape(first) + _any_of(others) for first, others in rest.items())})"
+
+
+_HINT = re.compile(_any_of(_HINTS))
+_TOKEN = re.compile(
+    r"""(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf]))(?:
+      (?P<worded>sk-|hf_|npm_|pypi-|gsk_|r8_|nvapi-|xapp-)(?P<rest>[A-Za-z0-9_\-]++)
+    | (?P<json>eyJ)[A-Za-z0-9_\-.]++
+    | (?P<kind>gh[pousr]_|github_pat_|gl(?:pat|ptt|dt)-|xox[a-z]-|AKIA|AIza|hvs\.|dckr_pat_|ya29\.|[srp]k_(?:live|test)_
+      |ASIA(?=[A-Z0-9]{16})|SG\.(?=[\w\-]{16})|hooks\.slack\.com/services/) [A-Za-z0-9_\-./]{6,}+
+    )""",
+    re.VERBOSE,
+)
+_SHORTEST_JSON_TOKEN = 20
+_SHORTEST_SIGNATURE = 8
+_KEY_MARK = re.compile(r"-----(?:BEGIN|(?P<end>END)) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_BASIC = re.compile(r"(?<![A-Za-z0-9])basic[ \t]++([A-Za-z0-9+/_\-]{4,}+={0,2})", re.IGNORECASE)
+_BEARER = re.compile(r"(?<![A-Za-z0-9])bearer(?:[ \t=:+]|%(?:25)*+20)++", re.IGNORECASE)
+
+_NAME = re.compile(
+    r"""(?<![\w.\-])(?P<dash>[-+~]{0,3})(?P<name>\w[\w.\-]*+)(?P<close>\\*+["'`]?)
+    (?: [ \t]*+(?:=>|={1,2}|:=|:(?!:|//)|%(?:25)*+3[AaDd])[ \t]*+
+      | (?P<option>[ \t]++(?:\\\r?\n[ \t]*+)?|%(?:25)*+20|\s*+,\s*+(?=\\*+["'`])) )""",
+    re.VERBOSE,
+)
+_ESCAPE = re.compile(r"(?:25)*[0-9A-Fa-f]{2}")
+_WHOLE_LINE = re.compile(r"(?:authorization|cookies?|passphrase)\Z", re.IGNORECASE)
+
+_CLIENT = re.compile(rf"(?<![\w\-])(?:{'|'.join(map(re.escape, NAMES))})(?=\s)[^\r\n]*+")
+_SHELL_WORD = re.compile(r"""(?:[^\s"']|"[^"]*+"|'[^']*+'|["'])++""")
+
+
+def redact(text: str) -> str:
+    """`text` with its secrets replaced by `***`."""
+    if not is_suspect(text):
+        return text
+    for secrets in (_private_keys, _client_options, logins.of_urls, _named, _bearers, logins.of_words, _basics):
+        text = _without(text, secrets(text))
+    return _TOKEN.sub(_without_token, text)
+
+
+def redact_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of a log, redacted one by one; a private key may take several."""
+    inside = False
+    for line in lines:
+        marks = [bool(mark["end"]) for mark in _KEY_MARK.finditer(line)]
+        if not inside or True in marks:
+            shown = redact(line)
+            yield shown if shown.endswith("\n") or not line.endswith("\n") else shown + "\n"
+        inside = not marks[-1] if marks else inside
+
+
+def is_suspect(text: str) -> bool:
+    """Whether `text` can hold a secret: a quick look that spares most text the slow one."""
+    return _HINT.search(text.lower()) is not None
+
+
+def _without(text: str, spans: Iterator[tuple[int, int]]) -> str:
+    """`text` with each span (begin, end) hidden; they are in ascending order."""
+    pieces, at = [], 0
+    for begin, end in spans:
+        pieces += [text[at:begin], HIDDEN]
+        at = end
+    return "".join([*pieces, text[at:]]) if pieces else text
+
+
+def _private_keys(text: str) -> Iterator[tuple[int, int]]:
+    """From the line that begins a key to the one that ends it; of a key that is cut off, the part that is there."""
+    last, begin = 0, None
+    for mark in _KEY_MARK.finditer(text):
+        if mark["end"]:
+            yield last if begin is None else begin, mark.end()
+            last, begin = mark.end(), None
+        elif begin is None:
+            begin = mark.start()
+    if begin is not None:
+        yield begin, len(text)
+
+
+def _client_options(text: str) -> Iterator[tuple[int, int]]:
+    for line in _CLIENT.finditer(text):
+        options = ClientOptions()
+        for word in _SHELL_WORD.finditer(text, *line.span()):
+            bare = word[0].strip("\"'")
+            begin = options.secret_from(bare)
+            if bare and begin >= 0:
+                first = word.start() + word[0].index(bare) + begin
+                yield first, first + len(bare) - begin
+
+
+def _named(text: str) -> Iterator[tuple[int, int]]:
+    """Values of options, assignments, keys and headers."""
+    at = 0
+    while match := _NAME.search(text, at):
+        at = match.end()
+        if match["option"] and not match["dash"]:
+            at = match.end("close")
+            continue
+        name = match["name"]
+        if text[match.start("name") - 1 : match.start("name")] == "%":
+            name = _ESCAPE.sub("", name, count=1)
+        if is_secret(name):
+            if match["option"] and is_switch(name):
+                continue
+            begin, end = value_at(text, at, LINE if _WHOLE_LINE.search(name) else RUN)
+            if not is_plain(name, text[begin:end]) and not _is_file_of_signature(match, end - begin):
+                yield begin, end
+                at = end
+        elif is_random_key(name, text, at):
+            begin, end = value_at(text, at, RUN)
+            yield begin, end
+            at = end
+
+
+def _is_file_of_signature(name: re.Match[str], length: int) -> bool:
+    """Whether a message names a file: `SHA256SUMS.sig: the signer is not allowed`. Signatures of URLs follow a `=`."""
+    return name["name"].endswith(".sig") and "=" not in name[0] and length < _SHORTEST_SIGNATURE
+
+
+def _bearers(text: str) -> Iterator[tuple[int, int]]:
+    at = 0
+    while match := _BEARER.search(text, at):
+        begin, end = value_at(text, match.end(), RUN)
+        if begin < end:
+            yield begin, end
+        at = max(end, match.end())
+
+
+def _basics(text: str) -> Iterator[tuple[int, int]]:
+    """`Basic` before base64 of user:password; before anything else it is an ordinary word."""
+    for match in _BASIC.finditer(text):
+        try:
+            plain = binascii.a2b_base64(match[1] + "=" * (-len(match[1]) % 4))
+        except binascii.Error:
+            continue
+        if b":" in plain and plain.isascii():
+            yield match.span(1)
+
+
+def _without_token(match: re.Match[str]) -> str:
+    if match["worded"]:
+        return match["worded"] + HIDDEN if _is_random(match["rest"]) else match[0]
+    if match["json"] and len(match[0]) < _SHORTEST_JSON_TOKEN:
+        return match[0]
+    return (match["kind"] or match["json"]) + HIDDEN
+
+
+def _is_random(text: str) -> bool:
+    """Whether the part of a token behind its prefix is one, not words as in `hf_transfer`."""
+    runs = re.split("[-_]", text)
+    return any(len(run) >= 16 or (len(run) >= 8 and _is_mixed(run)) for run in runs) or (
+        len(text) >= 24 and _is_mixed(text) and text.lower() != text
+    )
+
+
+def _is_mixed(text: str) -> bool:
+    return any(sign.isdigit() for sign in text) and any(sign.isalpha() for sign in text)

@@ -1,0 +1,122 @@
+"""A gate's result for what reads results: step summaries, test reports, dashboards.
+
+A format that programs read keeps every name as it is, escaped as the format has it; in Markdown, which people read,
+characters that cannot be seen are shown by their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from statistics import median
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import msgspec
+
+from trainyard import words
+from trainyard.compare.gate.gate_result import GateResult
+from trainyard.errors import BadInput, UnknownName, nearest
+from trainyard.printable import encode_json, printable_json, printable_xml, storable_xml
+from trainyard.report.gate import sentences
+from trainyard.report.gate.gate_markdown import markdown
+
+
+def write(gate: GateResult, form: str) -> str:
+    check_format(form)
+    return FORMATS[form](gate)
+
+
+def check_format(form: str) -> None:
+    """Raises `UnknownName` for a format that is none."""
+    if form not in FORMATS:
+        raise UnknownName(f"--format {form}: there is no such format.", nearest(form, FORMATS))
+
+
+def junit(gate: GateResult) -> str:
+    """A test case a metric: worse is a failure, not enough evidence is skipped."""
+    count = {said: sum(one.says == said for one in gate.verdicts) for said in ("worse", "unclear")}
+    suite = Xml.Element(
+        "testsuite", name=f"trainyard gate {storable_xml(gate.job)}", tests=str(len(gate.verdicts)),
+        failures=str(count["worse"]), skipped=str(count["unclear"]), errors="0",
+    )  # fmt: skip
+    for one in gate.verdicts:
+        case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{storable_xml(gate.job)}", name=one.metric)
+        told = f"{sentences.LABELS[one.says]}: {sentences.decided(one)}"
+        if one.says == "worse":
+            Xml.SubElement(case, "failure", message=told, type="worse").text = storable_xml(sentences.culprit(gate.why))
+        elif one.says == "unclear":
+            Xml.SubElement(case, "skipped", message=told)
+        Xml.SubElement(case, "system-out").text = storable_xml(f"{told}\n{sentences.asked(gate)}")
+    Xml.indent(suite)
+    return printable_xml(Xml.tostring(suite, "unicode", xml_declaration=True)) + "\n"
+
+
+def github_action_benchmark(gate: GateResult) -> str:
+    """A list of head's medians, with half of the range of the middle half. Such a file is either of figures that are
+    better where they are smaller, or of others: raises `BadInput` for both in one."""
+    if len({words.metric(name).better for name in gate.figures}) > 1:
+        raise BadInput(
+            f"--format github-action-benchmark: of {', '.join(gate.figures)} some are better where they are larger, "
+            "and a file of it is of one kind.",
+            "Ask for each kind by itself.",
+        )
+    return _json(
+        [
+            {
+                "name": f"{gate.job}/{one.metric}", "unit": words.metric(one.metric).unit,
+                "value": median(gate.figures[one.metric].head),
+                "range": f"± {_half(gate.figures[one.metric].head):.6g}", "extra": sentences.decided(one),
+            }
+            for one in gate.verdicts
+        ]
+    )  # fmt: skip
+
+
+def bencher(gate: GateResult) -> str:
+    """Bencher Metric Format: benchmark -> measure -> value with its least and greatest."""
+    measures = {
+        name: {"value": median(figures.head), "lower_value": min(figures.head), "upper_value": max(figures.head)}
+        for name, figures in gate.figures.items()
+    }
+    return _json({gate.job: measures})
+
+
+def asv(gate: GateResult) -> str:
+    """asv's results file, version 2; times in seconds, as asv has them. Its date is when the last run of head began: of
+    the commit's own asv asks git."""
+    columns = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25",
+               "stats_q_75", "stats_number", "stats_repeat", "samples", "profile"]  # fmt: skip
+    results: dict[str, list[Any]] = {}
+    for name, figures in gate.figures.items():
+        scaled = [value / 1e9 if words.metric(name).unit == "ns" else value for value in figures.head]
+        low, high = sorted(scaled)[len(scaled) // 4], sorted(scaled)[(3 * len(scaled)) // 4]
+        key = f"{gate.job}.{'time' if words.metric(name).unit == 'ns' else 'track'}_{name}"
+        results[key] = [[median(scaled)], [], name, None, None, None, None, [low], [high], [1], [len(scaled)], [scaled]]
+    return _json(
+        {
+            "commit_hash": gate.commit, "env_name": "existing", "date": _ms(gate.when),
+            "params": {"machine": gate.machine}, "python": "",
+            "requirements": {}, "env_vars": {}, "result_columns": columns, "results": results, "durations": {},
+            "version": 2,
+        }
+    )  # fmt: skip
+
+
+def _ms(when: str) -> int:
+    return round(1000 * datetime.fromisoformat(when).timestamp()) if when else 0
+
+
+def _json(value: Any) -> str:
+    return printable_json(msgspec.json.format(encode_json(value), indent=2).decode()) + "\n"
+
+
+def _half(values: tuple[float, ...]) -> float:
+    ordered = sorted(values)
+    return (ordered[(3 * len(ordered)) // 4] - ordered[len(ordered) // 4]) / 2
+
+
+FORMATS: Mapping[str, Callable[[GateResult], str]] = {
+    "github": markdown, "markdown": markdown, "junit": junit, "github-action-benchmark": github_action_benchmark,
+    "bencher": bencher, "asv": asv,
+}  # fmt: skip

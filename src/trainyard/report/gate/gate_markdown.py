@@ -1,0 +1,66 @@
+"""A gate's result as GitHub's markdown: for a step's summary or a comment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trainyard import words
+from trainyard.compare.gate.changed_accounts import ChangedAccounts
+from trainyard.compare.gate.gate_result import GateResult
+from trainyard.report.gate import sentences
+from trainyard.report.render.markdown import escaped
+
+_MARKS = {"worse": "🔴", "not worse": "🟢", "unclear": "🟡"}
+_ROWS = 20
+_DIFFER = 20
+
+
+def markdown(gate: GateResult) -> str:
+    parts = [
+        f"## {_MARKS[gate.says]} {escaped(sentences.headline(gate))}",
+        escaped(sentences.asked(gate)),
+        _table(
+            ["metric", "base", "head", "worse by", "at least", "at most", "pairs", ""],
+            (
+                [
+                    words.metric(one.metric).label, sentences.figure(one.metric, gate.figures[one.metric].base),
+                    sentences.figure(one.metric, gate.figures[one.metric].head), sentences.percent(one.change),
+                    sentences.percent(one.low), sentences.percent(one.high), str(one.pairs), sentences.LABELS[one.says],
+                ]
+                for one in gate.verdicts
+            ),
+        ),
+    ]  # fmt: skip
+    if gate.why:
+        parts += ["### Account by account", _accounts(gate.why)]
+    parts += [escaped(sentences.address(account, inside)) for account, inside in gate.addresses.items()]
+    if shifted := sentences.shifts(gate.why):
+        parts.append(escaped(shifted))
+    notes = [f"{one.name}: {one.was} against {one.now}" for one in gate.differ[:_DIFFER]]
+    if len(gate.differ) > _DIFFER:
+        notes.append(f"{len(gate.differ) - _DIFFER} more differences")
+    parts.append(
+        "\n".join(f"- {escaped(line)}" for line in [*notes, *map(sentences.reading, gate.moved), *gate.caveats])
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _accounts(why: ChangedAccounts) -> str:
+    rows = [
+        [
+            sentences.label(one), f"{one.before_ns / 1e6:,.3f}", f"{one.after_ns / 1e6:,.3f}", f"{one.ns / 1e6:+,.3f}",
+            f"{sentences.percent(one.low)} … {sentences.percent(one.high)}",
+            "shifted" if one.shifted else words.VERDICTS[one.verdict].label,
+        ]
+        for one in why.by_interest()[:_ROWS]
+    ]  # fmt: skip
+    if why.common.chance < 1:
+        between = f"{sentences.percent(why.common.low)} … {sentences.percent(why.common.high)}"
+        rows.append([f"all accounts alike: {sentences.percent(why.common.change)}", "", "", "", between, ""])
+    return _table(["account", "base ms", "head ms", "own change ms", "of it, between", ""], rows)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [" | ".join(heads), " | ".join("---:" if 0 < at < len(heads) - 1 else "---" for at in range(len(heads)))]
+    lines += [" | ".join(escaped(cell) for cell in row) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)

@@ -1,0 +1,137 @@
+"""What a gate's result is in words: the same in every format."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from trainyard import units, words
+from trainyard.compare.gate import sequential_test
+from trainyard.compare.gate.changed_accounts import ChangedAccount, ChangedAccounts
+from trainyard.compare.gate.gate_result import GateResult
+from trainyard.compare.gate.machine_readings import MachineReading
+from trainyard.compare.gate.verdict import Verdict
+from trainyard.ledger import Account
+
+LABELS = {"worse": "worse", "not worse": "not worse", "unclear": "not enough evidence"}
+_SHOWN = 3
+_LIKELY = 0.1
+"""Chance below which an account is worth a look, though it is not named."""
+_TIMES = 10
+"""Growth, as a share, that is said as a multiple."""
+
+
+def headline(gate: GateResult) -> str:
+    """`worse: step time +5.2 % (at least +3.1 %) after 7 pairs. Matmul did it: +4.8 ms a step.`"""
+    parts = [f"{LABELS[gate.says]}: {decided(gate.first)}."]
+    if gate.says == "worse":
+        parts.append(culprit(gate.why))
+    return " ".join(part for part in parts if part)
+
+
+def asked(gate: GateResult) -> str:
+    """What was held against what, and how sure an answer is."""
+    rule, pairs = gate.verdicts[0].rule, f"{len(gate.runs)} pair{'s' if len(gate.runs) != 1 else ''}"
+    return (
+        f"{gate.base} → {gate.head}: {pairs} of runs of {gate.job}; each answer errs in "
+        f"{100 * rule.alpha * len(gate.verdicts):g} % of cases at most; {100 * rule.margin:g} % matter"
+    )
+
+
+def decided(verdict: Verdict) -> str:
+    name = words.metric(verdict.metric).label
+    name = name if "/" in name else f"{name[0].lower()}{name[1:]}"
+    pairs = f"after {verdict.pairs} pair{'s' if verdict.pairs != 1 else ''}"
+    if words.metric(verdict.metric).better == "higher":
+        name += " worse by"
+    if verdict.says == "worse":
+        return f"{name} {percent(verdict.change)} (at least {percent(verdict.low)}) {pairs}"
+    if verdict.says == "not worse":
+        faster = " It is better" if verdict.high is not None and verdict.high < 0 else ""
+        return (
+            f"{name} {percent(verdict.change)} (at most {percent(verdict.high)}) {pairs}{'.' if faster else ''}{faster}"
+        )
+    known = (verdict.low, verdict.high) != (None, None)
+    bounds = f" (between {percent(verdict.low)} and {percent(verdict.high)})" if known else ""
+    return f"{name} {percent(verdict.change)}{bounds} {pairs}{_more(verdict)}"
+
+
+def _more(verdict: Verdict) -> str:
+    if not verdict.more:
+        return ""
+    if verdict.pairs + verdict.more <= sequential_test.MOST:
+        return f"; some {verdict.more} more would settle it"
+    return f"; {sequential_test.MOST} pairs would hardly settle it: take a quieter machine, a longer job, or --together"
+
+
+def percent(share: float | None) -> str:
+    """`?` where nobody can tell; of what grew out of next to nothing, how many times as much it is."""
+    if share is None:
+        return "?"
+    return f"{100 * share:+.1f} %" if share < _TIMES else f"{1 + share:,.0f} times"
+
+
+def culprit(why: ChangedAccounts | None) -> str:
+    """Which accounts did it, or why that cannot be said."""
+    if why is None:
+        return "Which account did it is not known: fewer than three pairs have ledgers of a whole step."
+    named = [f"{label(one)} {time(one.ns)} a step ({percent(one.change)})" for one in why.named[:_SHOWN]]
+    said: list[str] = []
+    if named:
+        said.append(f"{', '.join(named)} did it.")
+    if why.common.slower:
+        said.append(
+            f"All accounts are {percent(why.common.change)} longer alike: clocks, power or a neighbour, not one "
+            "operation."
+        )
+    return " ".join(said) or _likeliest(why)
+
+
+def _likeliest(why: ChangedAccounts) -> str:
+    longer = [one for one in why.accounts if one.ns > 0 and one.chance < _LIKELY]
+    if not longer:
+        return "No single account stands out."
+    one = min(longer, key=lambda one: one.chance)
+    return (
+        f"No account is surely the one; likeliest {label(one)}, {time(one.ns)} a step ({percent(one.change)}), "
+        f"by chance in {100 * one.chance:.2g} %."
+    )
+
+
+def address(account: str, found: ChangedAccounts) -> str:
+    """Which operations of an account did it; empty where none stands out."""
+    named = [f"{one.account} {time(one.ns)} ({percent(one.change)})" for one in found.named[:_SHOWN]]
+    return f"In {Account.parse(account).label}: {', '.join(named)}." if named else ""
+
+
+def reading(one: MachineReading) -> str:
+    """`the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz, by chance in 0.02 %`"""
+    unit = f" {one.unit}" if one.unit else ""
+    was, now = (f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}" for value in (one.was, one.now))
+    return f"the machine's {one.name}: {was} against {now}, by chance in {100 * one.chance:.2g} %"
+
+
+def shifts(why: ChangedAccounts | None) -> str:
+    """What moved between accounts and costs nothing."""
+    moved = [one for one in why.accounts if one.shifted] if why else []
+    if not moved:
+        return ""
+    listed = ", ".join(f"{label(one)} {time(one.ns)}" for one in moved)
+    return f"Moved between accounts, and nothing in all: {listed}."
+
+
+def label(one: ChangedAccount) -> str:
+    return Account.parse(one.account).label
+
+
+def time(ns: float) -> str:
+    return f"{'+' if ns >= 0 else '-'}{units.show_time(abs(ns))}"
+
+
+def figure(metric: str, values: tuple[float, ...]) -> str:
+    """The median of some runs' values, in its unit."""
+    middle, unit = median(values), words.metric(metric).unit
+    if unit == "ns":
+        return units.show_time(middle)
+    if unit == "B":
+        return units.show_size(middle)
+    return units.show_count(middle) if unit == "1/s" else f"{100 * middle:.1f} %"

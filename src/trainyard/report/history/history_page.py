@@ -1,0 +1,167 @@
+"""A history as one self-contained page: the series, its levels and changes, and what else differed at them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from trainyard import __version__, units, words
+from trainyard.compare.history.judge_changes import History, Judged
+from trainyard.compare.history.series_changes import SeriesChange
+from trainyard.compare.history.statistics.levels import level
+from trainyard.formats.atomic import write_text
+from trainyard.report.history.history_terminal import causes, place, rests, show, size, title
+from trainyard.report.render.html import document
+from trainyard.report.view.view import Column, KeyFigure, Table
+
+SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")
+_SCALES = {
+    "ns": ((1e9 * 10, 1e9, "s"), (1e6, 1e6, "ms"), (1e3, 1e3, "µs"), (0.0, 1.0, "ns")),
+    "B": ((2.0**30, 2.0**30, "GiB"), (2.0**20, 2.0**20, "MiB"), (0.0, 1.0, "B")),
+    "1/s": ((1e6, 1e6, "M/s"), (1e3, 1e3, "k/s"), (0.0, 1.0, "/s")),
+    "share": ((0.0, 0.01, "%"),),
+    "": ((0.0, 1.0, ""),),
+}
+"""Of a unit: from which value on, over what, and its name."""
+_LIMITS = (
+    "A step is told from chance by ranks: fewer points than five on either side of it cannot be.",
+    "Noise that wanders slowly and goes nowhere, other than from one point to the next, is taken for steps or drift.",
+    "What differs between two runs need not be why they differ.",
+)
+
+
+def write(history: History, path: Path) -> None:
+    """Writes the page atomically. Raises `PlaceUnwritable`."""
+    write_text(page(history), path)
+
+
+def page(history: History) -> str:
+    plain = plain_view(history)
+    return document(plain["title"], plain, SCRIPTS)
+
+
+def plain_view(history: History) -> dict[str, Any]:
+    """What the page's script draws."""
+    series = history.series
+    values = np.array(series.values)
+    return {
+        "title": title(history),
+        "subtitle": f"{len(series.points):,} points" + (f" of the job {series.name}" if series.points[0].run else ""),
+        "chips": [series.metric],
+        "figures": msgspec.to_builtins(_figures(history)),
+        "warnings": [],
+        "wall_ns": 0,
+        "metric": series.about.label,
+        "scale": _scale(float(np.median(np.abs(values))), series.about.unit),
+        "points": msgspec.to_builtins(series.points),
+        "range": _range(history),
+        "begin": history.begin,
+        "levels": _levels(history),
+        "changes": [_change(one, history) for one in history.changes],
+        "tables": msgspec.to_builtins([_table(history)] if history.changes else []),
+        "notes": [rests(history), *history.notes],
+        "limits": _LIMITS,
+        "generated": f"trainyard {__version__}",
+    }
+
+
+def _scale(typical: float, unit: str) -> dict[str, Any]:
+    size, name = next((size, name) for least, size, name in _SCALES[unit] if typical >= least)
+    whole = typical / size
+    return {"unit": name, "size": size, "digits": 1 if whole >= 100 else 2 if whole >= 10 else 3}
+
+
+def _range(history: History) -> tuple[float, float]:
+    """Of the vertical axis: spikes may be drawn at its edge, so that one does not flatten all others."""
+    values = np.array(history.series.values)
+    low, high = np.percentile(values, [0.5, 99.5])
+    room = 0.6 * (high - low) or abs(float(values[0])) * 0.01 or 1.0
+    return max(float(values.min()), low - room) - 0.08 * room, min(float(values.max()), high + room) + 0.08 * room
+
+
+def _levels(history: History) -> list[dict[str, float]]:
+    """Between lasting changes; along a drift a line from level to level."""
+    values, wide = np.array(history.series.values), history.seen.inflation
+    edges = sorted({history.begin, len(values), *(p for one in _lasting(history) for p in (one.at, one.until))})
+    drifts = [one for one in _lasting(history) if one.kind == "drift"]
+    found: list[dict[str, float]] = []
+    for start, stop in pairwise(edges):
+        drift = next((one for one in drifts if one.at <= start and stop <= one.until), None)
+        own = level(values[start:stop], wide)
+        if drift is None:
+            found.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
+                          "most": own.high})  # fmt: skip
+        else:
+            slope = np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, own.value)
+            ends = [float(np.polyval(slope, at)) for at in (start, stop)]
+            found.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
+    return found
+
+
+def _lasting(history: History) -> list[SeriesChange]:
+    return [one.change for one in history.changes if one.change.lasting]
+
+
+def _change(one: Judged, history: History) -> dict[str, Any]:
+    change, label = one.change, words.CHANGES[one.change.kind].label
+    look = "accepted" if one.accepted else one.verdict if change.lasting else "gone"
+    says = f"{label} at {place(history, change.at)}: {size(change)}"
+    lines = [line.strip() for line in causes(one, history)] if change.lasting else []
+    if one.accepted and one.accepted.why:
+        lines.insert(0, f"accepted: {one.accepted.why}")
+    return {
+        "kind": change.kind,
+        "look": look,
+        "at": change.at,
+        "until": change.until,
+        "low": change.low,
+        "high": change.high,
+        "says": says,
+        "short": size(change).partition(" (")[0] if change.lasting else "",
+        "range": f"may be {change.low} to {change.high}" if change.kind == "step" else "",
+        "lines": lines,
+    }
+
+
+def _table(history: History) -> Table:
+    unit = history.series.about.unit
+    return Table(
+        title="Changes",
+        notes=("Newest first; a change that went away, and a spike, alert nobody.",),
+        columns=(
+            Column(head="kind"), Column(head="at"), Column(head="may be"), Column(head="before"), Column(head="after"),
+            Column(head="change"), Column(head="verdict"), Column(head="why", prose=True),
+        ),
+        rows=tuple(
+            (
+                words.CHANGES[one.change.kind].label, place(history, one.change.at),
+                f"{one.change.low} to {one.change.high}" if one.change.lasting else "",
+                show(one.change.before.value, unit), show(one.change.after.value, unit), size(one.change),
+                "accepted" if one.accepted else one.verdict if one.change.lasting else "",
+                one.accepted.why if one.accepted else "",
+            )
+            for one in reversed(history.changes)
+        ),
+    )  # fmt: skip
+
+
+def _figures(history: History) -> list[KeyFigure]:
+    series, unit = history.series, history.series.about.unit
+    values, lasting = np.array(series.values), _lasting(history)
+    now = level(values[max([history.begin, *(one.until for one in lasting if one.until < len(values) - 2)]) :],
+                history.seen.inflation)  # fmt: skip
+    value, _, name = show(now.value, unit).rpartition(" ") if unit else ("", "", "")
+    first = level(values[history.begin : min([len(values), *(one.at for one in lasting if one.at > 2)])])
+    moved = (now.value / first.value - 1) if first.value else 0.0
+    better = (moved < 0) == (series.about.better == "lower") if lasting else None
+    return [
+        KeyFigure(label="now", value=value or show(now.value, unit), unit=name,
+                  means="The median since the last change.",
+                  change=f"{100 * moved:+.1f} % since the first" if lasting else "", better=better),
+        KeyFigure(label="changes", value=str(len(lasting)), means="Steps and drifts."),
+        KeyFigure(label="points", value=units.show_count(len(values))),
+    ]  # fmt: skip

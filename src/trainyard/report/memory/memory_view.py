@@ -1,0 +1,329 @@
+"""A device's memory, measured -> plain data for one page and for the terminal: over time, at its peak, by segment.
+
+Names come from files: whoever draws them escapes. However many events a trace has, the page stays small: between any
+two moments that are drawn, the least and the most allocated and the most reserved are drawn too, so no peak is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import units, words
+from trainyard.formats.atomic import write_text
+from trainyard.report.render.html import document
+from trainyard.report.view.view import KeyFigure
+from trainyard.trace.memory.categories import KINDS
+from trainyard.trace.memory.fragments import Fragments, Shortage
+from trainyard.trace.memory.measure_snapshot import Holder, MeasuredMemory, notes
+from trainyard.trace.memory.ranges import Range, ranges_at
+from trainyard.trace.memory.snapshot import Snapshot
+
+SCRIPTS = ("base", "export", "frame", "area", "segments", "memory")
+"""The script's parts in order of use."""
+_BUCKETS = 400
+_HOLDERS = 40
+_SEGMENTS = 40
+_PIECES = 150
+_MARKS = 200
+_FRAMES = 24
+FREE, PENDING = -1, -2
+"""In place of a category in a segment's pieces: nothing's, or waiting for another stream."""
+
+
+class MemoryKind(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    means: str
+    colour: str
+
+
+class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
+    """Moments (ns since the first event; a count of events where `timed` is False) and bytes at each: `kinds[k]` is
+    kind k's, and they sum to the allocated; steps, each valid until the next moment. `moments` of all were kept."""
+
+    ns: list[int]
+    active: list[int]
+    reserved: list[int]
+    kinds: list[list[int]]
+    peak: int
+    timed: bool
+    moments: int
+
+
+class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A reserved range; `pieces` are (kind, FREE or PENDING; bytes) from its start on, and sum to `size`."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    free: int
+    largest: int
+    pieces: list[tuple[int, int]]
+
+
+class SegmentMap(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest segments at a moment; `left_out` smaller ones hold `left_bytes` bytes."""
+
+    label: str
+    rows: list[SegmentRow]
+    left_out: int
+    left_bytes: int
+
+
+class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a memory report shows. `wall_ns` is the length of the trace; `others` names the devices not drawn."""
+
+    title: str
+    subtitle: str
+    chips: tuple[str, ...]
+    figures: tuple[KeyFigure, ...]
+    wall_ns: int
+    kinds: tuple[MemoryKind, ...]
+    curve: MemoryCurve
+    holders: tuple[Holder, ...]
+    rest: tuple[int, int, int]
+    held: dict[str, int]
+    fragments: tuple[tuple[str, Fragments], ...]
+    segments: tuple[SegmentMap, ...]
+    shortages: tuple[Shortage, ...]
+    whys: dict[str, str]
+    marks: tuple[tuple[int, str], ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+    limits: tuple[str, ...]
+    generated: str = ""
+
+
+def busiest(memories: Sequence[MeasuredMemory]) -> MeasuredMemory:
+    """The device with the highest peak: the one a page draws."""
+    return max(memories, key=lambda memory: (memory.peak.allocated, memory.peak.reserved))
+
+
+def view_of(
+    snapshot: Snapshot, memory: MeasuredMemory, others: Sequence[MeasuredMemory] = (), generated: str = ""
+) -> MemoryView:
+    """The view of one device; `others` are named with their peaks."""
+    used = [kind for kind in range(len(KINDS)) if memory.by_kind[kind].any()]
+    shown = memory.peak.holders[:_HOLDERS]
+    left = memory.peak.holders[_HOLDERS:]
+    count = len(memory.device.trace.action)
+    maps = [("at the peak", memory.peak.moment), ("at the end", count)] if count else [("in the snapshot", 0)]
+    told = list(notes(snapshot, memory))
+    for other in others:
+        if other is not memory:
+            told.append(f"Device {other.device.index}: peak {units.show_size(other.peak.allocated)} allocated.")
+    if len(memory.marks) > _MARKS:
+        told.append(f"{len(memory.marks):,} annotations; the first {_MARKS} are drawn.")
+    return MemoryView(
+        title=title_of(memory),
+        subtitle=f"Device {memory.device.index}, {count:,} allocator events",
+        chips=(Path(snapshot.source).name,),
+        figures=_figures(memory),
+        wall_ns=int(memory.ns[-1]),
+        kinds=tuple(_kind(KINDS[kind]) for kind in used),
+        curve=_curve(memory, used),
+        holders=tuple(msgspec.structs.replace(holder, stack=holder.stack[:_FRAMES]) for holder in shown),
+        rest=(len(left), sum(holder.size for holder in left), sum(holder.count for holder in left)),
+        held={_kind(kind).label: size for kind, size in memory.peak.held.items()},
+        fragments=tuple(
+            (label, one) for (label, _), one in zip(maps, (memory.peak.fragments, memory.end)) if one is not None
+        ),
+        segments=tuple(segment_map(memory, label, at, used) for label, at in maps) if snapshot.allocator else (),
+        shortages=memory.shortages,
+        whys={why: f"{word.label}: {word.means}" for why, word in words.SHORTAGES.items()},
+        marks=tuple((mark.ns, mark.text) for mark in memory.marks[:_MARKS]),
+        warnings=tuple(dict.fromkeys(_REMEDIES[shortage.why] for shortage in memory.shortages)),
+        notes=tuple(told),
+        limits=_LIMITS,
+        generated=generated,
+    )
+
+
+_JOIN = (
+    "Free pieces do not join across segments, and a segment in use cannot go back to the driver: "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets both happen."
+)
+_REMEDIES = {
+    "elsewhere": "Memory cached for one stream or pool serves no other: make such requests on one stream, or call "
+    "torch.cuda.empty_cache() where the other is done.",
+    "fragmented": _JOIN,
+    "divided": _JOIN,
+    "full": "What is held has to shrink: recompute activations, shard or offload states, or cut the micro-batch.",
+}
+
+_LIMITS = (
+    "What a block is for is concluded from its stack and its lifetime, unless the file says it.",
+    "A block freed in the trace but allocated before it is counted at the rounded size of its request.",
+    "Which pool a failed request could have used is told by stream and size; private pools of CUDA graphs are not told "
+    "apart.",
+    "Memory that other libraries and processes hold on the device is in no snapshot.",
+)
+
+
+def page(view: MemoryView) -> str:
+    """The whole document, self-contained, drawn by its own script (report/render/html.py says what may run)."""
+    plain: dict[str, Any] = msgspec.to_builtins(view)
+    plain["categories"] = {kind: word.label for kind, word in words.MEMORY.items()}
+    return document(view.title, plain, SCRIPTS)
+
+
+def write(view: MemoryView, path: Path) -> None:
+    """Writes the page atomically. Raises `PlaceUnwritable`."""
+    write_text(page(view), path)
+
+
+def title_of(memory: MeasuredMemory) -> str:
+    """The sentence that names the peak and what held it."""
+    if memory.shortages:
+        return says_shortage(memory.shortages[-1])
+    peak = memory.peak
+    if not peak.allocated:
+        return "Nothing was allocated."
+    most = max(peak.held, key=lambda kind: peak.held[kind])
+    share = units.show_share(peak.held[most], peak.allocated, 0)
+    told = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(most).label.lower()}"
+    largest = peak.holders[0]
+    if largest.where:
+        told += f"; the largest holder is {largest.where} with {units.show_size(largest.size)}"
+    return told
+
+
+def says_shortage(shortage: Shortage) -> str:
+    """Why a request failed, with the arithmetic."""
+    asked, unused = units.show_size(shortage.asked), units.show_size(shortage.unused)
+    told = f"Out of memory at event {shortage.event:,}: {asked} asked for"
+    free = units.show_size(shortage.device_free)
+    if shortage.why == "elsewhere":
+        return (
+            f"{told}; a cached free block was large enough, but another stream's or pool's ({unused} cached and free)"
+        )
+    if shortage.why == "fragmented":
+        largest = units.show_size(shortage.largest)
+        return f"{told}; {units.show_size(shortage.usable)} were cached and free for it, the largest piece {largest}"
+    if shortage.why == "divided":
+        return f"{told}; {unused} were cached and free and {free} free on the device, together enough"
+    return f"{told}; {unused} cached and free and {free} free on the device were less"
+
+
+def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
+    peak, one = memory.peak, memory.peak.fragments
+    figures = [_size_figure("peak allocated", peak.allocated, "Blocks handed out, at the moment of most.")]
+    if one is not None:
+        share = units.show_share(one.unused, one.reserved)
+        figures += [
+            _size_figure("peak reserved", int(memory.replay.reserved.max()), "Taken from the driver, at its most."),
+            _size_figure(f"unused at the peak, {share}", one.unused, "Reserved, cached and in no use."),
+            _size_figure("largest free piece", one.largest, "At the peak."),
+            _size_figure("lost to rounding", one.rounding, "At the peak: blocks less what was asked for."),
+        ]
+    return tuple(figures)
+
+
+def _size_figure(label: str, size: int, means: str) -> KeyFigure:
+    value, _, unit = units.show_size(size).partition(" ")
+    return KeyFigure(label=label, value=value, unit=unit, means=means)
+
+
+def _kind(name: str) -> MemoryKind:
+    word = words.MEMORY[name]
+    return MemoryKind(label=word.label, means=word.means, colour=word.colour)
+
+
+def _curve(memory: MeasuredMemory, used: Sequence[int]) -> MemoryCurve:
+    keep = moments_kept(memory.ns, memory.replay.allocated, memory.replay.reserved)
+    return MemoryCurve(
+        ns=memory.ns[keep].tolist(),
+        active=memory.replay.active[keep].tolist(),
+        reserved=memory.replay.reserved[keep].tolist(),
+        kinds=[memory.by_kind[kind][keep].tolist() for kind in used],
+        peak=int(np.searchsorted(keep, memory.peak.moment)),
+        timed=memory.device.trace.timed,
+        moments=len(memory.ns),
+    )
+
+
+def moments_kept(
+    ns: NDArray[np.int64], allocated: NDArray[np.int64], reserved: NDArray[np.int64], buckets: int = _BUCKETS
+) -> NDArray[np.int64]:
+    """At most 5 moments a bucket of time: its first and last, its least and most allocated, its most reserved."""
+    if len(ns) <= 5 * buckets:
+        return np.arange(len(ns))
+    edges = np.searchsorted(ns, ns[0] + (np.arange(buckets + 1) * (int(ns[-1] - ns[0]) + 1)) // buckets)
+    edges[0], edges[-1] = 0, len(ns)
+    kept: set[int] = set()
+    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist()):
+        if start < end:
+            part = slice(start, end)
+            kept |= {start, end - 1}
+            kept |= {start + int(at) for at in (allocated[part].argmin(), allocated[part].argmax())}
+            kept.add(start + int(reserved[part].argmax()))
+    return np.array(sorted(kept), np.int64)
+
+
+def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[int]) -> SegmentMap:
+    """What lies where in the largest segments; kinds are counted as in `used`."""
+    ranges = sorted(ranges_at(memory.device, moment), key=lambda part: (part.start - part.end, part.start))
+    shown = sorted(ranges[:_SEGMENTS])
+    lives = memory.replay.lives
+    here = np.flatnonzero(lives.held(moment))
+    here = here[np.argsort(lives.address[here])]
+    addresses = lives.address[here]
+    place = {kind: number for number, kind in enumerate(used)}
+    rows = []
+    for part in shown:
+        first, last = np.searchsorted(addresses, (part.start, part.end)).tolist()
+        blocks = [
+            (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, place))
+            for row in here[first:last].tolist()
+        ]
+        rows.append(_segment_row(part, blocks))
+    left = ranges[_SEGMENTS:]
+    return SegmentMap(
+        label=label, rows=rows, left_out=len(left), left_bytes=sum(part.end - part.start for part in left)
+    )
+
+
+def _look(memory: MeasuredMemory, row: int, moment: int, place: dict[int, int]) -> int:
+    pending = int(memory.replay.lives.stop[row]) < moment
+    return PENDING if pending else place[int(memory.category[row])]
+
+
+def _segment_row(part: Range, blocks: list[tuple[int, int, int]]) -> SegmentRow:
+    pieces: list[tuple[int, int]] = []
+    cursor = part.start
+    for address, size, look in [*blocks, (part.end, 0, FREE)]:
+        if address > cursor:
+            pieces.append((FREE, address - cursor))
+        end = min(address + size, part.end)
+        if end > max(address, cursor):
+            pieces.append((look, end - max(address, cursor)))
+        cursor = max(cursor, end)
+    free = [size for look, size in pieces if look == FREE]
+    return SegmentRow(
+        address=part.start,
+        size=part.end - part.start,
+        stream=part.stream,
+        small=part.small,
+        free=sum(free),
+        largest=max(free, default=0),
+        pieces=_drawn(pieces, part.end - part.start),
+    )
+
+
+def _drawn(pieces: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """Neighbours of one kind as one; where there are too many, a piece too thin to be seen joins the one before it."""
+    thin = size // _PIECES if len(pieces) > _PIECES else 0
+    joined: list[tuple[int, int]] = []
+    for look, length in pieces:
+        if joined and (joined[-1][0] == look or length < thin or joined[-1][1] < thin):
+            kept = joined[-1][0] if joined[-1][1] >= length else look
+            joined[-1] = (kept, joined[-1][1] + length)
+        else:
+            joined.append((look, length))
+    return joined

@@ -1,0 +1,138 @@
+"""Plans as a document: what `trainyard plan --json` prints, and `report` and `diff` read."""
+
+from __future__ import annotations
+
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.formats.decoding import UNREADABLE
+from trainyard.ledger import decode_hook
+from trainyard.machine import Claim, Machine
+from trainyard.plan import Plan
+from trainyard.predict.economics import failures, step_cost
+from trainyard.predict.economics.step_cost import Bill
+from trainyard.predict.hetero.pipeline_step import HeteroStage
+from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.search.device_scaling import DeviceScaling
+from trainyard.predict.search.points import LayoutPoint
+from trainyard.predict.search.search import Found
+
+SCHEMA = "trainyard/plans/1"
+_HEAD = 200
+"""Bytes at a file's beginning that hold its schema."""
+
+
+class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A layout. `front`: what is as fast or faster needs more memory. `host_bytes`: of a rank, that wait in its host's
+    memory."""
+
+    plan: Plan
+    bill: Bill
+    reserved_bytes: int
+    front: bool = False
+    host_bytes: int = 0
+
+
+class Apart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a cluster by itself: its fastest, or why there is none. `dollars`: an hour of its devices, where
+    their price is known."""
+
+    part: str
+    nodes: int
+    point: LayoutPoint | None = None
+    why: str = ""
+    dollars: float | None = None
+
+
+class Unlike(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a cluster of unlike parts: the stages of each choice, in its order of the parts, and each part by itself."""
+
+    stages: tuple[tuple[HeteroStage, ...], ...]
+    apart: tuple[Apart, ...]
+
+
+class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`choices`: the fastest first, but that the first is the job `as_it_is` where that was asked. `memory_bytes`: a
+    device's. `tokens`: the budget that days, dollars, energy and `scaling` are of. `claims`: what those rest on.
+    `unlike`: where `machine` names several parts; `memory_bytes` is then of the first choice's fullest stage.
+    `exact_bytes`: rank -> bytes that a fake run counted of the first. `passed_over`, `otherwise`: what of somebody's
+    configuration costs nothing, and what is predicted otherwise than it says."""
+
+    schema: str
+    machine: str
+    devices: int
+    searched: int
+    fitting: int
+    refused: tuple[str, ...]
+    constants: Tuned
+    choices: tuple[PlanRecord, ...]
+    device: str = ""
+    memory_bytes: float = 0.0
+    tokens: float = 0.0
+    as_it_is: bool = False
+    claims: dict[str, Claim] = {}
+    front: tuple[LayoutPoint, ...] = ()
+    scaling: DeviceScaling | None = None
+    unlike: Unlike | None = None
+    exact_bytes: dict[int, int] = {}
+    passed_over: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.choices:
+            raise BadInput("$.choices has 0 plans.")
+        depths = [one.plan.job.layout.pp for one in self.choices]
+        if self.unlike and depths != [len(one) for one in self.unlike.stages]:
+            raise BadInput("the stages are not those of its layouts.")
+        if self.devices < 1 or not (isfinite(self.memory_bytes) and self.memory_bytes >= 0 <= self.tokens):
+            raise BadInput(f"{self.devices} devices of {self.memory_bytes:g} bytes, {self.tokens:g} tokens.")
+
+    @property
+    def best(self) -> PlanRecord:
+        return self.choices[0]
+
+
+def of_found(
+    found: Found, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
+    as_it_is: bool = False, exact_bytes: dict[int, int] | None = None, passed_over: tuple[str, ...] = (),
+    otherwise: tuple[str, ...] = (),
+) -> Plans:  # fmt: skip
+    return Plans(
+        schema=SCHEMA, machine=machine.name, device=machine.device.name, devices=devices,
+        memory_bytes=machine.rank_memory, tokens=tokens, searched=found.searched, fitting=found.fitting,
+        refused=found.refused, constants=found.tuned, as_it_is=as_it_is, claims=claims(machine) if tokens else {},
+        choices=tuple(
+            PlanRecord(
+                plan=one.plan, bill=one.bill, reserved_bytes=one.reserved, front=one.front, host_bytes=one.waiting
+            )
+            for one in found.choices
+        ),
+        front=found.front, scaling=scaling, exact_bytes=exact_bytes or {}, passed_over=passed_over,
+        otherwise=otherwise,
+    )  # fmt: skip
+
+
+def claims(machine: Machine) -> dict[str, Claim]:
+    power = machine.device.power
+    known = {
+        "price": machine.price, "power": power, "overhead": (machine.overhead or step_cost.OVERHEAD) if power else None,
+        "failures": failures.RATE, "restart": failures.RESTART, "checkpoint": failures.SAVE,
+    }  # fmt: skip
+    return {name: claim for name, claim in known.items() if claim}
+
+
+def read(path: Path) -> Plans | None:
+    """The document of a file that `trainyard plan --json` wrote; None where it is another file. Raises `BadFile` for a
+    damaged one."""
+    try:
+        with path.open("rb") as file:
+            if SCHEMA.encode() not in file.read(_HEAD):
+                return None
+        return msgspec.json.decode(path.read_bytes(), type=Plans, dec_hook=decode_hook)
+    except OSError:
+        return None
+    except UNREADABLE as error:
+        raise BadFile(f"{path}: not a file of plans: {error}.") from error

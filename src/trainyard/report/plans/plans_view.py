@@ -1,0 +1,184 @@
+"""Plans -> View: the fastest one's ledger, and what a page draws around it. Names come from files: whoever draws them
+escapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from trainyard import __version__, units, words
+from trainyard.machine import Claim
+from trainyard.predict.memory.framework_memory import RESERVED, USABLE
+from trainyard.predict.search import points
+from trainyard.predict.search.device_scaling import ScalingPoint
+from trainyard.predict.search.points import LayoutPoint
+from trainyard.report.plans import hetero_tables
+from trainyard.report.plans import plan_tables as tables
+from trainyard.report.plans.plans_file import PlanRecord, Plans
+from trainyard.report.view.key_figures import figure
+from trainyard.report.view.view import Bar, Column, Dot, KeyFigure, Legend, Planned, Stack, Table, View
+from trainyard.report.view.waterfall import waterfall
+
+_LIMITS = (
+    "Nothing here was measured on this machine: set it against a run with trainyard diff.",
+    "The interval is of a step's time; days, dollars and energy follow the step as it is predicted.",
+    "The ledger is the mean over pipeline stages, memory the fullest rank's.",
+)
+
+
+def view_of_plans(plans: Plans) -> View:
+    best = plans.best
+    ledger, job = best.plan.ledger, best.plan.job
+    layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
+    recipe = f"{layout} · micro-batch {job.recipe.microbatch} · remat {job.recipe.remat}"
+    batch = f"{job.batch:,} sequences of {job.recipe.seq_len:,} tokens a step · {job.recipe.dtype}"
+    layouts = hetero_tables.layouts(plans)
+    return View(
+        title=_title(plans),
+        subtitle=f"{'' if plans.as_it_is else 'fastest: '}{recipe} · {batch}",
+        chips=(f"machine {plans.machine}", f"constants {plans.constants.name}"),
+        figures=tuple(_figures(plans)),
+        wall_ns=ledger.wall_ns,
+        bars=_bars(plans),
+        bars_note=(
+            f"{recipe}: every nanosecond accounted for, the rows add up to {units.show_ns(ledger.wall_ns)} ns; "
+            "whisker: four of five measured steps"
+        ),
+        tables=(
+            replace(layouts, title="Layouts", notes=layouts.notes[:1]),
+            *hetero_tables.unlike(plans),
+            *tables.scaling(plans),
+            _assumed(plans),
+        ),
+        table=tuple(
+            (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in ledger.sorted_entries()
+        ),
+        planned=_planned(plans),
+        warnings=(_too_full(plans),) if best.reserved_bytes > USABLE * plans.memory_bytes > 0 else (),
+        notes=layouts.notes[1:],
+        limits=_LIMITS,
+        generated=f"trainyard {__version__}",
+    )
+
+
+def _title(plans: Plans) -> str:
+    bill = plans.best.bill
+    step = units.show_time(plans.best.plan.ledger.wall_ns).replace(" ", "\u00a0")
+    on = plans.machine if plans.unlike else f"{plans.devices:,} × {plans.device or plans.machine}"
+    told = f"{plans.best.plan.job.name or 'A step'} on {on}: {step} a step"
+    if not plans.tokens:
+        return told
+    paid = f" for ${bill.dollars:,.0f}" if bill.dollars is not None else ""
+    tokens = units.show_count(plans.tokens).replace(".0", "").replace(" ", "\u00a0")
+    return f"{told}, {tokens} tokens in {bill.days:,.1f} days{paid}"
+
+
+def _too_full(plans: Plans) -> str:
+    needs, has = (units.show_size(size) for size in (plans.best.reserved_bytes, plans.memory_bytes))
+    return f"It does not fit: {needs} of {has}, of which {100 * USABLE:.0f} % can be used."
+
+
+def _figures(plans: Plans) -> list[KeyFigure]:
+    best, bill = plans.best, plans.best.bill
+    low, high = units.show_time(best.plan.low), units.show_time(best.plan.high)
+    made = [
+        figure("step", units.show_time(best.plan.ledger.wall_ns), "Predicted; four of five measured steps lie between.",
+               f"{low} to {high}"),
+        figure("throughput", units.show_rate(bill.tokens_per_s, " tok/s"), "Tokens of all devices."),
+        KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%", means="Model FLOPs a second, over the peak."),
+        KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="Of the fullest rank.",
+               change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),
+    ]  # fmt: skip
+    if plans.tokens:
+        made.append(
+            KeyFigure(label="to train", value=f"{bill.days:,.1f}", unit="days", means="With what failures take.")
+        )
+    if bill.dollars is not None:
+        value, _, unit = units.show_count(bill.dollars).partition(" ")
+        made.append(KeyFigure(label="to pay", value=f"${value}", unit=unit, means="Devices by the hour."))
+    if bill.kwh is not None:
+        made.append(figure("energy", units.show_rate(bill.kwh * 1e3, "Wh"), "With hosts, networks and cooling."))
+    return made
+
+
+def _bars(plans: Plans) -> tuple[Bar, ...]:
+    plan = plans.best.plan
+    *steps, total = waterfall(plan.ledger, {}, [], None)
+    return (*steps, replace(total, whiskers=(plan.low, plan.high)))
+
+
+def _planned(plans: Plans) -> Planned:
+    looks = {part: Legend(label=word.label, colour=word.colour) for part, word in words.MEMORY.items()} | {
+        "logits": Legend(label=tables.OTHER_PARTS["logits"], colour=words.MEMORY["temporary"].colour),
+        "gathered": Legend(label=tables.OTHER_PARTS["gathered"], colour=words.MEMORY["communication"].colour),
+    }
+    used = [part for part in looks if any(one.plan.memory.get(part) for one in plans.choices)]
+    scaling = plans.scaling
+    return Planned(
+        parts=tuple(looks[part] for part in used),
+        stacks=tuple(
+            Stack(label=_label(_point(one)), sizes=tuple(one.plan.memory.get(part, 0) for part in used),
+                  reserved=one.reserved_bytes)
+            for one in plans.choices
+        ),
+        limit=plans.memory_bytes,
+        usable=USABLE,
+        reserved=RESERVED,
+        devices=plans.devices,
+        front=tuple(_dot(one) for one in plans.front or [_point(one) for one in plans.choices if one.front]),
+        others=tuple(_dot(_point(one)) for one in plans.choices if not one.front),
+        strong=_dots(scaling.strong) if scaling else (),
+        weak=_dots(scaling.weak) if scaling else (),
+        says=scaling.says if scaling else "",
+    )  # fmt: skip
+
+
+def _point(one: PlanRecord) -> LayoutPoint:
+    plan = one.plan
+    return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, one.reserved_bytes, one.bill)
+
+
+def _label(point: LayoutPoint) -> str:
+    return f"{tables.short(point.layout, point.schedule, point.offload)} · {point.microbatch} · {point.remat}"
+
+
+def _dots(found: Sequence[ScalingPoint]) -> tuple[Dot, ...]:
+    return tuple(
+        replace(_dot(one.point), efficiency=one.efficiency) if one.point
+        else Dot(label="", devices=one.devices, samples=one.samples, why=one.why)
+        for one in found
+    )  # fmt: skip
+
+
+def _dot(point: LayoutPoint) -> Dot:
+    bill = point.bill
+    return Dot(
+        label=_label(point), devices=point.devices,
+        samples=point.samples, wall_ns=point.wall_ns, low=point.low, high=point.high, reserved=point.reserved,
+        tokens_per_s=bill.tokens_per_s, mfu=bill.mfu, days=bill.days, dollars=bill.dollars, kwh=bill.kwh,
+    )  # fmt: skip
+
+
+def _assumed(plans: Plans) -> Table:
+    """What the plan rests on, and who says so."""
+    named = [(name, claim.unit, claim) for name, claim in plans.claims.items()]
+    fitted = [_named(claim) for claim in plans.best.plan.assumptions]
+    return Table(
+        title="Assumptions",
+        notes=("What prices, failures and energy rest on; then the constants that no data sheet has.",),
+        columns=(
+            Column(head="constant"), Column(head="value"), Column(head="unit"), Column(head="measured"),
+            Column(head="date"), Column(head="source", prose=True),
+        ),
+        rows=tuple(
+            (name, f"{claim.value:,.6g}", unit, "yes" if claim.measured else "no", claim.date, claim.source)
+            for name, unit, claim in (*named, *fitted)
+        ),
+    )  # fmt: skip
+
+
+def _named(claim: Claim) -> tuple[str, str, Claim]:
+    """A constant's unit begins with its name."""
+    name, _, unit = claim.unit.partition(" ")
+    return name, unit, claim

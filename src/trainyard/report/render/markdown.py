@@ -1,0 +1,89 @@
+"""A View as GitHub's markdown: for a pull request, an issue, a step's summary.
+
+Names come from files. A text is escaped: no markup, no HTML, no link, and nobody is mentioned. Kernels' names are code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from trainyard import units
+from trainyard.report.render.terminal import plain
+from trainyard.report.view.view import View
+
+_SIGNS = re.compile(r"[\\`*_{}\[\]<>#|~&$]|:(?=//)|(?<=www)\.")
+_MENTION = re.compile(r"(?<!\w)@")
+_LONGEST = 200
+_KERNELS = 12
+
+
+def text(view: View) -> str:
+    """The title, the figures, the ledger, what was found, the longest kernels, the notes."""
+    parts = [f"## {escaped(view.title)}", escaped(" · ".join([view.subtitle, *view.chips]))]
+    parts += [f"> **{escaped(warning)}**" for warning in view.warnings]
+    if view.figures:
+        parts.append(
+            " · ".join(f"**{escaped(f'{one.value} {one.unit}'.strip())}** {escaped(one.label)}" for one in view.figures)
+        )
+        parts += [escaped(one.line) for one in view.figures if one.line]
+    if view.wall_ns:
+        parts.append(_ledger(view))
+    if view.findings:
+        parts += ["### Findings", _findings(view)]
+    if view.kernels:
+        parts += ["### Top kernels", _kernels(view)]
+    said = [*view.notes, *view.limits, view.generated]
+    parts.append("\n".join(f"- {escaped(line)}" for line in said if line))
+    return "\n\n".join(parts) + "\n"
+
+
+def escaped(text: str) -> str:
+    """As the text itself."""
+    return _MENTION.sub("@&#8203;", _SIGNS.sub(r"\\\g<0>", _short(text)))
+
+
+def code(text: str) -> str:
+    """In the type of code, where nothing has a meaning but the backtick, and the bar that parts a table's cells: no
+    backslash of ours would keep it, after one that stands in the name."""
+    shown = _short(text).replace("`", "'").replace("|", "¦")
+    return f"`{shown or ' '}`"
+
+
+def _short(text: str) -> str:
+    """On one line and not too long."""
+    shown = plain(" ".join(text.split()))
+    return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
+
+
+def _ledger(view: View) -> str:
+    rows = [
+        (escaped(label), escaped(phase), units.show_ns(ns), units.show_share(ns, view.wall_ns), units.show_ns(hidden),
+         f"{count:,}")
+        for _, label, phase, ns, hidden, count in view.table
+    ]  # fmt: skip
+    total = ("**step**", "", f"**{units.show_ns(view.wall_ns)}**", "100.0 %", "", "")
+    return _table(("account", "phase", "ns", "share", "hidden ns", "count"), "llrrrr", [*rows, total])
+
+
+def _findings(view: View) -> str:
+    rows = [
+        (found.severity, escaped(found.says), units.show_time(found.cost_ns), escaped(found.evidence),
+         escaped(found.remedy.says) if found.remedy else "", f"{100 * found.sure:.0f} %")
+        for found in view.findings
+    ]  # fmt: skip
+    return _table(("severity", "finding", "a step", "evidence", "remedy", "sure"), "llrllr", rows)
+
+
+def _kernels(view: View) -> str:
+    rows = [
+        (code(row.name), code(row.account), row.phase, units.show_ns(row.ns), f"{100 * row.share:.1f} %",
+         f"{row.count:,}")
+        for row in view.kernels[:_KERNELS]
+    ]  # fmt: skip
+    return _table(("kernel", "account", "phase", "ns a step", "share", "calls"), "lllrrr", rows)
+
+
+def _table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---:" if side == "r" else "---" for side in sides], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,50 @@
+"""The parity of many mixes as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard.numerics.parity import Parity
+from trainyard.report.view.view import Column, Table
+
+
+def table(results: Sequence[Parity], steps: int) -> Table:
+    """One row a mix, in the order they were tried."""
+    counts = {verdict: sum(one.verdict == verdict for one in results) for verdict in ("equal", "different", "refused")}
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    return Table(
+        title="Parity with one process",
+        notes=(
+            f"{said}, over {steps} steps. Errors are the largest relative ones of any step, of the loss and of the "
+            "global gradient norm. The reference is one process that computes in the same number format, the same "
+            "micro-batches one after the other, nothing computed again, compiled or offloaded.",
+            *(f"{one.mix}: {one.verdict}: {one.why}" for one in results if one.why),
+        ),
+        columns=(
+            Column(head="mix"),
+            Column(head="ranks", digits=0),
+            Column(head="format"),
+            Column(head="loss error"),
+            Column(head="norm error"),
+            Column(head="tolerance"),
+            Column(head="verdict"),
+            Column(head="s", digits=1),
+        ),
+        rows=tuple(
+            (
+                one.mix,
+                one.ranks,
+                one.dtype,
+                shown(one.loss_error),
+                shown(one.grad_norm_error),
+                f"{one.tolerance:g}",
+                one.verdict,
+                one.seconds,
+            )
+            for one in results
+        ),
+    )
+
+
+def shown(error: float | None) -> str | None:
+    return None if error is None else "0" if error == 0 else f"{error:.1e}"

@@ -1,0 +1,288 @@
+"""All ranks as one Perfetto archive, with our verdicts as tracks: ui.perfetto.dev opens it, a file of any size.
+
+Schema: https://perfetto.dev/docs/reference/trace-packet-proto. Each rank is a process on the ranks' common clock, with
+these tracks: its steps, the verdict (who owns each instant: the slices tile the window and add up to the ledger), waits
+for late ranks, how busy it is, and its streams as the profiler saw them. The archive is gzipped, written rank by rank.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from trainyard.events import I64
+from trainyard.formats.atomic import replacing
+from trainyard.formats.protobuf_writer import double, message, number, text, varint, varints
+from trainyard.report.view.timeline import lane_numbers, shown_name, step_label
+from trainyard.trace.booking.owners import owners
+from trainyard.trace.classify.context import PHASES
+from trainyard.trace.export.trace_tables import began, op_names, rank_numbers
+from trainyard.trace.measure import MeasuredTrace, RankTrace
+
+# Fields of Trace, TracePacket, TrackEvent, TrackDescriptor, InternedData and DebugAnnotation.
+_PACKET = 1
+_TIME, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
+_ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER = 4, 9, 10, 11, 44
+_BEGIN, _END, _COUNT = 1, 2, 4
+_UUID, _LABEL, _PROCESS, _PARENT, _COUNTS, _ORDERING, _PLACE = 1, 2, 3, 5, 8, 11, 12
+_NAMES, _KEYS, _TEXTS = 2, 3, 29
+_CLEARED, _NEEDED, _EXPLICIT = 1, 2, 3
+_BINS = 1000
+_MOST_LANES = 128
+_CHUNK = 1 << 20
+_TRACKS = 1 << 32
+"""Room for the tracks of one rank, among the numbers of all tracks."""
+
+Facts = tuple[tuple[str, "int | str"], ...]
+
+
+class Slices(NamedTuple):
+    """n slices of a track: what slice i is called and what is said of it is asked for by its `kind`, once a kind."""
+
+    start: I64
+    stop: I64
+    kind: I64
+    said: Callable[[int], tuple[str, Facts]]
+    owned: I64 | None = None
+
+
+def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
+    """`host`: with the spans of the host's threads. Ranks whose clocks are not known to agree are moved to begin with
+    the first one, and say so. Raises `PlaceUnwritable`."""
+    numbers = rank_numbers(measured)
+    opens = [rank.parts[0].start for rank in measured.ranks]
+    apart = measured.alignment.aligned == "no" and len(opens) > 1
+    moves = [opens[0] - begins if apart else 0 for begins in opens]
+    # The format's stamps are unsigned.
+    below = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, moves)))
+    with replacing(path) as partial, partial.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as out:
+        for place, (rank, move) in enumerate(zip(measured.ranks, moves)):
+            _Writer(out, place, move - below).rank(rank, numbers, move != 0, host)
+
+
+def _first(rank: RankTrace, host: bool) -> int:
+    """The earliest stamp that is written."""
+    columns = (began(rank), rank.waits.start, *([rank.events.host.start] if host else []))
+    return min([rank.parts[0].start, *(int(column.min()) for column in columns if len(column))])
+
+
+class _Writer:
+    """Writes one rank, as one sequence of packets. `shift`: ns to add to stamps."""
+
+    def __init__(self, out: gzip.GzipFile | BinaryIO, place: int, shift: int) -> None:
+        self.out = out
+        self.shift = shift
+        self.place = place
+        self.root = (place + 1) * _TRACKS
+        self.tracks = 0
+        self.sequence = number(_SEQUENCE, place + 1)
+        self.tail = self.sequence + number(_FLAGS, _NEEDED)
+        self.numbers: dict[tuple[int, str], int] = {}
+        self.fresh: list[bytes] = []
+        self.chunk = bytearray()
+
+    def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
+        said = f"rank {rank.events.rank}" + (" (its clock is its own: moved to begin with the first)" if moved else "")
+        self.packet(self.sequence, number(_FLAGS, _CLEARED), message(
+            _DESCRIPTOR, number(_UUID, self.root), number(_ORDERING, _EXPLICIT),
+            message(_PROCESS, number(1, self.place + 1), text(6, said)),
+        ))  # fmt: skip
+        self.slices("steps", _steps(rank))
+        self.slices("verdict", _verdicts(rank, numbers))
+        if len(rank.waits.start):
+            self.slices("waits for late ranks", _waits(rank, numbers))
+        self.busy(rank)
+        for label, slices in _streams(rank):
+            self.slices(label, slices)
+        for label, slices in _threads(rank) if host else ():
+            self.slices(label, slices)
+        self.flush()
+
+    def slices(self, label: str, slices: Slices) -> None:
+        """As many tracks of one name as it takes for slices to stand inside each other or apart."""
+        order = np.lexsort((-slices.stop, slices.start))
+        columns = (slices.start[order], slices.stop[order])
+        begins, ends = (varints(column + self.shift) for column in columns)
+        owned = np.full(len(order), -1) if slices.owned is None else slices.owned[order]
+        owns = number(1, self.iid(_KEYS, "owned_ns"))
+        bodies: dict[int, bytes] = {}
+        lanes: list[_Lane] = []
+        left_out = 0
+        numbers = (column.tolist() for column in (*columns, slices.kind[order], owned))
+        for start, stop, kind, ns, begin, end in zip(*numbers, begins, ends):
+            for lane in lanes:
+                while lane.open and lane.open[-1][0] <= start:
+                    self.timed(lane.open.pop()[1], lane.end)
+            lane = next((one for one in lanes if not one.open or one.open[-1][0] >= stop), None)
+            if lane is None:
+                if len(lanes) == _MOST_LANES:
+                    left_out += 1
+                    continue
+                lane = _Lane(self.track(label))
+                lanes.append(lane)
+            body = bodies.get(kind)
+            if body is None:
+                body = bodies[kind] = self.body(*slices.said(kind))
+            facts = body if ns < 0 else body + message(_ANNOTATION, owns, number(4, ns))
+            self.timed(begin, message(_EVENT, lane.begin, facts))
+            lane.open.append((stop, end))
+        for lane in lanes:
+            while lane.open:
+                self.timed(lane.open.pop()[1], lane.end)
+        if left_out:
+            self.track(f"{label}: {left_out:,} slices that overlap with {_MOST_LANES} others were left out")
+
+    def busy(self, rank: RankTrace) -> None:
+        """The share of each of a thousand stretches of the window in which the rank works, in per cent."""
+        track = self.track("busy", message(_COUNTS, text(6, "%")))
+        edges, ns = busy_ns(rank)
+        shares = 100 * ns / np.maximum(1, np.diff(edges))
+        for stamp, share in zip(varints(edges + self.shift), [*shares.tolist(), 0.0]):
+            self.timed(stamp, message(_EVENT, number(_TYPE, _COUNT), number(_TRACK, track), double(_COUNTER, share)))
+
+    def track(self, label: str, *more: bytes) -> int:
+        self.tracks += 1
+        uuid = self.root + self.tracks
+        parts = (number(_UUID, uuid), text(_LABEL, label), number(_PARENT, self.root), number(_PLACE, self.tracks))
+        self.packet(self.sequence, message(_DESCRIPTOR, *parts, *more))
+        return uuid
+
+    def body(self, name: str, facts: Facts) -> bytes:
+        """A slice's name and what is said of it, by the numbers of their texts."""
+        made = [number(_NAME, self.iid(_NAMES, name))]
+        for key, value in facts:
+            said = number(4, value) if isinstance(value, int) else number(17, self.iid(_TEXTS, value))
+            made.append(message(_ANNOTATION, number(1, self.iid(_KEYS, key)), said))
+        return b"".join(made)
+
+    def iid(self, table: int, said: str) -> int:
+        """A text's number, which is written before the packet that uses it."""
+        found = self.numbers.get((table, said))
+        if found is None:
+            found = self.numbers[table, said] = len(self.numbers) + 1
+            self.fresh.append(message(table, number(1, found), text(2, said)))
+        return found
+
+    def timed(self, stamp: bytes, event: bytes) -> None:
+        if self.fresh:
+            self.packet(self.tail, message(_INTERNED, *self.fresh))
+            self.fresh.clear()
+        self.packet(_TIME_TAG, stamp, self.tail, event)
+
+    def packet(self, *parts: bytes) -> None:
+        self.chunk += message(_PACKET, *parts)
+        if len(self.chunk) >= _CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        self.out.write(self.chunk)
+        self.chunk.clear()
+
+
+_TIME_TAG = varint(_TIME << 3)
+
+
+class _Lane:
+    """A track with its open slices: (stop, its stamp), the innermost last."""
+
+    def __init__(self, track: int) -> None:
+        self.begin = number(_TYPE, _BEGIN) + number(_TRACK, track)
+        self.end = message(_EVENT, number(_TYPE, _END), number(_TRACK, track))
+        self.open: list[tuple[int, bytes]] = []
+
+
+def busy_ns(rank: RankTrace) -> tuple[I64, I64]:
+    """(1,001 edges, ns of work between each two) of a thousand equal stretches of the window. Work is what owns
+    an instant as compute, communication, a copy, or a wait for a rank that is late."""
+    opening, closing = rank.parts[0].start, rank.parts[-1].stop
+    edges = np.array([opening + place * (closing - opening) // _BINS for place in range(_BINS + 1)], np.int64)
+    found = owners(rank)
+    works = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[found.key]
+    begin, end = found.start[works], found.stop[works]
+    before = np.concatenate([[0], np.cumsum(end - begin)])
+    place = np.searchsorted(begin, edges, "right")
+    inside = np.minimum(edges, np.append(opening, end)[place]) - np.append(opening, begin)[place]
+    until = before[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0)
+    return edges, np.diff(until)
+
+
+_WORKS = ("compute", "straggler", "comm", "copy")
+
+
+def _steps(rank: RankTrace) -> Slices:
+    """Each part of the window, with the ns of each account."""
+
+    def said(place: int) -> tuple[str, Facts]:
+        part, ledger = rank.parts[place], rank.ledgers[place]
+        return step_label(part.label) + (" (partial)" if part.partial else ""), tuple(
+            (f"{account} ns", ns) for account, ns in ledger.by_account().items() if ns
+        )
+
+    bounds = np.array([[part.start, part.stop] for part in rank.parts], np.int64)
+    return Slices(bounds[:, 0], bounds[:, 1], np.arange(len(bounds)), said)
+
+
+def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
+    found = owners(rank)
+    late = found.late.astype(np.int64) + 1
+
+    def said(kind: int) -> tuple[str, Facts]:
+        key, late = divmod(kind, len(numbers) + 1)
+        return _account(rank, key - 1, numbers[late - 1] if late else None)
+
+    return Slices(found.start, found.stop, (found.key.astype(np.int64) + 1) * (len(numbers) + 1) + late, said)
+
+
+def _waits(rank: RankTrace, numbers: Sequence[int]) -> Slices:
+    waits = rank.waits
+
+    def said(kind: int) -> tuple[str, Facts]:
+        key, late = divmod(kind, len(numbers))
+        return _account(rank, key, numbers[late])
+
+    return Slices(waits.start, waits.stop, waits.key.astype(np.int64) * len(numbers) + waits.late, said, rank.waited)
+
+
+def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
+    if key < 0:
+        return "unexplained", ()
+    account, phase = rank.keys.pairs[key]
+    waits = () if late is None else (("late rank", late),)
+    return str(account), (("account", account.label), ("phase", PHASES[phase]), *waits)
+
+
+def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
+    one, events = rank.classified, rank.events
+    lane_of, labels = lane_numbers(rank)
+    start, names = began(rank), list(events.names)
+    kinds, kind = np.unique(np.stack([one.name, one.key, one.module, op_names(rank)]), axis=1, return_inverse=True)
+    kind = kind.reshape(-1)
+
+    def said(place: int) -> tuple[str, Facts]:
+        name, key, module, op = kinds[:, place].tolist()
+        account, phase = rank.keys.pairs[key]
+        launched = (("op", names[op]),) if op >= 0 else ()
+        inside = (("module", names[module]),) if module >= 0 else ()
+        return shown_name(rank, names, name, key), (
+            ("account", str(account)), ("phase", PHASES[phase]), *inside, *launched,
+        )  # fmt: skip
+
+    for lane, label in enumerate(labels):
+        rows = np.flatnonzero(lane_of == lane)
+        if len(rows):
+            yield label, Slices(start[rows], one.stop[rows], kind[rows], said, rank.owned[rows])
+
+
+def _threads(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
+    host, names = rank.events.host, rank.events.names
+    for thread in np.unique(host.thread).tolist():
+        rows = np.flatnonzero(host.thread == thread)
+        label = f"host thread {thread}" + (" (training)" if thread == rank.events.main else "")
+        yield (
+            label,
+            Slices(host.start[rows], host.stop[rows], host.name[rows].astype(np.int64), lambda name: (names[name], ())),
+        )

@@ -1,0 +1,318 @@
+"""Draws a View on a terminal: the ledger, what was found, the top kernels. Rich is loaded here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from trainyard import units, words
+from trainyard.ledger import Ledger
+from trainyard.printable import printable
+from trainyard.report.view.view import Bar, Cell, Column, KernelRow, KeyFigure, View
+from trainyard.report.view.view import Table as Facts
+
+_BAR, _NARROW_BAR, _WIDE = 30, 14, 120
+_PARTS = 12
+_PROSE = 24
+"""Characters that a column of text keeps, however narrow the terminal."""
+_FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
+"""Characters of a name in a table's first column and in others at most, and in any however narrow the terminal."""
+_KERNEL = 60
+"""Characters of a kernel's or a module's name at most."""
+_LONGEST = 2000  # characters of a text: a name may be a megabyte
+
+
+def print_view(view: View, console: Console, kernels: int = 8) -> None:
+    """Prints the whole report. Names come from files: they are printed as text, never as markup."""
+    console.print(Group(*_parts(view, kernels, _BAR if console.width >= _WIDE else _NARROW_BAR, console.width)))
+
+
+def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = False) -> None:
+    """Every rank's every step by kind of account, ms; the first dozen unless `everything`."""
+    parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one" and ledger.scope.ranks]
+    kinds = [kind for kind in words.KINDS if any(kind in ledger.by_kind() for ledger in parts)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("rank", justify="right", min_width=4)
+    table.add_column("step", min_width=4)
+    for head in ("wall ns", *(words.KINDS[kind].label.lower() for kind in kinds)):
+        table.add_column(head, justify="right", min_width=9)
+    shown = parts if everything else parts[:_PARTS]
+    for ledger in shown:
+        by_kind = ledger.by_kind()
+        table.add_row(
+            str(ledger.scope.ranks[0]),
+            Text(plain(ledger.scope.steps[0]) + (" (partial)" if ledger.scope.partial else "")),
+            units.show_ns(ledger.wall_ns),
+            *(f"{by_kind[kind] / 1e6:,.3f}" if kind in by_kind else "" for kind in kinds),
+        )
+    console.print()
+    console.print(table)
+    if len(shown) < len(parts):
+        console.print(
+            Text(f"{len(parts) - len(shown)} more: --top all lists them, --json has every entry.", style="dim")
+        )
+
+
+def print_table(table: Facts, console: Console, top: int | None = None) -> None:
+    """One table by itself; all of its rows unless `top` says how many."""
+    console.print(_table(_fitting(table, console.width), len(table.rows) if top is None else top))
+
+
+def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableType]:
+    parts: list[RenderableType] = [
+        Text(plain(view.title), style="bold"),
+        _Flow([Text(plain(chip), style="dim") for chip in (view.subtitle, *view.chips)], Text(" · ", style="dim")),
+    ]
+    if view.figures:
+        parts.append(figures_line(view.figures))
+        parts.extend(Text(plain(figure.line), style="dim") for figure in view.figures if figure.line)
+    parts.extend(Text(plain(warning), style="bold yellow") for warning in view.warnings)
+    if view.wall_ns:
+        parts.append(Padding(_ledger(view, bar, width), (1, 0, 0, 0)))
+        parts.append(_phases(view))
+    if view.kernels:
+        parts.append(Padding(_rows("Top kernels", view.kernels[:kernels], width), (1, 0, 0, 0)))
+    if view.modules:
+        parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2], width), (1, 0, 0, 0)))
+    parts.extend(Padding(_table(_fitting(table, width), kernels), (1, 0, 0, 0)) for table in view.tables)
+    for finding in view.findings:
+        line = Text("\n" if finding is view.findings[0] else "")
+        line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
+        line.append(plain(f"{finding.says}. "))
+        line.append(f"{finding.severity.capitalize()}, {100 * finding.sure:.0f} % sure. ", style="dim")
+        if finding.evidence:
+            line.append(plain(f"{finding.evidence[:1].upper()}{finding.evidence[1:]}. "), style="dim")
+        if finding.remedy:
+            line.append(plain(finding.remedy.says))
+        parts.append(line)
+    parts.extend(Text(f"note: {plain(note)}", style="dim") for note in view.notes)
+    return parts
+
+
+def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
+    """One after the other; a line ends between two of them."""
+    return _Flow(
+        [
+            Text.assemble(
+                (f"{figure.value} {figure.unit}".strip(), "bold"),
+                (f" {figure.label}" + (f" ({figure.change})" if figure.change else ""), "dim"),
+            )
+            for figure in figures
+        ],
+        Text("   "),
+    )
+
+
+class _Flow:
+    """Texts in lines, none broken that fits into one."""
+
+    def __init__(self, texts: Sequence[Text], between: Text) -> None:
+        self.texts, self.between = texts, between
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text()
+        for text in self.texts:
+            if line and line.cell_len + self.between.cell_len + text.cell_len > options.max_width:
+                yield line
+                line = Text()
+            line = Text.assemble(line, self.between, text) if line else text
+        yield line
+
+
+def _ledger(view: View, bar: int, width: int) -> Table:
+    """Where all does not fit, the bars are left out first, then the evidence."""
+    total = [one.role == "total" for one in view.bars]
+    bold = ["bold" if whole else "" for whole in total]
+    evidence = [
+        f"{units.show_ns(bar.ns)} ns exactly" if bar.role == "total" else plain(bar.evidence) for bar in view.bars
+    ]
+    said = [Text(one, style="dim", no_wrap=True, overflow="ellipsis") for one in evidence]
+    exact = max((len(one) for one, whole in zip(evidence, total) if whole), default=_LEAST_NAME)
+    labels = [Text(plain(one.label), style=style) for one, style in zip(view.bars, bold)]
+    return fitted(
+        [
+            Part("account", labels, name=True, least=_FIRST_NAME),
+            Part("ms", [Text(f"{bar.ns / 1e6:,.3f}", style=style) for bar, style in zip(view.bars, bold)], right=True),
+            Part("share", [Text(units.show_share(bar.ns, view.wall_ns)) for bar in view.bars], right=True),
+            Part("", [_drawn(one, view.wall_ns, bar) for one in view.bars], spare=2, least=bar),
+            Part("evidence", said, spare=1, least=exact),
+        ],
+        width,
+    )
+
+
+class Part(NamedTuple):
+    """A column of a table that must fit. `spare`: those of the highest number are left out first, those of 0 never.
+    `name`: its cells are cut in their middle. `least`: cells of the terminal that it keeps, if it may be cut at all."""
+
+    head: str
+    cells: Sequence[Text]
+    spare: int = 0
+    name: bool = False
+    right: bool = False
+    least: int | None = None
+
+    @property
+    def needs(self) -> int:
+        widest = max(cell.cell_len for cell in (Text(self.head), *self.cells))
+        return min(widest, self.least or (_LEAST_NAME if self.name else widest))
+
+
+def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
+    """A table of the columns that there is room for. Figures are never cut. `most`: cells of a name."""
+    left = [part for part in parts if part.cells]
+    while sum(part.needs + 2 for part in left) - 2 > width and max(part.spare for part in left):
+        left.remove(max(left, key=lambda part: part.spare))
+    roomy = sum(part.needs + 2 for part in left) - 2 <= width
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for part in left:
+        table.add_column(
+            Text(part.head, no_wrap=True),
+            justify="right" if part.right else "left",
+            no_wrap=not (part.name or part.least),
+            min_width=part.needs if roomy or not part.name else min(part.needs, _LEAST_NAME),
+            max_width=most if part.name else None,
+        )
+    for row in zip(*(part.cells for part in left), strict=True):
+        table.add_row(*(Name(cell.plain, cell.style) if part.name else cell for part, cell in zip(left, row)))
+    return table
+
+
+def _drawn(bar: Bar, wall: int, width: int) -> Text:
+    """A floating bar of half-cell precision; a cost that is there is never invisible."""
+    if not wall:
+        return Text("")
+    begin = round(2 * width * bar.start_ns / wall)
+    end = max(begin + 1, round(2 * width * (bar.start_ns + bar.ns) / wall))
+    begin, end = min(begin, 2 * width - 1), min(max(end, begin + 1), 2 * width)
+    text = " " * (begin // 2) + ("▐" if begin % 2 else "")
+    text += "█" * (end // 2 - len(text)) + ("▌" if end % 2 and end // 2 >= len(text) else "")
+    return Text(text, style=bar.colour if bar.role != "total" else "")
+
+
+def _phases(view: View) -> Text:
+    totals: dict[str, int] = {}
+    for _, _, phase, ns, _, _ in view.table:
+        totals[phase] = totals.get(phase, 0) + ns
+    shown = " · ".join(f"{phase} {units.show_time(totals[phase])}" for phase in words.PHASES if totals.get(phase))
+    return Text(f"\nby phase: {shown}", style="dim")
+
+
+def _fitting(table: Facts, width: int) -> Facts:
+    """Without the last columns that can be spared, as many as there is no room for; then without the last others, but
+    for ids and the first two."""
+    while _needed(table) > width and (
+        spare := [at for at, one in enumerate(table.columns) if one.spare]
+        or [at for at, one in enumerate(table.columns) if at > 1 and not one.id]
+    ):
+        left = [at for at in range(len(table.columns)) if at != spare[-1]]
+        rows = tuple(tuple(row[at] for at in left) for row in table.rows)
+        table = replace(table, columns=tuple(table.columns[at] for at in left), rows=rows)
+    return table
+
+
+def _needed(table: Facts) -> int:
+    """Characters, with the gaps."""
+    cells = [[_cell(row[at], column) for row in table.rows] for at, column in enumerate(table.columns)]
+    widths = [
+        _needs(column, max(map(cell_len, [column.head, *some])))
+        for column, some in zip(table.columns, cells, strict=True)
+    ]
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _needs(column: Column, widest: int) -> int:
+    """Characters that the column keeps: a name is cut before a column is left out."""
+    if column.id or column.digits is not None:
+        return widest
+    return _PROSE if column.prose else min(widest, _LEAST_NAME)
+
+
+def _most(column: Column, at: int) -> int:
+    """Characters that a cell of the column takes at most. `at`: its place."""
+    if column.id or column.digits is not None:
+        return _LONGEST
+    return _FIRST_NAME if at == 0 else _NAME
+
+
+def _table(table: Facts, most: int) -> Group:
+    """The first rows; the columns of text give way on a narrow terminal. One row more costs no more than saying so."""
+    most += len(table.rows) == most + 1
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, column in enumerate(table.columns):
+        head = Text(plain(column.head if place else table.title))
+        if column.prose:
+            drawn.add_column(head, style="dim", min_width=_PROSE)
+        elif column.id:
+            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[place])) for row in table.rows))
+        elif column.digits is None:
+            drawn.add_column(head, max_width=_most(column, place), style="dim" if place else "")
+        else:
+            figures = max((cell_len(_cell(row[place], column)) for row in table.rows), default=0)
+            drawn.add_column(head, justify="right", no_wrap=True, min_width=figures)
+    for row in table.rows[:most]:
+        drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
+    left = [f"{len(table.rows) - most:,} more on the page."] if len(table.rows) > most else []
+    return Group(drawn, *(Text(plain(note), style="dim") for note in (*table.notes, *left)))
+
+
+def _drawn_cell(cell: Cell, column: Column) -> RenderableType:
+    text = _cell(cell, column)
+    return Text(text) if column.prose or column.id or column.digits is not None else Name(text)
+
+
+class Name:
+    """A name on one line, cut in its middle if it does not fit: its beginning and its end identify it."""
+
+    def __init__(self, text: str, style: str | Style = "") -> None:
+        self.text, self.style = text, style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = cell_len(self.text)
+        return Measurement(min(width, _LEAST_NAME), width).clamp(max_width=options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(shortened(self.text, options.max_width), self.style, no_wrap=True, overflow="crop")
+
+
+def shortened(text: str, width: int) -> str:
+    """The text within so many cells of a terminal: what is too long loses its middle to an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    head, tail = width // 2, max(0, width - width // 2 - 1)
+    return set_cell_size(text, head).rstrip(" ") + "…" + set_cell_size(text[::-1], tail)[::-1].lstrip(" ")
+
+
+def _cell(cell: Cell, column: Column) -> str:
+    if isinstance(cell, str) or cell is None:
+        return plain(cell or "")
+    return f"{cell:,.{column.digits}f}"
+
+
+def _rows(title: str, rows: Sequence[KernelRow], width: int) -> Table:
+    return fitted(
+        [
+            Part(title, [Text(plain(row.name)) for row in rows], name=True),
+            Part("account", [Text(plain(row.account), style="dim") for row in rows], spare=2),
+            Part("phase", [Text(row.phase, style="dim") for row in rows], spare=3),
+            Part("ms a step", [Text(f"{row.ns / 1e6:,.3f}") for row in rows], right=True),
+            Part("share", [Text(f"{100 * row.share:.1f} %") for row in rows], right=True),
+            Part("calls", [Text(f"{row.count:,}") for row in rows], spare=1, right=True),
+        ],
+        width,
+        most=_KERNEL,
+    )
+
+
+def plain(text: str) -> str:
+    """On one line, not too long, and printable: a name from a file must not steer the terminal."""
+    return printable(text[:_LONGEST])

@@ -1,0 +1,148 @@
+"""A report as a workbook: the ledger, ranks, steps, findings, kernels, ops, collectives, notes, a sheet each.
+
+Cells are typed here and never guessed: a text is written as a text, so that a name is no formula and no link. Times
+stay integer ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainyard import words
+from trainyard.errors import MissingLibrary
+from trainyard.formats.atomic import replacing
+from trainyard.ledger import Account, Ledger
+from trainyard.printable import printable
+from trainyard.report.view.build_view import per_rank
+from trainyard.report.view.view import View
+from trainyard.trace.align.bandwidth import Bandwidth
+from trainyard.trace.flops.roofline import OpRow, op_roofline
+from trainyard.trace.measure import MeasuredTrace
+
+_ROWS, _LETTERS = 1_048_576, 32_767
+"""What a sheet and a cell hold."""
+_EXACT = 2**53
+"""Up to here a spreadsheet's numbers are exact integers."""
+_WIDE, _NARROW = 48, 16
+_COUNT, _SHARE, _RATE = "#,##0", "0.0%", "0.00E+00"
+_FORMATS = {"share": _SHARE, "sure": _SHARE, "flops_rate": _RATE, "bytes_rate": _RATE, "intensity": "#,##0.0"}
+_TEXTS = ("account", "label", "name", "says", "evidence", "remedy", "op", "shape", "note")
+
+
+class Sheet(NamedTuple):
+    """`heads`: a column each. Rows are plain values, None where unknown."""
+
+    name: str
+    heads: tuple[str, ...]
+    rows: Iterable[Sequence[Any]]
+
+
+def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None, path: Path) -> None:
+    """Raises `MissingLibrary` without XlsxWriter, `PlaceUnwritable`."""
+    try:
+        import xlsxwriter
+        from xlsxwriter.exceptions import FileCreateError
+    except ImportError as error:
+        raise MissingLibrary("An .xlsx needs XlsxWriter.", "Install it: pip install 'trainyard[xlsx]'.") from error
+    with replacing(path) as partial:
+        book = xlsxwriter.Workbook(str(partial), {"constant_memory": True})
+        cut: list[str] = []
+        for sheet in sheets(view, ledgers, measured):
+            _add(book, sheet, cut)
+        _add(book, Sheet("Notes", ("note",), [(note,) for note in _notes(view, cut)]), cut)
+        try:
+            book.close()
+        except FileCreateError as error:
+            raise error.args[0] from error
+
+
+def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None) -> Iterator[Sheet]:
+    """What the workbook shows, but for its notes. `ledgers`: of each part, and the mean last."""
+    yield _ledger(ledgers[-1]) if ledgers else Sheet("Ledger", ("account",), [])
+    ranks = per_rank(ledgers)
+    accounts = sorted({account for one in ranks.values() for account in one.by_account()}, key=_precedence)
+    yield Sheet(
+        "Ranks",
+        ("rank", "wall_ns", *(f"{account} ns" for account in accounts)),
+        [(rank, one.wall_ns, *(one.by_account().get(each, 0) for each in accounts)) for rank, one in ranks.items()],
+    )
+    yield Sheet(
+        "Steps",
+        ("rank", "step", "partial", "wall_ns", *(f"{kind} ns" for kind in words.KINDS)),
+        (
+            (one.scope.ranks[0], one.scope.steps[0], one.scope.partial, one.wall_ns,
+             *(one.by_kind().get(kind, 0) for kind in words.KINDS))
+            for one in ledgers
+            if one.scope.reduce == "one" and one.scope.ranks
+        ),
+    )  # fmt: skip
+    yield Sheet(
+        "Findings",
+        ("severity", "rule", "says", "account", "cost_ns", "evidence", "remedy", "wins_ns", "sure"),
+        [
+            (one.severity, one.rule, one.says, str(one.account), one.cost_ns, one.evidence,
+             one.remedy.says if one.remedy else None, one.remedy.wins_ns if one.remedy else None, one.sure)
+            for one in view.findings
+        ],
+    )  # fmt: skip
+    yield Sheet(
+        "Kernels",
+        ("name", "account", "phase", "ns", "count", "share"),
+        [(row.name, row.account, row.phase, row.ns, row.count, row.share) for row in view.kernels],
+    )
+    if measured is not None:
+        yield Sheet("Ops", OpRow._fields, op_roofline(measured).rows)
+        yield Sheet("Collectives", Bandwidth._fields, measured.bandwidths)
+
+
+def _ledger(mean: Ledger) -> Sheet:
+    rows = [
+        (str(one.account), one.account.label, one.phase, one.ns, one.ns / mean.wall_ns if mean.wall_ns else None,
+         one.hidden_ns, one.count, one.flops, one.bytes, one.how)
+        for one in mean.sorted_entries()
+    ]  # fmt: skip
+    heads = ("account", "label", "phase", "ns", "share", "hidden_ns", "count", "flops", "bytes", "how")
+    return Sheet("Ledger", heads, [*rows, ("step", "the whole step", None, mean.wall_ns, 1.0, *[None] * 5)])
+
+
+def _precedence(account: Account) -> tuple[int, int, str]:
+    return account.rank
+
+
+def _notes(view: View, cut: Sequence[str]) -> list[str]:
+    titled = [view.title, view.subtitle, *view.chips, *view.warnings, *view.notes, *view.limits, view.generated]
+    return [note for note in (*titled, *cut) if note]
+
+
+def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
+    """Writes a sheet, and appends to `cut` what it could not hold."""
+    page = book.add_worksheet(sheet.name)
+    page.freeze_panes(1, 0)
+    bold = book.add_format({"bold": True})
+    formats = [book.add_format({"num_format": _FORMATS.get(head, _COUNT)}) for head in sheet.heads]
+    for place, head in enumerate(sheet.heads):
+        page.set_column(place, place, _WIDE if head in _TEXTS else _NARROW)
+        page.write_string(0, place, head, bold)
+    left_out, rounded = 0, False
+    for number, row in enumerate(sheet.rows, 1):
+        if number >= _ROWS:
+            left_out += 1
+            continue
+        for place, value in enumerate(row):
+            rounded |= isinstance(value, int) and abs(value) > _EXACT
+            _cell(page, number, place, value, formats[place])
+    if left_out:
+        cut.append(f"Sheet {sheet.name}: {left_out:,} more rows than a sheet holds were left out.")
+    if rounded:
+        cut.append(f"Sheet {sheet.name}: integers above 2^53 are rounded to 15 digits, as spreadsheets do.")
+
+
+def _cell(page: Any, row: int, column: int, value: Any, number_format: Any) -> None:
+    if isinstance(value, bool):
+        page.write_boolean(row, column, value)
+    elif isinstance(value, int | float):
+        page.write_number(row, column, value, number_format)
+    elif value is not None:
+        page.write_string(row, column, printable(str(value), keep="\t\r\n")[:_LETTERS])

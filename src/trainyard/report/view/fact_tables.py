@@ -1,0 +1,208 @@
+"""Tables that a report shows where their subject is there: ops below the roofline, who came last, bandwidths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainyard import units, words
+from trainyard.ledger import Ledger
+from trainyard.record import Run
+from trainyard.report.view.view import Cell, Column, Table
+from trainyard.trace.align.bandwidth import Bandwidth
+from trainyard.trace.align.lateness import Lateness
+from trainyard.trace.export.sql import Answer
+from trainyard.trace.flops.roofline import OpRow, op_roofline
+from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.reconcile import ToolFigures
+from trainyard.trace.whatif.what_if import Prediction
+
+_ROWS = 40
+
+
+def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
+    """Those that have something to say."""
+    found = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
+    return tuple(table for table in found if table.rows)
+
+
+def of_life(run: Run) -> tuple[Table, ...]:
+    """What went wrong while a job ran, and where its life went; the latter of one that saved, too."""
+    wrong = (incidents(run),) if run.incidents else ()
+    return (*wrong, goodput(run)) if wrong or run.goodput.get("save") else ()
+
+
+def incidents(run: Run) -> Table:
+    """Who was blamed, and what it cost."""
+    return Table(
+        title="Incidents",
+        notes=(
+            "In seconds: from the fault to its being noticed, from then until all ranks trained again, and of training "
+            "that was done again. Step: the last that had ended; resumed: the one after which training went on.",
+        ),
+        columns=_columns("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
+        rows=tuple(
+            (
+                words.FAULTS[one.kind].label,
+                one.says.splitlines()[0] if one.says else "",
+                *(None if number < 0 else number for number in (one.rank, one.node)),
+                None if one.step < 0 else one.step + 1,
+                one.detect_s,
+                one.restart_s,
+                one.lost_s,
+                None if one.resumed < 0 else one.resumed,
+            )
+            for one in run.incidents
+        ),
+    )
+
+
+def goodput(run: Run) -> Table:
+    """The job's life by cause."""
+    whole = sum(run.goodput.values())
+    shares = {cause: units.show_share(round(spent * 1e9), round(whole * 1e9)) for cause, spent in run.goodput.items()}
+    return Table(
+        title="Goodput",
+        notes=(f"Of {whole:.1f} s from the start of the job to its end, {shares.get('good', '0 %')} went into steps.",),
+        columns=_columns("Cause", "Means", "Share", Seconds=2),
+        rows=tuple(
+            (words.TIMES[cause].label, words.TIMES[cause].means, shares[cause], run.goodput[cause])
+            for cause in words.TIMES
+            if run.goodput.get(cause)
+        ),
+    )
+
+
+def ops(measured: MeasuredTrace) -> Table:
+    """The ops that lie furthest below what they could reach, in ns a step."""
+    found = op_roofline(measured)
+    covered = units.show_share(found.known_ns, found.compute_ns) if found.compute_ns else "none"
+    known = [row for row in found.rows if row.flops is not None or row.bytes is not None]
+    unknown = sorted((row for row in found.rows if row not in known), key=lambda row: -row.ns)[:3]
+    missing = ", ".join(f"{row.op} {units.show_time(row.ns)}" for row in unknown)
+    return Table(
+        title="Ops against the roofline",
+        notes=(
+            f"In ms a step. Formulas cover {covered} of compute time"
+            + (f"; not, for want of a formula or of what the file says: {missing}." if missing else "."),
+            *found.notes,
+        ),
+        columns=_columns("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
+        rows=tuple(_op(row) for row in known[:_ROWS]),
+    )
+
+
+def _op(row: OpRow) -> tuple[Cell, ...]:
+    bound = row.bound if row.bound != "unknown" else ""
+    return (
+        row.op,
+        row.shape,
+        f"{bound}, at most" if row.at_most else bound,
+        row.count,
+        row.ns / 1e6,
+        None if row.reachable_ns is None else row.reachable_ns / 1e6,
+        None if row.loss_ns is None else row.loss_ns / 1e6,
+        None if row.flops_rate is None else row.flops_rate / 1e12,
+        None if row.bytes_rate is None else row.bytes_rate / 1e9,
+    )
+
+
+def lateness(rows: Sequence[Lateness]) -> Table:
+    """Who came last to collectives, how often, and what that cost the others."""
+    return Table(
+        title="Who came last",
+        notes=(
+            "What the others waited in ms, summed over all waits that began in full steps: exposed, where no compute "
+            "hid it, and in all. The ledger also holds the end of waits that began before them.",
+        ),
+        columns=_columns("Rank", Last=0, Of=0, Exposed=3, All=3),
+        rows=tuple(
+            (str(row.rank), row.last, row.met, row.exposed_ns / 1e6, row.waited_ns / 1e6) for row in rows if row.last
+        ),
+    )
+
+
+def bandwidths(rows: Sequence[Bandwidth]) -> Table:
+    """How fast collectives moved their data."""
+    return Table(
+        title="Collectives' bandwidth",
+        notes=(
+            "In MB, µs and GB/s; medians. Bus bandwidth as nccl-tests defines it.",
+            "Timed from the last arrival to the end, or where that is not known by the shortest member: a lower bound.",
+        ),
+        columns=_columns(
+            "Collective", "Group", "Timed by", Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2
+        ),
+        rows=tuple(_bandwidth(row) for row in rows[:_ROWS]),
+    )
+
+
+def _bandwidth(row: Bandwidth) -> tuple[Cell, ...]:
+    return (
+        words.COLLECTIVES[row.collective].label,
+        row.group,
+        "last arrival" if row.from_last else "shortest member",
+        row.members or None,
+        row.size / 1e6,
+        row.count,
+        row.time_ns / 1e3,
+        row.algbw / 1e9,
+        *(None if rate is None else rate / 1e9 for rate in (row.busbw, row.slowest, row.fastest)),
+    )
+
+
+def reconciled(figures: Sequence[tuple[int, ToolFigures]]) -> Table:
+    """Each rank by the rules of another tool, and how they differ from ours."""
+    tool, first = figures[0][1].tool, figures[0][1]
+    return Table(
+        title=f"By {tool}'s definitions",
+        notes=first.differs,
+        columns=(Column(head="Figure"), *(Column(head=f"rank {rank}, ns", digits=0) for rank, _ in figures)),
+        rows=tuple((figure.name, *(one.ns(figure.name) for _, one in figures)) for figure in first.figures),
+    )
+
+
+def predicted(mean: Ledger, found: Prediction) -> Table:
+    """The mean step as measured and as supposed, account by account; the changes sum to the change of the step."""
+    before, after = mean.wall_ns, found.mean.wall_ns
+    share = units.show_share(after - before, before) if before else ""
+    longer = (
+        "Where nothing was slowed, a longer step means that its bounds moved and work from before them came in: "
+        "--window all books the whole window."
+    )
+    rows = [(change.account.label, change.before_ns, change.after_ns) for change in found.changes]
+    rows.sort(key=lambda row: -abs(row[2] - row[1]))
+    rows.append(("Step", before, after))
+    return Table(
+        title=f"With {', '.join(found.supposed)}",
+        notes=(
+            f"Predicted by replaying the steps' dependencies: {units.show_time(before)} → {units.show_time(after)} "
+            f"({share}). What a change would alter beyond them (caches, clocks, other work) is not in it.",
+            *((longer,) if after > before else ()),
+        ),
+        columns=_columns("Account", **{"measured ms": 3, "predicted ms": 3, "change ms": 3}),
+        rows=tuple((label, was / 1e6, now / 1e6, (now - was) / 1e6) for label, was, now in rows),
+    )
+
+
+def answered(answer: Answer) -> Table:
+    """The rows of a query, as many as there are."""
+    kinds = [{type(row[place]) for row in answer.rows} - {type(None)} for place in range(len(answer.columns))]
+    digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
+    return Table(
+        title=answer.columns[0] if answer.columns else "",
+        notes=(),
+        columns=tuple(Column(head=head, digits=some) for head, some in zip(answer.columns, digits)),
+        rows=tuple(
+            tuple(cell if some is not None or cell is None else str(cell) for cell, some in zip(row, digits))
+            for row in answer.rows
+        ),
+    )
+
+
+def _columns(*texts: str, **numbers: int) -> tuple[Column, ...]:
+    """Columns of text, then of numbers with so many decimals."""
+    heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
+    return (
+        *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),
+        *(Column(head=heads.get(head, head), digits=digits) for head, digits in numbers.items()),
+    )

@@ -1,0 +1,155 @@
+"""The timeline: a lane for each rank and stream (a CPU: the training thread and those that communicate)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.events import I64
+from trainyard.ledger import BEFORE, WINDOW
+from trainyard.report.view.view import Lane, Legend, Timeline
+from trainyard.trace.measure import MeasuredTrace, RankTrace
+
+_MOST = 100_000
+
+
+class _Table:
+    """Texts numbered in order of first use."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.numbers.setdefault(text, len(self.numbers))
+
+
+def timeline(measured: MeasuredTrace, most: int = _MOST) -> Timeline:
+    """All ranks' intervals from the earliest window's start. Above `most`, short neighbours are folded into one
+    slice that looks like the longest of them, as coarsely as it takes.
+
+    Unaligned ranks each start at zero: their clocks say nothing about each other.
+    """
+    aligned = measured.alignment.aligned
+    starts = [rank.parts[0].start for rank in measured.ranks]
+    origins = [min(starts)] * len(starts) if aligned != "no" else starts
+    length = max(rank.parts[-1].stop - origin for rank, origin in zip(measured.ranks, origins))
+    events = sum(len(rank.classified.start) for rank in measured.ranks)
+    fold = 0
+    while True:
+        names, looks = _Table(), _Table()
+        colours: list[str] = []
+        lanes = [
+            lane
+            for rank, origin in zip(measured.ranks, origins)
+            for lane in _lanes(rank, origin, fold, names, looks, colours)
+        ]
+        drawn = sum(len(lane.starts) for lane in lanes)
+        if drawn <= most or fold > length:
+            break
+        fold = 2 * fold or max(1, length // most)
+    return Timeline(
+        length_ns=length,
+        names=list(names.numbers),
+        legend=tuple(Legend(label=label, colour=colour) for label, colour in zip(looks.numbers, colours)),
+        lanes=tuple(lanes),
+        steps=tuple((step_label(p.label), p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
+        events=events,
+        merged=max(0, events - drawn),
+        aligned=aligned,
+    )
+
+
+def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
+    one, waits = rank.classified, rank.waits
+    lane_of, labels = lane_numbers(rank)
+    window = (rank.parts[0].start, rank.parts[-1].stop)
+    start = np.clip(np.concatenate([one.start, waits.start]), *window) - origin
+    stop = np.clip(np.concatenate([one.stop, waits.stop]), *window) - origin
+    key = np.concatenate([one.key, waits.key])
+    name = np.concatenate([one.name, np.full(len(waits.start), -1)])
+    wait_lane = lane_of[_collective_rows(rank)] if len(waits.start) else np.empty(0, np.int64)
+    lane_of = np.concatenate([lane_of, wait_lane])
+    look = np.array([_look(rank, k, looks, colours) for k in range(len(rank.keys.pairs))], np.int64)
+    texts = list(rank.events.names)
+    made: list[Lane] = []
+    for lane, label in enumerate(labels):
+        rows = np.flatnonzero((lane_of == lane) & (stop > start))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        if not len(rows):
+            continue
+        begin = start[rows]
+        end = stop[rows]
+        begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
+        kept = end > begin
+        rows, begin, end = rows[kept], begin[kept], end[kept]
+        first = _folds(begin, end, fold)
+        last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
+        longest = rows[_longest(end - begin, first)]
+        named = zip(name[longest].tolist(), key[longest].tolist())
+        made.append(
+            Lane(
+                rank=rank.events.rank,
+                label=label,
+                starts=begin[first].tolist(),
+                lengths=(end[last] - begin[first]).tolist(),
+                name=[names.number(shown_name(rank, texts, row_name, row_key)) for row_name, row_key in named],
+                look=look[key[longest]].tolist(),
+            )
+        )
+    return made
+
+
+def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
+    events = rank.events
+    if len(events.work):
+        return events.work.stream.astype(np.int64), list(events.streams)
+    # On a CPU the collectives follow the training thread's stretches in the table.
+    spans = np.array(sorted(rank.classified.collectives), np.int64)
+    lane = np.zeros(len(rank.classified.start), np.int64)
+    threads = events.host.thread[rank.classified.launcher[spans]] if len(spans) else spans
+    numbers = {thread: place + 1 for place, thread in enumerate(dict.fromkeys(threads.tolist()))}
+    lane[spans] = [numbers[thread] for thread in threads.tolist()]
+    return lane, ["training thread", *(f"comm thread {place}" for place in numbers.values())]
+
+
+def _collective_rows(rank: RankTrace) -> I64:
+    """For each wait, the collective that follows it (its interval now starts where the wait ends)."""
+    rows = np.array(sorted(rank.classified.collectives), np.int64)
+    starts = rank.classified.start[rows]
+    order = np.argsort(starts, kind="stable")
+    place = np.searchsorted(starts[order], rank.waits.stop, "left")
+    return rows[order][np.minimum(place, len(rows) - 1)]
+
+
+def step_label(label: str) -> str:
+    return label if label in (BEFORE, WINDOW) else f"step {label}"
+
+
+def shown_name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
+    """The event's own name; a gap's or a wait's account, since the span around it says less."""
+    account = rank.keys.pairs[key][0]
+    return account.label if name < 0 or account.kind in ("launch_gap", "straggler") else texts[name]
+
+
+def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
+    account = rank.keys.pairs[key][0]
+    number = looks.number(account.label)
+    if number == len(colours):
+        colours.append(account.colour)
+    return number
+
+
+def _folds(begin: I64, end: I64, fold: int) -> I64:
+    """The first of each run of slices that are drawn as one: those shorter than `fold` that begin in the same
+    stretch of that length."""
+    if not fold:
+        return np.arange(len(begin))
+    bucket, long = begin // fold, end - begin >= fold
+    apart = (bucket[1:] != bucket[:-1]) | long[1:] | long[:-1]
+    return np.flatnonzero(np.concatenate([[True], apart]))
+
+
+def _longest(length: I64, first: I64) -> I64:
+    """The place of the longest slice of each run: it gives the run its name and look."""
+    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length))))
+    order = np.lexsort((-length, run))
+    return order[first]

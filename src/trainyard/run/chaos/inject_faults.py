@@ -1,0 +1,154 @@
+"""A rank makes the faults of a plan that are its own, before the steps at which they are due."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from trainyard.job import Job
+from trainyard.run.chaos import chaos_files
+from trainyard.run.chaos.fault_plan import FULL, Fault, FaultPlan
+from trainyard.train.checkpoint import checkpoint_saver
+from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.process_group import Ranks
+
+_RECENT = 32
+"""Steps whose median says how long one takes."""
+
+
+def of(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
+    """What a rank is to call before each step; None in a run without chaos."""
+    plan = chaos_files.armed(run)
+    return None if plan is None else Havoc(run, plan, job, ranks, attempt)
+
+
+class Havoc:
+    """Call with the number of each step before it begins, outside of what is timed."""
+
+    def __init__(self, run: Path, plan: FaultPlan, job: Job, ranks: Ranks, attempt: int) -> None:
+        self.run, self.job, self.ranks, self.attempt = run, job, ranks, attempt
+        done = chaos_files.made(run)
+        self.left = {
+            number: fault for number, fault in enumerate(plan.fault) if number not in done and self._mine(fault)
+        }
+        self.share = 0.0
+        self._took: list[float] = []
+        self._since = 0.0
+
+    def _mine(self, fault: Fault) -> bool:
+        """A node's is made by its first rank, the job's by the first of all. Ranks and nodes have the numbers of the
+        plan while all nodes are there."""
+        if fault.node >= 0:
+            whole = int(os.environ.get("GROUP_WORLD_SIZE", "1")) == self.job.recovery.nodes
+            first = fault.node * self.ranks.local_world
+            return whole and self.ranks.rank == first
+        return self.ranks.rank == max(fault.rank, 0)
+
+    def __call__(self, step: int) -> None:
+        if self._since:
+            self._took = [*self._took, time.perf_counter() - self._since][-_RECENT:]
+        for number, fault in list(self.left.items()):
+            if step >= fault.step and self._can(fault, step):
+                del self.left[number]
+                self._make(number, fault, step)
+        if self.share and self._took:
+            time.sleep(self.share * median(self._took))
+        self._since = time.perf_counter()
+
+    def _can(self, fault: Fault, step: int) -> bool:
+        if fault.kind == "flip_byte":
+            return bool(Shelf(self.run).steps())
+        every = self.job.checkpoint.every
+        return fault.kind != "fill_disk" or (step + 1) % every == 0
+
+    def _make(self, number: int, fault: Fault, step: int) -> None:
+        def claim() -> bool:
+            return chaos_files.claim(self.run, number, step, self.attempt)
+
+        if fault.kind == "fill_disk":
+            _refuse(claim)
+        elif claim():
+            _DEEDS[fault.kind](self, fault)
+
+    def _die(self, fault: Fault) -> None:
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _kill_agent(self, fault: Fault) -> None:
+        """The agent forked this process, which dies with it."""
+        os.kill(os.getppid(), signal.SIGKILL)
+        self._stay_away(fault)
+
+    def _stop(self, fault: Fault) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _delay(self, fault: Fault) -> None:
+        self.share = fault.amount / 100
+
+    def _stay_away(self, fault: Fault) -> None:
+        while True:
+            time.sleep(60.0)
+
+    def _flip(self, fault: Fault) -> None:
+        """The middle byte of one rank's part of the newest checkpoint."""
+        shelf = Shelf(self.run)
+        folder = shelf.folder(shelf.steps()[0])
+        files = sorted(folder.glob("rank*.bin"))
+        path = files[fault.rank % len(files)]
+        with path.open("r+b") as file:
+            at = path.stat().st_size // 2
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 0xFF]))
+        self._die(fault)
+
+    def _preempt(self, fault: Fault) -> None:
+        """As a cluster does that wants its nodes back: every process of the job, whose supervisor leads a session."""
+        os.killpg(os.getsid(0), signal.SIGTERM)
+
+
+_DEEDS: dict[str, Callable[[Havoc, Fault], None]] = {
+    "kill_worker": Havoc._die,
+    "kill_agent": Havoc._kill_agent,
+    "stop": Havoc._stop,
+    "delay": Havoc._delay,
+    "drop_collective": Havoc._stay_away,
+    "flip_byte": Havoc._flip,
+    "preempt": Havoc._preempt,
+}
+
+
+def _refuse(claim: Callable[[], bool]) -> None:
+    """The next part of a checkpoint that this rank writes finds no room half-way: the kernel says so.
+
+    Once half of its first block is written, the file's descriptor is made one of /dev/full, where write(2) fails with
+    ENOSPC: the writer and all that it does about it are the real ones, and no other file is touched.
+    """
+    real: Callable[[Path, Iterable[bytes | memoryview]], Any] = checkpoint_saver.write
+
+    def write(path: Path, parts: Iterable[bytes | memoryview]) -> Any:
+        checkpoint_saver.write = real
+        return real(path, _half(path, parts) if claim() else parts)
+
+    checkpoint_saver.write = write
+
+
+def _half(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """`path` is open when this is first asked."""
+    every = iter(parts)
+    first = memoryview(next(every))
+    yield first[: len(first) // 2]
+    full = os.open(FULL, os.O_WRONLY)
+    for entry in Path("/proc/self/fd").iterdir():
+        if entry.is_symlink() and os.readlink(entry) == str(path.resolve()):
+            os.dup2(full, int(entry.name), inheritable=False)
+    os.close(full)
+    yield first[len(first) // 2 :]
+    yield from every

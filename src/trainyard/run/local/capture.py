@@ -1,0 +1,56 @@
+"""The profiled window of a rank: torch.profiler around some steps, and the file it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+
+from trainyard.job import PROFILER_WARMUP
+from trainyard.store.redact_run import copy_redacted
+
+
+@contextmanager
+def capture(
+    folder: Path, rank: int, steps: int, device: torch.device, together: Callable[[], object]
+) -> Iterator[profile]:
+    """Call `step()` on what this gives after each of `PROFILER_WARMUP + steps` steps. `together`: waits for all ranks.
+
+    Leaves `traces/rank<N>.json.gz`, under that name only when whole.
+    """
+    path = folder / "traces" / f"rank{rank}.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    actions = schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1)
+
+    def plan(step: int) -> ProfilerAction:
+        # Asked after the last mark has closed and before the profiler stops. A CPU rank that stopped while another
+        # was still in its last step would take the cores that step needs, and stand in its ledger.
+        if step == PROFILER_WARMUP + steps and device.type == "cpu":
+            together()
+        return actions(step)
+
+    with profile(
+        activities=activities,
+        schedule=plan,
+        on_trace_ready=lambda profiler: _export(profiler, path),
+        # On a CPU recorded shapes fragment the heap: fresh pages, and steps several times as long (docs/log.md).
+        record_shapes=device.type != "cpu",
+        with_stack=False,
+    ) as profiler:
+        yield profiler
+
+
+def _export(profiler: profile, path: Path) -> None:
+    plain, packed = path.with_suffix(".partial"), path.with_suffix(".packed")
+    profiler.export_chrome_trace(str(plain))
+    # torch packs a name ending in .gz itself, line by line: ten times slower.
+    with plain.open("rb") as whole:
+        copy_redacted(whole, packed, pack=True)
+    plain.unlink()
+    packed.replace(path)

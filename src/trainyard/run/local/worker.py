@@ -1,0 +1,288 @@
+"""`python -m trainyard.run.local.worker FOLDER [VENDOR]`: one rank of a run, started by torch's elastic launcher.
+
+VENDOR is whose devices the machine has: it is an error when torch cannot use those. Reads FOLDER/job.toml and leaves
+`samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at its end, `facts/rank<N>.json`.
+Where FOLDER has a good checkpoint it goes on from there, and its lines follow those that are there.
+Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1. Asked to leave, it saves its
+state and exits with `launch.spec.LEFT`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import msgspec
+import torch
+import torch.cuda.nccl
+
+from trainyard import job_file as jobs
+from trainyard import plugins
+from trainyard.errors import EnvironmentFailed
+from trainyard.fault_points import fault_point
+from trainyard.job import PROFILER_WARMUP, Job, Measure
+from trainyard.launch import epoch
+from trainyard.launch.agents import heartbeat
+from trainyard.launch.launch_spec import LEFT
+from trainyard.launch.supervisor.event_log import Diary
+from trainyard.record import Sample
+from trainyard.run.chaos import inject_faults as havoc
+from trainyard.run.local.capture import capture
+from trainyard.run.local.checkpointing import Keeping, attempt, mend
+from trainyard.run.local.peak_memory import forget_peak, peak_memory
+from trainyard.run.local.rank_facts import RankFacts, write_facts
+from trainyard.run.local.step_clock import StepClock
+from trainyard.run.probe.matmul_rate import matmul_rate
+from trainyard.run.resume.recovery import shrunk
+from trainyard.train.process_group import (
+    TIMEOUT,
+    Ranks,
+    barrier,
+    find,
+    joined,
+    patient_barrier,
+    synchronize,
+    vendor_here,
+)
+from trainyard.train.step.outcome import Training
+from trainyard.train.step.precision import computes
+
+
+class Turn(NamedTuple):
+    """One step of a run, and what it is for. `first`: of its repeat, or of the profiled window."""
+
+    step: int
+    repeat: int
+    warmup: bool = False
+    profiled: bool = False
+    first: bool = False
+
+
+def turns(measure: Measure) -> Iterator[Turn]:
+    """Warm-up steps, the repeats without the profiler, then the profiled window, whose first step is thrown away.
+
+    The window counts as one more repeat.
+    """
+    step = 0
+    for _ in range(measure.warmup):
+        yield Turn(step, 0, warmup=True)
+        step += 1
+    for repeat in range(measure.repeats):
+        for number in range(measure.steps):
+            yield Turn(step, repeat, first=number == 0)
+            step += 1
+    for number in range(measure.in_window):
+        yield Turn(step, measure.repeats, warmup=number < PROFILER_WARMUP, profiled=True, first=number == 0)
+        step += 1
+
+
+def left(every: Iterable[Turn], begin: int, warm: int) -> list[Turn]:
+    """Those from step `begin` on, which a new process takes: it is as slow at first as the one before it was, so that
+    `warm` steps are thrown away anew. Of a profiled window that was begun it is the first that is left, and one that is
+    left alone is not profiled."""
+    rest = [turn for turn in every if turn.step >= begin]
+    for place, turn in enumerate(rest):
+        cold = turn.step < begin + (PROFILER_WARMUP if turn.profiled else warm)
+        fresh = turn.step == begin or (turn.step == begin + warm and not turn.profiled)
+        rest[place] = turn._replace(
+            warmup=turn.warmup or cold,
+            profiled=turn.profiled and len(rest) > PROFILER_WARMUP,
+            first=turn.first or fresh,
+        )
+    return rest
+
+
+class Rank:
+    """What one rank does: its steps, timed by `clock`, each written to `log` as it ends.
+
+    `clocks`: what rank 0's vendor says right after the warm-up steps, before all ranks meet for the measured ones.
+    `keeping`: what saves the state after a step. `attempt`: how often the job had been started before. `havoc`: what is
+    called before each step of a run with chaos.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        ranks: Ranks,
+        training: Training,
+        clock: StepClock,
+        log: IO[bytes],
+        say: Callable[[str], object],
+        keeping: Keeping | None = None,
+        attempt: int = 0,
+        havoc: Callable[[int], object] | None = None,
+    ):
+        self.job = job
+        self.ranks = ranks
+        self.training = training
+        self.clock = clock
+        self.log = log
+        self.say = say
+        self.keeping = keeping
+        self.attempt = attempt
+        self.havoc = havoc
+        self.pulse = heartbeat.own()
+        self.clocks: dict[str, str] = {}
+
+    def run(self, folder: Path, begin: int = 0) -> None:
+        """All turns from step `begin` on, the profiled ones under the profiler."""
+        measure = self.job.measure
+        every = left(turns(measure), begin, measure.warmup)
+        for turn in every:
+            if turn.step == min(begin + measure.warmup, measure.in_all - 1):
+                self.clocks = self._at_work()
+            if not turn.profiled:
+                self._take(turn)
+        window = [turn for turn in every if turn.profiled]
+        if not window:
+            return
+        ranks, steps = self.ranks, len(window) - PROFILER_WARMUP
+        with capture(folder, ranks.rank, steps, ranks.device, together=lambda: barrier(ranks)) as profiler:
+            for turn in window:
+                self._take(turn)
+                profiler.step()
+            self.pulse.phase("finishing")
+        patient_barrier(self.ranks)  # one may pack its trace minutes longer than another
+
+    def _at_work(self) -> dict[str, str]:
+        if self.ranks.rank or not self.job.measure.warmup:
+            return {}
+        return dict(plugins.load("vendors", self.ranks.vendor).telemetry())
+
+    def _leave(self, step: int) -> None:
+        """Before `step`, as all ranks do."""
+        self.pulse.phase("saving")
+        if self.keeping is not None:
+            self.keeping.leave(step - 1)
+        barrier(self.ranks)  # nobody closes its sockets while a peer still reads from them
+        raise SystemExit(LEFT)
+
+    def _take(self, turn: Turn) -> None:
+        if self.pulse.leaves(turn.step):
+            self._leave(turn.step)
+        if self.havoc is not None:
+            self.havoc(turn.step)
+        if turn.first:
+            barrier(self.ranks)
+        self.pulse.begin(turn.step, fresh=turn.first)
+        began = self.clock.now()
+        outcome = self.training(turn.step)
+        wall_ns = self.clock.now() - began
+        self.pulse.end()
+        sample = Sample(
+            step=turn.step,
+            rank=self.ranks.rank,
+            repeat=turn.repeat,
+            wall_ns=wall_ns,
+            tokens=self.job.recipe.tokens_per_step // self.ranks.world,
+            loss=outcome.loss,
+            memory_bytes=peak_memory(self.ranks.device),
+            profiled=turn.profiled,
+            warmup=turn.warmup,
+            attempt=self.attempt,
+            ended_ns=epoch.now_ns(),
+        )
+        self.log.write(msgspec.json.encode(sample) + b"\n")
+        self.log.flush()
+        fault_point("run.sample")
+        note = " (profiled)" * turn.profiled + " (warm-up)" * turn.warmup
+        self.say(
+            f"step {turn.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
+            f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
+        )
+        if self.keeping is not None:
+            due = self.keeping.due(turn.step)
+            if due:
+                self.pulse.phase("saving")
+            self.keeping.after(turn.step)
+            if due:
+                self.pulse.phase("stepping")
+
+
+def torch_build() -> dict[str, str]:
+    """What this torch was built of, as it says itself."""
+    said = {
+        "version": torch.__version__,
+        "git": torch.version.git_version,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "config": torch.__config__.show().strip(),
+        "parallel": torch.__config__.parallel_info().strip(),
+    }
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return {name: str(value) for name, value in said.items() if value}
+
+
+def device_name(ranks: Ranks) -> str:
+    """As torch words it, or the host's processor."""
+    if ranks.device.type == "cuda":
+        return torch.cuda.get_device_name(ranks.device)
+    return plugins.load("vendors", "cpu").devices()[0].name
+
+
+def main(folder: Path, vendor: str = "cpu") -> None:
+    job = jobs.load(folder / "job.toml")
+    job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
+    heartbeat.own().phase("starting")
+    ranks = find(vendor_here(vendor))
+    if ranks.world != job.layout.ranks:
+        raise EnvironmentFailed(
+            f"{ranks.world} ranks were started, but the layout ({job.layout}) has {job.layout.ranks}.",
+            f"Start {job.layout.ranks} processes.",
+        )
+    # The supervisor is to find a rank that hangs before its peers give up.
+    patience = max(TIMEOUT, timedelta(seconds=2 * job.recovery.hang_s))
+    samples = folder / "samples" / f"rank{ranks.rank}.jsonl"
+    samples.parent.mkdir(parents=True, exist_ok=True)
+    begun = attempt(folder)
+    mend(samples)
+    with joined(ranks, timeout=patience), samples.open("ab") as log:
+        write_facts(folder, train(job, ranks, folder, log, begun))
+
+
+def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0) -> RankFacts:
+    """The whole of a rank's work; nothing that holds a process group outlives it."""
+    clock = StepClock(synchronize=lambda: synchronize(ranks))
+    training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
+    dtype = computes(job.recipe)
+    rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
+    forget_peak(ranks.device)
+    say = _say if ranks.rank == 0 else lambda _: None
+    keeping = Keeping(folder, job, ranks, training, Diary(folder, f"rank{ranks.rank}", attempt), say)
+    rank = Rank(job, ranks, training, clock, log, say, keeping, attempt, havoc.of(folder, job, ranks, attempt))
+    rank.run(folder, keeping.resume())
+    heartbeat.own().phase("finishing")
+    keeping.close(job.measure.in_all - 1)
+    about = training.about()
+    return RankFacts(
+        rank=ranks.rank,
+        local_rank=ranks.local_rank,
+        world=ranks.world,
+        vendor=ranks.vendor,
+        device=device_name(ranks),
+        backend=ranks.backend,
+        threads=torch.get_num_threads(),
+        text=about.text,
+        digests=dict(about.digests),
+        seeds=dict(about.seeds),
+        parameters=about.parameters,
+        model_flops=about.model_flops,
+        matmul_rate=rate,
+        torch_build=torch_build(),
+        experts={layer: list(tokens) for layer, tokens in about.experts.items()},
+        clocks=rank.clocks,
+    )
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,0 +1,42 @@
+"""Which devices are probed, and by whom. No torch here: the ranks are processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
+
+from trainyard import plugins, words
+from trainyard.errors import BadInput, MissingLibrary
+from trainyard.launch.fork_ranks import together
+from trainyard.predict.calibrate.probed_machine import ProbedTime
+from trainyard.record import DeviceSeen
+from trainyard.run.local.harness import capacity, environment, find_devices
+
+_PATIENCE_S = 900.0
+_FORMATS: Mapping[str, object] = dict.fromkeys(("float32", "bfloat16", "float16"))
+
+
+def devices(ranks: int | None) -> tuple[DeviceSeen, int]:
+    """One of those that a job would be given here, and how many work. Raises `BadInput` for more than there are."""
+    seen = find_devices(plugins.load_all("vendors"))
+    most = capacity(seen)
+    if ranks is not None and ranks > most:
+        raise BadInput(f"--ranks {ranks}, but this machine ({seen[0].name}) has room for {most}.")
+    return seen[0], ranks or most
+
+
+def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:
+    """What rank 0 measured while all ranks did. Raises `RankDied`."""
+    words.check(dtype, _FORMATS, "dtype")
+    if find_spec("torch") is None:
+        raise MissingLibrary("a probe multiplies matrices, which needs torch.", "Install it: pip install torch")
+    given = environment(ranks, plugins.load_all("vendors"))
+    work = partial(_measure, vendor, dtype, int(given["OMP_NUM_THREADS"]))
+    return together(ranks, work, ["trainyard.run.probe.probe_rank"], _PATIENCE_S, given)[0]
+
+
+def _measure(vendor: str, dtype: str, threads: int, meet: str) -> list[ProbedTime]:
+    from trainyard.run.probe.probe_rank import measure
+
+    return measure(vendor, dtype, threads, meet)

@@ -1,0 +1,140 @@
+"""Enough about code, machine and environment to say whether two runs differ in anything but what is asked about."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from trainyard.plugins import Vendor
+from trainyard.record import DeviceSeen, Provenance
+from trainyard.redact import is_secret, redact
+from trainyard.run.local.rank_facts import RankFacts
+from trainyard.units import show_size
+
+_PACKAGES = ("trainyard", "numpy", "msgspec", "click", "rich")
+_TORCHLIKE = re.compile(r"torch|triton|nvidia[-_]|^nccl|rocm|amdsmi|neuron|transformer[-_]engine|flash[-_]attn|apex")
+_KEPT = re.compile(
+    r"(CUDA|CUBLAS|CUBLASLT|CUDNN|NVTE|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|OMP|MKL|KMP|GOMP|OPENBLAS|HIP|HIPBLASLT"
+    r"|TENSILE|HSA|ROCR|ROCBLAS|MIOPEN|RCCL|GLOO|UCX|FI|NEURON|XLA|TRAINYARD|SLURM)_"
+    r"|(NVIDIA_TF32_OVERRIDE|LD_PRELOAD|MALLOC_CONF|PYTHONHASHSEED|PYTHONOPTIMIZE)\Z"
+)
+
+
+def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_get: Mapping[str, str]) -> Provenance:
+    """What is known before a rank starts. `ranks_get`: variables the launcher adds for the ranks."""
+    drivers = {f"{d.vendor}.{d.index}": d.facts["driver"] for d in devices if "driver" in d.facts}
+    return Provenance(
+        code=code(Path.cwd()),
+        packages=packages(),
+        driver=drivers,
+        devices=tuple(devices),
+        environment=environment({**ranks_get, **os.environ}),
+        clocks=telemetry(vendors),
+        host=host(vendors),
+    )
+
+
+def telemetry(vendors: Mapping[str, Vendor]) -> dict[str, str]:
+    """`<vendor>.<device>.<fact>` -> clocks, power and load now."""
+    return {f"{name}.{fact}": value for name, vendor in vendors.items() for fact, value in vendor.telemetry().items()}
+
+
+def with_facts(known: Provenance, facts: Sequence[RankFacts]) -> Provenance:
+    """`known` and what the ranks say of the build, the seeds, the text and the weights: the first rank's word.
+
+    The devices become those that trained. A digest on which another rank differs is kept under that rank's name too:
+    no two may differ.
+    """
+    if not facts:
+        return known
+    first = facts[0]
+    digests = dict(first.digests)
+    for fact in facts[1:]:
+        digests |= {
+            f"{name}.rank{fact.rank}": value for name, value in fact.digests.items() if value != digests.get(name)
+        }
+    return replace(
+        known,
+        devices=_trained_on(known.devices, facts),
+        clocks=known.clocks | {f"at_work.{first.vendor}.{name}": value for name, value in first.clocks.items()},
+        torch_build=first.torch_build,
+        seeds=first.seeds,
+        digests=digests,
+        text=first.text,
+    )
+
+
+def _trained_on(seen: Sequence[DeviceSeen], facts: Sequence[RankFacts]) -> tuple[DeviceSeen, ...]:
+    """The ranks' devices: as the driver told them where it named the same, else as torch did (a slice of a device)."""
+    told = {(device.vendor, device.index, device.name): device for device in seen}
+    used = {(fact.vendor, 0 if fact.vendor == "cpu" else fact.local_rank, fact.device) for fact in facts}
+    return tuple(
+        told.get(device) or DeviceSeen(vendor=device[0], index=device[1], name=device[2]) for device in sorted(used)
+    )
+
+
+def code(folder: Path) -> dict[str, str]:
+    """`sha` of the checkout that holds `folder`, and whether it is `dirty`; empty outside one or without git."""
+    sha = _git(folder, "rev-parse", "HEAD")
+    if sha is None:
+        return {}
+    changes = _git(folder, "status", "--porcelain")
+    return {"sha": sha, "dirty": "unknown" if changes is None else "yes" if changes else "no"}
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # asking must not write to the user's index
+    try:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, env=quiet, capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def packages() -> dict[str, str]:
+    """Version of ours, what we stand on, and everything that comes with torch."""
+    found = {name.lower(): dist.version for dist in metadata.distributions() if (name := dist.metadata["Name"])}
+    kept = {name: version for name, version in found.items() if name in _PACKAGES or _TORCHLIKE.search(name)}
+    return {"python": platform.python_version(), **dict(sorted(kept.items()))}
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that change how training runs, without secrets: a variable that is one by its name is left out."""
+    return {
+        name: redact(value) for name, value in sorted(variables.items()) if _KEPT.match(name) and not is_secret(name)
+    }
+
+
+def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
+    """The machine itself: name, kernel, processors, memory, and what a container leaves of them."""
+    cpu = vendors["cpu"].devices()[0]
+    said = {
+        "cpu": cpu.name,
+        **{f"cpu_{fact}": value for fact, value in cpu.facts.items()},
+        "memory": show_size(cpu.memory_bytes),
+        "name": socket.gethostname(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": sys.version.split("\n")[0],
+        "cgroup_cpu": _read("/sys/fs/cgroup/cpu.max"),
+        "cgroup_memory": _read("/sys/fs/cgroup/memory.max"),
+        "transparent_hugepage": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
+    }
+    return {name: value for name, value in said.items() if value}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,154 @@
+"""Fetches a run from a place that may be damaged or hostile: into a hidden folder, which is renamed to the run's id
+once everything is verified.
+
+The place must list a digest for every file (SHA256SUMS, which a push writes), and only listed files are fetched. That
+detects damage. It detects forgery only if the list is signed, since whoever can write there can write the list.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.errors import BadFile, BadInput
+from trainyard.fault_points import fault_point
+from trainyard.store import digests
+from trainyard.store import run_folder as folders
+from trainyard.store.disk_space import free_bytes, writing
+from trainyard.store.exchange import signature
+from trainyard.store.exchange.remote_store import Remote
+from trainyard.store.unfinished_writes import is_abandoned, writer
+from trainyard.units import show_size
+
+MOST_BYTES = {digests.FILE: 1 << 24, digests.HEAD: 1 << 26, "job.toml": 1 << 24, "ledgers.json": 1 << 30}
+"""Limits of the files that are read whole. A list of 100,000 files has 10 MB."""
+_MOST_SAMPLES = 1 << 30
+_MOST_FILES = 100_000
+
+
+class Fetched(NamedTuple):
+    files: int
+    bytes: int
+    signer: str
+
+
+class Digests(NamedTuple):
+    """The list of a run's digests in another place, as it is there, and its signature. `signer`: who signed it, if that
+    was checked."""
+
+    data: bytes
+    signature: bytes | None
+    signer: str
+
+
+def fetch(runs: Path, remote: Remote, id: str, signers: Path | None) -> Fetched:
+    """Fetches run `id` into the folder `runs`. Raises `BadFile` for a run that is damaged, and for one that is not
+    signed by a key in `signers`, if they are given; `BadInput` if something else has its name here."""
+    if (runs / id).exists():
+        raise BadInput(f"{runs / id}: is in the way, and not a run: it has no {digests.HEAD}.", "Move it away.")
+    there = read_digests(remote, id, signers)
+    listed = digests.parse(there.data, remote.path(id, digests.FILE))
+    sizes = _checked_sizes(remote, id, listed, runs)
+    part = runs / f".pull-{id}-{writer()}"
+    try:
+        with writing(part):
+            for name in folders.PARTS:
+                (part / name).mkdir(parents=True)
+        for name, size in sizes.items():
+            _fetch_file(remote, id, name, part / name, size, listed[name])
+        _check_run(part, remote, id)
+        _keep_digests(part, there)
+        _clear(runs, id)
+        with writing(part):
+            fault_point("pull.synced")
+            part.rename(runs / id)
+        fault_point("pull.renamed")
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return Fetched(len(sizes) + 1, sum(sizes.values()) + len(there.data), there.signer)
+
+
+def read_digests(remote: Remote, id: str, signers: Path | None) -> Digests:
+    """Raises `BadFile` for a run without digests, or, if `signers` are given, without a signature by one of them."""
+    data, signed = _listed(remote, id), remote.read(id, digests.SIGNATURE, signature.MOST_BYTES)
+    if signers is None:
+        return Digests(data, signed, "")
+    if signed is None:
+        raise BadFile(
+            f"{remote.path(id)}: the run is not signed, and only signed runs are pulled with --verify.",
+            f"Sign it from where it is kept: trainyard runs push {id} --sign KEY --to URL.",
+        )
+    signer = signature.verify(data, signed, signers, remote.path(id, digests.SIGNATURE))
+    return Digests(data, signed, signer)
+
+
+def _listed(remote: Remote, id: str) -> bytes:
+    data = remote.read(id, digests.FILE, MOST_BYTES[digests.FILE])
+    if data is not None:
+        return data
+    shown, head = remote.path(id, digests.HEAD), remote.read(id, digests.HEAD, MOST_BYTES[digests.HEAD])
+    if head is not None and folders.decode_head(head, shown).state == "incomplete":
+        raise BadInput(f"{remote.path(id)}: the run has not ended, or was killed.", "Only runs that ended are pulled.")
+    raise BadFile(
+        f"{remote.path(id)}: there is no {digests.FILE}: an earlier version pushed the run, or the list was removed.",
+        f"Push it again from where it is kept: trainyard runs push {id} --to URL.",
+    )
+
+
+def _checked_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) -> dict[str, int]:
+    """The bytes of each file to fetch. Raises `BadFile` for a missing one and for what is absurd."""
+    there = remote.sizes(id)
+    for name in sorted(there):
+        if reason := digests.wrong_name(name):
+            raise BadFile(f"{remote.path(id)}: has a file {reason}: {name!r}.")
+    if missing := sorted(listed.keys() - there.keys()):
+        raise BadFile(f"{remote.path(id, missing[0])}: missing, {len(missing)} of {len(listed)} files are not there.")
+    if len(listed) > _MOST_FILES:
+        raise BadFile(f"{remote.path(id)}: {len(listed):,} files, but a run has at most {_MOST_FILES:,}.")
+    sizes = {name: there[name] for name in sorted(listed)}
+    for name, size in sizes.items():
+        most = MOST_BYTES.get(name, _MOST_SAMPLES if name.startswith("samples/") else None)
+        if most is not None and size > most:
+            raise BadFile(f"{remote.path(id, name)}: {show_size(size)}, but at most {show_size(most)} are read.")
+    if (total := sum(sizes.values())) > (free := free_bytes(runs)):
+        raise BadFile(f"{remote.path(id)}: {show_size(total)} to fetch, but {show_size(free)} are free in {runs}.")
+    return sizes
+
+
+def _fetch_file(remote: Remote, id: str, name: str, to: Path, size: int, digest: str) -> None:
+    with writing(to, size):
+        to.parent.mkdir(parents=True, exist_ok=True)
+    arrived = remote.fetch(id, name, to, size)
+    fault_point("pull.fetched")
+    if arrived != digest:
+        raise BadFile(f"{remote.path(id, name)}: was altered after it was written: its digest is not the listed one.")
+
+
+def _check_run(part: Path, remote: Remote, id: str) -> None:
+    shown = remote.path(id)
+    run = folders.read(part, shown)
+    if run.id != id:
+        raise BadFile(f"{shown}: the folder {id} holds run {run.id}.")
+    if run.state == "incomplete":
+        raise BadFile(f"{shown}: the run has not ended.")
+
+
+def _keep_digests(part: Path, there: Digests) -> None:
+    """With these the fetched folder is whole; all of it is on the disk before it gets its name."""
+    with writing(part):
+        (part / digests.FILE).write_bytes(there.data)
+        if there.signature is not None:
+            (part / digests.SIGNATURE).write_bytes(there.signature)
+        for path in part.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+
+
+def _clear(runs: Path, id: str) -> None:
+    """Removes what killed pulls of the run left. Before the run is here: afterwards a kill would leave it for good."""
+    for rest in runs.glob(f".pull-{id}-*"):
+        if is_abandoned(rest):
+            shutil.rmtree(rest, ignore_errors=True)

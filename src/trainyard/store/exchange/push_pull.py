@@ -1,0 +1,219 @@
+"""Runs copied to another place and back: what arrives is whole or is not there, and what is there is not sent again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput, UnknownName, nearest
+from trainyard.formats.regular_files import read_bytes
+from trainyard.store import digests, run_damage, tags
+from trainyard.store import run_folder as folders
+from trainyard.store.exchange import signature
+from trainyard.store.exchange.check_fetched import MOST_BYTES, fetch, read_digests
+from trainyard.store.exchange.remote_store import Remote
+from trainyard.store.store import Store, is_id
+
+
+class Copied(NamedTuple):
+    """`files` and `bytes` that were sent: none if the run was there already. `signed`: a new signature was sent.
+    `signer`: who signed the run's digests, if that was checked. `notes`: what the user should know. `problem`: why the
+    run came without its tags."""
+
+    id: str
+    files: int = 0
+    bytes: int = 0
+    signer: str = ""
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    signed: bool = False
+
+
+def push(folder: Path, remote: Remote, key: Path | None = None) -> Copied:
+    """Copies the run and its tags; with `key`, an SSH key, signs its digests there.
+
+    Raises `BadInput` for a run that has not ended, or if another run has its id there; `BadFile` for a damaged one."""
+    head = folders.read_head(folder)
+    if head.state == "incomplete":
+        raise BadInput(
+            f"run {folder.name} has not ended, or was killed: only runs that ended are pushed.",
+            f"`trainyard run --resume {folder.name}` resumes one that was killed.",
+        )
+    ours = tags.read_tags(folder)
+    listed = remote.read(folder.name, digests.FILE, MOST_BYTES[digests.FILE]) if _is_there(folder, remote) else None
+    if listed is None:
+        folders.redact_run(folder)
+    copied = _send(folder, remote, key) if listed is None else Copied(folder.name)
+    if listed is not None and key:
+        copied = copied._replace(signed=_sign_there(folder, remote, key, listed))
+    theirs, damaged = _tags_there(remote, folder.name)
+    both = _latest(ours, theirs)
+    if both != ours:
+        tags.write_tags(folder, both)
+    if both != theirs or damaged:
+        remote.write(folder.name, tags.FILE, tags.encode(both))
+        remote.clear(folder.name)
+    return copied._replace(notes=(*copied.notes, f"its tags there are replaced: {damaged}")) if damaged else copied
+
+
+def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> Copied:
+    """Copies the run and its tags; with `signers`, a file of allowed signers, only if one of them signed it.
+
+    Raises `BadFile` for a run that is damaged there or here, arrived altered or lacks digests or a signature,
+    `BadInput` if another run has its id here."""
+    folder = store.runs / id
+    if not (folder / digests.HEAD).is_file():
+        copied = Copied(id, *fetch(store.runs, remote, id, signers))
+    elif _is_there(folder, remote):
+        _check_here(folder)
+        copied = Copied(id, signer=_check_signed(folder, remote, signers) if signers else "")
+    else:
+        raise BadFile(f"{remote.path(id)}: there is no {digests.HEAD}.")
+    ours = tags.read_tags(folder)
+    theirs, damaged = _tags_there(remote, id)
+    both = _latest(ours, theirs)
+    if both != ours:
+        tags.write_tags(folder, both)
+    return copied._replace(problem=damaged)
+
+
+def named(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> list[str]:
+    """The ids that beginnings of ids and tags name there; all ids if there are no names. `say` gets what is wrong with
+    tags that cannot be read. Raises `UnknownName`, `BadInput`."""
+    ids = [id for id in remote.ids() if is_id(id)]
+    names = list(names)
+    if not ids:
+        raise BadInput(f"{remote.url} holds no run.", "Push some there first: trainyard runs push --to URL.")
+    if not names:
+        return ids
+    given: list[tuple[str, str, str]] = []
+    for id in ids:
+        theirs, damaged = _tags_there(remote, id)
+        given.extend((when, tag, id) for tag, when in theirs.items())
+        if damaged:
+            say(f"passed over: {damaged}")
+    owner = {tag: id for _, tag, id in sorted(given)}
+    return list(dict.fromkeys(_find(name, ids, owner, remote.url) for name in names))
+
+
+def _find(name: str, ids: list[str], owner: dict[str, str], url: str) -> str:
+    if name in owner:
+        return owner[name]
+    found = [id for id in ids if name and id.startswith(name)]
+    if len(found) > 1:
+        raise BadInput(f"{name!r} begins {len(found)} runs: {', '.join(found)}.", "Give one more character.")
+    if not found:
+        raise UnknownName(f"there is no run {name!r} in {url}.", nearest(name, owner) if owner else "")
+    return found[0]
+
+
+def _send(folder: Path, remote: Remote, key: Path | None) -> Copied:
+    """All files of the run, then their digests, at last run.json. Raises `BadFile` for a damaged run."""
+    run = run_damage.read_any(folder)
+    if run.state == "damaged":
+        raise BadFile(f"{folder}: the run is damaged: {run.failure}.")
+    now, recorded = digests.compute(folder), folders.read_digests(folder) or {}
+    if altered := [f"{name} was altered" for name in now if recorded.get(name, now[name]) != now[name]]:
+        raise BadFile(f"{folder}: the run is damaged: {run_damage.listed(altered)}.")
+    data, id = digests.render(now), folder.name
+    signed = _signature(folder, data, key)
+    files = digests.files(folder)
+    for name, path in files.items():
+        if name != digests.HEAD:
+            remote.put(id, name, path)
+    remote.write(id, digests.FILE, data)
+    if signed:
+        remote.write(id, digests.SIGNATURE, signed)
+    elif remote.read(id, digests.SIGNATURE, signature.MOST_BYTES) is not None:  # of a push that was killed
+        remote.remove(id, digests.SIGNATURE)
+    remote.put(id, digests.HEAD, folder / digests.HEAD)
+    remote.clear(id)
+    missing = [name for name in recorded if name not in now]
+    notes = (
+        (f"without {len(missing)} files that are not here any more: {run_damage.listed(missing)}.",) if missing else ()
+    )
+    size = sum(path.stat().st_size for path in files.values()) + len(data)
+    return Copied(id, len(files) + 1, size, notes=notes, signed=key is not None)
+
+
+def _signature(folder: Path, data: bytes, key: Path | None) -> bytes | None:
+    """A new one, or that which the run came with, if it is still of the same digests."""
+    if key:
+        return signature.sign(data, key)
+    listed, signed = folder / digests.FILE, folder / digests.SIGNATURE
+    if signed.is_file() and listed.is_file() and read_bytes(listed) == data:
+        return read_bytes(signed)
+    return None
+
+
+def _sign_there(folder: Path, remote: Remote, key: Path, listed: bytes) -> bool:
+    """Signs the digests of a run that is there already; whether this signature was not there yet.
+
+    Raises `BadInput` if they are not those of the run here."""
+    recorded = folders.read_digests(folder)
+    if listed not in (digests.render(recorded or {}), digests.render(digests.compute(folder))):
+        raise BadInput(
+            f"{remote.path(folder.name)}: its digests are not those of {folder}: it is not signed.",
+            "Delete the run there, and push it again.",
+        )
+    signed = signature.sign(listed, key)
+    if signed == remote.read(folder.name, digests.SIGNATURE, signature.MOST_BYTES):
+        return False
+    remote.write(folder.name, digests.SIGNATURE, signed)
+    return True
+
+
+def _check_here(folder: Path) -> None:
+    """Raises `BadFile` if the run, which is here already, is damaged."""
+    run = run_damage.read_any(folder)
+    if run.state == "damaged":
+        raise BadFile(
+            f"{folder}: the run is damaged: {run.failure}.",
+            f"Delete it and pull it again: trainyard runs delete {folder.name}.",
+        )
+
+
+def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
+    """Who signed the run, which is here and there.
+
+    Raises `BadFile` if it is not signed by one of `signers`, or if the run here is not the signed one."""
+    there = read_digests(remote, folder.name, signers)
+    theirs = digests.parse(there.data, remote.path(folder.name, digests.FILE))
+    record = {name: path for name, path in digests.files(folder).items() if run_damage.is_record(name)}
+    if altered := [f"{name} differs" for name, path in record.items() if theirs.get(name) != digests.of_file(path)]:
+        raise BadFile(f"{folder}: not the run that {there.signer} signed: {run_damage.listed(altered)}.")
+    return there.signer
+
+
+def _is_there(folder: Path, remote: Remote) -> bool:
+    """Whether the place has this very run, perhaps from before its secrets were removed, which changes its digest.
+
+    Raises `BadInput` if it has another one of that id."""
+    data = remote.read(folder.name, digests.HEAD, MOST_BYTES[digests.HEAD])
+    if data is None or data == read_bytes(folder / digests.HEAD):
+        return data is not None
+    theirs = folders.decode_head(data, remote.path(folder.name, digests.HEAD))
+    ours = folders.read_head(folder)
+    if msgspec.structs.replace(theirs, digest="") == msgspec.structs.replace(ours, digest=""):
+        return True
+    raise BadInput(
+        f"{remote.path(folder.name)}: another run {folder.name} than the one in {folder}: their run.json differ.",
+        "Delete the one that is wrong.",
+    )
+
+
+def _latest(ours: dict[str, str], theirs: dict[str, str]) -> dict[str, str]:
+    """A tag that both have was given when it was given last."""
+    return {tag: max(ours.get(tag, ""), theirs.get(tag, "")) for tag in {**ours, **theirs}}
+
+
+def _tags_there(remote: Remote, id: str) -> tuple[dict[str, str], str]:
+    """The run's tags there; none, and what is wrong with them, if they cannot be taken."""
+    try:
+        data = remote.read(id, tags.FILE, tags.MOST_BYTES)
+        return tags.from_remote(data, remote.path(id, tags.FILE)) if data is not None else {}, ""
+    except BadFile as error:
+        return {}, str(error)

@@ -1,0 +1,205 @@
+"""Another place that holds run folders as a store does: a folder, or a URL that fsspec can open (extra `remote`).
+
+`<URL>/runs/<id>/…`: a place that was pushed to is a store itself. A run is there once its run.json is, which is written
+last, so that a push that was killed leaves nothing that counts as a run.
+
+Whoever can write to the place may have put anything there. So links and special files are refused, and of each file no
+more is read than its listed or greatest size. Names, contents and counts are checked by the callers (`fetched.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import posixpath
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary, TrainyardError
+from trainyard.fault_points import fault_point
+from trainyard.formats.regular_files import irregular
+from trainyard.redact import redact
+from trainyard.store.digests import is_listed
+from trainyard.store.disk_space import writing
+
+_MARK = "run.json"
+_PART = ".part"
+_CHUNK = 1 << 20
+_NOT_REGULAR = "a link or a special file, and only regular files are copied"
+
+
+class Remote:
+    """Paths given and returned are relative to a run's folder, with slashes. Raises `EnvironmentFailed` where the place
+    does not answer, `MissingLibrary` without fsspec or what it needs for this URL, `BadInput` for a URL it cannot open.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = redact(url)
+        """Without a password: for messages."""
+        try:
+            import fsspec
+        except ImportError as error:
+            raise MissingLibrary(
+                "Runs are pushed and pulled with fsspec, which is not installed.",
+                "Run `pip install 'trainyard[remote]'`.",
+            ) from error
+        try:
+            self._files, root = fsspec.url_to_fs(url)
+        except ImportError as error:
+            raise MissingLibrary(f"{self.url}: {redact(str(error)).rstrip('.')}, with pip.") from error
+        except (ValueError, TypeError) as error:
+            raise BadInput(
+                f"{self.url}: {redact(str(error))}.", "Give a folder, or a URL such as s3://BUCKET/FOLDER."
+            ) from error
+        self._runs = posixpath.join(root, "runs")
+
+    def path(self, id: str, name: str = "") -> str:
+        """The run's folder there, or a file in it, as messages name it."""
+        return posixpath.join(self.url, "runs", id, name).rstrip("/")
+
+    def ids(self) -> list[str]:
+        """The folders that hold a run.json, as they are named."""
+        self._refuse_links()
+        with self._asking():
+            found = self._files.glob(posixpath.join(self._runs, "*", _MARK))
+        return sorted(posixpath.basename(posixpath.dirname(path)) for path in found)
+
+    def sizes(self, id: str) -> dict[str, int]:
+        """Every file of the run, with its bytes. Raises `BadFile` for a link or a special file among those that
+        travel."""
+        self._refuse_links(id)
+        top = self._at(id)
+        with self._asking():
+            found = self._files.find(top, detail=True)
+        sizes: dict[str, int] = {}
+        for path, about in found.items():
+            name = posixpath.relpath(path, top)
+            if not about.get("islink") and about.get("type", "file") == "file":
+                sizes[name] = int(about["size"])
+            elif is_listed(name):
+                raise BadFile(f"{self.path(id, name)}: {_NOT_REGULAR}.")
+        return sizes
+
+    def read(self, id: str, name: str, most: int) -> bytes | None:
+        """A file of at most `most` bytes; None if there is none. Raises `BadFile` for a larger one, and for a link."""
+        self._refuse_links(id, name)
+        with self._asking(), self._reading(id, name):
+            try:
+                with self._files.open(self._at(id, name), "rb") as file:
+                    data = file.read(most + 1)
+            except FileNotFoundError:
+                return None
+        if len(data) > most:
+            raise BadFile(f"{self.path(id, name)}: more than {most:,} bytes, which is too large for such a file.")
+        return data
+
+    def fetch(self, id: str, name: str, to: Path, size: int) -> str:
+        """Copies a file that is listed with `size` bytes, and returns its SHA-256 digest.
+
+        Raises `BadFile` if it has another size."""
+        digest, arrived = hashlib.sha256(), 0
+        with writing(to, size), to.open("wb") as file:
+            for chunk in self._chunks(id, name, size + 1):
+                digest.update(chunk)
+                file.write(chunk)
+                arrived += len(chunk)
+        if arrived != size:
+            came = "more" if arrived > size else f"{arrived:,}"
+            raise BadFile(f"{self.path(id, name)}: {size:,} bytes are listed, but {came} arrived.")
+        return digest.hexdigest()
+
+    def _chunks(self, id: str, name: str, most: int) -> Iterator[bytes]:
+        """The file's first `most` bytes."""
+        self._refuse_links(id, name)
+        with self._asking(), self._reading(id, name):
+            source = self._files.open(self._at(id, name), "rb")
+        with source:
+            while most > 0:
+                with self._asking(), self._reading(id, name):
+                    chunk = source.read(min(_CHUNK, most))
+                if not chunk:
+                    return
+                most -= len(chunk)
+                yield chunk
+
+    def put(self, id: str, name: str, path: Path) -> None:
+        """Under another name first: where a write can be cut short, what bears the name is whole."""
+        with self._renamed(id, name) as part:
+            self._files.put_file(str(path), part)
+
+    def write(self, id: str, name: str, data: bytes) -> None:
+        """A file with these contents, in the same way."""
+        with self._renamed(id, name) as part:
+            self._files.pipe_file(part, data)
+
+    def remove(self, id: str, name: str) -> None:
+        with self._asking():
+            self._files.rm_file(self._at(id, name))
+
+    def clear(self, id: str) -> None:
+        """Removes what killed writes left in the run's folder."""
+        for name in self.sizes(id):
+            if posixpath.basename(name).startswith(".") and name.endswith(_PART):
+                self.remove(id, name)
+
+    @contextmanager
+    def _renamed(self, id: str, name: str) -> Iterator[str]:
+        """A path to write to, whose file gets its name after the block."""
+        self._refuse_links(id, name)
+        hidden = f".{posixpath.basename(name)}.{secrets.token_hex(4)}{_PART}"
+        part = self._at(id, posixpath.join(posixpath.dirname(name), hidden))
+        with self._asking():
+            self._files.makedirs(posixpath.dirname(part), exist_ok=True)
+            yield part
+            fault_point("push.uploaded")
+            self._files.mv(part, self._at(id, name))
+        fault_point("push.renamed")
+
+    def _refuse_links(self, id: str = "", name: str = "") -> None:
+        """Raises `BadFile` for a link or special file on the way from the remote's own folder to `runs`, the run's
+        folder or a file in it, where that is on this machine's own file systems. A link
+        would be followed to whatever the user may read or write; a pipe would block."""
+        if not getattr(self._files, "local_file", False):
+            return
+        parts = ["runs", *filter(None, [id, *name.split("/")])]
+        path = posixpath.dirname(self._runs)
+        for at, part in enumerate(parts):
+            path = posixpath.join(path, part)
+            try:
+                mode = os.lstat(path).st_mode
+            except OSError:  # not there, or cannot be reached: for those who read it
+                return
+            is_last = at + 1 == len(parts)
+            if not (stat.S_ISDIR(mode) or (is_last and name and not irregular(mode))):
+                raise BadFile(f"{posixpath.join(self.url, *parts[: at + 1])}: {_NOT_REGULAR}.")
+
+    def _at(self, id: str, name: str = "") -> str:
+        return posixpath.join(self._runs, id, name) if name else posixpath.join(self._runs, id)
+
+    @contextmanager
+    def _reading(self, id: str, name: str) -> Iterator[None]:
+        """Turns the errors of one file into `BadFile`; those of the place remain."""
+        try:
+            yield
+        except OSError as error:
+            kinds = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+            if isinstance(error, kinds) or error.errno == errno.EIO:
+                reason = error.strerror or error
+                raise BadFile(f"{self.path(id, name)}: cannot be read: {reason}.") from error
+            raise
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except TrainyardError:
+            raise
+        except Exception as error:  # each kind of place has errors of its own
+            why = redact(" ".join(str(error).split())) or type(error).__name__
+            raise EnvironmentFailed(
+                f"{self.url}: {why.rstrip('.')}.", "What was copied whole stays: go on with the same command."
+            ) from error

@@ -1,0 +1,184 @@
+"""What a list of runs needs to know, remembered in a database so that it need not read every folder.
+
+Nothing is only there: a row counts as long as its folder's stamp is the one it was read at, every other folder is
+read, and what was read is written back. So a database that is missing, damaged, held or behind costs time, never truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from trainyard.errors import BadFile
+from trainyard.fault_points import fault_point
+from trainyard.formats.regular_files import is_regular
+from trainyard.record import Run
+from trainyard.store import digests, tags
+from trainyard.store.run_damage import read_any
+from trainyard.store.run_summary import summarise
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What `trainyard runs` lists. `step_ns` and `tokens_per_s` are 0 if nothing was measured. `damage`: which files of
+    the run are missing, altered or unreadable, and what follows; it is not kept in a database."""
+
+    id: str
+    started: str
+    job: str
+    layout: str
+    state: str
+    step_ns: int
+    tokens_per_s: float
+    tags: tuple[str, ...] = ()
+    damage: str = ""
+
+
+class Indexed(msgspec.Struct, frozen=True, kw_only=True):
+    """A row as it was read when the folder's stamp was `stamp`. `given`: tag -> when this folder got it."""
+
+    stamp: str
+    row: RunRow
+    given: dict[str, str]
+
+
+class Base(Protocol):
+    """A database of indexed rows. Both raise `OSError` if it cannot be used now."""
+
+    def indexed(self) -> dict[str, Indexed]:
+        """All rows, by id."""
+        ...
+
+    def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
+        """Deletes the rows in `gone`, then writes those in `read` over any of the same id, in one transaction.
+
+        Returns the ids of the rows that this database cannot store, each with its reason; the others are kept. Raises
+        `PermissionError` if this user may only read."""
+        ...
+
+
+class Index:
+    """`runs` is the folder of run folders; `say` hears of folders that cannot be read, and of a `base` that cannot."""
+
+    def __init__(self, base: Base, runs: Path, say: Callable[[str], None]) -> None:
+        self._base, self._runs, self._say = base, runs, say
+
+    def rows(self) -> list[RunRow]:
+        """One row a run, newest first."""
+        known: dict[str, Indexed] = {}
+        usable = True
+        try:
+            known = self._base.indexed()
+        except OSError as error:
+            self._say(f"{error} Every run's folder is read instead.")
+            usable = False
+        stamps = {path.name: _stamp(path) for path in run_folders(self._runs)}
+        read = self._read(name for name, stamp in stamps.items() if name not in known or known[name].stamp != stamp)
+        current = {name: one for name, one in known.items() if stamps.get(name) == one.stamp}
+        gone = known.keys() - current.keys()
+        if usable and (read or gone):
+            self._keep(read, gone)
+        return _rows({**current, **read})
+
+    def _keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> None:
+        """Writes to the database. Rows that stay out of it are read from their folders again by the next list."""
+        try:
+            refused = self._base.keep(read, gone)
+            fault_point("index.committed")
+        except PermissionError:  # a user who may list but not write: only slower
+            return
+        except OSError as error:
+            self._say(f"{error} The list is complete, but the index does not have these {len(read)} runs.")
+            return
+        for id, reason in refused.items():
+            self._say(f"{self._runs / id}: the index cannot store this run: {reason}. It is listed from its folder.")
+
+    def rebuild(self) -> int:
+        """Forgets every row and reads every folder; how many runs there are."""
+        with suppress(OSError):
+            self._base.keep({}, self._base.indexed())
+        return len(self.rows())
+
+    def _read(self, names: Iterable[str]) -> dict[str, Indexed]:
+        read: dict[str, Indexed] = {}
+        for name in sorted(names):
+            try:
+                read[name] = _indexed(self._runs / name)
+            except BadFile as error:
+                self._say(f"passed over: {error}")
+            else:
+                if read[name].row.damage:
+                    self._say(f"{self._runs / name}: {read[name].row.damage}")
+        return read
+
+
+def _rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
+    # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
+    given = sorted((when, id, tag) for id, one in indexed.items() for tag, when in one.given.items())
+    owner = {tag: id for _, id, tag in given}
+    rows = [
+        msgspec.structs.replace(one.row, tags=tuple(sorted(tag for tag in one.given if owner[tag] == id)))
+        for id, one in indexed.items()
+    ]
+    return sorted(rows, key=lambda row: (row.started, row.id), reverse=True)
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """The folders that hold a run.json, except links and hidden folders, which are unfinished."""
+    if not runs.is_dir():
+        return []
+    return [
+        path
+        for path in sorted(runs.iterdir())
+        if not path.name.startswith(".") and not path.is_symlink() and is_regular(path / "run.json")
+    ]
+
+
+_STAMPED = (
+    "run.json", "tags.json", digests.FILE, "job.toml", "ledgers.json", "samples", "samples/rank0.jsonl",
+)  # fmt: skip
+_NEVER = ""
+"""The stamp of no folder: the row is read again by every list, which reports its damage again."""
+
+
+def _stamp(folder: Path) -> str:
+    """Changes whenever one of the files that a row is made of is written or removed."""
+    parts = []
+    for name in _STAMPED:
+        try:
+            stat = (folder / name).stat()
+            parts.append(f"{stat.st_mtime_ns}.{stat.st_size}.{stat.st_ino}")
+        except OSError:
+            parts.append("-")
+    return " ".join(parts)
+
+
+def _indexed(folder: Path) -> Indexed:
+    """Raises `BadFile` for a folder without a readable run.json; other damage is noted in the row."""
+    if not folder.name.isprintable():  # a file name of other bytes than UTF-8 has lone surrogates
+        raise BadFile(f"{folder}: the name of this folder has characters that cannot be shown.", "Rename it.")
+    stamp, run = _stamp(folder), read_any(folder)
+    damage = f"the run is damaged: {run.failure}." if run.state == "damaged" else ""
+    try:
+        given = tags.read_tags(folder)
+    except BadFile as error:
+        given, damage = {}, " ".join(filter(None, [damage, f"the run is listed without its tags: {error}"]))
+    row = _row(folder.name, run, damage)
+    return Indexed(stamp=_NEVER if damage else stamp, row=row, given=given)
+
+
+def _row(id: str, run: Run, damage: str) -> RunRow:
+    figures = summarise(run)
+    return RunRow(
+        id=id,
+        started=run.started,
+        job=run.job.name,
+        layout=str(run.job.layout),
+        state=run.state,
+        step_ns=figures.step_ns,
+        tokens_per_s=figures.tokens_per_s,
+        damage=damage,
+    )

@@ -1,0 +1,51 @@
+"""The index as one SQLite file beside the run folders."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from trainyard.store.index import index_tables
+from trainyard.store.index.run_index import Indexed
+
+_HERE = ""
+"""The file serves one store, which needs no name."""
+_REFUSALS = (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeEncodeError)
+"""Raised for a value that SQLite cannot store: too long, NaN (stored as NULL), beyond 64 bits, a lone surrogate."""
+_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
+
+
+class LocalBase:
+    """A damaged file is thrown away: its rows are read anew."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def indexed(self) -> dict[str, Indexed]:
+        if not self._path.exists():
+            return {}
+        try:
+            with closing(self._connect()) as base:
+                return index_tables.select(base, _HERE, "?")
+        except sqlite3.OperationalError:  # no table yet, held by another process, on a disk that cannot be written
+            return {}
+        except (sqlite3.DatabaseError, msgspec.MsgspecError):
+            self._path.unlink(missing_ok=True)
+            return {}
+
+    def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:
+        try:
+            with closing(self._connect()) as base, base:
+                base.execute("BEGIN IMMEDIATE")
+                base.execute(index_tables.CREATE)
+                return index_tables.write(base, _HERE, "?", read, gone, _REFUSALS)
+        except sqlite3.Error as error:
+            read_only = getattr(error, "sqlite_errorcode", 0) & 0xFF in _READ_ONLY
+            raise (PermissionError if read_only else OSError)(f"{self._path}: {error}.") from error
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=5)

@@ -1,0 +1,146 @@
+"""Text files of a run's folder without their secrets: what ranks and launchers wrote there as it came."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, cast
+
+from trainyard.errors import BadFile
+from trainyard.formats import toml
+from trainyard.formats.regular_files import is_regular, open_regular, read_bytes
+from trainyard.redact import redact, redact_json, redact_json_lines, redact_lines, secret_paths
+from trainyard.store.disk_space import write_whole, writing
+
+_LOGS = "logs"
+_CLEAN = ("run.json", "ledgers.json", "tags.json")
+_DOCUMENTS = ("*.json", "facts/*.json", "life/*.jsonl", "chaos/*.json")
+_LONG_DOCUMENTS = ("samples/*.jsonl", "traces/*.json", "traces/*.json.gz")
+_TOML = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5})?|\'\'\'(?:[^']|'(?!\'\'))*+(?:'{3,5})?'''
+    r"""|"(?:[^"\\\n]|\\[^\n])*+"?|'[^'\n]*+'?|(?P<comments>\#[^\n]*+(?:\n[ \t]*+\#[^\n]*+)*+)""",
+    re.DOTALL,
+)
+"""A string of a TOML document, or comments on lines that follow each other."""
+_CHUNK = 1 << 20
+
+
+def redact_files(folder: Path, skip: Container[str] = ()) -> bool:
+    """Rewrites those that hold a secret; whether any did. `skip`: names of files relative to the folder.
+
+    run.json, samples, ledgers and traces are not among them: they are written without secrets."""
+    documents = [path for pattern in _DOCUMENTS for path in sorted(folder.glob(pattern)) if path.name not in _CLEAN]
+
+    def is_checked(path: Path) -> bool:
+        return _is_file(path) and path.relative_to(folder).as_posix() not in skip
+
+    changed = [_redact_document(path, redact_json) for path in documents if is_checked(path)]
+    changed += [_redact_document(path, _redact_job) for path in [folder / "job.toml"] if is_checked(path)]
+    changed += [_redact_log(path) for path in sorted((folder / _LOGS).glob("*")) if is_checked(path)]
+    return any(changed)
+
+
+def redact_older(folder: Path) -> bool:
+    """Rewrites ledgers, samples and traces that an earlier version wrote with a secret; whether any had one.
+
+    Raises `BadFile` for one that cannot be read."""
+    changed = [_redact_document(path, _redact_record) for path in [folder / "ledgers.json"] if _is_file(path)]
+    paths = [path for pattern in _LONG_DOCUMENTS for path in sorted(folder.glob(pattern)) if _is_file(path)]
+    return any([*changed, *(_redact_long_document(path) for path in paths)])
+
+
+def redact_job(text: str) -> str:
+    """A job file with the secrets of its comments hidden. Its values stay, unless they hold a secret or it is not TOML:
+    then the whole text is redacted, and may be a job no more."""
+    shown = _TOML.sub(lambda match: _redact_comments(match["comments"]) if match["comments"] else match[0], text)
+    try:
+        return redact(shown) if any(secret_paths(toml.loads(shown))) else shown
+    except toml.DecodeError:
+        return redact(shown)
+
+
+def copy_redacted(source: IO[bytes], target: Path, pack: bool) -> None:
+    """Writes the JSON document that `source` holds, such as a trace, without secrets. `pack`: with gzip."""
+    with gzip.open(target, "wb", compresslevel=6) if pack else target.open("wb") as file:
+        file.writelines(redact_json_lines(source))
+
+
+def _is_file(path: Path) -> bool:
+    return is_regular(path, links=False)
+
+
+def _redact_document(path: Path, redacted: Callable[[bytes], bytes]) -> bool:
+    data = read_bytes(path)
+    shown = redacted(data)
+    if shown != data:
+        write_whole(path, shown)
+    return shown != data
+
+
+def _redact_record(data: bytes) -> bytes:
+    return redact_json(data, keep_numbers=True)
+
+
+def _redact_job(data: bytes) -> bytes:
+    return redact_job(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+
+
+def _redact_comments(comments: str) -> str:
+    """They stay comments, also if a secret was at the beginning of a line."""
+    lines = redact(comments).split("\n")
+    return "\n".join(line if line.lstrip(" \t").startswith("#") else f"# {line}" for line in lines)
+
+
+def _redact_long_document(path: Path) -> bool:
+    """Read in pieces, and written only if it changes."""
+    packed = path.suffix == ".gz"
+    try:
+        with _opened(path, packed) as before, _opened(path, packed) as file:
+            if _digest(iter(lambda: before.read(_CHUNK), b"")) == _digest(redact_json_lines(file)):
+                return False
+        part = path.with_name(f".{path.name}.part")
+        with _opened(path, packed) as file, writing(path, path.stat().st_size):
+            copy_redacted(file, part, packed)
+            part.replace(path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadFile(f"{path}: cannot be read: {error}.", "Delete it if the run needs it no longer.") from error
+    return True
+
+
+def _opened(path: Path, packed: bool) -> IO[bytes]:
+    return cast("IO[bytes]", gzip.open(path)) if packed else path.open("rb")
+
+
+def _digest(pieces: Iterable[bytes]) -> bytes:
+    total = hashlib.sha256()
+    for piece in pieces:
+        total.update(piece)
+    return total.digest()
+
+
+def _redact_log(path: Path) -> bool:
+    """A log may be long: it is read line by line, and written only if a line changes."""
+    changed = any(before != after for before, after in zip_longest(_lines(path), _redacted(path)))
+    if changed:
+        part = path.with_name(f".{path.name}.part")
+        with writing(path, path.stat().st_size):
+            with part.open("wb") as target:
+                target.writelines(_redacted(path))
+            part.replace(path)
+    return changed
+
+
+def _redacted(path: Path) -> Iterator[bytes]:
+    lines = (line.decode("utf-8", "surrogateescape") for line in _lines(path))
+    for line in redact_lines(lines):
+        yield line.encode("utf-8", "surrogateescape")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with open_regular(path) as file:
+        yield from file

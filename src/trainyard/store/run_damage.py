@@ -1,0 +1,105 @@
+"""Whether a run's folder still holds what was written.
+
+The record (run.json, job.toml, ledgers.json, samples/) is the source of every figure: each of its files is compared
+with its digest, and a run that lacks one is `damaged`. Evidence (traces, facts, logs, ...) may be deleted to save
+space; only its absence is noticed here, and its digests are compared when the run is pushed or pulled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from trainyard import units
+from trainyard.errors import BadFile
+from trainyard.formats.regular_files import is_regular
+from trainyard.record import Run
+from trainyard.store import digests
+from trainyard.store import run_folder as folders
+
+RESTORE = "Copy its folder back from a backup, or delete the run and pull it again: `trainyard runs pull RUN`."
+_SHOWN = 3
+
+
+def marked(folder: Path, run: Run) -> Run:
+    """`run`, which was read from the folder, in the state `damaged` with the reasons as its failure; or as it is."""
+    reasons = list(_reasons(folder, run))
+    return _as_damaged(run, listed(reasons)) if reasons else run
+
+
+def read_any(folder: Path) -> Run:
+    """The run as far as it can be read: `damaged`, with the reasons as its failure, if that is not all of it.
+
+    Raises `BadFile` if run.json cannot be read."""
+    run, reasons = folders.read_head(folder), list[str]()
+    try:
+        run = msgspec.structs.replace(run, ledgers=folders.read_ledgers(folder))
+    except BadFile as error:
+        reasons.append(error.says.removesuffix("."))
+    try:
+        run = msgspec.structs.replace(run, samples=tuple(folders.read_samples(folder)))
+    except BadFile as error:
+        reasons.append(error.says.removesuffix("."))
+    return _as_damaged(run, listed(reasons)) if reasons else marked(folder, run)
+
+
+def _as_damaged(run: Run, reason: str) -> Run:
+    failure = f"{reason}. It had failed before: {run.failure}" if run.failure else reason
+    return msgspec.structs.replace(run, state="damaged", failure=failure)
+
+
+def missing_evidence(folder: Path) -> list[str]:
+    """The files beyond the record that were there when the run ended, and are not now."""
+    try:
+        recorded = folders.read_digests(folder) or {}
+    except BadFile:  # that is damage to the record
+        return []
+    return [name for name in recorded if not is_record(name) and not is_regular(folder / name)]
+
+
+def listed(reasons: list[str]) -> str:
+    return units.listed(reasons, _SHOWN, between="; ")
+
+
+def is_record(name: str) -> bool:
+    return name in (digests.HEAD, "job.toml", "ledgers.json") or name.startswith("samples/")
+
+
+def _reasons(folder: Path, run: Run) -> Iterator[str]:
+    if run.state == "incomplete":  # its samples are still being written
+        yield from (f"{name} is missing" for name in ("job.toml", "samples") if not (folder / name).exists())
+        return
+    try:
+        recorded = folders.read_digests(folder)
+    except BadFile as error:
+        yield error.says.removesuffix(".")
+        return
+    if recorded is not None:
+        yield from _differences(folder, recorded)
+    else:  # written by an earlier version
+        yield from _older(folder, run)
+
+
+def _differences(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
+    for name in filter(is_record, recorded):
+        if not is_regular(folder / name):
+            yield f"{name} is missing"
+        elif digests.of_file(folder / name) != recorded[name]:
+            yield f"{name} was altered after it was written"
+    for path in folders.sample_files(folder):
+        if f"samples/{path.name}" not in recorded:
+            yield f"samples/{path.name} was added after the run ended"
+
+
+def _older(folder: Path, run: Run) -> Iterator[str]:
+    """Runs of earlier versions have one digest over job, samples and ledgers."""
+    missing = [name for name in ("job.toml", "ledgers.json") if not is_regular(folder / name)]
+    if missing:
+        yield from (f"{name} is missing" for name in missing)
+    elif not run.digest or folders.digest(folder) != run.digest:
+        if not folders.sample_files(folder) and run.state == "complete":
+            yield "samples/rank0.jsonl is missing"
+        elif run.digest:
+            yield "job.toml, samples or ledgers.json were altered after they were written"

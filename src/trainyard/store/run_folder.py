@@ -1,0 +1,198 @@
+"""One run's folder: plain files that are the truth about the run.
+
+run.json               record.Run without samples and ledgers; written last, so what it says is there
+job.toml               the job file; only its comments are without secrets: a job with a secret in a value is refused
+samples/rank<N>.jsonl  one line a step
+ledgers.json           a document of ledgers
+traces/  facts/  logs/ what the profiler, the ranks and the launcher wrote
+SHA256SUMS             the digests of all these files, once the run has ended
+tags.json              name -> when it was given
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from trainyard import ledger as ledgers
+from trainyard.errors import BadFile, BadLedger
+from trainyard.formats.decoding import UNREADABLE, check_integers
+from trainyard.formats.regular_files import is_regular, read_bytes
+from trainyard.record import SCHEMA, Run, Sample
+from trainyard.redact import redact_json
+from trainyard.store import digests
+from trainyard.store.disk_space import write_whole, writing
+from trainyard.store.redact_run import redact_files, redact_job, redact_older
+
+PARTS = ("samples", "traces", "facts", "logs")
+_RANK = re.compile(r"rank(\d{1,6})(\.[a-z.]+)\Z")
+
+
+class _Version(msgspec.Struct):
+    schema: str = ""
+
+
+def create(folder: Path, run: Run, job_text: str) -> None:
+    """A new folder, marked by the state `run` carries; until its run.json is there it is no run."""
+    with writing(folder):
+        folder.mkdir(parents=True)
+        for part in PARTS:
+            (folder / part).mkdir()
+    write_whole(folder / "job.toml", redact_job(job_text).encode())
+    write_whole(folder / "run.json", _encode_head(run))
+
+
+def write(folder: Path, run: Run) -> Run:
+    """Samples and ledgers, then run.json; returns the run with its digest. No file keeps a secret.
+
+    Until all is written run.json says `incomplete`: a kill half-way must not leave an ended run with other samples."""
+    write_whole(folder / "run.json", _encode_head(msgspec.structs.replace(run, state="incomplete", failure="")))
+    for name in (digests.FILE, digests.SIGNATURE):
+        with writing(folder):
+            (folder / name).unlink(missing_ok=True)
+    for rank in sorted({sample.rank for sample in run.samples}):
+        lines = (msgspec.json.encode(sample) + b"\n" for sample in run.samples if sample.rank == rank)
+        write_whole(folder / "samples" / f"rank{rank}.jsonl", b"".join(lines))
+    write_whole(folder / "ledgers.json", ledgers.to_json(run.ledgers))
+    redact_files(folder)
+    run = msgspec.structs.replace(run, digest=digest(folder))
+    head = _encode_head(run)
+    if run.state != "incomplete":
+        write_whole(folder / digests.FILE, digests.render(digests.compute(folder, {digests.HEAD: head})))
+    write_whole(folder / "run.json", head)
+    return run
+
+
+def _encode_head(run: Run) -> bytes:
+    head = msgspec.structs.replace(run, samples=(), ledgers=())
+    fields = msgspec.to_builtins(head, enc_hook=ledgers.encode_hook)
+    data = msgspec.json.encode({"schema": run.schema, "state": run.state, **fields})  # written even if default
+    return redact_json(msgspec.json.format(data, indent=1) + b"\n", keep_numbers=True)
+
+
+def redact_run(folder: Path) -> None:
+    """Removes the secrets that an earlier version left in a run's folder. A digest that was right stays right.
+
+    Files that SHA256SUMS lists were written without secrets."""
+    listed = read_digests(folder)
+    if listed is not None:
+        redact_files(folder, listed)
+        return
+    head, data = read_head(folder), read_bytes(folder / "run.json")
+    intact = bool(head.digest) and digest(folder) == head.digest
+    changed = [redact_files(folder), redact_older(folder)]
+    if any(changed) and intact:
+        write_whole(folder / "run.json", _encode_head(msgspec.structs.replace(head, digest=digest(folder))))
+    elif (shown := redact_json(data, keep_numbers=True)) != data:
+        write_whole(folder / "run.json", shown)
+
+
+def read_head(folder: Path, shown: str = "") -> Run:
+    """run.json alone. Raises `BadFile` with the path, also for a schema of a later version; messages call the folder
+    `shown`, if it is given."""
+    shown = f"{shown or folder}/run.json"
+    return decode_head(read_bytes(folder / "run.json", shown), shown)
+
+
+def decode_head(data: bytes, shown: str) -> Run:
+    """The contents of a run.json, without secrets. Raises `BadFile`."""
+    data = redact_json(data, keep_numbers=True)
+    try:
+        schema = msgspec.json.decode(data, type=_Version).schema
+        if schema != SCHEMA:
+            raise BadFile(
+                f"{shown}: its schema is {schema!r}, but this version reads {SCHEMA!r}.",
+                "Use the trainyard that wrote it, or a later one.",
+            )
+        check_integers(msgspec.json.decode(data), shown)
+        run = msgspec.json.decode(data, type=Run, dec_hook=ledgers.decode_hook)
+    except UNREADABLE as error:
+        raise BadFile(f"{shown}: not a run: {error}.") from error
+    if run.state == "damaged":
+        raise BadFile(f"{shown}: not a run: the state 'damaged' is never stored.")
+    for name in run.trace:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise BadFile(f"{shown}: its trace {name!r} points outside the run's folder.")
+    return run
+
+
+def read(folder: Path, shown: str = "") -> Run:
+    """The whole run, with its samples and ledgers. Raises `BadFile`; messages call the folder `shown`, if given."""
+    head = read_head(folder, shown)
+    booked = read_ledgers(folder, shown)
+    return msgspec.structs.replace(head, samples=tuple(read_samples(folder, shown)), ledgers=booked)
+
+
+def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
+    """The run's ledgers; none if the file is not there. Raises `BadFile`."""
+    path, shown = folder / "ledgers.json", f"{shown or folder}/ledgers.json"
+    try:
+        return ledgers.from_json(read_bytes(path, shown)) if path.exists() else ()
+    except BadLedger as error:
+        raise BadFile(f"{shown}: {error.says}") from error
+
+
+def read_samples(folder: Path, shown: str = "") -> list[Sample]:
+    """All ranks' samples in rank order. A torn last line, which a killed rank leaves, is passed over."""
+    return [
+        sample for path in sample_files(folder) for sample in _lines(path, f"{shown or folder}/samples/{path.name}")
+    ]
+
+
+def _lines(path: Path, shown: str) -> Iterator[Sample]:
+    lines = read_bytes(path, shown).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            yield decode_sample(line)
+        except UNREADABLE as error:
+            if number == len(lines):  # the last line has no newline after it: torn
+                return
+            raise BadFile(f"{shown}:{number}: not a sample: {error}.") from error
+
+
+def decode_sample(line: bytes) -> Sample:
+    """One line of a sample file. JSON has no word for a loss that is not a number: it is written as null."""
+    fields = msgspec.json.decode(line)
+    if isinstance(fields, dict) and fields.get("loss", 0.0) is None:
+        fields["loss"] = float("nan")
+    return msgspec.convert(fields, Sample)
+
+
+def sample_files(folder: Path) -> list[Path]:
+    return rank_files(folder / "samples", ".jsonl")
+
+
+def rank_files(part: Path, *endings: str, ranks: int = 0) -> list[Path]:
+    """Regular files `rank<N>` with one of the `endings`, by number, without those that an unfinished write left.
+    `ranks`: only of the first so many ranks, if it is not 0."""
+    matches = [(path, _RANK.match(path.name)) for path in part.glob("rank*")]
+    numbered = sorted(
+        (int(match[1]), path) for path, match in matches if match and match[2] in endings and is_regular(path)
+    )
+    return [path for number, path in numbered if not ranks or number < ranks]
+
+
+def digest(folder: Path) -> str:
+    """sha256 over job, samples and ledgers: each file's name, length and contents."""
+    total = hashlib.sha256()
+    for path in (folder / "job.toml", *sample_files(folder), folder / "ledgers.json"):
+        data = read_bytes(path)
+        total.update(f"{path.name} {len(data)}\n".encode() + data)
+    return total.hexdigest()
+
+
+def write_digests(folder: Path) -> None:
+    """Lists the digests of a run that has ended again, with the files that were added to it since."""
+    write_whole(folder / digests.FILE, digests.render(digests.compute(folder)))
+
+
+def read_digests(folder: Path) -> dict[str, str] | None:
+    """Name -> digest; None for a run that has not ended or was written by an earlier version. Raises `BadFile`."""
+    path = folder / digests.FILE
+    return digests.parse(read_bytes(path), str(path)) if path.exists() else None

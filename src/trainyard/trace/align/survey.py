@@ -1,0 +1,64 @@
+"""What one rank has to show the others: a few facts and its collectives, small whatever the size of its trace."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from trainyard import words
+from trainyard.events import I32, I64, Collective, DeviceWork, Events, HostSpans
+from trainyard.trace.align import steps
+from trainyard.trace.classify.kernels import Classified, Keys
+
+_COMPUTE = list(words.KINDS).index("compute")
+_Table = TypeVar("_Table", DeviceWork, HostSpans)
+
+
+class Survey(NamedTuple):
+    """`facts`: the rank's events without their rows. `ends`: of its steps, as `steps.ends` has them; empty without
+    marks. Of its k collectives, in order of start: the interval's `row`, its times, its `kind` (a place in `kinds`,
+    which hold no sequence numbers) and its `seq`. `on_device`: whether they are kernels of a communication library."""
+
+    facts: Events
+    window: tuple[int, int]
+    ends: tuple[int, ...]
+    on_device: bool
+    kinds: tuple[Collective, ...]
+    row: I64
+    start: I64
+    stop: I64
+    kind: I32
+    seq: I64
+
+
+def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
+    """What the rank's trace says to the others."""
+    is_compute = keys.kinds()[classified.key] == _COMPUTE
+    rows = np.array(list(classified.collectives), np.int64)
+    rows = rows[np.lexsort((rows, classified.start[rows]))]
+    kinds: dict[Collective, int] = {}
+    said = [classified.collectives[row] for row in rows.tolist()]
+    kind = [kinds.setdefault(msgspec.structs.replace(one, seq=-1), len(kinds)) for one in said]
+    bare = msgspec.structs.replace(
+        events, names=(), shapes=(), work=_without_rows(events.work), host=_without_rows(events.host)
+    )
+    return Survey(
+        facts=bare,
+        window=events.window,
+        ends=tuple(steps.ends(events, classified, is_compute)) if events.marks else (),
+        on_device=bool(len(events.work)),
+        kinds=tuple(kinds),
+        row=rows,
+        start=classified.start[rows],
+        stop=classified.stop[rows],
+        kind=np.array(kind, np.int32),
+        seq=np.array([one.seq for one in said], np.int64),
+    )
+
+
+def _without_rows(table: _Table) -> _Table:
+    columns = {name: getattr(table, name) for name in table.__struct_fields__}
+    empty = {name: value[:0].copy() for name, value in columns.items() if isinstance(value, np.ndarray)}
+    return msgspec.structs.replace(table, **empty, collectives={})

@@ -1,0 +1,125 @@
+"""What every host span belongs to: its phase, module, op class, and what it says the host was doing."""
+
+from __future__ import annotations
+
+from array import array
+from ctypes import CDLL, byref
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import words
+from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
+from trainyard.trace.classify.host_causes import host_cause
+from trainyard.trace.classify.ops import class_of
+from trainyard.trace.classify.recompute import ENGINE, done_again
+from trainyard.trace.readers.kineto.native import NameFacts, library
+from trainyard.trace.readers.nesting import rows_of
+
+PHASES = list(words.PHASES)
+_FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
+    PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer", "other")
+)
+_CLASSES = [*words.OP_CLASSES]
+_MODULE = "nn.Module: "
+# Annotations that frameworks write for their own ends: no module of the user's.
+_NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
+_TIMED = "(dynamo_timed)"
+
+
+class Context(NamedTuple):
+    """For each of m host rows: phase (place in words.PHASES), module (name number, -1 none), op class (place in
+    words.OP_CLASSES, -1 undecided) and cause (row of `causes`, -1 none), each inherited from the spans around it."""
+
+    phase: I8
+    module: I32
+    op_class: I8
+    cause: I8
+    causes: tuple[str, ...]
+
+
+def context(events: Events) -> Context:
+    host = events.host
+    names = events.names
+    causes = sorted({cause for name in names if (cause := host_cause(name))})
+    by_name = [_facts(name, causes) for name in names]
+    knows_autograd = bool((host.seq >= 0).any())
+    inherit = _inherit if library() is None else _inherit_fast
+    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, done_again(host, names))
+    phase[phase < 0] = _OTHER
+    return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=tuple(causes))
+
+
+_Facts = tuple[int, bool, bool, int, int]
+_Inherited = tuple[I8, I32, I8, I8]
+
+
+def _inherit(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, again: NDArray[np.bool_]) -> _Inherited:
+    n = len(host)
+    phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
+    module = array("i", [-1]) * n
+    module_of_seq: dict[int, int] = {}
+    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, again)
+    for row, (name, what, parent, seq, backward, done) in enumerate(rows):
+        fixed, engine, is_module, own_class, own_cause = by_name[name]
+        above = phase[parent] if parent >= 0 else -1
+        if fixed >= 0 and what == NOTE:
+            phase[row] = fixed
+        elif what == OP and (engine or backward):
+            phase[row] = _BACKWARD
+        elif what == OP and above in (-1, _OTHER) and (seq >= 0 or not knows_autograd):
+            phase[row] = above if above == _OTHER else _FORWARD
+        elif above == _BACKWARD and done:
+            phase[row] = _RECOMPUTE
+        else:
+            phase[row] = above
+        own_module = name if is_module and what in (NOTE, PYTHON) else -1
+        module[row] = own_module if own_module >= 0 else module[parent] if parent >= 0 else -1
+        if what == OP and seq >= 0:
+            if phase[row] == _FORWARD:
+                module_of_seq[seq] = module[row]
+            elif backward and module_of_seq.get(seq, -1) >= 0:
+                module[row] = module_of_seq[seq]
+        op_class[row] = own_class if own_class >= 0 and what == OP else op_class[parent] if parent >= 0 else -1
+        cause[row] = own_cause if own_cause >= 0 else cause[parent] if parent >= 0 else -1
+    return np.array(phase, np.int8), np.array(module, np.int32), np.array(op_class, np.int8), np.array(cause, np.int8)
+
+
+def _inherit_fast(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, again: NDArray[np.bool_]) -> _Inherited:
+    """As `_inherit`, in `native/nest.c`."""
+    n = len(host)
+    phase, module = np.empty(n, np.int8), np.empty(n, np.int32)
+    op_class, cause = np.empty(n, np.int8), np.empty(n, np.int8)
+    columns = [
+        np.ascontiguousarray(column)
+        for column in (host.name, host.what, host.parent, host.seq, host.backward, again.view(np.int8))
+    ]
+    facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()
+    done = cast(CDLL, library()).inherit(
+        n, *(column.ctypes.data for column in columns), byref(NameFacts(*(row.ctypes.data for row in facts))),
+        bytes([_FORWARD, _BACKWARD, _RECOMPUTE, _OTHER]), knows_autograd,
+        *(column.ctypes.data for column in (phase, module, op_class, cause)),
+    )  # fmt: skip
+    if not done:
+        raise MemoryError
+    return phase, module, op_class, cause
+
+
+def _facts(name: str, causes: list[str]) -> _Facts:
+    """(phase an annotation fixes, autograd engine, module, op class, cause) of a name; -1 for none."""
+    fixed = -1
+    if name.startswith("Optimizer.step#"):
+        fixed = _OPTIMIZER
+    elif name.startswith(("Optimizer.zero_grad#", "enumerate(DataLoader)")):
+        fixed = _OTHER
+    what = class_of(name)
+    cause = host_cause(name)
+    return (
+        fixed,
+        name.startswith(ENGINE),
+        name.startswith(_MODULE)
+        or not (name.startswith((*_NO_MODULE, "<")) or ".py(" in name or name.endswith(_TIMED)),
+        _CLASSES.index(what) if what else -1,
+        causes.index(cause) if cause else -1,
+    )

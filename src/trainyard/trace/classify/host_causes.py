@@ -1,0 +1,99 @@
+"""What a host span says the host was doing while a device stood idle."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from trainyard.vendors.kernel_tables import collective_of
+
+# Ops, driver calls and annotations, by name.
+_SPANS = (
+    ("data_wait", re.compile(r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch")),
+    ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
+    ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
+    # A compiled region runs what was compiled, and a look-up in the cache finds it: neither compiles. Loading a module
+    # may, and is paid at first use like compiling.
+    (
+        "launch_gap/compile",
+        re.compile(r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
+    ),
+    ("launch_gap/gc", re.compile(r"^Python GC$|^gc\.collect|garbage.?collect", re.I)),
+    (
+        "launch_gap/sync",
+        re.compile(
+            r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize|^(cuda|hip)Memcpy$|^hipMemcpy(WithStream|DtoH|HtoD)$"
+            r"|^cuMemcpy(DtoH|HtoD)(_v2)?$|^aten::(item|_local_scalar_dense|is_nonzero|nonzero)$"
+        ),
+    ),
+    (
+        "launch_gap/alloc",
+        re.compile(
+            r"^(cuda|hip)(Malloc|Free|Host(Alloc|Malloc|Free|Register|Unregister)|ExtMalloc|MemPool)"
+            r"|^(cu|hip)Mem(Alloc|Create|Map|Unmap|Free|Release|SetAccess|Address)"
+        ),
+    ),
+)
+
+# Python frames, `path.py(line): function`. A path alone says nothing: anybody's folder may be named checkpoint.
+_FRAMES = (
+    (
+        "data_wait",
+        re.compile(
+            r"torch/utils/data/(dataloader\.py\(\d+\): __next__|_utils/pin_memory\.py\(\d+\): \w+)$"
+            r"|nvidia/dali/plugin/.*\.py\(\d+\): (__next__|next)$|\.py\(\d+\): wait_for_batch$"
+        ),
+    ),
+    (
+        "checkpoint/save",
+        re.compile(
+            r"torch/(distributed/checkpoint/.*|serialization)\.py\(\d+\): (save|async_save)$"
+            r"|safetensors/.*\.py\(\d+\): save_file$|\.py\(\d+\): _?save_checkpoint$"
+        ),
+    ),
+    (
+        "checkpoint/load",
+        re.compile(
+            r"torch/(distributed/checkpoint/.*|serialization)\.py\(\d+\): load$"
+            r"|safetensors/.*\.py\(\d+\): load_file$|\.py\(\d+\): _?load_checkpoint$"
+        ),
+    ),
+    (
+        "launch_gap/compile",
+        re.compile(
+            r"torch/_dynamo/convert_frame\.py|torch/_inductor/compile_fx\.py\(\d+\): (?!run$)"
+            r"|torch/_inductor/.*\.py\(\d+\): (\w*(precompile|autotune)\w*|benchmark_all\w+|coordinate_descent\w+)$"
+            r"|triton/compiler/.*\.py\(\d+\): compile$|triton/runtime/autotuner\.py\(\d+\): _?bench(mark)?$"
+            r"|triton/runtime/jit\.py\(\d+\): _?(do_)?compile$"
+            r"|torch/utils/cpp_extension\.py\(\d+\): (load|_jit_compile)"
+        ),
+    ),
+    ("launch_gap/sync", re.compile(r"torch/cuda/(__init__|streams)\.py\(\d+\): synchronize$")),
+    ("launch_gap/alloc", re.compile(r"torch/cuda/memory\.py\(\d+\): empty_cache$")),
+)
+_BUILTINS = (
+    ("launch_gap/gc", re.compile(r"^<built-in function collect>$")),
+    (
+        "launch_gap/sync",
+        re.compile(r"^<built-in (method (item|tolist) of Tensor object|function _cuda_synchronize>$)"),
+    ),
+)
+
+# What waits for peers on the host: a barrier, an exchange of Python objects, a rendezvous.
+_OF_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
+_C10D = r"torch/distributed/distributed_c10d\.py\(\d+\): "
+_PEERS = re.compile(
+    rf"^gloo:(?P<span>\w+)|^(c10d::|{_C10D})(monitored_|_store_based_)?(?P<barrier>barrier)"
+    rf"|{_C10D}(?P<object>\w+)_object(_list)?$|{_C10D}(init_process_group|new_group|split_group)$"
+    r"|torch/distributed/rendezvous\.py|^<built-in method (wait|get) of torch\._C\._distributed_c10d\.\w*(Work|Store) "
+)
+
+
+@lru_cache(maxsize=65536)
+def host_cause(name: str) -> str | None:
+    """The account (text form) a host span's name explains idle device time with, or None."""
+    if _OF_PEERS.search(name) and (waiting := _PEERS.search(name)):
+        said = waiting["span"] or waiting["barrier"] or waiting["object"]
+        return f"comm/{collective_of(said) if said else 'other'}"
+    table = _BUILTINS if name.startswith("<") else _FRAMES if ".py(" in name else _SPANS
+    return next((account for account, pattern in table if pattern.search(name)), None)

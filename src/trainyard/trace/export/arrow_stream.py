@@ -1,0 +1,231 @@
+"""Columns as an Arrow C stream, without Arrow: the three structures of its C data interface, filled by ctypes.
+
+Source: https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html. A structure's
+`private_data` is a number under which what it points to is kept until its consumer releases it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, c_char_p, c_int, c_int64, c_void_p, py_object
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.trace.export.columns import Words
+
+if TYPE_CHECKING:
+    from trainyard.trace.export.columns import Columns
+
+_FORMATS = {"bool": b"b", "int32": b"i", "int64": b"l", "float64": b"g"}
+_STRUCT, _TEXT = b"+s", b"U"
+_NULLABLE = 2
+_NAME = b"arrow_array_stream"
+
+
+class _Schema(Structure):
+    pass
+
+
+class _Array(Structure):
+    pass
+
+
+class _ArrowStream(Structure):
+    pass
+
+
+_Schema._fields_ = [
+    ("format", c_char_p),
+    ("name", c_char_p),
+    ("metadata", c_void_p),
+    ("flags", c_int64),
+    ("n_children", c_int64),
+    ("children", POINTER(POINTER(_Schema))),
+    ("dictionary", POINTER(_Schema)),
+    ("release", c_void_p),
+    ("private_data", c_void_p),
+]
+_Array._fields_ = [
+    ("length", c_int64),
+    ("null_count", c_int64),
+    ("offset", c_int64),
+    ("n_buffers", c_int64),
+    ("n_children", c_int64),
+    ("buffers", POINTER(c_void_p)),
+    ("children", POINTER(POINTER(_Array))),
+    ("dictionary", POINTER(_Array)),
+    ("release", c_void_p),
+    ("private_data", c_void_p),
+]
+_ArrowStream._fields_ = [
+    ("get_schema", c_void_p),
+    ("get_next", c_void_p),
+    ("get_last_error", c_void_p),
+    ("release", c_void_p),
+    ("private_data", c_void_p),
+]
+_Release = CFUNCTYPE(None, c_void_p)
+_numbers = count(1)
+_kept: dict[int, Any] = {}
+"""What structures point to, by their `private_data`."""
+_in_capsules: dict[int, _ArrowStream] = {}
+"""Streams by address, as long as their capsules are there."""
+
+
+def stream(columns: Columns) -> object:
+    """A capsule named `arrow_array_stream` that holds the columns as one batch."""
+    one = _ArrowStream(
+        get_schema=_address(_get_schema),
+        get_next=_address(_get_next),
+        get_last_error=_address(_get_last_error),
+        release=_address(_release_stream),
+        private_data=_keep([columns, False]),
+    )
+    _in_capsules[ctypes.addressof(one)] = one
+    return _new_capsule(ctypes.addressof(one), _NAME, _address(_destroy))
+
+
+@CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Schema))
+def _get_schema(one: Any, into: Any) -> int:
+    columns: Columns = _kept[one.contents.private_data][0]
+    children = (_Schema * len(columns.names))()
+    for child, (name, column) in zip(children, columns.items()):
+        if isinstance(column, Words):
+            texts = _Schema()
+            _fill_schema(texts, _TEXT, b"")
+            _fill_schema(child, _FORMATS["int32"], name.encode(), dictionary=texts)
+        else:
+            _fill_schema(child, _FORMATS[column.dtype.name], name.encode())
+    _fill_schema(into.contents, _STRUCT, b"", children)
+    return 0
+
+
+@CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Array))
+def _get_next(one: Any, into: Any) -> int:
+    state = _kept[one.contents.private_data]
+    columns, given = state
+    if given:
+        into.contents.release = None
+        return 0
+    state[1] = True
+    children = (_Array * len(columns.names))()
+    for child, (_, column) in zip(children, columns.items()):
+        if isinstance(column, Words):
+            _fill_column(child, column.codes, column.codes >= 0, _dictionary(column.words))
+        elif isinstance(column, np.ma.MaskedArray):
+            _fill_column(child, np.asarray(column.data), ~np.ma.getmaskarray(column))
+        else:
+            _fill_column(child, column)
+    _fill_array(into.contents, len(columns), 0, [None], children)
+    return 0
+
+
+@CFUNCTYPE(c_void_p, POINTER(_ArrowStream))
+def _get_last_error(one: Any) -> None:
+    """There is none."""
+
+
+@_Release
+def _release_stream(address: int) -> None:
+    one = _ArrowStream.from_address(address)
+    _kept.pop(one.private_data, None)
+    one.release = None
+
+
+@_Release
+def _release_schema(address: int) -> None:
+    _release(_Schema.from_address(address))
+
+
+@_Release
+def _release_array(address: int) -> None:
+    _release(_Array.from_address(address))
+
+
+def _release(one: Any) -> None:
+    """Children and dictionary too, unless the consumer has moved them elsewhere."""
+    parts = [one.children[place] for place in range(one.n_children)] + ([one.dictionary] if one.dictionary else [])
+    for part in parts:
+        if part.contents.release:
+            _Release(part.contents.release)(ctypes.addressof(part.contents))
+    number = one.private_data
+    one.release = None
+    _kept.pop(number, None)
+
+
+@_Release
+def _destroy(capsule: int) -> None:
+    """The capsule's end: a stream that nobody took over is released."""
+    address = _pointer_in(capsule, _NAME)
+    if _ArrowStream.from_address(address).release:
+        _release_stream(address)
+    _in_capsules.pop(address, None)
+
+
+def _fill_schema(into: _Schema, format: bytes, name: bytes, children: Any = (), dictionary: Any = None) -> None:
+    pointers = _pointers(_Schema, children)
+    into.format, into.name, into.metadata = format, name, None
+    into.flags = 0 if format == _STRUCT else _NULLABLE
+    into.n_children, into.children = len(children), pointers
+    into.dictionary = ctypes.pointer(dictionary) if dictionary is not None else None
+    into.private_data = _keep((format, name, children, pointers, dictionary))
+    into.release = _address(_release_schema)
+
+
+def _fill_column(
+    into: _Array, values: NDArray[Any], valid: NDArray[np.bool_] | None = None, dictionary: _Array | None = None
+) -> None:
+    """Numbers as they lie; truths and what is known as bits."""
+    nulls = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
+    bits = np.packbits(valid, bitorder="little") if valid is not None and nulls else None
+    data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
+    _fill_array(into, len(values), nulls, [bits, data], dictionary=dictionary)
+
+
+def _dictionary(words: Sequence[str]) -> _Array:
+    encoded = [word.encode() for word in words]
+    offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
+    texts = _Array()
+    _fill_array(texts, len(words), 0, [None, offsets, np.frombuffer(b"".join(encoded), np.uint8)])
+    return texts
+
+
+def _fill_array(
+    into: _Array,
+    length: int,
+    nulls: int,
+    buffers: Sequence[NDArray[Any] | None],
+    children: Any = (),
+    dictionary: _Array | None = None,
+) -> None:
+    pointers = _pointers(_Array, children)
+    addresses = (c_void_p * len(buffers))(*(None if one is None else one.ctypes.data for one in buffers))
+    into.length, into.null_count, into.offset = length, nulls, 0
+    into.n_buffers, into.buffers = len(buffers), addresses
+    into.n_children, into.children = len(children), pointers
+    into.dictionary = ctypes.pointer(dictionary) if dictionary is not None else None
+    into.private_data = _keep((buffers, addresses, children, pointers, dictionary))
+    into.release = _address(_release_array)
+
+
+def _pointers(kind: type[Structure], children: Any) -> Any:
+    return (POINTER(kind) * len(children))(*(ctypes.pointer(child) for child in children))
+
+
+def _keep(what: object) -> int:
+    number = next(_numbers)
+    _kept[number] = what
+    return number
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, c_void_p).value
+
+
+_new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+# The capsule by its address: taking hold of an object that is going would bring it back.
+_pointer_in = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))

@@ -1,0 +1,141 @@
+"""From ops to the work they launched: which op each interval belongs to, and its share of that op's FLOPs and bytes.
+
+An interval belongs to the innermost op with a formula on the chain of its launch. Several kernels of one op (split-k
+and its reduction, a convolution and its transposes) share what the op does by their durations. An op around another
+that does its work (linear around addmm, attention around its matrix products) does nothing itself: its formula would
+count the work twice, so what it launches directly has zero.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import words
+from trainyard.events import I8, I32, I64, OP, Events
+from trainyard.trace.classify.context import Context
+from trainyard.trace.classify.kernels import Classified, Keys
+from trainyard.trace.flops.formulas import cost_of
+from trainyard.trace.flops.operands import Cost
+from trainyard.trace.readers.nesting import nearest
+
+HEAVY = ("matmul", "conv", "attention")
+"""Classes whose work the ops inside them cannot merely prepare."""
+_MOST = 2**62
+_CLASSES = list(words.OP_CLASSES)
+_HEAVY = [_CLASSES.index(name) for name in HEAVY]
+
+
+class Arithmetic(NamedTuple):
+    """Of n intervals: the host row of the op each belongs to (-1 none), and its FLOPs and bytes (-1 unknown, also
+    where only an upper bound of the FLOPs is known). Of m host rows: whether `cost_of` knows its own work.
+    """
+
+    op: I32
+    flops: I64
+    bytes: I64
+    costed: NDArray[np.bool_]
+
+
+def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) -> Arithmetic:
+    """Intervals of compute by formula; copies and fills by the bytes that the file says; the rest is unknown."""
+    n = len(one.start)
+    compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[one.key]
+    cost, costs = _costs(events)
+    above = nearest(cost >= 0, events.host.parent)
+    launched = np.flatnonzero(compute & (one.launcher >= 0))
+    launcher = one.launcher[launched]
+    op = np.full(n, -1, np.int32)
+    op[launched] = np.where(cost[launcher] >= 0, launcher, above[launcher])
+    cost[_around(np.unique(op[op >= 0]), above, context.op_class, cost, costs)] = -1
+
+    moved = np.where(compute, -1, events.work.bytes) if len(events.work) else np.full(n, -1, np.int64)
+    flops = np.where(moved >= 0, 0, -1)
+    rows = np.flatnonzero(op >= 0)
+    flops[rows] = moved[rows] = 0
+    rows = rows[cost[op[rows]] >= 0]
+    # What an op launched of its own class does its work, else all that it launched.
+    alike = context.op_class[one.launcher[rows]] == context.op_class[op[rows]]
+    some = np.isin(op[rows], op[rows[alike]])
+    rows = rows[alike | ~some]
+    length = (one.stop - one.start)[rows]
+    known = np.array([-1 if each.flops is None or each.at_most else each.flops for each in costs], np.int64)
+    flops[rows] = _shares(op[rows], length, known[cost[op[rows]]])
+    known = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
+    moved[rows] = _shares(op[rows], length, known[cost[op[rows]]])
+    return Arithmetic(op, flops, moved, cost >= 0)
+
+
+def _costs(events: Events) -> tuple[I32, tuple[Cost, ...]]:
+    """For each host row the number of its cost, -1 where it has none, and the costs."""
+    host = events.host
+    asked = np.flatnonzero((host.what == OP) & (host.shape >= 0))
+    width = max(1, len(events.shapes))
+    pairs, inverse = np.unique(host.name[asked].astype(np.int64) * width + host.shape[asked], return_inverse=True)
+    costs: list[Cost] = []
+    numbers: list[int] = []
+    for name, shape in (divmod(pair, width) for pair in pairs.tolist()):
+        found = cost_of(events.names[name], events.shapes[shape])
+        numbers.append(-1 if found is None else len(costs))
+        costs += [found] if found else []
+    cost = np.full(len(host), -1, np.int32)
+    cost[asked] = np.array(numbers, np.int32)[inverse.reshape(-1)]
+    return cost, tuple(costs)
+
+
+def _around(rows: I32, above: I32, op_class: I8, cost: I32, costs: tuple[Cost, ...]) -> I32:
+    """Ops around others that do their work: around any that computes, unless they are heavy: then around heavy ones."""
+    computes = np.array([bool(each.flops) for each in costs], bool)
+    inner, outer = rows, above[rows]
+    found = [np.empty(0, np.int32)]
+    while (on := outer >= 0).any():
+        inner, outer = inner[on], outer[on]
+        heavy = np.isin(op_class[inner], _HEAVY)
+        found.append(outer[heavy | (computes[cost[inner]] & ~np.isin(op_class[outer], _HEAVY))])
+        outer = above[outer]
+    return np.unique(np.concatenate(found))
+
+
+def _shares(op: I32, length: I64, whole: I64) -> I64:
+    """Each op's `whole` (-1: unknown) over its intervals by their length."""
+    order = np.argsort(op, kind="stable")
+    first = np.flatnonzero(np.diff(op[order], prepend=-1))
+    sizes = np.diff(first, append=len(order))
+    made = whole.copy()
+    for begin, size in zip(first[sizes > 1].tolist(), sizes[sizes > 1].tolist()):
+        rows = order[begin : begin + size]
+        if whole[rows[0]] >= 0:
+            made[rows] = apportion(int(whole[rows[0]]), length[rows].tolist())
+    return made
+
+
+def apportion(whole: int, weights: list[int]) -> list[int]:
+    """`whole` by weights, as integers that sum to it: floors, then one more to the largest remainders. Without any
+    weight, all to the first."""
+    total = sum(weights)
+    if not total:
+        return [whole, *[0] * (len(weights) - 1)]
+    shares = [whole * weight // total for weight in weights]
+    last = sorted(range(len(weights)), key=lambda i: -(whole * weights[i] % total))
+    for i in last[: whole - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def by_part(column: I64, one: Classified, bounds: I64, keys: int) -> I64:
+    """[p, k]: sum of `column` over each key's intervals that start in each part; -1 where any of them is unknown or so
+    large that as many as it might not fit a column, and for keys that no interval has."""
+    part = np.searchsorted(bounds, one.start, "right") - 1
+    inside = np.flatnonzero((part >= 0) & (part < len(bounds) - 1))
+    place = (part[inside], one.key[inside])
+    value = column[inside]
+    count, total = np.zeros((2, len(bounds) - 1, keys), np.int64)
+    np.add.at(count, place, 1)
+    np.add.at(total, place, value)
+    lost = (value < 0) | (value > _MOST // count[place])
+    unknown = np.zeros(total.shape, bool)
+    unknown[tuple(axis[lost] for axis in place)] = True
+    unknown[:, np.setdiff1d(np.arange(keys), one.key)] = True
+    return np.where(unknown, -1, total)

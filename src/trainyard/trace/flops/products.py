@@ -1,0 +1,232 @@
+"""Matrix products, convolutions and attention: FLOPs and bytes from what the op was given.
+
+A multiplication and an addition are two FLOPs; a bias, a scale and the softmax inside attention count none, and a
+convolution's taps on padding count like others, as torch's own FlopCounterMode has it. Causal attention counts the
+pairs that the mask keeps (FlopCounterMode: all). Its backward pass is five products, since a fused kernel computes the
+scores again (Dao 2023, arXiv:2307.08691, section 2).
+Bytes: every tensor given is read once and every result written once, as if nothing were read twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from trainyard.trace.flops.operands import COMPLEX, FLOAT, INT, Cost, Format, OpArguments, Tensor, Unsaid, broadcast
+from trainyard.trace.flops.signatures import ATTENTIONS, CONVOLUTIONS
+
+# Their tensors are [batch, sequence, head, width]; all others' [batch, head, sequence, width].
+_SEQUENCE_FIRST = ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
+                   "_efficient_attention_backward")  # fmt: skip
+
+
+def _cost(flops: int, read: Sequence[Tensor], written: Sequence[Tensor], main: Format, at_most: bool = False) -> Cost:
+    if main.category == COMPLEX:
+        raise Unsaid
+    return Cost(flops, sum(tensor.bytes for tensor in (*read, *written)), main, at_most)
+
+
+def _product(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:
+    """FLOPs and dims of `left @ right`, with torch.matmul's rules for vectors and batches."""
+    if not left.dims or not right.dims:
+        raise Unsaid
+    a = left.dims if len(left.dims) > 1 else (1, *left.dims)
+    b = right.dims if len(right.dims) > 1 else (*right.dims, 1)
+    if a[-1] != b[-2]:
+        raise Unsaid
+    batch = broadcast(a[:-2], b[:-2])
+    dims = (*batch, *(a[-2:-1] if len(left.dims) > 1 else ()), *(b[-1:] if len(right.dims) > 1 else ()))
+    return 2 * prod(batch) * a[-2] * b[-1] * a[-1] * left.format.packs, dims
+
+
+def _matmul(at: int, summed: bool = False) -> Callable[[OpArguments], Cost]:
+    """`given[at] @ given[at + 1]`, to which the tensor before the two is added; `summed` over the batch."""
+
+    def formula(given: OpArguments) -> Cost:
+        left, right = given[at], given[at + 1]
+        flops, dims = _product(left, right)
+        added = [given[place] for place in range(at)]
+        return _cost(flops, [*added, left, right], [Tensor(dims[-2:] if summed else dims, left.format)], left.format)
+
+    return formula
+
+
+def _linear(given: OpArguments) -> Cost:
+    left, weight = given[0], given[1]
+    flops, dims = _product(left, Tensor(weight.dims[::-1], weight.format))
+    return _cost(flops, given.tensors(3), [Tensor(dims, left.format)], left.format)
+
+
+def _int_mm(given: OpArguments) -> Cost:
+    flops, dims = _product(given[0], given[1])
+    return _cost(flops, given.tensors(2), [Tensor(dims, INT)], given[0].format)
+
+
+def _scaled_mm(given: OpArguments) -> Cost:
+    """(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype)."""
+    left = given[0]
+    flops, dims = _product(left, given[1])
+    return _cost(flops, given.tensors(6), [Tensor(dims, given.format(6, left.format))], left.format)
+
+
+def _grouped_mm(offsets_at: int, dtype_at: int) -> Callable[[OpArguments], Cost]:
+    """Products of groups that offsets mark off along the rows, the columns or the summed dim.
+
+    What lies beyond the last offset belongs to no group, and how much that is the file does not say: an upper bound.
+    """
+
+    def formula(given: OpArguments) -> Cost:
+        left, right = given[0], given[1]
+        a, b = left.dims, right.dims
+        offsets = given.maybe(offsets_at)
+        if len(a) == len(b) == 3:
+            flops, dims = _product(left, right)
+        elif len(a) in (2, 3) and len(b) in (2, 3) and a[-1] == b[-2] and offsets is not None:
+            flops = 2 * a[-2] * a[-1] * b[-1] * left.format.packs
+            # Groups along the summed dim have a result each.
+            dims = (*((offsets.numel,) if len(a) == len(b) else ()), a[-2], b[-1])
+        else:
+            raise Unsaid
+        written = Tensor(dims, given.format(dtype_at, left.format))
+        return _cost(flops, given.tensors(dtype_at), [written], left.format, at_most=offsets is not None)
+
+    return formula
+
+
+def _convolution(given: OpArguments) -> Cost:
+    """Input [B, C, ...] and weight [O, C / groups, ...]; transposed, weight [C, O / groups, ...]."""
+    image, weight = given[0], given[1]
+    width = len(weight.dims) - 2
+    if width < 1 or len(image.dims) not in (width + 1, width + 2):
+        raise Unsaid
+    batch, spatial = image.dims[: -1 - width], image.dims[-width:]
+    stride, padding = _by_axis(given, "stride", width), _by_axis(given, "padding", width)
+    dilation = _by_axis(given, "dilation", width) if "dilation" in given else (1,) * width
+    if min(stride) < 1:
+        raise Unsaid
+    reach = [gap * (taps - 1) for gap, taps in zip(dilation, weight.dims[2:])]
+    if given.flag("transposed") if "transposed" in given else "output_padding" in given:
+        extra = _by_axis(given, "output_padding", width)
+        channels = weight.dims[1] * given.int("groups")
+        spots = [
+            (n - 1) * step - 2 * pad + far + 1 + more
+            for n, step, pad, far, more in zip(spatial, stride, padding, reach, extra)
+        ]
+        flops = 2 * image.numel * prod(weight.dims[1:])
+    else:
+        channels = weight.dims[0]
+        spots = [(n + 2 * pad - far - 1) // step + 1 for n, step, pad, far in zip(spatial, stride, padding, reach)]
+        flops = 2 * prod(batch) * channels * prod(spots) * prod(weight.dims[1:])
+    if min(spots) < 0:
+        raise Unsaid
+    read = [found for name in ("bias", "z") if name in given and (found := given.maybe(name))]
+    written = Tensor((*batch, channels, *spots), image.format)
+    return _cost(flops, [image, weight, *read], [written], image.format)
+
+
+def _by_axis(given: OpArguments, name: str, width: int) -> tuple[int, ...]:
+    found = given.ints(name)
+    if len(found) not in (1, width):
+        raise Unsaid
+    return found * width if len(found) == 1 else found
+
+
+def _convolution_backward(given: OpArguments) -> Cost:
+    """The gradients that `output_mask` asks for: the input's and the weight's are a forward pass each; the bias's is a
+    sum and counts no FLOPs here."""
+    gradient, image, weight = given["grad_output"], given["input"], given["weight"]
+    to_image, to_weight, to_bias = given.flags("output_mask")
+    pixels = image.numel if given.flag("transposed") else gradient.numel
+    product = 2 * pixels * prod(weight.dims[1:])
+    channels = gradient.dims[-len(weight.dims) + 1]
+    read = [gradient, *([weight] if to_image else []), *([image] if to_weight else [])]
+    made = [image] * to_image + [weight] * to_weight + [Tensor((channels,), gradient.format)] * to_bias
+    return _cost(product * (to_image + to_weight), read, made, gradient.format)
+
+
+def _attention(name: str) -> Callable[[OpArguments], Cost]:
+    backward = name.endswith("_backward")
+
+    def formula(given: OpArguments) -> Cost:
+        query, key, value = given["query"], given["key"], given["value"]
+        pairs, at_most = _pairs(name, given)
+        wide, deep = query.dims[-1], value.dims[-1]
+        flops = 2 * pairs * (3 * wide + 2 * deep if backward else wide + deep)
+        if backward:
+            return _cost(flops, given.tensors(), [query, key, value], query.format, at_most)
+        out = Tensor((*query.dims[:-1], deep), query.format)
+        # Fused kernels keep the log-sum-exp of each row of scores for the backward pass.
+        fused = [] if name.startswith(("scaled", "_scaled_dot_product_attention")) else [Tensor(query.dims[:-1], FLOAT)]
+        return _cost(flops, given.tensors(), [out, *fused], query.format, at_most)
+
+    return formula
+
+
+def _pairs(name: str, given: OpArguments) -> tuple[int, bool]:
+    """(query-key pairs that the mask keeps, over batch and query heads; whether they are an upper bound)."""
+    query, key, value = given["query"], given["key"], given["value"]
+    kind = given.int("custom_mask_type") if "custom_mask_type" in given else given.flag("is_causal")
+    if query.dims[-1:] != key.dims[-1:] or key.dims[:-1] != value.dims[:-1] or len(query.dims) != len(key.dims):
+        raise Unsaid
+    starts = next(
+        (found for word in ("cum_seq_q", "cu_seqlens_q") if word in given and (found := given.maybe(word))), None
+    )
+    if starts is not None and starts.numel:
+        return _packed_pairs(given, query, key, causal=bool(kind)), True
+    head, sequence = (-2, -3) if name in _SEQUENCE_FIRST else (-3, -2)
+    if len(query.dims) < 3 or query.dims[head] % max(1, key.dims[head]):
+        raise Unsaid
+    rows, columns = query.dims[sequence], key.dims[sequence]
+    matrices = prod(query.dims[:-1]) // max(1, rows)
+    windows = [word for word in ("window_size_left", "window_size_right", "window_size") if word in given]
+    windowed = any(given.said(word) and given.int(word) >= 0 for word in windows)
+    # Flash kernels called directly and the efficient one's mask 2 end the diagonal at the last key, others begin it
+    # at the first.
+    shift = columns - rows if name.startswith("_flash") or kind == 2 else 0
+    return matrices * (_triangle(rows, columns, shift) if kind else rows * columns), windowed
+
+
+def _packed_pairs(given: OpArguments, query: Tensor, key: Tensor, causal: bool) -> int:
+    """Sequences laid end to end, [tokens, head, width]: most pairs when all are as long as the longest."""
+    tokens, heads = prod(query.dims[:-2]), query.dims[-2]
+    prefix = "max_seqlen_" if "max_seqlen_q" in given else "max_"
+    longest_q, longest = given.int(f"{prefix}q"), given.int(f"{prefix}k")
+    if min(longest_q, longest) < 0 or len(query.dims) < 3:
+        raise Unsaid
+    if causal and longest_q == longest and query.dims[:-2] == key.dims[:-2]:
+        return heads * -(-tokens * (longest + 1) // 2)
+    return heads * tokens * longest
+
+
+def _triangle(rows: int, columns: int, shift: int) -> int:
+    """Sum over rows i of min(i + 1 + shift, columns), no term below zero."""
+    first = max(0, -shift)
+    full_from = min(rows, max(first, columns - shift))
+    growing = max(0, full_from - first)
+    start = first + 1 + shift
+    return growing * start + growing * (growing - 1) // 2 + (rows - max(full_from, min(first, rows))) * columns
+
+
+FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
+    "mm": _matmul(0),
+    "bmm": _matmul(0),
+    "matmul": _matmul(0),
+    "mv": _matmul(0),
+    "dot": _matmul(0),
+    "vdot": _matmul(0),
+    "addmm": _matmul(1),
+    "_addmm_activation": _matmul(1),
+    "addmv": _matmul(1),
+    "baddbmm": _matmul(1),
+    "addbmm": _matmul(1, summed=True),
+    "linear": _linear,
+    "_int_mm": _int_mm,
+    "_scaled_mm": _scaled_mm,
+    "_grouped_mm": _grouped_mm(2, 4),
+    "_scaled_grouped_mm": _grouped_mm(4, 7),
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    "convolution_backward": _convolution_backward,
+    **{name: _attention(name) for name in ATTENTIONS},
+}
+"""Name without `aten::` and in-place underscore -> formula. An einsum's equation is in no file: the products below it
+count."""

@@ -1,0 +1,237 @@
+"""The ops of a step against what the device could do: which lie furthest below it, and what that costs.
+
+An op cannot be faster than its FLOPs at the device's peak and its bytes at the memory's bandwidth (Williams, Waterman,
+Patterson 2009). Where somebody measured what the device reaches (`Device.reached`, of 16-bit formats), that counts in
+place of the peak. Matrix products, convolutions and attention are held against the peak of their inputs' format; all
+other arithmetic, which has no matrix units, against the slowest peak that the device claims.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard import machine, words
+from trainyard.cost import Operation, roofline
+from trainyard.events import I64, OP
+from trainyard.ledger import Account
+from trainyard.machine import Device
+from trainyard.trace.align.steps import in_full
+from trainyard.trace.classify.context import PHASES
+from trainyard.trace.flops.attribution import HEAVY
+from trainyard.trace.flops.formulas import cost_of
+from trainyard.trace.flops.operands import Cost, OpArguments
+from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.readers.nesting import nearest
+
+_TF32 = re.compile(r"tf32|s1688gemm|s1688fprop|s1688dgrad|s1688wgrad", re.I)
+_HALF = words.DTYPES["bfloat16"]
+
+
+class OpRow(NamedTuple):
+    """One op with one set of shapes, a step and rank. What is not known is None.
+
+    `shape`: formats and dims of its tensors; `dtype`: whose peak it is held against ("" unknown). `ns`: what its work
+    owns of the step; `busy_ns`: how long it ran, hidden or not: the rates are over that. `at_most`: the FLOPs are an
+    upper bound. `reachable_ns`: the least it could take on this device; `loss_ns`: `ns` beyond that.
+    """
+
+    op: str
+    shape: str
+    account: str
+    phase: str
+    dtype: str
+    count: float
+    ns: int
+    busy_ns: int
+    flops: int | None
+    bytes: int | None
+    at_most: bool
+    flops_rate: float | None
+    bytes_rate: float | None
+    intensity: float | None
+    bound: Literal["compute", "memory", "unknown"]
+    reachable_ns: int | None
+    loss_ns: int | None
+
+
+class Roofline(NamedTuple):
+    """Rows by loss, the largest first, then those without one by ns. `known_ns` of `compute_ns` are in ops whose FLOPs
+    and bytes are known. `notes`: what is missing, and why."""
+
+    rows: tuple[OpRow, ...]
+    device: str
+    known_ns: int
+    compute_ns: int
+    notes: tuple[str, ...]
+
+
+class _Key(NamedTuple):
+    op: str
+    shape: str
+    account: Account
+    phase: str
+    device: str
+    cost: Cost | None
+
+
+class _Sum:
+    """What is added up over ranks and steps."""
+
+    def __init__(self) -> None:
+        self.count = self.ns = self.busy_ns = 0
+        self.kernels: set[str] = set()
+
+
+def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofline:
+    """All ops that computed in full steps of all ranks. `device`: what to hold them against, else each rank's own by
+    the name in its file."""
+    sums: dict[_Key, _Sum] = {}
+    steps = 0
+    reported: set[str] = set()
+    shaped = False
+    for rank in measured.ranks:
+        steps += sum(not part.partial for part in rank.parts) or len(rank.parts)
+        reported.add(rank.events.device)
+        shaped = shaped or bool(rank.events.shapes)
+        _add(rank, sums)
+    devices = {name: device or machine.find_device(name) for name in reported}
+    rows = sorted(
+        (_row(key, total, max(1, steps), devices[key.device]) for key, total in sums.items()),
+        key=lambda row: (-(row.loss_ns if row.loss_ns is not None else -1), -row.ns, row.op, row.shape),
+    )
+    notes = [
+        f"No machine file describes {name or 'the device, which the file does not name'}: rates only."
+        for name, known in sorted(devices.items())
+        if known is None
+    ]
+    if not shaped:
+        notes.append("The files keep no shapes: record with torch.profiler's record_shapes=True.")
+    if any(row.at_most for row in rows):
+        notes.append("Of packed sequences and grouped products only totals are known: their FLOPs are upper bounds.")
+    fast = sum(1 for row in rows if row.reachable_ns is not None and row.busy_ns < row.reachable_ns)
+    if fast:
+        notes.append(
+            f"{fast:,} of {len(rows):,} rows ran faster than the roofline: what they read or wrote was still in the "
+            "device's cache, or the machine file claims too little."
+        )
+    return Roofline(
+        rows=tuple(rows),
+        device=", ".join(sorted({known.name if known else name for name, known in devices.items()})),
+        known_ns=sum(row.ns for row in rows if row.flops is not None and row.bytes is not None),
+        compute_ns=sum(row.ns for row in rows),
+        notes=tuple(notes),
+    )
+
+
+def _add(rank: RankTrace, sums: dict[_Key, _Sum]) -> None:
+    """Adds a rank's full steps. Ops are counted where their first interval starts, if that begins a call; other work by
+    interval."""
+    one, events = rank.classified, rank.events
+    op = rank.arithmetic.op
+    name, shape, key, first = _identity(rank)
+    compute = np.array([account.kind == "compute" for account, _ in rank.keys.pairs], bool)
+    rows = np.flatnonzero(compute[one.key] & in_full(rank.parts, one.start))
+    counted = np.where(op >= 0, first, one.begins)
+    idents, of = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
+    of = of.reshape(-1)
+    keys = [_key(rank, *ident) for ident in idents.T.tolist()]
+    totals = np.zeros((3, len(keys)), np.int64)
+    for total, column in zip(totals, (rank.owned, one.stop - one.start, counted)):
+        np.add.at(total, of, column[rows])
+    for ident, (ns, busy_ns, count) in zip(keys, totals.T.tolist()):
+        total = sums.setdefault(ident, _Sum())
+        total.ns, total.busy_ns, total.count = total.ns + ns, total.busy_ns + busy_ns, total.count + count
+    for ident, kernel in np.unique(np.stack([of, one.name[rows]]), axis=1).T.tolist():
+        sums[keys[ident]].kernels.add(events.names[kernel])
+
+
+def _identity(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
+    """Of each interval: name of its op (else of the innermost op around the launch, else its own), that op's shape (-1
+    where it has no cost), the key its op is booked under, and whether it is its op's first."""
+    one, host, work = rank.classified, rank.events.host, rank.arithmetic
+    name, key = one.name.astype(np.int64), one.key.astype(np.int64)
+    shape = np.full(len(name), -1, np.int64)
+    first = np.zeros(len(name), bool)
+    launched = np.flatnonzero(one.launcher >= 0)
+    launcher = one.launcher[launched]
+    around = np.where(host.what[launcher] == OP, launcher, nearest(host.what == OP, host.parent)[launcher])
+    name[launched] = np.where(around >= 0, host.name[around], name[launched])
+    own = np.flatnonzero(work.op >= 0)
+    op = work.op[own]
+    name[own] = host.name[op]
+    shape[own] = np.where(work.costed[op], host.shape[op], -1)
+    _, begins, of = np.unique(op, return_index=True, return_inverse=True)
+    key[own] = key[own[begins]][of.reshape(-1)]
+    first[own[begins]] = one.begins[own[begins]]
+    return name, shape, key, first
+
+
+def _key(rank: RankTrace, name: int, shape: int, key: int) -> _Key:
+    events = rank.events
+    account, phase = rank.keys.pairs[key]
+    said = events.shapes[shape] if shape >= 0 else None
+    return _Key(
+        op=events.names[name],
+        shape=OpArguments(said).text() if said else "",
+        account=account,
+        phase=PHASES[phase],
+        device=events.device,
+        cost=cost_of(events.names[name], said) if said else None,
+    )
+
+
+def _row(key: _Key, total: _Sum, steps: int, device: Device | None) -> OpRow:
+    cost, busy = key.cost, total.busy_ns
+    flops = None if cost is None or cost.flops is None else cost.flops * total.count
+    moved = None if cost is None or cost.bytes is None else cost.bytes * total.count
+    dtype = _dtype(key, flops, total, device)
+    bound, least = _least(key, dtype, device)
+    reachable = None if least is None else least * total.count // steps
+    ns = total.ns // steps
+    return OpRow(
+        op=key.op,
+        shape=key.shape,
+        account=str(key.account),
+        phase=key.phase,
+        dtype=dtype,
+        count=total.count / steps,
+        ns=ns,
+        busy_ns=busy // steps,
+        flops=None if flops is None else flops // steps,
+        bytes=None if moved is None else moved // steps,
+        at_most=cost is not None and cost.at_most,
+        flops_rate=flops / busy * 1e9 if flops and busy else None,
+        bytes_rate=moved / busy * 1e9 if moved and busy else None,
+        intensity=flops / moved if flops and moved else None,
+        bound=bound,
+        reachable_ns=reachable,
+        loss_ns=None if reachable is None else max(0, ns - reachable),
+    )
+
+
+def _dtype(key: _Key, flops: int | None, total: _Sum, device: Device | None) -> str:
+    """The inputs' format. float32 may run in TF32 and the op does not say so: it did where a kernel's name says so, or
+    where it was faster than the peak of float32 allows."""
+    word = key.cost.format.word if key.cost else ""
+    if word != "float32" or device is None or key.account.what not in HEAVY or not {word, "tf32"} <= set(device.peak):
+        return word
+    faster = bool(flops) and flops * 1e9 > device.peak[word].value * total.busy_ns
+    return "tf32" if faster or any(_TF32.search(name) for name in total.kernels) else word
+
+
+def _least(key: _Key, dtype: str, device: Device | None) -> tuple[Literal["compute", "memory", "unknown"], int | None]:
+    """(what bounds one call, the least ns it could take), where the device and the whole cost are known."""
+    cost = key.cost
+    if device is None or not device.peak or cost is None or cost.flops is None or cost.bytes is None or cost.at_most:
+        return "unknown", None
+    peak = dtype if key.account.what in HEAVY else min(device.peak, key=lambda word: device.peak[word].value)
+    if peak not in device.peak:
+        return "unknown", None
+    work = Operation(op=key.account.what, phase=key.phase, count=1, flops=cost.flops, bytes=cost.bytes, dtype=peak)
+    best = roofline(device, work)
+    computes = cost.flops / device.peak[peak].value > cost.bytes / device.bandwidth.value
+    return "compute" if computes else "memory", best.expect if words.DTYPES[peak] == _HALF else best.low

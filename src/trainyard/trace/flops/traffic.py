@@ -1,0 +1,332 @@
+"""Ops that memory bounds: bytes moved, and FLOPs by a stated count, from what the op was given.
+
+Bytes: every tensor given is read once and every result written once. A look-up reads and writes the rows it names, once
+for each time they are named. A number handed over as a tensor without dims moves nothing.
+FLOPs: one an element of a pointwise result or of what a reduction takes in; none for copies, fills and look-ups; four
+an element for a norm and a softmax, eight for a norm's backward pass and three for a softmax's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from trainyard.trace.flops.operands import (
+    BOOL,
+    FLOAT,
+    LONG,
+    UNSAID,
+    Cost,
+    OpArguments,
+    Tensor,
+    Unsaid,
+    broadcast,
+    promoted,
+    real,
+    summed,
+)
+
+# Pointwise ops: name -> how many arguments may be tensors.
+_ARITHMETIC = {
+    1: "neg abs sign sgn floor ceil round trunc relu relu6 square bitwise_not tril triu hardtanh leaky_relu "
+    "nan_to_num threshold clamp_min clamp_max masked_scale hardswish hardsigmoid silu gelu elu mish celu selu",
+    2: "add sub mul rsub maximum minimum remainder fmod pow bitwise_and bitwise_or bitwise_xor floor_divide "
+    "threshold_backward silu_backward gelu_backward tanh_backward sigmoid_backward leaky_relu_backward elu_backward "
+    "hardtanh_backward hardswish_backward hardsigmoid_backward softplus_backward mish_backward _prelu_kernel fmax fmin",
+    3: "addcmul addcdiv lerp clamp",
+}
+_OF_REALS = {
+    1: "exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sigmoid tanh sin cos tan asin acos atan sinh cosh "
+    "erf erfc erfinv softplus logit log_sigmoid",
+    2: "div divide true_divide atan2 hypot",
+}
+_COMPARISONS = {
+    1: "logical_not isnan isinf isfinite isposinf isneginf signbit",
+    2: "eq ne lt le gt ge logical_and logical_or logical_xor",
+}
+_FILLS = "fill_ zero_ uniform_ normal_ random_ bernoulli_ exponential_ log_normal_ cauchy_ geometric_"
+
+# Views and bookkeeping, which touch no data.
+_VIEWS = (
+    "view _unsafe_view _reshape_alias reshape view_as transpose t numpy_T permute as_strided expand expand_as select "
+    "slice squeeze unsqueeze detach detach_ alias narrow unbind split split_with_sizes chunk flatten unflatten movedim "
+    "swapaxes diagonal empty empty_strided empty_like new_empty resize_ resolve_conj resolve_neg result_type "
+    "is_same_size set_ expand_copy lift_fresh broadcast_tensors"
+)
+# Ops around others that do their work.
+_AROUND = (
+    "einsum to _to_copy type_as clone contiguous zeros zeros_like new_zeros ones ones_like new_ones full full_like "
+    "new_full scalar_tensor softmax log_softmax cross_entropy_loss nll_loss nll_loss_nd dropout batch_norm layer_norm "
+    "group_norm rms_norm _batch_norm_impl_index embedding_bag max_pool2d adaptive_avg_pool2d slice_backward "
+    "select_backward concat stack flatten_dense_tensors unflatten_dense_tensors item is_nonzero conv_transpose1d"
+)
+
+# Reductions: op -> {how many arguments the overload has: places of (dim, keepdim, dtype)}; None where it has none such.
+# The longer overload of a pair takes the result's tensor last.
+_Overload = tuple[int | None, int | None, int | None]
+_WHOLE: _Overload = (None, None, None)
+_ALL: _Overload = (None, None, 1)
+_REDUCTIONS: dict[str, dict[int, _Overload]] = {
+    **{name: {2: _ALL, 3: _ALL, 4: (1, 2, 3), 5: (1, 2, 3)} for name in ("sum", "mean", "prod")},
+    "nansum": {4: (1, 2, 3)},
+    **{name: {3: (1, 2, None)} for name in ("amax", "amin", "logsumexp")},
+    **{name: {1: _WHOLE, 3: (1, 2, None)} for name in ("max", "min", "any", "all")},
+    **{name: {3: (1, 2, None)} for name in ("argmax", "argmin")},
+    **{name: {4: (1, 3, None)} for name in ("var_mean", "std_mean", "var", "std")},
+    "linalg_vector_norm": {5: (2, 3, 4)},
+}
+
+
+def _pointwise(tensors: int, of_reals: bool = False, compares: bool = False) -> Callable[[OpArguments, bool], Cost]:
+    def formula(given: OpArguments, in_place: bool) -> Cost:
+        found = given.tensors(tensors)
+        format = BOOL if compares else promoted(found)
+        out = given[0] if in_place else Tensor(broadcast(*(one.dims for one in found)), format)
+        if of_reals:
+            real(promoted(found))
+        return _moved(out.numel, _in_memory(found), [out])
+
+    return formula
+
+
+def _in_memory(tensors: list[Tensor]) -> list[Tensor]:
+    """Without Python numbers, which come as 64-bit tensors without dims."""
+    wide = any(tensor.dims for tensor in tensors)
+    return [tensor for tensor in tensors if tensor.dims or not wide or tensor.format.size < 8]
+
+
+def _moved(flops: int, read: list[Tensor], written: list[Tensor]) -> Cost:
+    return Cost(flops, sum(tensor.bytes for tensor in (*read, *written)), (read or written)[0].format)
+
+
+def _fill(given: OpArguments, in_place: bool) -> Cost:
+    return _moved(0, [], [given[0]])
+
+
+def _copy(given: OpArguments, in_place: bool) -> Cost:
+    """(self, src): `src` may be smaller and of another format."""
+    return _moved(0, [given[1]], [given[0]])
+
+
+def _only_moves(given: OpArguments, in_place: bool) -> Cost:
+    """Computes nothing; how much it moves is another op's, or unknown: no file says a tensor list's formats."""
+    return Cost(0, None, UNSAID)
+
+
+def _view(given: OpArguments, in_place: bool) -> Cost:
+    return Cost(0, 0, UNSAID)
+
+
+def _where(given: OpArguments, in_place: bool) -> Cost:
+    found = given.tensors(3)
+    out = Tensor(broadcast(*(one.dims for one in found)), promoted(found[1:]))
+    return _moved(out.numel, _in_memory(found), [out])
+
+
+def _masked_fill(given: OpArguments, in_place: bool) -> Cost:
+    self, mask = given[0], given[1]
+    out = self if in_place else Tensor(broadcast(self.dims, mask.dims), self.format)
+    return _moved(out.numel, [self, mask], [out])
+
+
+def _dropout(given: OpArguments, in_place: bool) -> Cost:
+    image = given[0]
+    return _moved(image.numel, [image], [image, Tensor(image.dims, BOOL)])
+
+
+def _dropout_backward(given: OpArguments, in_place: bool) -> Cost:
+    return _moved(given[0].numel, [given[0], given[1]], [given[0]])
+
+
+def _reduction(name: str) -> Callable[[OpArguments, bool], Cost]:
+    def formula(given: OpArguments, in_place: bool) -> Cost:
+        image = given[0]
+        if name in ("max", "min") and len(given) == 2:
+            return _pointwise(2)(given, in_place)
+        if len(given) not in _REDUCTIONS[name]:
+            raise Unsaid
+        dim_at, keep_at, dtype_at = _REDUCTIONS[name][len(given)]
+        try:
+            dims = _reduced(given, image, dim_at, keep_at)
+            format = summed(image.format) if name in ("sum", "prod", "nansum") else image.format
+            format = format if dtype_at is None else given.format(dtype_at, format)
+        except Unsaid:
+            return Cost(image.numel, None, image.format)
+        if name in ("any", "all"):
+            format = BOOL
+        written = [Tensor(dims, LONG if name.startswith("arg") else format)]
+        if name in ("max", "min") and dim_at is not None:
+            written.append(Tensor(dims, LONG))
+        elif name.endswith("_mean"):
+            written.append(written[0])
+        return _moved(image.numel, [image], written)
+
+    return formula
+
+
+def _reduced(given: OpArguments, image: Tensor, dim_at: int | None, keep_at: int | None) -> tuple[int, ...]:
+    if dim_at is None or keep_at is None:
+        return ()
+    keep = given.flag(keep_at)
+    gone = given.ints(dim_at) if given.said(dim_at) else ()
+    rank = max(1, len(image.dims))
+    if any(not -rank <= axis < rank for axis in gone):
+        raise Unsaid
+    gone = {axis % rank for axis in gone} or set(range(rank))
+    return tuple(1 if axis in gone else n for axis, n in enumerate(image.dims) if keep or axis not in gone)
+
+
+def _cumulative(given: OpArguments, in_place: bool) -> Cost:
+    image = given[0]
+    return _moved(image.numel, [image], [Tensor(image.dims, given.format(2, summed(image.format)))])
+
+
+def _softmax(given: OpArguments, in_place: bool) -> Cost:
+    """(self, dim, half_to_float)."""
+    image = given[0]
+    return _moved(4 * image.numel, [image], [Tensor(image.dims, FLOAT if given.flag(2) else image.format)])
+
+
+def _softmax_backward(given: OpArguments, in_place: bool) -> Cost:
+    """(grad_output, output, dim, input_dtype)."""
+    gradient, output = given[0], given[1]
+    return _moved(3 * output.numel, [gradient, output], [Tensor(output.dims, given.format(3, output.format))])
+
+
+def _norm(name: str) -> Callable[[OpArguments, bool], Cost]:
+    def formula(given: OpArguments, in_place: bool) -> Cost:
+        image = given["input"]
+        kept = FLOAT if image.format.size < FLOAT.size else image.format
+        written = [image]
+        if "training" in given:
+            if given.flag("training"):
+                running = [found for word in ("running_mean", "running_var") if (found := given.maybe(word))]
+                written += [*running, Tensor((2, *image.dims[1:2]), kept)]
+        elif "group" in given:
+            written.append(Tensor((2, given.int("N"), given.int("group")), kept))
+        else:
+            rows = image.dims[: len(image.dims) - len(given.ints("normalized_shape"))]
+            written.append(Tensor((1 if "rms" in name else 2, *rows), kept))
+        return _moved(4 * image.numel, given.tensors(), written)
+
+    return formula
+
+
+def _norm_backward(given: OpArguments, in_place: bool) -> Cost:
+    """Gradients of the input, the weight and the bias: those that `output_mask` asks for, all where there is none."""
+    image, weight = given["input"], given.maybe("weight")
+    wanted = given.flags("output_mask") if "output_mask" in given else (True, True, True)
+    of_weight = [weight or Tensor((0,), image.format)] * (len(wanted) - 1)
+    return _moved(8 * image.numel, given.tensors(), [one for one, want in zip([image, *of_weight], wanted) if want])
+
+
+def _pool(given: OpArguments, in_place: bool) -> Cost:
+    image, kernel = given["self"], given.ints("kernel_size")
+    stride, padding = given.ints("stride") or kernel, given.ints("padding")
+    dilation = given.ints("dilation") if "dilation" in given else (1,)
+    windows = [one * 2 if len(one) == 1 else one for one in (kernel, stride, padding, dilation)]
+    if given.flag("ceil_mode") or len(image.dims) < 3 or any(len(one) != 2 for one in windows) or min(stride) < 1:
+        raise Unsaid
+    kernel, stride, padding, dilation = windows
+    spots = [
+        (n + 2 * pad - gap * (taps - 1) - 1) // step + 1
+        for n, taps, step, pad, gap in zip(image.dims[-2:], kernel, stride, padding, dilation)
+    ]
+    if min(spots) < 0:
+        raise Unsaid
+    out = Tensor((*image.dims[:-2], *spots), image.format)
+    indices = [Tensor(out.dims, LONG)] if "dilation" in given else []
+    return _moved(out.numel * prod(kernel), [image], [out, *indices])
+
+
+def _pool_backward(given: OpArguments, in_place: bool) -> Cost:
+    gradient = given["grad_output"]
+    return _moved(gradient.numel, [gradient, given["indices"]], [given["self"]])
+
+
+def _looked_up(dims: tuple[int, ...], table: Tensor, index: Tensor) -> Cost:
+    rows = Tensor(dims, table.format)
+    return _moved(0, [rows, index], [rows])
+
+
+def _embedding(given: OpArguments, in_place: bool) -> Cost:
+    table, index = given["weight"], given["indices"]
+    return _looked_up((*index.dims, *table.dims[1:]), table, index)
+
+
+def _index_select(given: OpArguments, in_place: bool) -> Cost:
+    table, index, axis = given["self"], given["index"], given.int("dim")
+    if not -len(table.dims) <= axis < len(table.dims):
+        raise Unsaid
+    dims = list(table.dims)
+    dims[axis] = index.numel
+    return _looked_up(tuple(dims), table, index)
+
+
+def _gather(given: OpArguments, in_place: bool) -> Cost:
+    return _looked_up(given["index"].dims, given["self"], given["index"])
+
+
+def _embedding_backward(given: OpArguments, in_place: bool) -> Cost:
+    """The zeros below the rows are another op's."""
+    gradient = given["grad_output"]
+    return _moved(gradient.numel, [gradient, given["indices"]], [gradient])
+
+
+def _embedding_bag(given: OpArguments, in_place: bool) -> Cost:
+    table, index, starts = given["weight"], given["indices"], given["offsets"]
+    bags = starts.numel - given.flag("include_last_offset")
+    rows, out = Tensor((index.numel, *table.dims[1:]), table.format), Tensor((bags, *table.dims[1:]), table.format)
+    return _moved(rows.numel, [rows, index, starts], [out])
+
+
+def _nll_loss(given: OpArguments, in_place: bool) -> Cost:
+    """One logit a target, and the sum (or each, where nothing is summed) and the weights' sum."""
+    target, logits = given["target"], given["self"]
+    picked = Tensor((target.numel * (2 if given.maybe("weight") else 1),), logits.format)
+    summed_up = Tensor((target.numel if given.int("reduction") == 0 else 1,), logits.format)
+    return _moved(target.numel, [picked, target], [summed_up, Tensor((), logits.format)])
+
+
+def _nll_loss_backward(given: OpArguments, in_place: bool) -> Cost:
+    """The zeros below the targets' gradients are another op's."""
+    target, logits = given["target"], given["self"]
+    return _moved(0, [given["grad_output"], target], [Tensor((target.numel,), logits.format)])
+
+
+def _table(ops: dict[int, str], of_reals: bool = False, compares: bool = False) -> dict[str, Callable]:
+    return {name: _pointwise(tensors, of_reals, compares) for tensors, names in ops.items() for name in names.split()}
+
+
+FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
+    **_table(_ARITHMETIC),
+    **_table(_OF_REALS, of_reals=True),
+    **_table(_COMPARISONS, compares=True),
+    **dict.fromkeys(_FILLS.split(), _fill),
+    "copy_": _copy,
+    **dict.fromkeys(_VIEWS.split(), _view),
+    **dict.fromkeys((*_AROUND.split(), "cat", "_foreach_copy_", "_foreach_zero_"), _only_moves),
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "native_dropout": _dropout,
+    "native_dropout_backward": _dropout_backward,
+    **{name: _reduction(name) for name in _REDUCTIONS},
+    **dict.fromkeys(("cumsum", "cumprod"), _cumulative),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _softmax_backward),
+    **{name: _norm(name) for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "native_layer_norm",
+                                      "_fused_rms_norm", "native_group_norm")},
+    **dict.fromkeys(("native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
+                     "native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"),
+                    _norm_backward),
+    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d"), _pool),
+    "max_pool2d_with_indices_backward": _pool_backward,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "_embedding_bag": _embedding_bag,
+    "index_select": _index_select,
+    "gather": _gather,
+    "nll_loss_forward": _nll_loss,
+    "nll_loss_backward": _nll_loss_backward,
+}  # fmt: skip
+"""Name without `aten::` (and in-place underscore, unless the op has no other form) -> formula(given, in place)."""

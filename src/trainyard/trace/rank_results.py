@@ -1,0 +1,166 @@
+"""What a rank's trace concluded, handed on as a noun (`Booked`) to rooms that may not import this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from trainyard.booked import Booked, BookedPart, Idle, Late
+from trainyard.events import I32, I64, Events
+from trainyard.trace.booking.idle import idle
+from trainyard.trace.booking.intervals import cut
+from trainyard.trace.classify.context import PHASES
+from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.readers.nesting import innermost
+
+_MOST_ROWS = 8_000_000
+"""In all: what rules read lies in memory at once."""
+_BLOCK = 1 << 14
+_WORKS = ("compute", "straggler", "comm", "copy")
+
+
+def all_booked(measured: MeasuredTrace) -> list[Booked]:
+    """Of every rank; of so many that they hold more than `_MOST_ROWS` rows, of some evenly spread ones, and of the
+    one that the others wait for most."""
+    numbers = np.array(list(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank)), np.int32)
+    first = booked(measured.ranks[0], numbers)
+    many = max(1, _MOST_ROWS // max(1, len(first.start) + len(first.events.host)))
+    places = set(np.linspace(0, len(numbers) - 1, min(many, len(numbers))).astype(int).tolist())
+    late = max(measured.mean.late, key=lambda rank: measured.mean.late[rank], default=int(numbers[0]))
+    places |= set(np.flatnonzero(numbers == late).tolist())
+    found = [first] + [booked(measured.ranks[place], numbers) for place in sorted(places - {0})]
+    came = {row.rank: row for row in measured.lateness}
+    return [replace(one, last=own.last, met=own.met) if (own := came.get(one.events.rank)) else one for one in found]
+
+
+def booked(rank: RankTrace, ranks: I32) -> Booked:
+    """`ranks[place]` is the number of the rank at each place of `rank.waits.late`."""
+    one, events, context, waits = rank.classified, rank.events, rank.context, rank.waits
+    stretches = _idle_device(rank) if len(events.work) else _idle_cpu(rank)
+    return Booked(
+        events=events,
+        pairs=tuple((account, PHASES[phase]) for account, phase in rank.keys.pairs),
+        parts=tuple(
+            BookedPart(label=part.label, start=part.start, stop=part.stop, partial=part.partial) for part in rank.parts
+        ),
+        start=one.start,
+        stop=one.stop,
+        key=one.key,
+        name=one.name,
+        module=one.module,
+        launcher=one.launcher,
+        begins=one.begins,
+        owned=rank.owned,
+        flops=rank.flops,
+        bytes=rank.bytes,
+        collectives=one.collectives,
+        idle=stretches,
+        waits=Late(start=waits.start, stop=waits.stop, key=waits.key, late=ranks[waits.late], ns=rank.waited),
+        phase=context.phase,
+        cause=context.cause,
+        causes=context.causes,
+        host_module=context.module,
+    )
+
+
+def _idle_device(rank: RankTrace) -> Idle:
+    """The booked idle stretches, cut where the innermost span of the launching thread changes."""
+    events, host, work = rank.events, rank.events.host, rank.events.work
+    start, stop, key = idle(events, rank.context, rank.keys)
+    order = np.argsort(start, kind="stable")
+    start, stop, key = start[order], stop[order], key[order].astype(np.int32)
+    # A stretch ends at or before the work that ends the gap, and no work starts inside a gap.
+    next_ = np.searchsorted(work.start, stop, "left").astype(np.int32)
+    thread = host.thread[work.call[next_]]
+    launching = np.flatnonzero(np.bincount(thread)).tolist()
+    threads = {number: _innermost(events, number) for number in {events.main, *launching}}
+    main = threads[events.main]
+    # Room for every piece: a page that is never written takes no memory.
+    most = len(start) + main.edges_in(start, stop)
+    most += sum(threads[number].edges_in(start, stop) for number in launching if number != events.main)
+    columns = Idle(
+        start=np.empty(most, np.int64), stop=np.empty(most, np.int64), key=np.empty(most, np.int32),
+        ns=np.empty(most, np.int64), host=np.empty(most, np.int32), next=np.empty(most, np.int32),
+    )  # fmt: skip
+    window = (rank.parts[0].start, rank.parts[-1].stop)
+    filled = 0
+    for first in range(0, len(start), _BLOCK):  # stretches do not overlap: blocks in order give pieces in order
+        block = slice(first, first + _BLOCK)
+        row, begin, end, blame = _pieces(start[block], stop[block], thread[block], threads, main)
+        into = slice(filled, filled + len(row))
+        columns.start[into], columns.stop[into], columns.host[into] = begin, end, blame
+        columns.key[into], columns.next[into] = key[block][row], next_[block][row]
+        columns.ns[into] = np.clip(end, *window) - np.clip(begin, *window)
+        filled += len(row)
+    return Idle(**{name: getattr(columns, name)[:filled] for name in columns.__struct_fields__})
+
+
+def _pieces(
+    start: I64, stop: I64, thread: I32, threads: Mapping[int, _Innermost], main: _Innermost
+) -> tuple[I64, I64, I64, I32]:
+    """Stretches in order, cut where the innermost span of their thread changes: (stretch, begin, end, span)."""
+    columns: list[tuple[I64, I64, I64, I32]] = []
+    for number in np.flatnonzero(np.bincount(thread)).tolist():
+        rows, own = np.flatnonzero(thread == number), threads[number]
+        edges = own.between(start[0], stop[-1])
+        if own is not main:
+            edges = np.sort(np.concatenate([edges, main.between(start[0], stop[-1])]), kind="stable")
+        piece, begin, end = cut(start[rows], stop[rows], edges)
+        blame = own.at(begin)
+        if own is not main:  # a thread with nothing open waits for the main thread
+            blame = np.where(blame < 0, main.at(begin), blame)
+        some = end > begin
+        columns.append((rows[piece[some]], begin[some], end[some], blame[some]))
+    row, begin, end, blame = (np.concatenate(column) for column in zip(*columns))
+    order = np.argsort(begin, kind="stable") if len(columns) > 1 else slice(None)
+    return row[order], begin[order], end[order], blame[order]
+
+
+class _Innermost(NamedTuple):
+    """Of one thread: from edge[i] on, span owner[i] is innermost, -1 for none."""
+
+    edges: I64
+    owner: I32
+
+    def edges_in(self, start: I64, stop: I64) -> int:
+        """How many edges lie inside the stretches, in all."""
+        return int((np.searchsorted(self.edges, stop, "left") - np.searchsorted(self.edges, start, "right")).sum())
+
+    def between(self, first: int, last: int) -> I64:
+        """The edges from `first` to `last`."""
+        return self.edges[np.searchsorted(self.edges, first, "left") : np.searchsorted(self.edges, last, "right")]
+
+    def at(self, time: I64) -> I32:
+        if not len(self.edges):
+            return np.full(len(time), -1, np.int32)
+        place = np.searchsorted(self.edges, time, "right") - 1
+        return np.where(place >= 0, self.owner[np.maximum(place, 0)], -1).astype(np.int32)
+
+
+def _innermost(events: Events, thread: int) -> _Innermost:
+    host = events.host
+    return _Innermost(*innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread)))
+
+
+def _idle_cpu(rank: RankTrace) -> Idle:
+    """The training thread's stretches in which it did no work of the step."""
+    one = rank.classified
+    kinds = np.array([account.kind not in _WORKS for account, _ in rank.keys.pairs], bool)
+    rows = np.flatnonzero(kinds[one.key]) if len(one.key) else np.empty(0, np.int64)
+    none = np.full(len(rows), -1, np.int32)
+    return _stretches(one.start[rows], one.stop[rows], one.key[rows], rank.owned[rows], one.launcher[rows], none)
+
+
+def _stretches(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
+    order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+    return Idle(
+        start=start[order],
+        stop=stop[order],
+        key=key[order].astype(np.int32, copy=False),
+        ns=ns[order],
+        host=host[order].astype(np.int32, copy=False),
+        next=next_[order].astype(np.int32, copy=False),
+    )

@@ -1,0 +1,147 @@
+"""One event of a chrome trace, and how it is read: strictly, and where that fails tolerantly.
+
+This is what an event means. The scanners that read thousands at once agree with it or leave the event to it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from trainyard.formats.decoding import UNREADABLE
+
+_RAW = msgspec.Raw(b"")
+_LARGEST = 2**63 - 1
+_Int = Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
+
+
+class ChromeEvent(msgspec.Struct, gc=False):
+    """Stamps and args are left raw until they are wanted: a float64 cannot hold a stamp."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | int | None = None
+    ts: msgspec.Raw = _RAW
+    dur: msgspec.Raw = _RAW
+    pid: int | str = 0
+    tid: int | str = 0
+    args: msgspec.Raw = _RAW
+
+
+class OpArgs(msgspec.Struct, gc=False):
+    """What a framework op is asked for; -1 where there is none. Shapes stay raw: few of them differ."""
+
+    external_id: _Int = msgspec.field(name="External id", default=-1)
+    seq: _Int = msgspec.field(name="Sequence number", default=-1)
+    forward_thread: _Int = msgspec.field(name="Fwd thread id", default=0)
+    dims: msgspec.Raw = msgspec.field(name="Input Dims", default=_RAW)
+    types: msgspec.Raw = msgspec.field(name="Input type", default=_RAW)
+    values: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=_RAW)
+
+
+class CallArgs(msgspec.Struct, gc=False):
+    """What a driver's call is asked for."""
+
+    correlation: _Int = -1
+
+
+class DeviceArgs(msgspec.Struct, gc=False):
+    """What device work, or a stream's wait, is asked for."""
+
+    correlation: _Int = -1
+    external_id: _Int = msgspec.field(name="External id", default=-1)
+    old_external_id: _Int = msgspec.field(name="external id", default=-1)
+    device: _Int = -1
+    stream: msgspec.Raw = _RAW
+    bytes: _Int = -1
+    occupancy: _Int = msgspec.field(name="est. achieved occupancy %", default=-1)
+    wait_on: _Int = msgspec.field(name="wait_on_stream", default=-1)
+    collective: msgspec.Raw = msgspec.field(name="Collective name", default=_RAW)
+
+
+decode_events = msgspec.json.Decoder(list[ChromeEvent]).decode
+_decode_event = msgspec.json.Decoder(ChromeEvent).decode
+_decoders: dict[type, Any] = {kind: msgspec.json.Decoder(kind).decode for kind in (OpArgs, CallArgs, DeviceArgs)}
+_Args = TypeVar("_Args", OpArgs, CallArgs, DeviceArgs)
+_decode_any = msgspec.json.Decoder().decode
+UNREADABLE_EVENT = (*UNREADABLE, ValueError)
+
+
+def read_event(text: bytes) -> ChromeEvent | None:
+    """The event that `text` is; None for anything else. NaN, Infinity, control characters and bytes that are not
+    UTF-8 cost no more than themselves."""
+    try:
+        return _decode_event(text)
+    except UNREADABLE_EVENT:
+        pass
+    try:
+        found = _tolerant(text)
+    except UNREADABLE_EVENT:
+        return None
+    if not isinstance(found, dict):
+        return None
+    event = ChromeEvent()
+    for field in ("ph", "cat", "name"):
+        value = found.get(field)
+        if isinstance(value, str) or (field == "name" and type(value) is int):
+            setattr(event, field, _clean(value) if isinstance(value, str) else value)
+    for field in ("pid", "tid"):
+        value = found.get(field)
+        if value is not None:
+            setattr(event, field, value if type(value) is int else _clean(str(value)))
+    for field in ("ts", "dur", "args"):
+        if found.get(field) is not None or (field in found and field == "dur"):
+            setattr(event, field, _raw(found[field]))
+    return event
+
+
+def args_of(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
+    """The args of each event; a field of an odd type or size stays at its default."""
+    decode = _decoders[kind]
+    try:
+        return [decode(raw or b"{}") for raw in raws]
+    except UNREADABLE_EVENT:
+        return [_args_of_one(raw, kind) for raw in raws]
+
+
+def _args_of_one(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
+    args = kind()
+    if not raw:
+        return args
+    try:
+        return _decoders[kind](raw)
+    except UNREADABLE_EVENT:
+        found = plain(raw)
+    for name, field in zip(kind.__struct_fields__, kind.__struct_encode_fields__):
+        value = found.get(field)
+        if isinstance(getattr(args, name), int):
+            if type(value) is int and abs(value) <= _LARGEST:
+                setattr(args, name, value)
+        elif value is not None:
+            setattr(args, name, _raw(value))
+    return args
+
+
+def plain(raw: msgspec.Raw | bytes) -> dict[str, Any]:
+    """An event's args, whatever they are; empty where they are no object."""
+    try:
+        value = _decode_any(raw) if raw else None
+    except UNREADABLE_EVENT:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _tolerant(text: bytes) -> Any:
+    """As Python's json reads and writes it. A number with a point becomes its own text, which loses nothing."""
+    return json.loads(text.decode("utf-8", "replace"), strict=False, parse_float=str, parse_constant=lambda _: None)
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(_clean(json.dumps(value, ensure_ascii=False)).encode())
+
+
+def _clean(text: str) -> str:
+    """Without halves of surrogate pairs, which no file can hold."""
+    return text.encode("utf-8", "replace").decode()

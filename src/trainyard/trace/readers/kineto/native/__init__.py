@@ -1,0 +1,54 @@
+"""The compiled code, where it was built: `library()` is None elsewhere, and everything works without it."""
+
+from __future__ import annotations
+
+import os
+from ctypes import CDLL, POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
+from functools import lru_cache
+from pathlib import Path
+
+LIBRARY = Path(__file__).parent / "native.so"
+VERSION = 2
+"""Of the functions below, as the compiled code says it."""
+NO_MEMORY = 3
+SIZES, TEXTS = POINTER(POINTER(c_size_t)), POINTER(c_void_p)
+
+
+class NameFacts(Structure):
+    """What a name says by itself, five int8 columns over all names."""
+
+    _fields_ = [(field, c_void_p) for field in ("fixed", "engine", "module", "op_class", "cause")]
+
+
+_FUNCTIONS = (
+    ("native_version", c_int, ()),
+    ("scan_new", c_void_p, ()),
+    ("scan_free", None, (c_void_p,)),
+    ("scan_feed", c_size_t, (c_void_p, c_char_p, c_size_t, c_size_t, POINTER(c_int), POINTER(c_int64))),
+    ("scan_intern", c_int64, (c_void_p, c_int, c_char_p, c_size_t)),
+    ("scan_push", c_int, (c_void_p, c_int, POINTER(c_int64))),
+    ("scan_count", c_size_t, (c_void_p, c_int)),
+    ("scan_column", c_void_p, (c_void_p, c_int, c_int)),
+    ("scan_release", None, (c_void_p, c_int, c_int)),
+    ("scan_texts", c_size_t, (c_void_p, c_int, TEXTS, SIZES)),
+    ("scan_collectives", c_size_t, (c_void_p, POINTER(POINTER(c_int64)), TEXTS, SIZES)),
+    ("nest", c_int, (c_size_t, c_void_p, c_void_p, c_void_p, c_int32, c_int64, c_void_p)),
+    ("inherit", c_int, (c_size_t, *[c_void_p] * 6, POINTER(NameFacts), c_char_p, c_int, *[c_void_p] * 4)),
+)
+
+
+@lru_cache(maxsize=1)
+def _load() -> CDLL | None:
+    try:
+        found = CDLL(str(LIBRARY))
+        for name, result, arguments in _FUNCTIONS:
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError):  # not built, or built for another machine or an older version
+        return None
+    return found if found.native_version() == VERSION else None
+
+
+def library() -> CDLL | None:
+    """None where it was not built, and where TRAINYARD_PURE is set."""
+    return None if os.environ.get("TRAINYARD_PURE") else _load()

@@ -1,0 +1,171 @@
+"""Reads Kineto JSON (torch.profiler's chrome trace), plain or gzipped, CUDA, ROCm or CPU only.
+
+Formats seen: 2021 (`Kernel`, `Memcpy`, integer µs, thread ids as text) to torch 2.13 (`kernel`,
+`gpu_memcpy`, µs with three decimals over `baseTimeNanoseconds`). Stamps stay raw text until they become
+integers: a float64 cannot hold them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from trainyard.errors import BadFile
+from trainyard.events import CALL, DRAWN, Events, OperandShape
+from trainyard.plugins import AS_WRITTEN, ReadOptions
+from trainyard.redact import redact
+from trainyard.trace.readers.assemble import DeviceTable, FileFacts, HostTable, assemble
+from trainyard.trace.readers.kineto.document import Walk
+from trainyard.trace.readers.kineto.header import Header
+from trainyard.trace.readers.kineto.native import library
+from trainyard.trace.readers.kineto.rows import Rows, Tables
+from trainyard.trace.readers.kineto.scanner import Compiled
+from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, no_collection, peek, texts
+
+_NO_GROUPS: Mapping[str, Any] = {}
+_Table = TypeVar("_Table", HostTable, DeviceTable)
+
+
+_HEAD = 1 << 20
+_LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Memcpy|Memset)")
+
+
+class Kineto:
+    """The `Reader` of Kineto files."""
+
+    def sniff(self, path: Path) -> bool:
+        try:
+            head = peek(path, _HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")
+        except BadFile:
+            return False
+        if head[:1] == b"{" and len(head) > 1:
+            # A header may be long; what is whole without a list of events is another tool's file.
+            return b'"traceEvents"' in head or len(head) == _HEAD or not head.rstrip().endswith(b"}")
+        # An empty or damaged file is no other reader's, and this one says best what is wrong with it.
+        return head[:1] in (b"{", b"[", b"") or head.startswith(ZIP)
+
+    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+        """One `Events` for each device with work in the file (one of the host's where there is none); where the file
+        states its rank, one for all devices. Raises `BadFile`: missing, empty, no JSON, no events, beyond the limit.
+        """
+        with no_collection():
+            return tuple(events for text in texts(path, how.limit) for events in _read(text, how.mark))
+
+
+def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:
+    walk = Walk(text)
+    has_events = walk.header_first()
+    groups = groups or Header(walk.header).groups
+    found = library()
+    scanner = Compiled(groups, found) if found else Rows(groups)
+    if has_events:
+        walk.run(scanner)
+    header = Header(walk.header)
+    if header.groups != groups:  # they stand behind the events, which need them
+        return _read(text, mark, header.groups)
+    tables = scanner.tables()
+    if not len(tables.host.start) and not (tables.device.what != DRAWN).any():
+        raise _nothing(text, walk)
+    _check_launches(text, tables, bool(walk.lost and header.makes))
+    labels = [_label(lane) for lane in tables.lanes]
+    lanes = {label: number for number, label in enumerate(sorted(set(labels)))}
+    place = np.array([lanes[label] for label in labels], np.int32)
+    device, waits = tables.device, tables.waits
+    facts = FileFacts(
+        source=text.name,
+        names=tables.names,
+        lanes=tuple(lanes),
+        shapes=[_shape(shape) for shape in tables.shapes],
+        rank=header.rank,
+        world=header.world,
+        makes=header.makes,
+        host_name=header.host_name,
+        backend=header.backend,
+        group_sizes=header.group_sizes,
+        notes=(*header.notes, *_losses(text, walk, tables.dropped)),
+        cut_short=bool(walk.lost),
+    )
+    return assemble(
+        facts,
+        _moved(tables.host, header.base),
+        _moved(device._replace(lane=place[device.lane]), header.base),
+        waits._replace(lane=place[waits.lane], on=place[waits.on]),
+        mark,
+    )
+
+
+def _moved(table: _Table, base: int) -> _Table:
+    if base:
+        for column in (table.start, table.stop):
+            column += base
+    return table
+
+
+def _nothing(text: UnpackedText, walk: Walk) -> BadFile:
+    why = f" ({'; '.join(walk.lost)})" if walk.lost else ""
+    if not walk.entries:
+        return BadFile(
+            f"{text.path}: 0 trace events in {text.size:,} bytes{why}.", "Was the profiler's window ever active?"
+        )
+    return BadFile(
+        f"{text.path}: none of its {walk.entries:,} events is a kernel, copy or host span{why}.",
+        "trainyard reads torch.profiler's chrome traces here.",
+    )
+
+
+def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool) -> None:
+    """Host ops of a GPU's step are no CPU's step. Raises `BadFile` where there are launches, or in a file that names
+    devices and is `cut_short`, and no work of a device."""
+    if (tables.device.what != DRAWN).any():
+        return
+    launches = np.array([_LAUNCH.match(name) is not None for name in tables.names], bool)
+    launched = int((launches[tables.host.name] & (tables.host.what == CALL)).sum())
+    if launched or cut_short:
+        what = f"{launched:,} calls launch work on a device" if launched else "it names devices and is cut short"
+        raise BadFile(
+            f"{text.path}: {what}, and no work of a device is in the file.",
+            "Copy it again whole, or record with the device's activity.",
+        )
+
+
+def _losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
+    for lost in walk.lost:
+        yield f"{text.name}: {lost}. What was whole is analysed."
+    if walk.unread:
+        yield f"{walk.unread:,} entries of {text.name} are no events that can be read; they were left out."
+    if dropped:
+        yield f"{dropped:,} events with an unreadable or negative time were left out."
+
+
+def _label(lane: bytes) -> str:
+    """`stream 7`, from the event's args or, where they lack it, its thread id (2021: `"stream 7"`)."""
+    lane_text = lane.decode("utf-8", "replace").strip('"')[:64]
+    return lane_text if lane_text.startswith("stream") else f"stream {lane_text}"
+
+
+def _shape(raw: bytes) -> OperandShape:
+    """Dims, types and values as the file spells them; what is no list says nothing."""
+    dims, types, values = (_list(part) for part in raw.split(b"\0"))
+    return OperandShape(
+        dims=tuple(_dims(entry) for entry in dims),
+        types=tuple(redact(str(entry)[:256])[:64] for entry in types),
+        values=tuple(redact(str(entry)[:1024])[:256] for entry in values),
+    )
+
+
+def _list(raw: bytes) -> list[object]:
+    try:
+        value = msgspec.json.decode(raw) if raw else []
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return []
+    return value if isinstance(value, list) else []
+
+
+def _dims(entry: object) -> tuple[int, ...]:
+    lengths = entry if isinstance(entry, list) else []
+    return tuple(lengths) if all(type(length) is int and 0 <= length < 2**62 for length in lengths) else ()

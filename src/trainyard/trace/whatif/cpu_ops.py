@@ -1,0 +1,75 @@
+"""A rank that trains on its CPU: the training thread's stretches, and the collectives other threads run for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.events import I64, OP, Events
+from trainyard.trace.classify.kernels import Classified, Keys, launched_by
+from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_host, mark_of
+
+
+def add_cpu_host(
+    draft: Draft, place: int, events: Events, classified: Classified, keys: Keys, begin: I64, end: I64
+) -> I64:
+    """The numbers of the training thread's ops, which launch the rank's collectives (ops `begin`, by row of
+    `classified`) and wait for them (ops `end`)."""
+    stretches = len(classified.start) - len(classified.collectives)
+    if not stretches:
+        return np.empty(0, np.int64)
+    spans = np.arange(stretches, len(classified.start))
+    launched = _launches(events, classified.start[spans])
+    accounts = draft.account_of([account for account, _ in keys.pairs])
+    line = HostTimeline(
+        np.append(classified.start[:stretches], classified.stop[:stretches][-1:]),
+        accounts[classified.key[:stretches]],
+        draft.labels_of(events)[classified.name[:stretches]],
+        np.arange(stretches),
+    )
+    cuts = np.concatenate([launched, mark_of(events)])
+    idles = np.array([account.kind == "launch_gap" for account, _ in keys.pairs], bool)
+    pauses = _pauses(classified, stretches, idles[classified.key[:stretches]], spans, end)
+    ops = add_host(draft, place, line, cuts, pauses, mark_of(events))
+    latency = max(0, int((classified.start[spans] - launched).min())) if len(spans) else 0
+    before = ops.before(launched)
+    draft.need(before[before >= 0], begin[spans[before >= 0]], latency)
+    return ops.op
+
+
+def add_cpu_order(draft: Draft, events: Events, classified: Classified, begin: I64, end: I64) -> None:
+    """A thread runs one collective after the other."""
+    stretches = len(classified.start) - len(classified.collectives)
+    spans = np.arange(stretches, len(classified.start))
+    threads = events.host.thread[classified.launcher[spans]]
+    for thread in np.unique(threads):
+        rows = spans[threads == thread]
+        draft.need(end[rows[:-1]], begin[rows[1:]])
+
+
+def _launches(events: Events, spans: I64) -> I64:
+    """When each collective was launched. Nothing in the file links a span to its op, but they come in one order; where
+    their numbers differ, it is the last op before the span."""
+    host = events.host
+    launches = np.array([name.startswith("c10d::") and launched_by(name) is not None for name in events.names], bool)
+    begun = host.start[(host.what == OP) & launches[host.name]]
+    if len(begun) == len(spans):
+        return np.minimum(begun, spans)
+    place = np.searchsorted(begun, spans, "right") - 1
+    return np.where(place >= 0, np.append(begun, 0)[place], spans)
+
+
+def _pauses(classified: Classified, stretches: int, idle: I64, spans: I64, end: I64) -> Pauses:
+    """Stretches in which the training thread computed nothing, a collective of the rank ended, and the thread went on
+    sooner after that than it had stood still before. It may go on before the span has closed: by a tenth of the stretch
+    at most."""
+    ends = classified.stop[spans]
+    by_end = np.argsort(ends, kind="stable")
+    begun, stop = classified.start[:stretches][idle], classified.stop[:stretches][idle]
+    first = np.searchsorted(ends[by_end], begun, "right")
+    after = np.searchsorted(ends[by_end], stop + (stop - begun) // 10, "right")
+    until = np.minimum(np.append(ends[by_end], 0)[after - 1], stop - 1)
+    waited = (after > first) & (until > begun) & (stop - until <= until - begun)
+    begun, until, first, after = begun[waited], until[waited], first[waited], after[waited]
+    counts = after - first
+    rows = by_end[np.repeat(first, counts) + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
+    return Pauses(begun, until, np.repeat(until, counts), end[spans[rows]])

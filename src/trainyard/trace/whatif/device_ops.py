@@ -1,0 +1,112 @@
+"""A rank whose work a device does: its kernels and copies, and its host's stretches between launches."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from trainyard.events import CALL, COPY, I64, Events
+from trainyard.ledger import Account
+from trainyard.trace.booking.idle import FIXED, host_reasons
+from trainyard.trace.classify.context import Context
+from trainyard.trace.classify.host_causes import host_cause
+from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_host, mark_of
+
+
+def add_device_host(draft: Draft, place: int, events: Events, context: Context, begin: I64, end: I64) -> I64:
+    """The numbers of a rank's host ops, which launch its work (ops `begin`, by row) and wait for it (ops `end`)."""
+    work, host = events.work, events.host
+    if not len(host):
+        return np.empty(0, np.int64)
+    rows = np.flatnonzero(work.call >= 0)
+    launched = host.start[work.call[rows]]
+    line = _line(draft, events, context)
+    cuts = np.array([time for mark in events.marks for time in (mark.start, mark.stop)], np.int64)
+    ops = add_host(draft, place, line, cuts, _syncs(events, end), mark_of(events))
+    latency = max(0, int((work.start[rows] - launched).min())) if len(rows) else 0
+    before = ops.before(launched)
+    draft.need(before[before >= 0], begin[rows[before >= 0]], latency)
+    return ops.op
+
+
+def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
+    """What each row waits for on the device: the row before it on its stream, and the streams it was told to wait for.
+    Where the file does not record that, of each other stream the last row launched before it that had ended when it
+    began: the order that was seen."""
+    work = events.work
+    told = bool((work.awaits >= 0).any())
+    launched = np.where(work.call >= 0, events.host.start[work.call], work.start) if len(events.host) else work.start
+    streams = [np.flatnonzero(work.stream == stream) for stream in range(len(events.streams))]
+    for rows in streams:
+        latest = np.maximum.accumulate(work.stop[rows])
+        longest = np.maximum.accumulate(np.where(work.stop[rows] == latest, np.arange(len(rows)), 0))
+        draft.need(end[rows[:-1]], begin[rows[1:]])
+        other = longest[:-1] != np.arange(len(rows) - 1)
+        draft.need(end[rows[longest[:-1][other]]], begin[rows[1:][other]])
+    for stream, rows in enumerate(streams):
+        for number, others in enumerate(streams):
+            asks = rows[work.awaits[rows] == number] if told else rows
+            if number == stream or not len(others) or not len(asks):
+                continue
+            in_turn = np.maximum.accumulate(launched[others])
+            by_launch = np.searchsorted(in_turn, launched[asks], "left") - 1
+            by_end = np.searchsorted(np.maximum.accumulate(work.stop[others]), work.start[asks], "right") - 1
+            last = np.minimum(by_launch, by_end)
+            # The row before on the stream waited for the same one already.
+            fresh = (last >= 0) & (np.diff(last, prepend=-1) != 0)
+            draft.need(end[others[last[fresh]]], begin[asks[fresh]])
+
+
+def _line(draft: Draft, events: Events, context: Context) -> HostTimeline:
+    """What the host did, by the training thread and the thread that launches most beside it: they take turns, as the
+    autograd engine's do. Label and unit are of the launch that a stretch leads to."""
+    host, work = events.host, events.work
+    calls, first = np.unique(work.call, return_index=True)
+    first, calls = first[calls >= 0], calls[calls >= 0]
+    threads, launches = np.unique(host.thread[calls], return_counts=True)
+    launches = launches[threads != events.main]
+    threads = threads[threads != events.main]
+    busy = int(threads[launches.argmax()]) if len(threads) else events.main
+    edges, reasons = host_reasons(events, context, busy)
+    accounts = draft.account_of([Account.parse(text) for text in (*FIXED, *context.causes)])
+
+    low, high = int(host.start.min()), int(host.stop.max())
+    changes = edges[reasons[1:] != reasons[:-1]]
+    points = np.unique(np.concatenate([changes, host.start[calls], [low, high]]))
+    points = points[(points >= low) & (points <= high)]
+    reason = reasons[np.searchsorted(edges, points[:-1], "right")]
+    by_start = np.argsort(host.start[calls], kind="stable")
+    unit = np.searchsorted(host.start[calls][by_start], points[1:])
+    names = np.append(work.name[first][by_start], -1)
+    return HostTimeline(points, accounts[reason], draft.labels_of(events)[names[unit]], unit)
+
+
+def _syncs(events: Events, end: I64) -> Pauses:
+    """Calls that return when device work has ended: from the call until the last end, before its return, of work
+    launched before it. A call in which nothing ended waited for nothing. A copy's call waits for its own copy, where
+    that ended before it returned."""
+    host, work = events.host, events.work
+    syncs = np.array([_is_sync(name) for name in events.names], bool)
+    rows = np.flatnonzero((host.what == CALL) & syncs[host.name])
+    copies = np.flatnonzero((work.what == COPY) & (work.call >= 0))
+    copies = copies[(work.stop[copies] < host.stop[work.call[copies]]) & ~np.isin(work.call[copies], rows)]
+    by_end = np.argsort(work.stop, kind="stable")
+    last = by_end[np.maximum(np.searchsorted(work.stop[by_end], host.stop[rows], "right") - 1, 0)]
+    launched = np.where(work.call[last] >= 0, host.start[work.call[last]], work.start[last])
+    known = launched <= host.start[rows]
+    call, awaited = np.concatenate([rows[known], work.call[copies]]), np.concatenate([last[known], copies])
+
+    order = np.argsort(host.start[call], kind="stable")
+    call, awaited = call[order], awaited[order]
+    begun, returned = host.start[call], host.stop[call]
+    # The host is back a nanosecond after the device at the soonest.
+    until = np.minimum(work.stop[awaited], returned - 1)
+    apart = np.concatenate([[True], begun[1:] >= np.maximum.accumulate(returned)[:-1]])[: len(call)]
+    waited = apart & (until > begun)
+    return Pauses(begun[waited], until[waited], until[waited], end[awaited[waited]])
+
+
+@lru_cache(maxsize=65536)
+def _is_sync(name: str) -> bool:
+    return host_cause(name) == "launch_gap/sync"

@@ -1,0 +1,73 @@
+"""What if: the steps replayed with something supposed, and booked as measured ones are. See `suppose` for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from trainyard.errors import BadInput
+from trainyard.ledger import WINDOW, AccountChange, Ledger, diff
+from trainyard.machine import Device
+from trainyard.trace.align.alignment import Aligned
+from trainyard.trace.measure import MeasuredTrace, measure
+from trainyard.trace.whatif.apply_change import Supposed
+from trainyard.trace.whatif.changes import NO_STRAGGLERS, parse
+from trainyard.trace.whatif.dependencies import profile
+from trainyard.trace.whatif.dependency_graph import replay
+from trainyard.trace.whatif.replayed_events import replayed
+
+_ONE_CLOCK = "one clock"
+
+
+class Prediction(NamedTuple):
+    """What was supposed, and what would then have been measured: the ledgers of `would` are predicted. `changes`: of
+    the mean ledger, from measured to predicted; they sum to the change of its wall time."""
+
+    supposed: tuple[str, ...]
+    would: MeasuredTrace
+    changes: tuple[AccountChange, ...]
+
+    @property
+    def mean(self) -> Ledger:
+        return self.would.mean
+
+
+def what_if(measured: MeasuredTrace, texts: Sequence[str], device: Device | None = None) -> Prediction:
+    """The ledgers, had the steps run as all of `texts` suppose. `device`: what rooflines are of, else each rank's own
+    by the name in its file. Raises `BadInput` for what cannot be supposed, or not of these traces."""
+    supposed = [parse(text) for text in texts]
+    ranks = tuple(measured.ranks)
+    aligned = measured.alignment.aligned
+    if any(one.what == NO_STRAGGLERS for one in supposed) and (len(ranks) < 2 or aligned == "no"):
+        raise BadInput(
+            f"{NO_STRAGGLERS} compares ranks that share a clock. {measured.alignment.why}",
+            "Give the traces of all ranks of one run.",
+        )
+    found = profile([rank.events for rank in ranks], [rank.context for rank in ranks], aligned != "no")
+    state = Supposed(found, measured, device)
+    for one in supposed:
+        state.suppose(one)
+    start, stop = replay(state.graph, state.length, state.lag)
+    events = [replayed(rank.events, place, found, start, stop) for place, rank in enumerate(ranks)]
+    if aligned != "no":  # and so they stay: nothing is to be solved for again
+        events = [msgspec.structs.replace(one, host_name=_ONE_CLOCK) for one in events]
+    whole = all(part.label == WINDOW for rank in ranks for part in rank.parts)
+    would = measure(events, "all" if whole else "steps", measured.mean.source, ranks[0].events.axis)
+    predicted = _predicted(would, aligned)._replace(unread=measured.unread)
+    return Prediction(tuple(texts), predicted, diff(measured.mean, predicted.mean))
+
+
+def _predicted(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:
+    ranks = [
+        rank._replace(ledgers=tuple(_modelled(ledger, aligned) for ledger in rank.ledgers)) for rank in would.ranks
+    ]
+    by_rank = tuple(ledger for rank in ranks for ledger in rank.ledgers)
+    return would._replace(ranks=ranks, by_rank=by_rank, mean=_modelled(would.mean, aligned))
+
+
+def _modelled(ledger: Ledger, aligned: Aligned) -> Ledger:
+    entries = tuple(msgspec.structs.replace(entry, how="modelled") for entry in ledger.entries)
+    scope = msgspec.structs.replace(ledger.scope, aligned=aligned)
+    return msgspec.structs.replace(ledger, entries=entries, basis="predicted", scope=scope)

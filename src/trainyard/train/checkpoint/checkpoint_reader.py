@@ -1,0 +1,116 @@
+"""A checkpoint as torch.distributed.checkpoint reads one: into whatever parts the training has now."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from trainyard.errors import BadFile
+from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Piece
+from trainyard.train.checkpoint.rank_group import Peers
+
+
+class CheckpointReader(StorageReader):
+    """Reads numbers and nothing else: torch's own reader unpickles its metadata, which can run any code."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.pieces: dict[MetadataIndex, Piece] = {
+            MetadataIndex(name, piece.offsets): piece
+            for name, stored in manifest.tensors.items()
+            for piece in stored.pieces
+        }
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return Metadata(
+            {
+                name: TensorStorageMetadata(
+                    TensorProperties(dtype=getattr(torch, stored.dtype)),
+                    torch.Size(stored.shape),
+                    [ChunkStorageMetadata(torch.Size(p.offsets), torch.Size(p.sizes)) for p in stored.pieces],
+                )
+                for name, stored in self.manifest.tensors.items()
+            }
+        )
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(self._read(item))
+            planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _read(self, item: ReadItem) -> Tensor:
+        """The box that is asked for; of its piece, only the rows that the box touches are read."""
+        piece = self.pieces[item.storage_index]
+        stored = self.manifest.tensors[item.storage_index.fqn]
+        shape, at, width = list(piece.sizes), piece.at, WIDTHS[stored.dtype]
+        starts = list(item.storage_offsets)
+        if shape:
+            at += starts[0] * prod(shape[1:]) * width
+            shape[0], starts[0] = item.lengths[0], 0
+        values = torch.empty(prod(shape) * width, dtype=torch.uint8)
+        _fill(self.folder / piece.file, at, values)
+        rows = values.view(getattr(torch, stored.dtype)).reshape(shape)
+        for dimension, (start, length) in enumerate(zip(starts, item.lengths)):
+            rows = rows.narrow(dimension, start, length)
+        return rows
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        pass
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return Path(checkpoint_id).is_dir()
+
+
+def _fill(path: Path, at: int, values: Tensor) -> None:
+    rest = values.numpy().data
+    with path.open("rb", buffering=0) as file:
+        file.seek(at)
+        while rest:
+            got = file.readinto(rest)
+            if not got:
+                raise BadFile(f"{path}: it ends {len(rest)} bytes early.")
+            rest = rest[got:]
+
+
+def read_into(state: Mapping[str, Tensor], folder: Path, manifest: Manifest, peers: Peers) -> None:
+    """Collective. Fills every tensor of `state` in place, from whatever pieces it was written in."""
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    reader = CheckpointReader(folder, manifest)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process.*")
+        alone = peers.world == 1
+        load(dict(state), storage_reader=reader, planner=planner, process_group=peers.group, no_dist=alone)

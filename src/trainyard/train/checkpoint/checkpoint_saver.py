@@ -1,0 +1,284 @@
+"""Saves a training's state as it goes on, and brings back the last good one."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from trainyard.errors import BadFile, BadJob, EnvironmentFailed
+from trainyard.fault_points import fault_point
+from trainyard.job import Job
+from trainyard.train.checkpoint import training_state as states
+from trainyard.train.checkpoint.background_thread import Background
+from trainyard.train.checkpoint.checkpoint_reader import read_into
+from trainyard.train.checkpoint.checkpoint_store import Shelf, is_full, write
+from trainyard.train.checkpoint.manifest import File, Manifest, damage
+from trainyard.train.checkpoint.rank_group import Peers
+from trainyard.train.checkpoint.same_training import differences
+from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree, straight
+from trainyard.train.checkpoint.training_state import Stateful
+from trainyard.train.process_group import Ranks
+from trainyard.train.step.profiler_span import span
+
+
+class Notice(NamedTuple):
+    """Something that went wrong with a checkpoint and was got over. `kind` as in words.FAULTS; `rank`: whose part it
+    was, -1 where it is no single one's."""
+
+    kind: str
+    step: int
+    says: str
+    rank: int = -1
+
+
+class _Failure(NamedTuple):
+    full: bool
+    rank: int
+    says: str
+
+
+class Saver:
+    """Of one training in the folder of one run; made, and each method called, by all ranks alike.
+
+    What a step waits for is inside the spans `checkpoint.save` and `checkpoint.load`; `stalled_ns` and `loading_ns` are
+    their sums. All else is done in a thread of its own, so that a profile has no collectives that training did not ask
+    for. The folder must be the same on every rank's host.
+    """
+
+    def __init__(self, run: Path, job: Job, ranks: Ranks, training: Stateful) -> None:
+        self.job, self.ranks, self.training = job, ranks, training
+        self.stalled_ns = 0
+        self.loading_ns = 0
+        self.saved = -1
+        """The last step whose state is on the disk, or on its way there."""
+        self._peers = Peers(ranks)
+        self._shelf = Shelf(run, self._peers.from_first(secrets.token_hex(4)))
+        self._background = Background()
+        self._staging = Staging()
+        self._plan: WritePlan | None = None
+        self._planned: object = None
+        self._writing: Future[None] | None = None
+        self._notices: SimpleQueue[Notice] = SimpleQueue()
+
+    def resume(self) -> int:
+        """Loads the last good checkpoint; the step that training goes on with, 0 where there is none.
+
+        One whose files are not what was written is set aside and told as `bad_checkpoint`, and the one before it is
+        tried. Raises `BadJob` where a good one is of another model.
+        """
+        began = time.perf_counter_ns()
+        with span("checkpoint.load"):
+            if self._peers.first:
+                self._shelf.clear()
+            while (step := self._peers.from_first(next(iter(self._shelf.steps()), -1))) >= 0:
+                manifest = self._verified(step)
+                if manifest is not None:
+                    self._load(manifest)
+                    break
+        self.saved = step
+        self.loading_ns += time.perf_counter_ns() - began
+        return step + 1
+
+    @property
+    def saves(self) -> bool:
+        """Whether the job says that any state is saved."""
+        return self.job.checkpoint.every > 0
+
+    def due(self, step: int) -> bool:
+        """Whether the job says that the state after this step is saved."""
+        return self.saves and (step + 1) % self.job.checkpoint.every == 0
+
+    def after(self, step: int) -> None:
+        """Saves if it is due."""
+        if self.due(step):
+            self._save(step, wait=self.job.checkpoint.mode == "sync")
+
+    def save_now(self, step: int) -> None:
+        """The state after `step`, on the disk when this returns."""
+        self._save(step, wait=True)
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        if self._writing is not None:
+            began = time.perf_counter_ns()
+            with span("checkpoint.save"):
+                self._wait()
+            self.stalled_ns += time.perf_counter_ns() - began
+        self._background.close()
+
+    def notices(self) -> list[Notice]:
+        """What went wrong since this was last asked; the same faults on every rank, as the first rank words them."""
+        found: list[Notice] = []
+        while not self._notices.empty():
+            found.append(self._notices.get())
+        return found
+
+    # Saving
+
+    def _save(self, step: int, wait: bool) -> None:
+        began = time.perf_counter_ns()
+        with span("checkpoint.save"):
+            self._wait()  # one at a time
+            if step != self.saved:
+                self._begin(step, staged=not wait)
+            if wait:
+                self._wait()
+        self.stalled_ns += time.perf_counter_ns() - began
+
+    def _begin(self, step: int, staged: bool) -> None:
+        """Returns when the state may change: it is staged, or on the disk."""
+        device = self.ranks.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        tensors = states.weights(self.training) | states.of_optimizers(self.training)
+        tensors |= states.generators(self.ranks.rank, device)
+        numbers = dict(self.training.numbers())
+        free: Future[None] = Future()
+
+        def work() -> None:
+            try:
+                self._put(step, tensors, numbers, free if staged else None)
+            finally:
+                if not free.done():
+                    free.set_result(None)
+
+        self.saved = step
+        self._writing = self._background.do(work)
+        free.result()
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _put(
+        self, step: int, tensors: Mapping[str, Tensor], numbers: Mapping[str, float], free: Future[None] | None
+    ) -> None:
+        """All of a save, in the thread. `free` is told when the state may change; without it, at the end."""
+        plan = self._agreed(tensors)
+        told: File | _Failure
+        try:
+            if free is not None:
+                image = [self._staging.fill(plan, tensors, self.ranks.device)]
+                free.set_result(None)
+            else:
+                image = straight(plan, tensors)
+            part = self._shelf.part(step)
+            part.mkdir(parents=True, exist_ok=True)
+            fault_point("checkpoint.part")
+            told = write(part / plan.file, image)
+        except Exception as error:
+            told = _Failure(is_full(error), self.ranks.rank, f"rank {self.ranks.rank}: {error}")
+        every = self._peers.gather(told)
+        failure = self._peers.from_first(self._commit(step, plan, every, numbers) if self._peers.first else None)
+        if failure is None:
+            return
+        self.saved = -1
+        if not failure.full:
+            raise EnvironmentFailed(f"the checkpoint after step {step + 1} could not be written: {failure.says}.")
+        says = f"the checkpoint after step {step + 1} found no room: {failure.says}"
+        self._notices.put(Notice("disk_full", step, says, failure.rank))
+
+    def _agreed(self, tensors: Mapping[str, Tensor]) -> WritePlan:
+        """The plan of the save before, while all ranks have what they had then."""
+        now = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
+        if self._peers.any(now != self._planned):
+            self._plan, self._planned = agree(tensors, self._peers), now
+        assert self._plan is not None  # noqa: S101 - it was just made
+        return self._plan
+
+    def _commit(
+        self, step: int, plan: WritePlan, told: list[File | _Failure], numbers: Mapping[str, float]
+    ) -> _Failure | None:
+        """On the first rank: what all have written becomes a checkpoint, or nothing is left of it."""
+        failures = [said for said in told if isinstance(said, _Failure)]
+        if not failures:
+            manifest = Manifest(
+                step=step,
+                ranks=self.ranks.world,
+                saved=datetime.now(UTC).isoformat(timespec="milliseconds"),
+                job=self.job,
+                files={f"rank{rank}.bin": said for rank, said in enumerate(told) if isinstance(said, File)},
+                tensors=dict(plan.table),
+                numbers=dict(numbers),
+            )
+            try:
+                self._shelf.commit(manifest)
+                self._shelf.retain(self.job.checkpoint.keep)
+                return None
+            except OSError as error:
+                failures = [_Failure(is_full(error), 0, f"rank 0: {error}")]
+        self._shelf.drop(step)
+        return next((failure for failure in failures if not failure.full), failures[0])
+
+    # Loading
+
+    def _verified(self, step: int) -> Manifest | None:
+        """The manifest, once every file is found to be what was written; the ranks share the reading."""
+        told: Manifest | str = ""
+        if self._peers.first:
+            try:
+                told = self._shelf.read(step)
+            except (BadFile, OSError) as error:
+                told = str(error)
+        told = self._peers.from_first(told)
+        if isinstance(told, Manifest):
+            mine = sorted(told.files)[self.ranks.rank :: self.ranks.world]
+            wrong = "; ".join(filter(None, self._peers.share(damage(self._shelf.folder(step), told, mine))))
+            if not wrong:
+                return told
+            told = wrong
+        place = ""
+        if self._peers.first:
+            place = self._shelf.set_aside(step, told).name
+        place = self._peers.from_first(place)
+        says = f"the checkpoint after step {step + 1} is set aside as {place}: {told.rstrip('.')}"
+        self._notices.put(Notice("bad_checkpoint", step, says))
+        return None
+
+    def _load(self, manifest: Manifest) -> None:
+        """Raises `BadJob` for a checkpoint of another training, `BadFile` if its values cannot be used."""
+        states.begin(self.training)
+        weights, optimizer = states.weights(self.training), states.of_optimizers(self.training)
+        generators = states.generators(self.ranks.rank, self.ranks.device)
+        wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
+        if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
+            wanted |= generators
+        self._check(manifest, wanted)
+        read_into(wanted, self._shelf.folder(manifest.step), manifest, self._peers)
+        states.settle(self.training, wanted)
+        self.training.set_numbers(manifest.numbers)
+        if generators.keys() <= wanted.keys():
+            try:
+                states.set_generators(generators, self.ranks.device)
+            except RuntimeError as error:
+                raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
+
+    def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
+        which = _named(manifest)
+        for name, tensor in wanted.items():
+            stored, plain = manifest.tensors.get(name), name.partition("/")[2]
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            if stored is None or stored.shape != shape:
+                how = f"the shape of {plain} is {shape}, there {stored.shape}" if stored else f"it has no {plain}"
+                raise BadJob(f"{which} is of another model: {how}.", "Resume with the job that it was saved by.")
+            if stored.dtype != dtype:
+                raise BadFile(f"{which} cannot be used: {plain} is {dtype}, there {stored.dtype}.")
+        if wrong := list(differences(manifest.job, self.job)):
+            raise BadJob(
+                f"{which} is of another training: {'; '.join(wrong)}.",
+                "Remove it from the run's folder, or resume with the job that it was saved by.",
+            )
+
+
+def _named(manifest: Manifest) -> str:
+    return f"the checkpoint after step {manifest.step + 1}"

@@ -1,0 +1,97 @@
+"""The weights of a checkpoint as one safetensors file, under the whole model's names, for other programs. No torch."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary
+from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored
+
+WEIGHTS = "model/"
+_RESERVED = "__metadata__"
+"""A key of a safetensors header that cannot name a tensor."""
+ENDING = ".safetensors"
+
+
+class Exported(NamedTuple):
+    """`step`: the last whose update is in it, counted from 0. `rejected`: later checkpoints that were not what was
+    written, and why."""
+
+    step: int
+    tensors: int
+    bytes: int
+    rejected: tuple[str, ...]
+
+
+def export(run: Path, out: Path, step: int | None = None) -> Exported:
+    """Those after `step` (from 0), or of the last good checkpoint in the run's folder. Holds them in memory once.
+
+    Raises `BadInput` where there is none, or `out` is called anything but .safetensors, `BadFile` where the one asked
+    for is damaged or cannot be exported.
+    """
+    if out.suffix != ENDING:
+        raise BadInput(f"{out}: weights are written as safetensors alone.", f"Name it {out.with_suffix(ENDING).name}.")
+    try:
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise MissingLibrary("safetensors is not installed.", "pip install 'trainyard[safetensors]'") from error
+    shelf = Shelf(run)
+    manifest, rejected = _last_good(shelf, step)
+    if WEIGHTS + _RESERVED in manifest.tensors:
+        raise BadFile(f"{shelf.folder(manifest.step)}: no tensor of a safetensors file can be called {_RESERVED!r}.")
+    weights = {
+        name.removeprefix(WEIGHTS): tensor(shelf.folder(manifest.step), stored)
+        for name, stored in manifest.tensors.items()
+        if name.startswith(WEIGHTS)
+    }
+    part = out.with_name(f".{out.name}.part")
+    try:
+        part.touch()
+        mode = part.stat().st_mode & 0o777  # as the user has new files made; the library makes them its own way
+        save_file(weights, part, {"step": str(manifest.step), "format": "pt"})
+        part.chmod(mode)
+        part.replace(out)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise EnvironmentFailed(f"{out}: cannot be written: {error.strerror or error}.") from error
+    return Exported(manifest.step, len(weights), sum(values.nbytes for values in weights.values()), tuple(rejected))
+
+
+def _last_good(shelf: Shelf, step: int | None) -> tuple[Manifest, list[str]]:
+    if step is not None:
+        steps = shelf.steps()
+        if step not in steps:
+            there = f"there are those after {', '.join(str(one + 1) for one in steps)}" if steps else "there is none"
+            raise BadInput(f"{shelf.root} has no checkpoint after step {step + 1}: {there}.")
+        if wrong := shelf.wrong(step):
+            raise BadFile(f"{shelf.folder(step)}: {wrong.rstrip('.')}.")
+        return shelf.read(step), []
+    manifest, rejected = shelf.last_good()
+    if manifest is None:
+        raise BadInput(
+            " ".join([f"{shelf.root} has no good checkpoint.", *(f"{said}." for said in rejected)]),
+            "" if rejected else "A job with [checkpoint] every = N saves some.",
+        )
+    return manifest, rejected
+
+
+def tensor(folder: Path, stored: Stored) -> NDArray[Any]:
+    """A whole tensor. bfloat16, which numpy lacks, becomes float32, exactly."""
+    if stored.dtype.startswith("float8"):
+        raise BadFile(f"{folder}: {stored.dtype} cannot be exported.")
+    wide = stored.dtype == "bfloat16"
+    values = np.zeros(stored.shape, np.uint16 if wide else np.dtype(stored.dtype))
+    for piece in stored.pieces:
+        count = prod(piece.sizes)
+        with (folder / piece.file).open("rb") as file:
+            file.seek(piece.at)
+            data = file.read(count * WIDTHS[stored.dtype])
+        box = tuple(slice(offset, offset + size) for offset, size in zip(piece.offsets, piece.sizes))
+        values[box] = np.frombuffer(data, values.dtype, count).reshape(piece.sizes)
+    return (values.astype(np.uint32) << 16).view(np.float32) if wide else values

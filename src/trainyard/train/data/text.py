@@ -1,0 +1,124 @@
+"""Real text as bytes, and the samples each step takes from it: the same whatever the number of ranks."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import struct
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainyard.errors import BadJob
+from trainyard.job import Recipe
+
+CAP = 32 * 10**6
+"""Bytes of text used at most: later files are left out, and the last is cut."""
+
+_NOT_TEXT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
+
+
+class TrainingText(NamedTuple):
+    """`data`: uint8. `source` names where it came from without saying where that lies on this machine."""
+
+    data: NDArray[np.uint8]
+    source: str
+    sha256: str
+
+
+def read(source: str) -> TrainingText:
+    """`python`: the standard library's own sources; else a file or a folder, relative to where the run was started.
+
+    A folder is read in the order of its files' relative paths, hidden ones left out. Raises `BadJob`.
+    """
+    if source == "python":
+        root = Path(sysconfig.get_path("stdlib"))
+        return _join(f"Python {platform.python_version()} standard library", root, _sources(root))
+    path = Path(source)
+    with _found(source):
+        if path.is_dir():
+            return _join(f"folder {path.resolve().name}", path, _visible(path))
+        return _join(f"file {path.name}", path.parent, [path])
+
+
+def check(recipe: Recipe) -> None:
+    """Raises `BadJob` when the text is not there or shorter than a sample, from its files' sizes alone."""
+    if recipe.text == "python":
+        return
+    path = Path(recipe.text)
+    with _found(recipe.text):
+        size = sum(file.stat().st_size for file in (_visible(path) if path.is_dir() else [path]))
+    _places(size, recipe.seq_len, repr(recipe.text))
+
+
+@contextmanager
+def _found(source: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadJob(
+            f"text = {source!r} at $.recipe: {error.strerror or error}.", 'Name a file or a folder, or use "python".'
+        ) from error
+
+
+def _places(size: int, seq_len: int, source: str) -> int:
+    """At how many bytes of a text a sample can begin. Raises `BadJob` when at none."""
+    if size <= seq_len:
+        raise BadJob(
+            f"the text ({source}) has {size} bytes, but a sample takes seq_len {seq_len} + 1 = {seq_len + 1}.",
+            "Name a longer text, or lower seq_len.",
+        )
+    return size - seq_len
+
+
+def _sources(root: Path) -> Iterable[Path]:
+    return (path for path in _walk(root, lambda folder: folder in _NOT_TEXT) if path.suffix == ".py")
+
+
+def _visible(root: Path) -> Iterable[Path]:
+    return (path for path in _walk(root, lambda folder: folder.startswith(".")) if not path.name.startswith("."))
+
+
+def _walk(root: Path, passes_over: Callable[[str], bool]) -> Iterable[Path]:
+    """The regular files under `root`, but for folders with a name that is passed over."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not passes_over(name)]
+        yield from (path for name in files if (path := Path(folder, name)).is_file())
+
+
+def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
+    parts: list[bytes] = []
+    size = 0
+    for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
+        if size >= CAP:
+            break
+        parts.append(path.read_bytes()[: CAP - size])
+        size += len(parts[-1])
+    data = b"".join(parts)
+    files = "1 file" if len(parts) == 1 else f"{len(parts)} files"
+    cut = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
+    said = f"{source}, {files}, {size / 1e6:.1f} MB{cut}"
+    return TrainingText(np.frombuffer(data, np.uint8), said, hashlib.sha256(data).hexdigest())
+
+
+def sample(text: TrainingText, seq_len: int, seed: int, step: int, index: int) -> NDArray[np.uint8]:
+    """Sequence `index` of the global batch of `step`: seq_len + 1 bytes, the last being the last target.
+
+    A function of (seed, step, index) alone, so that any split of the batch over ranks trains on the same text.
+    Raises `BadJob` when the text is shorter than one sequence.
+    """
+    places = _places(len(text.data), seq_len, text.source)
+    mixed = hashlib.blake2b(struct.pack("<QQQ", seed, step, index), digest_size=8).digest()
+    start = int.from_bytes(mixed, "little") % places
+    return text.data[start : start + seq_len + 1]
+
+
+def batch(text: TrainingText, seq_len: int, seed: int, step: int, indices: Iterable[int]) -> NDArray[np.uint8]:
+    """(len(indices), seq_len + 1)"""
+    return np.stack([sample(text, seq_len, seed, step, index) for index in indices])

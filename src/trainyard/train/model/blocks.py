@@ -1,0 +1,66 @@
+"""What is done to each repeated block of a model: computed again backward, compiled, named in a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from trainyard.job import Recipe
+from trainyard.train.step.profiler_span import span
+
+Forward = Callable[..., Any]
+
+_aten = torch.ops.aten
+KEPT = frozenset(
+    {
+        _aten.mm.default,
+        _aten.addmm.default,
+        _aten.bmm.default,
+        _aten.baddbmm.default,
+        _aten._grouped_mm.default,
+        _aten._scaled_mm.default,
+        _aten.convolution.default,
+        _aten._scaled_dot_product_flash_attention.default,
+        _aten._scaled_dot_product_flash_attention_for_cpu.default,
+        _aten._scaled_dot_product_efficient_attention.default,
+        _aten._scaled_dot_product_cudnn_attention.default,
+    }
+)
+"""What `remat = "op"` does not compute again: most of the arithmetic, in a fraction of the bytes."""
+
+
+def prepare(blocks: Mapping[str, nn.Module], recipe: Recipe) -> None:
+    """Replaces each block's `forward`, not the module: its parameters keep their names, and hooks of others (FSDP's)
+    stay outside what is compiled."""
+    for number, (name, block) in enumerate(blocks.items()):
+        run: Forward = block.forward
+        if recipe.remat != "none" and number % recipe.remat_every == 0:
+            run = _again(run, recipe.remat)
+        if recipe.compile is True:
+            run = torch.compile(run)
+        block.forward = _named(name, run)
+
+
+def _again(run: Forward, remat: str) -> Forward:
+    """`run`, whose results are computed again when the backward pass needs them. Blocks draw no random numbers."""
+    again = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+    if remat == "full":
+        return again
+    return partial(again, context_fn=partial(create_selective_checkpoint_contexts, _policy))
+
+
+def _policy(_: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _named(name: str, run: Forward) -> Forward:
+    def forward(*args: Any) -> Any:
+        with span(name):
+            return run(*args)
+
+    return forward

@@ -1,0 +1,118 @@
+"""A decoder-only transformer: what its `Model` says of norms, positions, biases, attention and experts.
+
+No dropout. Weights are float32 (see layers.py). Shapes: B sequences, T positions, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from trainyard.job import Model
+from trainyard.train.model import expert_balance
+from trainyard.train.model.attention import Attention
+from trainyard.train.model.layers import Embedding, LayerNorm, Linear, RmsNorm, Tied
+from trainyard.train.model.mla import LatentAttention
+from trainyard.train.model.mlp import Mlp
+from trainyard.train.model.moe import Moe
+from trainyard.train.model.rope import rope_table
+from trainyard.train.model.router import Router
+from trainyard.train.step.profiler_span import span
+
+
+class DecoderBlock(nn.Module):
+    def __init__(self, model: Model, layer: int) -> None:
+        super().__init__()
+        self.name = f"layers.{layer}"
+        self.attention_norm = _norm(model)
+        self.attention = LatentAttention(model) if model.kv_rank else Attention(model)
+        self.mlp_norm = _norm(model)
+        self.mlp = Moe(model) if model.experts and layer >= model.dense_layers else Mlp(model, model.ffn)
+
+    def forward(self, x_BTD: Tensor, cos_TC: Tensor | None, sin_TC: Tensor | None) -> Tensor:
+        with span(self.name, ".attention"):
+            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), cos_TC, sin_TC)
+        with span(self.name, ".mlp"):
+            return x_BTD + self.mlp(self.mlp_norm(x_BTD))
+
+
+class Decoder(nn.Module):
+    """Tokens (B, T) to logits (B, T, V), or a pipeline stage of that: `layers` of it, without what is not `first` or
+    `last`, from tokens or hidden states (B, T, D) to hidden states or logits. Names are the whole model's.
+
+    `length`: the longest sequence, of which each place has a row where positions are learned.
+    `positions`: the place in its sequence of each token this rank sees, where those are not 0 to T - 1.
+    `sharers`: groups of ranks that train on other tokens: over all of them, one after the other, sums are global.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dtype: torch.dtype,
+        layers: Iterable[int],
+        length: int,
+        first: bool = True,
+        last: bool = True,
+    ) -> None:
+        super().__init__()
+        self.turning = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
+        self.positions: Tensor | None = None
+        self.embed = Embedding(model.vocab, model.width, dtype) if first else None
+        self.place = Embedding(length, model.width, dtype) if first and model.position == "learned" else None
+        self.layers = nn.ModuleDict({str(layer): DecoderBlock(model, layer) for layer in layers})
+        self.norm = _norm(model) if last else None
+        self.head = self._head(model) if last else None
+        self.sharers: Sequence[ProcessGroup] = ()
+
+    def _head(self, model: Model) -> nn.Module:
+        if model.tied and self.embed is not None:
+            return Tied(self.embed)
+        return Linear(model.width, model.vocab)
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions_T = torch.arange(x.shape[1], device=x.device) if self.positions is None else self.positions
+        if self.embed is not None:
+            with span("embed"):
+                x = self.embed(x) if self.place is None else self.embed(x) + self.place(positions_T)
+        cos_TC, sin_TC = rope_table(positions_T, *self.turning) if self.turning else (None, None)
+        for layer in self.layers.values():
+            x = layer(x, cos_TC, sin_TC)
+        if self.norm is not None:
+            with span("norm"):
+                x = self.norm(x)
+        if self.head is not None:
+            with span("head"):
+                x = self.head(x)
+        return x
+
+    @property
+    def routers(self) -> Mapping[str, Router]:
+        """By layer."""
+        mixed = {name: block.mlp for name, block in self.layers.items() if isinstance(block, DecoderBlock)}
+        return {f"layers.{name}": mlp.router for name, mlp in mixed.items() if isinstance(mlp, Moe)}
+
+    def weigh(self, share: float) -> None:
+        """A `Weighs`: of the routers' losses."""
+        for router in self.routers.values():
+            router.load.share = share
+
+    def after_step(self) -> None:
+        """A `Counts`: what each expert got is known over the global batch, and routers follow it."""
+        routers = self.routers.values()
+        expert_balance.settle([router.load for router in routers], self.sharers)
+        for router in routers:
+            router.follow()
+
+    def tallies(self) -> Mapping[str, Sequence[int]]:
+        """A `Tallies`."""
+        loads = {layer: router.load.last for layer, router in self.routers.items()}
+        return {layer: last.tolist() for layer, last in loads.items() if last is not None}
+
+
+def _norm(model: Model) -> nn.Module:
+    if model.norm == "rms":
+        return RmsNorm(model.width, model.norm_eps)
+    return LayerNorm(model.width, model.norm_eps, bias=model.bias == "all")

@@ -1,0 +1,97 @@
+"""The `Task` of training a decoder: the next byte of real text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.job import Job
+from trainyard.train.data import text
+from trainyard.train.model import initial_weights
+from trainyard.train.model.decoder import Decoder
+from trainyard.train.parallel import context_parallel, expert_parallel, tensor_parallel
+from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.step.precision import computes
+from trainyard.train.step.profiler_span import span
+from trainyard.train.task import Batch
+
+_INTO_RESIDUAL = ("attention.out.weight", "mlp.down.weight", "mlp.experts.down", "mlp.shared.down.weight")
+
+
+class Language:
+    """A `Task`, `Staged`, `Splits` and `Shares`. Outputs are logits (B, T, V), targets (B, T)."""
+
+    def __init__(self, job: Job) -> None:
+        self.model = job.decoder
+        self.layout, self.seq_len = job.layout, job.recipe.seq_len
+        self.seed = job.recipe.seed
+        self.dtype = computes(job.recipe)
+
+    def module(self) -> Decoder:
+        return self.stage(0, 1)
+
+    def stage(self, number: int, of: int) -> Decoder:
+        """Layers are divided as evenly as they can be, the first stages having one more."""
+        layers = range(self.model.layers)
+        each, rest = divmod(len(layers), of)
+        start = number * each + min(number, rest)
+        mine = layers[start : start + each + (number < rest)]
+        return Decoder(self.model, self.dtype, mine, self.seq_len, first=number == 0, last=number == of - 1)
+
+    def handed(self, samples: int) -> tuple[Tensor, ...]:
+        """Hidden states: (B, T, D) of this rank's part of each sequence."""
+        parts = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
+        return (torch.empty(samples, self.seq_len // parts, self.model.width, dtype=self.dtype, device="meta"),)
+
+    def split(self, module: nn.Module, meshes: Meshes) -> None:
+        """Over tp, ep and cp. A module then sees fewer positions than a sequence has, and is told which."""
+        layout = meshes.layout
+        if layout.tp > 1:
+            tensor_parallel.split(module, meshes)
+        if layout.cp > 1:
+            context_parallel.share(module, meshes)
+        expert_parallel.split(module, meshes)
+        if layout.cp > 1 or layout.sequence_parallel:
+            places = context_parallel.positions(self.seq_len, meshes)
+            cast(Decoder, module).positions = places.to(meshes.world.device_type)
+
+    def share(self, batch: Batch, meshes: Meshes) -> Batch:
+        """This rank's positions of every sequence, inputs and targets alike."""
+        if meshes.layout.cp == 1:
+            return batch
+        places = context_parallel.positions(self.seq_len, meshes).to(batch.inputs[0].device)
+        return Batch((batch.inputs[0][:, places],), (batch.targets[0][:, places],))
+
+    def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
+        return {f"layers.{name}": block for name, block in cast(Decoder, module).layers.items()}
+
+    def draw(self, name: str, shape: torch.Size) -> Tensor:
+        """Normal with deviation 0.02, the projections back to the residual stream divided by sqrt(2 * layers) (GPT-2's
+        scheme); norms are one, biases zero."""
+        if len(shape) == 1:
+            return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
+        deviation = 0.02 / (2 * self.model.layers) ** 0.5 if name.endswith(_INTO_RESIDUAL) else 0.02
+        return initial_weights.normal(name, shape, self.seed, deviation)
+
+    def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
+        """Cross-entropy in nats a token."""
+        with span("loss"):
+            logits_BTV = tensor_parallel.plain(outputs)
+            return tensor_parallel.plain(F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets[0].flatten()))
+
+
+class Bytes:
+    """`Samples` of a text: inputs are bytes 0 to T - 1 of a sequence, targets bytes 1 to T."""
+
+    def __init__(self, job: Job) -> None:
+        self.recipe = job.recipe
+        self.text = text.read(job.recipe.text)
+        self.source, self.sha256 = self.text.source, self.text.sha256
+
+    def batch(self, step: int, indices: range) -> Batch:
+        bytes_BT = torch.from_numpy(text.batch(self.text, self.recipe.seq_len, self.recipe.seed, step, indices)).long()
+        return Batch((bytes_BT[:, :-1],), (bytes_BT[:, 1:],))

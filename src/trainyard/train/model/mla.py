@@ -1,0 +1,53 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): keys and values come from a narrow latent.
+
+Positions turn channels of their own (the decoupled rotary embedding): each query head has some, and one key of them
+serves all heads. Shapes: B sequences, T positions, D width, H heads, C channels without position, R with, L latent.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trainyard.job import Model
+from trainyard.train.model.attention import Core
+from trainyard.train.model.layers import Linear, RmsNorm
+from trainyard.train.model.rope import rotate
+
+
+class LatentAttention(nn.Module):
+    """Of the heads whose columns `q` (or `q_up`) and `kv_up` hold. Each latent is normalised before it is widened."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.widths = (model.head_dim, model.rope_dim)
+        self.value_dim = model.value_dim
+        self.kv_rank = model.kv_rank
+        queries = model.heads * sum(self.widths)
+        if model.q_rank:
+            self.q_down = Linear(model.width, model.q_rank)
+            self.q_norm = RmsNorm(model.q_rank, model.norm_eps)
+            self.q_up = Linear(model.q_rank, queries)
+        else:
+            self.q = Linear(model.width, queries)
+        self.kv_down = Linear(model.width, model.kv_rank + model.rope_dim)
+        self.kv_norm = RmsNorm(model.kv_rank, model.norm_eps)
+        self.kv_up = Linear(model.kv_rank, model.heads * (model.head_dim + model.value_dim))
+        self.core = Core()
+        self.out = Linear(model.heads * model.value_dim, model.width)
+
+    def forward(self, x_BTD: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+        q_BTX = self.q_up(self.q_norm(self.q_down(x_BTD))) if hasattr(self, "q_up") else self.q(x_BTD)
+        q_BHTC, q_BHTR = _heads(q_BTX, *self.widths)
+        latent_BTL, key_BTR = self.kv_down(x_BTD).split((self.kv_rank, self.widths[1]), dim=2)
+        k_BHTC, v_BHTV = _heads(self.kv_up(self.kv_norm(latent_BTL)), self.widths[0], self.value_dim)
+        k_BHTR = rotate(key_BTR.unsqueeze(1), cos_TR, sin_TR).expand(-1, k_BHTC.shape[1], -1, -1)
+        q = torch.cat((q_BHTC, rotate(q_BHTR, cos_TR, sin_TR)), dim=3)
+        y_BHTV = self.core(q, torch.cat((k_BHTC, k_BHTR), dim=3), v_BHTV)
+        return self.out(y_BHTV.transpose(1, 2).flatten(2))
+
+
+def _heads(x_BTX: Tensor, first: int, second: int) -> tuple[Tensor, Tensor]:
+    """Each head's channels in two parts."""
+    one, other = x_BTX.unflatten(2, (-1, first + second)).transpose(1, 2).split((first, second), dim=3)
+    return one, other

@@ -1,0 +1,25 @@
+"""The part of a layer that works on each position alone. Shapes: B sequences, T positions, D width, F inner width."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.job import Model
+from trainyard.train.model.layers import Linear
+
+
+class Mlp(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202): gate, up, down. Or up, GELU (its tanh form, as GPT-2 has it), down."""
+
+    def __init__(self, model: Model, ffn: int) -> None:
+        super().__init__()
+        biased = model.bias == "all"
+        self.gate = Linear(model.width, ffn, biased) if model.mlp == "swiglu" else None
+        self.up = Linear(model.width, ffn, biased)
+        self.down = Linear(ffn, model.width, biased)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if self.gate is None:
+            return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))
+        return self.down(F.silu(self.gate(x_BTD)) * self.up(x_BTD))

@@ -1,0 +1,76 @@
+"""A mixture of experts: each token goes through a few of many MLPs, and through those that all tokens share.
+
+Shapes: B sequences, T positions, N = B T tokens, D width, F inner width, E experts, A experts a token uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainyard.job import Model
+from trainyard.train.model.mlp import Mlp
+from trainyard.train.model.router import Router
+
+
+class Experts(nn.Module):
+    """SwiGLU experts, stacked: `gate` and `up` (E, F, D), `down` (E, D, F); under expert parallelism this rank's E."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        wide = (model.experts, model.expert_ffn, model.width)
+        self.gate = nn.Parameter(torch.empty(wide))
+        self.up = nn.Parameter(torch.empty(wide))
+        self.down = nn.Parameter(torch.empty(model.experts, model.width, model.expert_ffn))
+
+    def forward(self, x_ND: Tensor, counts_E: Tensor) -> Tensor:
+        """Of tokens in the order of their experts, `counts_E` for each."""
+        ends_E = counts_E.cumsum(0).to(torch.int32)
+
+        def product(x: Tensor, weight: Tensor) -> Tensor:
+            mine = weight.to_local() if isinstance(weight, DTensor) else weight
+            return F.grouped_mm(x, mine.to(x.dtype).transpose(1, 2), offs=ends_E)
+
+        return product(F.silu(product(x_ND, self.gate)) * product(x_ND, self.up), self.down)
+
+
+Dispatch = Callable[[Experts, Tensor, Tensor], Tensor]
+"""(experts, tokens in the order of their experts, tokens of each expert) -> the experts' results, in the same order."""
+
+
+def here(experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
+    """All experts are on this rank."""
+    return experts(x_ND, counts_E)
+
+
+class Moe(nn.Module):
+    """Instead of an `Mlp`. `dispatch` is another where experts are divided over ranks."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.router = Router(model)
+        self.experts = Experts(model)
+        self.shared = Mlp(model, model.shared_experts * model.expert_ffn) if model.shared_experts else None
+        self.dispatch: Dispatch = here
+
+    # How many tokens each expert gets is known at run time only: nothing here to compile.
+    @torch.compiler.disable
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        x_ND = x_BTD.flatten(0, 1)
+        chosen_NA, gates_NA, counts_E = self.router(x_ND)
+        order = chosen_NA.flatten().argsort(stable=True)
+        # Each (token, expert) pair has a row of its own, also backward: sums are in a fixed order.
+        rows = x_ND.repeat_interleave(chosen_NA.shape[1], dim=0).index_select(0, order)
+        done = self.dispatch(self.experts, rows, counts_E)
+        done_NAD = done.index_select(0, inverse(order)).unflatten(0, chosen_NA.shape)
+        y_BTD = (done_NAD * gates_NA.unsqueeze(2).to(x_ND.dtype)).sum(dim=1).view_as(x_BTD)
+        return y_BTD if self.shared is None else y_BTD + self.shared(x_BTD)
+
+
+def inverse(order: Tensor) -> Tensor:
+    """The permutation that undoes `order`."""
+    return torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))

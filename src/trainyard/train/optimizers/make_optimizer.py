@@ -1,0 +1,56 @@
+"""The parameter update, and the learning rate of each step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import cos, pi
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from trainyard import plugins
+from trainyard.job import Layout, Recipe
+from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.parallel.zero import Zero
+from trainyard.train.rules.data_parallel_rules import divides_state
+from trainyard.train.rules.recipe_rules import update
+from trainyard.train.step.gradient_clipping import mesh_of
+
+FALLS_TO = 0.1
+"""Share of the learning rate that is left after `fall_steps`."""
+
+
+def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) -> torch.optim.Optimizer:
+    """Of all parameters of `modules`; under ZeRO-1 each rank keeps the state of its own."""
+    named = [pair for module in modules for pair in module.named_parameters()]
+    plugin = plugins.load("optimizers", recipe.optimizer)
+    recipe = replace(recipe, update=update(recipe, meshes.layout if meshes is not None else Layout()))
+    if meshes is not None and divides_state(meshes.layout):
+        return Zero(named, meshes.data.get_group("dp_shard"), lambda own: plugin.make(own, recipe))
+    return plugin.make(named, recipe)
+
+
+def by_mesh(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+    """One parameter group a mesh: one call updates tensors of one mesh only."""
+    groups: dict[object, list[nn.Parameter]] = defaultdict(list)
+    for parameter in parameters:
+        groups[mesh_of(parameter)].append(parameter)
+    return [{"params": group} for group in groups.values()]
+
+
+def rate(recipe: Recipe, step: int) -> float:
+    """The learning rate of `step`, counted from 0: a function of the step alone, so that resuming needs no state."""
+    if step < recipe.rise_steps:
+        return recipe.learning_rate * (step + 1) / recipe.rise_steps
+    if not recipe.fall_steps:
+        return recipe.learning_rate
+    done = min(1.0, (step - recipe.rise_steps) / recipe.fall_steps)
+    return recipe.learning_rate * (FALLS_TO + (1 - FALLS_TO) * (1 + cos(pi * done)) / 2)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate(recipe, step)

@@ -1,0 +1,133 @@
+"""Optimizers that must see a layer's matrix whole: AdamW for the rest of the model.
+
+A matrix in parts (a DTensor) is gathered, its update computed by every rank alike, and each keeps its own part: right
+on any layout, at the price of an all-gather a matrix and of arithmetic done on each rank; ZeRO-1 divides that
+arithmetic. Elementwise state lies as the matrix does.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from trainyard.job import Recipe
+from trainyard.train.model.initial_weights import whole
+from trainyard.train.optimizers.adamw import BETAS, WEIGHT_DECAY
+from trainyard.train.optimizers.make_optimizer import by_mesh
+
+MOMENTUM = 0.95
+EPSILON = 1e-6
+"""Of Shampoo: its preconditioners begin as this times the identity."""
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""The quintic whose slope at zero is greatest while all of (0, 1] goes to about one (Jordan et al. 2024)."""
+_ITERATIONS = 5
+_NO_LAYER = ("embed", "head", "place", "position")
+"""Names of two-dimensional parameters that are no layer's matrix: tables, and the projection to the classes."""
+
+
+def of_layer(name: str, parameter: Tensor) -> bool:
+    """Whether it is a matrix within a layer."""
+    return parameter.dim() == 2 and not any(part.startswith(_NO_LAYER) for part in name.split("."))
+
+
+class WholeMatrices(torch.optim.AdamW):
+    """`direction` of the matrices of groups marked `whole`; AdamW of the others."""
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
+        matrices = [parameter for name, parameter in named if of_layer(name, parameter)]
+        rest = [parameter for name, parameter in named if not of_layer(name, parameter)]
+        groups = [{"params": matrices, "whole": True}] if matrices else []
+        groups += [{**group, "whole": False} for group in by_mesh(rest)]
+        super().__init__(
+            groups,
+            lr=recipe.learning_rate,
+            betas=BETAS,
+            weight_decay=WEIGHT_DECAY,
+            fused=recipe.update == "fused",
+            foreach=recipe.update == "foreach",
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        every = self.param_groups
+        self.param_groups = [group for group in every if not group["whole"]]
+        try:
+            said = super().step(closure) if self.param_groups else None
+        finally:
+            self.param_groups = every
+        for group in every:
+            for parameter in group["params"] if group["whole"] else ():
+                if parameter.grad is not None:
+                    self._take(parameter, parameter.grad, group["lr"])
+        return said
+
+    def _take(self, parameter: nn.Parameter, grad: Tensor, rate: float) -> None:
+        direction, scale, decay = self.direction(grad, self.state[parameter])
+        if isinstance(parameter, DTensor):
+            direction = distribute_tensor(direction, parameter.device_mesh, parameter.placements, src_data_rank=None)
+            direction = direction.to(parameter.device)  # the host, if offloaded
+        parameter.mul_(1 - rate * decay).add_(direction, alpha=-rate * scale)
+
+    @abstractmethod
+    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
+        """Of one matrix: the whole update, what the learning rate is multiplied by, and the weight decay."""
+
+
+class Orthogonal(WholeMatrices):
+    """Muon. Its step has about the size of AdamW's, so that the same learning rate serves both (Liu et al. 2025,
+    arXiv:2502.16982, section 2.2).
+
+    The iteration is in float32 where training is: in bfloat16, as is usual otherwise, the rounding of a gradient that
+    was summed in another order would show in the losses.
+    """
+
+    def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
+        self.dtype = torch.float32 if recipe.dtype == "float32" else torch.bfloat16
+        super().__init__(named, recipe)
+
+    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(grad)
+        momentum = state["momentum"].lerp_(grad, 1 - MOMENTUM)
+        ahead = whole(grad.lerp(momentum, MOMENTUM))  # Nesterov's
+        return orthogonal(ahead, self.dtype).to(grad.dtype), 0.2 * sqrt(max(grad.shape)), WEIGHT_DECAY
+
+
+class Kronecker(WholeMatrices):
+    """Shampoo: W -= rate * L^(-1/4) G R^(-1/4), with L and R the sums of G G^T and G^T G over all steps. No weight
+    decay, no momentum."""
+
+    def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
+        matrix = whole(grad)
+        if not state:
+            for side, size in zip(("left", "right"), matrix.shape):
+                state[side] = EPSILON * torch.eye(size, device=matrix.device)
+        state["left"] += matrix @ matrix.T
+        state["right"] += matrix.T @ matrix
+        return inverse_fourth_root(state["left"]) @ matrix @ inverse_fourth_root(state["right"]), 1.0, 0.0
+
+
+def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
+    """About U V^T of `matrix` = U S V^T, by Newton and Schulz's iteration: singular values come to 0.7 to 1.2."""
+    a, b, c = _COEFFICIENTS
+    x = matrix.to(dtype)
+    tall = x.shape[0] > x.shape[1]
+    if tall:
+        x = x.T
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(_ITERATIONS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x
+
+
+def inverse_fourth_root(matrix: Tensor) -> Tensor:
+    """A^(-1/4) of a symmetric positive definite matrix; in float64, where rounding cannot make it indefinite."""
+    values, vectors = torch.linalg.eigh(matrix.double())
+    return ((vectors * values.clamp(min=EPSILON) ** -0.25) @ vectors.T).to(matrix.dtype)

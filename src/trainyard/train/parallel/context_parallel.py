@@ -1,0 +1,107 @@
+"""Context parallelism: each sequence cut over ranks; attention alone needs the others' part of it.
+
+Where a rank has the keys and values of all (`all_gather`), or gets them one rank after another (`ring`), rank r of n
+holds the chunks r and 2n - 1 - r of 2n: with a causal mask every rank then has the same work (Brandon et al. 2023,
+arXiv:2311.09431, balance rings likewise). With `ulysses` a rank attends over whole sequences with some of the heads
+(Jacobs et al. 2023, arXiv:2309.14509), and holds one chunk of n.
+
+Shapes: B sequences, t = T / n positions of this rank, H query heads, K key/value heads, C channels.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.train.parallel.differentiable_collectives import exchange, gather
+from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.parallel.ring_attention import ring
+
+
+def share(module: nn.Module, meshes: Meshes) -> None:
+    """Puts attention that sees the other ranks' positions in the place of every `core`."""
+    group = meshes.sequence.get_group("cp")
+    made = {"all_gather": Gathered, "ulysses": Ulysses, "ring": Ring}[meshes.layout.cp_method]
+    for part in list(module.modules()):
+        core = getattr(part, "core", None)
+        if isinstance(core, nn.Module):
+            part.core = made(core, group)
+
+
+def positions(length: int, meshes: Meshes) -> Tensor:
+    """Which of `length` positions this rank holds, in its order."""
+    layout = meshes.layout
+    if layout.cp == 1:
+        return torch.arange(length)
+    rank = meshes.sequence.get_local_rank("cp")
+    if layout.cp_method == "ulysses":
+        return torch.arange(length).chunk(layout.cp)[rank]
+    chunks = torch.arange(length).chunk(2 * layout.cp)
+    return torch.cat((chunks[rank], chunks[-1 - rank]))
+
+
+class Gathered(nn.Module):
+    """Keys and values of all positions on every rank; their gradients are summed where they belong."""
+
+    def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.core, self.group = core, group
+
+    def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
+        ranks, rank = self.group.size(), self.group.rank()
+        kv_tBKE = torch.cat((k_BKtC, v_BKtC), dim=-1).movedim(2, 0)
+        by_rank = gather(kv_tBKE, self.group)
+        early, late = by_rank.unflatten(0, (ranks, 2, -1)).unbind(1)
+        kv_BKTE = torch.cat((early, late.flip(0))).flatten(0, 1).movedim(0, 2)
+        k_BKTC, v_BKTC = kv_BKTE.split((k_BKtC.shape[-1], v_BKtC.shape[-1]), dim=-1)
+        each = q_BHtC.shape[2] // 2
+        # A chunk's queries see what comes before its end: what a mask would hide is never multiplied.
+        ends = ((rank + 1) * each, (2 * ranks - rank) * each)
+        queries = q_BHtC.split(each, dim=2)
+        return torch.cat([self.core(q, k_BKTC[:, :, :end], v_BKTC[:, :, :end]) for q, end in zip(queries, ends)], dim=2)
+
+
+class Ulysses(nn.Module):
+    """All positions of H / n heads on every rank, by an exchange before and after."""
+
+    def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.core, self.group = core, group
+
+    def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
+        ranks = self.group.size()
+        # Fewer key/value heads than ranks: as many copies of each as give every rank a whole number of them.
+        copies = ranks // gcd(ranks, k_BKtC.shape[1])
+        k_BKtC, v_BKtC = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_BKtC, v_BKtC))
+        q, k, v = (self._to_heads(x) for x in (q_BHtC, k_BKtC, v_BKtC))
+        return self._to_positions(self.core(q, k, v))
+
+    def _to_heads(self, x_BHtC: Tensor) -> Tensor:
+        """(B, H, t, C) to (B, H / n, T, C)."""
+        n = self.group.size()
+        by_rank = x_BHtC.unflatten(1, (n, -1)).movedim(1, 0)
+        return exchange(by_rank, self.group).movedim(0, 2).flatten(2, 3)
+
+    def _to_positions(self, x_BhTC: Tensor) -> Tensor:
+        """(B, H / n, T, C) to (B, H, t, C)."""
+        n = self.group.size()
+        by_rank = x_BhTC.unflatten(2, (n, -1)).movedim(2, 0)
+        return exchange(by_rank, self.group).movedim(0, 1).flatten(1, 2)
+
+
+class Ring(nn.Module):
+    """Keys and values go round; no rank ever holds more than two ranks' of them."""
+
+    def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
+        # The fused kernels take values as wide as keys; those of latent attention are narrower.
+        narrower = q_BHtC.shape[3] - v_BKtC.shape[3]
+        y_BHtC = ring(q_BHtC, k_BKtC, F.pad(v_BKtC, (0, narrower)) if narrower else v_BKtC, self.group)
+        return y_BHtC[..., : v_BKtC.shape[3]]

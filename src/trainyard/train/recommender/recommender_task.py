@@ -1,0 +1,91 @@
+"""The `Task` of telling who clicks, and its `Samples`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from trainyard.job import Job
+from trainyard.train.model import initial_weights
+from trainyard.train.parallel.mesh import Meshes
+from trainyard.train.recommender.clicks import Planted, hot_share
+from trainyard.train.recommender.dlrm import ClickModel
+from trainyard.train.recommender.embeddings import ByRow, ByTable
+from trainyard.train.recommender.recommender_sizes import Dlrm
+from trainyard.train.step.precision import computes
+from trainyard.train.step.profiler_span import span
+from trainyard.train.task import Batch
+
+_LAST = 0.01
+"""Deviation of the last matrix: at first the model tells nothing, and the loss is ln 2."""
+
+_HOT = 100
+
+
+class Predict:
+    """A `Task` and `Splits`. Outputs are logits (B), targets clicks (B)."""
+
+    def __init__(self, job: Job, sizes: Dlrm) -> None:
+        self.sizes = sizes
+        self.seed = job.recipe.seed
+        self.dtype = computes(job.recipe)
+
+    def module(self) -> nn.Module:
+        return ClickModel(self.sizes, self.dtype)
+
+    def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
+        return cast(ClickModel, module).blocks
+
+    def split(self, module: nn.Module, meshes: Meshes) -> None:
+        """The tables, over all ranks with samples of their own."""
+        kinds = {"by_row": ByRow, "by_table": ByTable}
+        if self.sizes.tables in kinds:
+            with torch.device("meta"):
+                cast(ClickModel, module).embed = kinds[self.sizes.tables](self.sizes, self.dtype, _ranks(meshes))
+
+    def draw(self, name: str, shape: torch.Size) -> Tensor:
+        """Biases are zero. Rows of tables are as wide as DLRM's uniform ones; matrices as wide as keeps variance both
+        ways (Glorot and Bengio 2010)."""
+        if len(shape) == 1:
+            return torch.zeros(shape)
+        if name.startswith("embed."):
+            return initial_weights.normal(name, shape, self.seed, (3 * shape[0]) ** -0.5)
+        if name == f"top.{len(self.sizes.top) - 1}.weight":
+            return initial_weights.normal(name, shape, self.seed, _LAST)
+        return initial_weights.normal(name, shape, self.seed, (2 / sum(shape)) ** 0.5)
+
+    def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
+        """Cross-entropy in nats a sample."""
+        with span("loss"):
+            return F.binary_cross_entropy_with_logits(outputs.float(), targets[0])
+
+
+def _ranks(meshes: Meshes) -> DeviceMesh:
+    """All of them, as the axis they form where they form one: a profile names it by the axis."""
+    axis = meshes.layout.only_axis
+    return meshes.data[axis] if axis else meshes.world
+
+
+class Clicks:
+    """`Samples`: dense features (B, F) and ids (B, I), and whether each was clicked (B)."""
+
+    def __init__(self, job: Job, sizes: Dlrm) -> None:
+        self.planted = Planted(sizes, job.recipe.seed)
+        hot = hot_share(max(sizes.rows), sizes.skew, _HOT)
+        self.source = (
+            f"synthetic clicks of a planted model: normal features, ids by Zipf's law with exponent {sizes.skew:g}, by "
+            f"which {hot:.1%} of the largest table's are of its {_HOT} hottest rows"
+        )
+        known = [sizes.dense, sizes.rows, sizes.hots, sizes.skew, job.recipe.seed]
+        self.sha256 = hashlib.sha256(msgspec.json.encode([self.source, known])).hexdigest()
+
+    def batch(self, step: int, indices: range) -> Batch:
+        dense, ids, clicks = map(torch.from_numpy, self.planted.batch(step, indices))
+        return Batch((dense, ids), (clicks,))

@@ -1,0 +1,84 @@
+"""When a recipe cannot be. No torch here."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainyard import plugins
+from trainyard.errors import BadJob, nearest
+from trainyard.job import Job, Layout, Recipe
+from trainyard.train.rules.data_parallel_rules import shards
+
+DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
+
+
+def check(job: Job) -> None:
+    """Raises `BadJob` with the reason and the nearest recipe that works."""
+    _dtype(job)
+    _optimizer(job)
+    _offload(job)
+    layout, recipe = job.layout, job.recipe
+    if recipe.compile == "whole" and layout.pp > 1:
+        raise BadJob(
+            f"compile = 'whole' at $.recipe with pp = {layout.pp} at $.layout, but no rank has the whole model.",
+            "Use compile = true: each block.",
+        )
+    if recipe.remat == "none" and recipe.remat_every > 1:
+        raise BadJob(
+            f"remat_every = {recipe.remat_every} at $.recipe, but remat = 'none': no block is computed again.",
+            "Use remat = 'full' or 'op'.",
+        )
+
+
+def _dtype(job: Job) -> None:
+    dtype, layout = job.recipe.dtype, job.layout
+    if dtype not in DTYPES:
+        raise BadJob(f"dtype = {dtype!r} at $.recipe is not trained here.", "Use 'float8'.")
+    if dtype == "float8" and layout.tp > 1:
+        raise BadJob(
+            f"dtype = 'float8' at $.recipe with tp = {layout.tp} at $.layout, but a tensor has one scale, and each of "
+            f"its {layout.tp} parts would find another.",
+            "Use dtype = 'bfloat16', or tp = 1.",
+        )
+
+
+def _optimizer(job: Job) -> None:
+    recipe, layout = job.recipe, job.layout
+    known = plugins.names("optimizers")
+    if recipe.optimizer not in known:
+        raise BadJob(f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, known))
+    if recipe.update == "fused" and not fuses(recipe, layout):
+        raise BadJob(
+            f"optimizer = 'sgd' with update = 'fused' at $.recipe, but torch's fused kernel for it takes no weights in "
+            f"parts, as {layout} has them.",
+            "Use update = 'auto' or 'foreach'.",
+        )
+
+
+def fuses(recipe: Recipe, layout: Layout) -> bool:
+    """Whether torch's fused kernel of this optimizer takes weights that lie as the layout has them."""
+    return recipe.optimizer != "sgd" or not (shards(layout) or layout.tp > 1)
+
+
+def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "loop"]:
+    """How the optimizer goes over the parameters."""
+    if recipe.update != "auto":
+        return recipe.update
+    return "fused" if fuses(recipe, layout) else "foreach"
+
+
+def _offload(job: Job) -> None:
+    layout = job.layout
+    others = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
+    if job.recipe.offload and others:
+        raise BadJob(
+            f"offload = true at $.recipe with {', '.join(others)} at $.layout, but weights come from the host's memory "
+            "where data parallelism alone gathers them.",
+            f"Use offload = false, or dp_shard = {layout.ranks} and no other axis.",
+        )
+    if job.recipe.offload and not shards(layout):
+        ranks = max(2, layout.batch_ranks)
+        raise BadJob(
+            f"offload = true at $.recipe, but {layout} shards no weights: each is needed whole on its device.",
+            f"Use offload = false, or dp_shard = {ranks}, zero = 3.",
+        )

@@ -1,0 +1,40 @@
+"""Which jobs the training step can run, and what to change in one that it cannot. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from trainyard import words
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout
+from trainyard.train.rules import (
+    context_parallel_rules,
+    data_parallel_rules,
+    expert_parallel_rules,
+    pipeline_rules,
+    recipe_rules,
+    tensor_parallel_rules,
+)
+
+
+def check(job: Job, axes: Collection[str] = tuple(words.AXES)) -> None:
+    """`axes`: those the workload can be divided along. Raises `BadJob` with the reason and what works instead."""
+    if job.machine:
+        raise BadJob(f"machine = {job.machine!r} at $, but a job trains on the machine it is run on.", "Leave it out.")
+    refused = [f"{axis} = {getattr(job.layout, axis)}" for axis in words.AXES if getattr(job.layout, axis) > 1]
+    refused = [said for said in refused if said.split()[0] not in axes]
+    if refused:
+        works = Layout(dp_replicate=job.layout.dp_replicate, dp_shard=job.layout.ranks // job.layout.dp_replicate)
+        raise BadJob(
+            f"bad layout at $.layout: {', '.join(refused)}, but {job.workload} divides along {', '.join(axes)} only.",
+            f"On the same {job.layout.ranks} ranks, {works} works.",
+        )
+    for rule in (
+        tensor_parallel_rules,
+        context_parallel_rules,
+        pipeline_rules,
+        expert_parallel_rules,
+        data_parallel_rules,
+        recipe_rules,
+    ):
+        rule.check(job)

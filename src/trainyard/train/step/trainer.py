@@ -1,0 +1,110 @@
+"""One training step: data, forward, backward, clip, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainyard.job import Job
+from trainyard.train.data.loader import Loader
+from trainyard.train.model import initial_weights
+from trainyard.train.optimizers import make_optimizer
+from trainyard.train.parallel.parallelize import Spread
+from trainyard.train.process_group import Ranks
+from trainyard.train.rules import device_rules
+from trainyard.train.step import gradient_clipping
+from trainyard.train.step.loss_scaling import LossScaling
+from trainyard.train.step.outcome import About, Outcome
+from trainyard.train.step.profiler_span import span
+from trainyard.train.task import Batch, Counts, Samples, Tallies, Task, Weighs
+
+Kind = TypeVar("Kind")
+
+CLIP = 1.0
+"""The global gradient norm is brought down to this."""
+
+
+class Trainer:
+    """A rank's part of the training; a `Training`. Call with the step's number, on all ranks alike.
+
+    The global batch is split first over ranks, then over micro-batches of equal size, and all are averaged:
+    any split gives the same loss and gradients, to rounding.
+    """
+
+    def __init__(self, job: Job, ranks: Ranks, task: Task, samples: Samples, model_flops: int) -> None:
+        self.job = job
+        self.ranks = ranks
+        self.samples = samples
+        self.model_flops = model_flops
+        device_rules.check(job.recipe, ranks.vendor)
+        self.scaling = LossScaling(job)
+        task.loss = self.scaling.over(task.loss)  # in one place, whoever asks for the loss
+        self.spread = Spread(job, ranks, task)
+        self.loader = Loader(job, samples, self.spread.batch_rank)
+        self.optimizer = make_optimizer.make(self.spread.modules, job.recipe, self.spread.meshes)
+        self.initial = initial_weights.digest(self.spread.modules, self.spread.meshes)
+        # Asked of every module once: to ask in each step took 3 % of a small model's.
+        self.lone = initial_weights.lone(self.spread.modules)
+        self.weighing, self.counting = self._parts(Weighs), self._parts(Counts)
+
+    def __call__(self, step: int) -> Outcome:
+        batch = self._data(step)
+        self.optimizer.zero_grad()
+        for part in self.weighing:
+            part.weigh(self.scaling.factor / self.job.accumulate)
+        loss = self.spread.forward_backward(batch)
+        parameters = self.spread.parameters
+        factor = self.scaling.factor
+        norm = gradient_clipping.total_norm(parameters, self.spread.meshes, self.lone) / factor
+        if self.scaling.passes(norm):
+            gradient_clipping.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0) / factor)
+            make_optimizer.set_rate(self.optimizer, self.job.recipe, step)
+            self.optimizer.step()
+        for part in self.counting:
+            part.after_step()
+        if self.ranks.world > 1:
+            dist.all_reduce(loss)
+        return Outcome(loss.item() / factor / self.spread.loss_ranks, norm.nan_to_num(nan=inf, posinf=inf).item())
+
+    def _parts(self, kind: type[Kind]) -> list[Kind]:
+        """The modules within the model that are of a kind."""
+        return [part for module in self.spread.modules for part in module.modules() if isinstance(part, kind)]
+
+    def _data(self, step: int) -> Batch:
+        """This rank's samples of the step, on the device."""
+        with span("wait_for_batch"):
+            return self.loader(step).to(self.ranks.device)
+
+    def about(self) -> About:
+        digests = {"text": self.samples.sha256}
+        final = initial_weights.digest(self.spread.modules, self.spread.meshes)
+        if self.initial and final:
+            digests |= {"weights_initial": self.initial, "weights_final": final}
+        else:
+            digests["weights"] = f"none: they are larger than {initial_weights.DIGEST_CAP / 1e9:.0f} GB"
+        seed = self.job.recipe.seed
+        parameters = initial_weights.count(self.spread.modules, self.spread.meshes)
+        experts = {name: tokens for part in self._parts(Tallies) for name, tokens in part.tallies().items()}
+        return About(
+            self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, experts
+        )
+
+    # What a checkpoint keeps; train/checkpoint/training_state.py says how it is asked for.
+
+    def modules(self) -> Sequence[nn.Module]:
+        return self.spread.modules
+
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
+        return [self.optimizer]
+
+    def numbers(self) -> Mapping[str, float]:
+        """Of the loss's scale; learning rate and samples follow from the step."""
+        return self.scaling.state()
+
+    def set_numbers(self, numbers: Mapping[str, float]) -> None:
+        self.scaling.restore(numbers)

@@ -1,0 +1,391 @@
+"""History: what a user meets: stored runs and files, accepted changes, exit codes, the page; its error rates, wide."""
+
+import errno
+import json
+import os
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.refused import code_of, missing_values, refused
+from tests.report.render.test_html import BROWSER, drawn
+from trainyard.cli.main import answer
+from trainyard.compare.history import accepted_changes as files
+from trainyard.compare.history.detect_changes import detect
+from trainyard.compare.history.judge_changes import judge
+from trainyard.compare.history.sources.series import Series, SeriesPoint
+from trainyard.errors import BadFile, BadInput
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.record import DeviceSeen, Provenance, Run, Sample
+from trainyard.report.history import history_page
+from trainyard.report.history import history_terminal as report
+from trainyard.store import run_folder
+from trainyard.store.store import Store
+from trainyard.words import METRICS
+from validation.history import cover, f1, read
+from validation.history_noise import Rate, autocorrelated, two_modes
+
+MODEL = Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+
+
+def a_run(number, step_ns, device="A100", torch="2.1", gap=0, layout=None):
+    """A run of the job tiny: its step takes `step_ns`, of which `gap` is a launch gap."""
+    entries = (
+        Entry(account=Account("compute", "matmul"), ns=step_ns - gap),
+        Entry(account=Account("launch_gap", "python"), ns=gap),
+    )
+    return Run(
+        id=f"{number:08x}",
+        job=Job(name="tiny", model=MODEL, layout=layout or Layout(), recipe=Recipe(seq_len=8, tokens_per_step=16)),
+        started=f"2026-01-01T{number // 60:02d}:{number % 60:02d}:00.000+00:00",
+        state="complete",
+        provenance=Provenance(
+            code={"sha": f"{number + 0xABC000:x}".ljust(40, "0"), "dirty": "no"},
+            packages={"torch": torch},
+            devices=(DeviceSeen(index=0, name=device, vendor="nvidia"),),
+        ),
+        samples=(Sample(step=0, rank=0, repeat=0, wall_ns=step_ns, tokens=16, memory_bytes=100),),
+        ledgers=(Ledger(wall_ns=step_ns, entries=entries, scope=Scope(reduce="mean", ranks=(0,))),),
+    )
+
+
+def kept(store, run):
+    store.begin(run, "name = 'tiny'\n")
+    store.finish(run)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder of its own with an empty store."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
+    return SimpleNamespace(path=tmp_path, store=Store(tmp_path / "store", say=print))
+
+
+def asked(capsys, *args):
+    """(exit code, stdout, stderr) of `trainyard history`."""
+    code = answer(["history", *map(str, args)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def slower(place, at=24, n=40):
+    """Runs whose step grows by 8 % at run `at`, with a new torch and a launch gap."""
+    noise = np.random.default_rng(1).normal(0, 1e4, n)
+    for number in range(n):
+        late = number >= at
+        wall = round(1e6 + 8e4 * late + noise[number])
+        kept(place.store, a_run(number, wall, torch="2.2" if late else "2.1", gap=80_000 if late else 0))
+
+
+def test_the_runs_of_a_job_say_since_when_and_why(place, capsys):
+    slower(place)
+    code, out, _ = asked(capsys, "tiny")
+    assert code == 1
+    assert "tiny: step time is worse since abc0180000, 16 points ago" in out
+    assert re.search(r"step +24 ", out)
+    assert "run 00000017" in out
+    assert "run 00000018" in out
+    assert "Packages torch: 2.1 against 2.2." in out
+    assert "moved most: launch_gap/python 0 ns → 80.0 µs" in out
+    told = json.loads(asked(capsys, "tiny", "--json")[1])
+    assert told["worse"] is True
+    [change] = [one for one in told["changes"] if one["change"]["kind"] == "step"]
+    assert change["change"]["at"] == 24
+    assert change["point"]["run"] == "00000018"
+    assert change["share"]["low"] < 0.08 < change["share"]["high"]
+    assert change["verdict"] == "worse"
+
+
+def test_a_metric_has_a_direction(place, capsys):
+    slower(place)
+    code, out, _ = asked(capsys, "tiny", "--metric", "tokens_per_s")
+    assert code == 1
+    assert "tokens a second is worse" in out
+    assert asked(capsys, "tiny", "--metric", "launch_gap/python")[0] == 1
+    assert asked(capsys, "tiny", "--metric", "memory")[:2][0] == 0
+    code, _, err = asked(capsys, "tiny", "--metric", "mfu")
+    assert code == 3
+    assert code_of(err) == "not-enough-evidence"
+    assert missing_values(err, 40, "'tiny'", "mfu") == []
+    code, _, err = asked(capsys, "tiny", "--metric", "step_tiem")
+    assert code == 2
+    assert code_of(err) == "unknown-name"
+    assert missing_values(err, "'step_tiem'", "'step_time'") == []
+
+
+def test_an_accepted_change_alerts_nobody_and_a_stranger_is_told(place, capsys):
+    slower(place)
+    file = place.path / files.NAME
+    file.write_text(
+        '[[accepted]]\nrun = "00000018"\nwhy = "a guard"\n[[accepted]]\ncommit = "ffffffff"\nmetric = "step_tme"\n'
+    )
+    code, out, _ = asked(capsys, "tiny")
+    assert code == 0
+    assert "no change in 40 points but 1 accepted" in out
+    assert "a guard" in out
+    assert "commit ffffffff is named under accepted, but is not in this series" in out
+    assert "for 'step_tme', which is no metric. Did you mean 'step_time'?" in " ".join(out.split())
+    file.write_text('[[accepted]]\nrun = "00000018"\nmetric = "memory"\n')
+    assert asked(capsys, "tiny")[0] == 1
+
+
+def test_a_reset_begins_the_history_anew(place, capsys):
+    slower(place)
+    (place.path / "resets.toml").write_text('[[reset]]\nrun = "00000018"\nwhy = "new machine"\n')
+    code, out, _ = asked(capsys, "tiny", "--accepted", place.path / "resets.toml")
+    assert code == 0
+    assert "no change in 16 points" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('[[accepted]]\nrn = "00000018"\n', ["$.accepted[0]:", "'rn'", "'run'"]),
+        ('[[acepted]]\nrun = "00000018"\n', ["$:", "'acepted'", "'accepted'"]),
+        ('[[accepted]]\nwhy = "nothing named"\n', ["$.accepted[0]", "run = ''", "commit = ''"]),
+        ('[[accepted]]\nrun = "1"\n', ["$.accepted[0]", "'1'", 4]),
+        ('[[accepted]]\nrun = "00000018"\ncommit = "abcdef12"\n', ["run = '00000018'", "commit = 'abcdef12'"]),
+        ("accepted = 3\n", ["$.accepted", "`array`", "`int`"]),
+        ("[[", ["TOML"]),
+    ],
+)
+def test_a_misspelt_file_of_accepted_changes_is_refused_with_its_place(tmp_path, text, values):
+    path = tmp_path / "said.toml"
+    path.write_text(text)
+    with refused(BadFile, path, *values):
+        files.read(path)
+
+
+def test_unlike_runs_are_left_out_and_it_is_said_why(place, capsys):
+    slower(place, at=99)
+    for number in range(100, 104):
+        kept(place.store, a_run(number - 90 + 50, 5_000_000, device="V100"))
+    for number in range(14, 16):
+        kept(place.store, a_run(number + 60, 1_000_000, layout=Layout(dp_replicate=2)))
+    kept(place.store, a_run(99, 1_000_000))
+    code, out, _ = asked(capsys, "tiny")
+    assert code == 0
+    assert "no change in 41 points" in out
+    assert "4 runs are left out, which differ from the newest: devices 1 x V100 against 1 x A100." in " ".join(
+        out.split()
+    )
+    assert "2 runs are left out, which differ from the newest: layout" in " ".join(out.split())
+
+
+def test_too_few_runs_failed_runs_and_unknown_jobs(place, capsys):
+    assert asked(capsys, "tiny")[0] == 2
+    for number in range(5):
+        kept(place.store, a_run(number, 1_000_000))
+    failed = a_run(50, 1_000_000)
+    place.store.begin(failed, "")
+    run_folder.write(place.store.runs / failed.id, Run(**{**vars_of(failed), "state": "failed", "failure": "rank 0"}))
+    code, _, err = asked(capsys, "tiny")
+    assert code == 3
+    assert code_of(err) == "not-enough-evidence"
+    assert missing_values(err, "5 points") == []
+    code, _, err = asked(capsys, "tny")
+    assert code == 2
+    assert code_of(err) == "unknown-name"
+    assert missing_values(err, "'tny'", "'tiny'") == []
+
+
+def vars_of(run):
+    return {name: getattr(run, name) for name in run.__struct_fields__}
+
+
+def test_a_run_of_a_later_version_is_passed_over(place, capsys):
+    slower(place)
+    path = place.store.runs / "00000005" / "run.json"
+    path.write_text(path.read_text().replace("trainyard/run/1", "trainyard/run/9"))
+    code, out, err = asked(capsys, "tiny")
+    assert code == 1
+    assert "39 points" in out
+    assert "trainyard/run/9" in err
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        json.dumps,
+        lambda values: json.dumps({"points": [{"value": value, "run": "x"} for value in values]}),
+        lambda values: json.dumps([{"latency": value} for value in values]),
+        lambda values: "\n".join(map(str, values)),
+        lambda values: "commit,value\n" + "\n".join(f"abc{n},{value}" for n, value in enumerate(values)),
+    ],
+)
+def test_any_series_is_taken(place, capsys, write):
+    path = place.path / "series.txt"
+    path.write_text(write([1.0, 1.1, 0.9] * 10 + [2.0, 2.1, 1.9] * 10))
+    code, out, _ = asked(capsys, "--series", path, "--metric", "latency")
+    assert code == 1
+    assert "latency is worse" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("[1, 2, null]", ["point 2", "None"]),
+        ('[1, "fast"]', ["point 1", "'fast'"]),
+        ("[1, NaN]", ["JSON"]),
+        ("value\n1\nnan\n", ["point 1", "'nan'"]),
+        ("value\n1\n1e999\n", ["point 1", "'1e999'"]),
+        ("a,b\n1,2\n3\n", ["series.txt:3:", 1, 2]),
+        ("a,b\n1,2\n", ["point 0", "`value`", "--metric", "a, b"]),
+        ('{"a": 3}', ["[1.0, 2.0, ...]", "`value`"]),
+        ("", ["0 points"]),
+        ("[true]", ["point 0", "True"]),
+    ],
+)
+def test_a_broken_file_is_told_with_its_place(place, capsys, text, values):
+    path = place.path / "series.txt"
+    path.write_text(text)
+    code, _, err = asked(capsys, "--series", path)
+    assert (code, code_of(err)) == (2, "bad-file")
+    assert missing_values(err, path, *values) == []
+
+
+def test_one_of_job_and_file_is_named(place, capsys):
+    assert asked(capsys)[0] == 2
+    assert asked(capsys, "tiny", "--series", "x.json")[0] == 2
+    code, _, err = asked(capsys, "--series", "missing.json")
+    assert (code, code_of(err)) == (2, "bad-file")
+    assert missing_values(err, "missing.json:", os.strerror(errno.ENOENT)) == []
+
+
+def test_clocks_that_went_backwards_are_told(place, capsys):
+    path = place.path / "series.csv"
+    days = [f"2026-01-{1 + (n if n != 9 else 2):02d}" for n in range(20)]
+    path.write_text("value,when\n" + "\n".join(f"{n % 3},{day}" for n, day in enumerate(days)))
+    assert "1 points are dated before the one before them, point 9 first" in asked(capsys, "--series", path)[1]
+
+
+# What is seen
+
+
+def seen(values):
+    return [(one.kind, one.at, one.until) for one in detect(values).changes]
+
+
+@pytest.mark.parametrize("noise", [0, 1e-4, 1e-3, 1e-2, 0.1, 0.3])
+def test_a_climb_is_a_drift_however_little_noise_it_has(noise):
+    """A slow leak of memory: its differences are alike, which is no memory of noise."""
+    values = 100 + np.linspace(0, 20, 200) + np.random.default_rng(1).normal(0, 20 * noise, 200)
+    (change,) = detect(values.tolist()).changes
+    assert change.kind == "drift"
+
+
+def test_steps_drift_excursions_and_spikes_are_told_apart():
+    noise = np.random.default_rng(0).standard_normal(200)
+    here = np.arange(200)
+    assert seen(noise) == []
+    [(kind, at, _)] = seen(noise + 4 * (here >= 90))
+    assert (kind, abs(at - 90) <= 1) == ("step", True)
+    [(kind, at, until)] = seen(noise + 0.04 * here)
+    assert (kind, at, until) == ("drift", 0, 200)
+    found = seen(noise + 8 * ((here >= 100) & (here < 114)))
+    assert ("excursion", 100, 114) in found
+    assert not detect(noise + 8 * ((here >= 100) & (here < 114))).lasting
+    assert ("spike", 120, 122) in seen(noise + 20 * ((here >= 120) & (here < 122)))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng: rng.standard_normal(200),
+        lambda rng: two_modes(rng, 0.5),
+        lambda rng: rng.standard_t(1.5, 200),
+        lambda rng: autocorrelated(rng, 200, 0.5),
+    ],
+    ids=["normal", "two modes", "heavy tails", "autocorrelated"],
+)
+def test_noise_alone_seldom_changes(draw):
+    """Of 60 series at 1 % more than five would be seen once in 30,000 times."""
+    rng = np.random.default_rng(8)
+    assert sum(bool(detect(draw(rng)).lasting) for _ in range(60)) <= 5
+
+
+@pytest.mark.parametrize(("size", "at"), [(0.03, 100), (0.05, 190)])
+def test_a_step_is_mostly_found(size, at):
+    rng = np.random.default_rng(9)
+    found = 0
+    for _ in range(30):
+        values = 100 + 1.5 * rng.standard_normal(200)
+        values[at:] *= 1 + size
+        found += any(one.low - 3 <= at <= one.high + 3 for one in detect(values).lasting)
+    assert found >= 26
+
+
+# The page
+
+
+def hostile():
+    values = [1e6, 1.1e6, 0.9e6] * 8 + [2e6, 2.1e6, 1.9e6] * 8
+    names = ["</script><img src=x onerror=alert(1)>", "\u2028${policy}", "lone \ud800"] * 16
+    points = tuple(SeriesPoint(value=value, run=name, commit=name, when=name) for value, name in zip(values, names))
+    return judge(Series(name="<b>x", metric="step_time", about=METRICS["step_time"], points=points))
+
+
+def test_hostile_names_stay_data(tmp_path):
+    text = history_page.page(hostile())
+    assert "<img" not in text.replace("</script><img", "", 0).split('id="data">')[0]
+    assert "</script><img" not in text
+    assert text.count("</script>") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_a_browser_draws_it_without_complaint(tmp_path):
+    history_page.write(hostile(), tmp_path / "history.html")
+    document, complaints = drawn(tmp_path / "history.html")
+    assert complaints == []
+    assert 'class="change-mark worse"' in document
+    assert 'class="level"' in document
+    assert "+100.0 %" in document
+    assert "<img" not in re.sub(r"(?s)<script.*?</script>", "", document)
+
+
+def test_every_kind_is_drawn_on_a_terminal():
+    noise = np.random.default_rng(0).standard_normal(200)
+    here = np.arange(200)
+    values = 100 + noise + 8 * ((here >= 60) & (here < 74)) + 20 * (here == 20) - 6 * (here >= 150)
+    series = Series(
+        name="x", metric="step_time", about=METRICS["step_time"], points=tuple(SeriesPoint(value=v) for v in values)
+    )
+    line, marks = report.picture(judge(series), 100)
+    assert len(line) == 100
+    assert set(marks) == {" ", "·", "^", "▲"}
+
+
+# Scores
+
+
+def test_scores_are_those_of_the_definitions():
+    marks = {"a": [], "b": [50]}
+    assert f1(marks, []) == pytest.approx(2 * 1 * 0.75 / 1.75)
+    assert f1(marks, [53]) == 1.0
+    assert f1(marks, [50, 51]) == pytest.approx(2 * (2 / 3) * 1 / (2 / 3 + 1))
+    assert cover(marks, [], 100) == pytest.approx((1 + 0.5) / 2)
+    assert cover(marks, [50], 100) == pytest.approx((0.5 + 1) / 2)
+
+
+def test_bounds_of_a_share_are_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    for hits, of in ((0, 50), (3, 200), (200, 200), (17, 20)):
+        theirs = stats.binomtest(hits, of).proportion_ci(method="exact")
+        assert (Rate(hits, of).low, Rate(hits, of).high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+@pytest.mark.parametrize("text", [None, "[]", '{"a": 3}', '{"x": {}}'])
+def test_a_folder_without_annotations_is_refused(tmp_path, text):
+    if text is not None:
+        (tmp_path / "annotations.json").write_text(text)
+        (tmp_path / "x.json").write_text('{"name": "x", "series": [{"raw": [1, 2]}]}')
+    with pytest.raises((BadFile, BadInput)):
+        read(tmp_path)

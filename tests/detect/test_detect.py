@@ -1,0 +1,601 @@
+"""Each rule fires on its case at the exact price, is silent just short of it, and names what the design asks."""
+
+import importlib
+import inspect
+import pkgutil
+import tomllib
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.booked_maker import STEP, US, Did, Gap, Span, a_rank
+from trainyard import detect
+from trainyard.booked import BookedPart
+from trainyard.detect.idle_gaps import Answers, cost
+from trainyard.detect.kernel_storms import RUN
+from trainyard.detect.run_rules import findings
+from trainyard.events import CALL, OP, PYTHON, Collective, OperandShape
+from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.trace import rank_results
+from trainyard.trace.measure import measure, read
+from trainyard.trace.rank_results import all_booked
+
+HEADINGS = ("What it does", "Why it matters", "Example", "Remedy")
+MODULES = [
+    importlib.import_module(one.name)
+    for one in pkgutil.walk_packages(detect.__path__, "trainyard.detect.")
+    if not one.ispkg
+]
+KINDS = {
+    kind.rule: kind
+    for module in MODULES
+    for kind in vars(module).values()
+    if isinstance(kind, type) and hasattr(kind, "rule") and hasattr(kind, "check")
+}
+RULES = [kind() for kind in KINDS.values()]
+
+
+# Small ranks, written out
+
+
+def ledger(aligned="host", late=None, ranks=(), steps=("1",), **accounts):
+    entries = tuple(Entry(account=Account.parse(text.replace("__", "/")), ns=ns) for text, ns in accounts.items())
+    scope = Scope(aligned=aligned, reduce="mean", steps=steps, ranks=ranks)
+    return Ledger(wall_ns=sum(accounts.values()), entries=entries, scope=scope, late=late or {})
+
+
+WHOLE = ledger(compute__matmul=STEP)
+
+
+def found_by(rule, *ranks, of=WHOLE):
+    return findings(of, None, ranks or None, [KINDS[rule]()])
+
+
+def the_cost(rule, *ranks, of=WHOLE):
+    """Of the only finding, 0 for none."""
+    found = found_by(rule, *ranks, of=of)
+    assert len(found) < 2
+    return found[0].cost_ns if found else 0
+
+
+def in_a_row(count, length, pause, begin=0, **about):
+    """Works of one length with pauses between, and the gaps."""
+    starts = [begin + number * (length + pause) for number in range(count)]
+    works = [Did(about.get("name", "k"), at, at + length, *list(about.values())[1:]) for at in starts]
+    return works, [Gap(at + length, at + length + pause) for at in starts[:-1] if pause]
+
+
+# The room
+
+
+def test_each_rule_is_a_file_of_its_name_with_the_fixed_headings():
+    for rule, kind in KINDS.items():
+        module = inspect.getmodule(kind)
+        assert module.__name__.startswith("trainyard.detect.")
+        assert module.__name__.endswith(f".{rule}")
+        said = inspect.getdoc(module)
+        assert said.startswith(f"{rule}: ")
+        places = [said.index(f"\n{heading}: ") for heading in HEADINGS]
+        assert places == sorted(places)
+
+
+def test_every_rule_is_an_entry_point(root):
+    points = tomllib.loads((root / "pyproject.toml").read_text())["project"]["entry-points"]["trainyard.detectors"]
+    assert points == {rule: f"{kind.__module__}:{kind.__name__}" for rule, kind in KINDS.items()}
+
+
+def test_a_clean_step_finds_nothing():
+    clean = ledger(compute__matmul=9_900 * US, comm__all_reduce=100 * US)
+    assert findings(clean, rules=RULES) == []
+    assert findings(clean, None, [a_rank([Did("gemm", 0, 9_900 * US, "compute/matmul")])], RULES) == []
+
+
+def test_an_empty_ledger_finds_nothing():
+    assert findings(Ledger(wall_ns=0, entries=()), None, None, RULES) == []
+
+
+def test_the_gravest_comes_first_and_a_culprit_before_a_symptom():
+    found = findings(
+        ledger(compute__matmul=400, data_wait=120, launch_gap__python=300, comm__all_reduce=150, checkpoint__save=30),
+        rules=RULES,
+    )
+    assert [one.rule for one in found] == ["exposed_all_reduce", "data_wait", "launch_bound", "checkpoint_stall"]
+
+
+# From a ledger alone
+
+
+@pytest.mark.parametrize(
+    ("rule", "accounts", "cost", "says"),
+    [
+        ("exposed_all_reduce", {"compute__matmul": 800, "comm__all_reduce": 200}, 200, "Exposed all-reduce costs"),
+        ("exposed_all_gather", {"compute__matmul": 980, "comm__all_gather": 20}, 20, "Exposed all-gather costs"),
+        ("launch_bound", {"compute__matmul": 970, "launch_gap__python": 30}, 30, "most of them Python"),
+        ("sync_in_step", {"compute__matmul": 990, "launch_gap__sync": 10}, 10, "Host syncs cost"),
+        ("allocator_churn", {"compute__matmul": 990, "launch_gap__alloc": 10}, 10, "Driver allocations"),
+        ("gc_pauses", {"compute__matmul": 990, "launch_gap__gc": 10}, 10, "Garbage collection"),
+        ("recompilation", {"compute__matmul": 990, "launch_gap__compile": 10}, 10, "Compiling again"),
+        ("data_wait", {"compute__matmul": 980, "data_wait": 20}, 20, "Waiting for data"),
+        ("checkpoint_stall", {"compute__matmul": 980, "checkpoint__save": 20}, 20, "Checkpoints stall"),
+        ("pipeline_bubble", {"compute__matmul": 980, "bubble__warmup": 12, "bubble__drain": 8}, 20, "of them warm-up"),
+        ("coverage", {"compute__matmul": 900, "compute__other": 60, "unexplained": 40}, 100, "No rule claims"),
+        ("imbalance", {"compute__matmul": 980, "straggler__all_reduce": 20}, 20, "in turn"),
+    ],
+)  # fmt: skip
+def test_a_rule_fires_with_its_price_and_not_just_below(rule, accounts, cost, says):
+    (one,) = findings(ledger(**accounts), rules=RULES)
+    assert (one.rule, one.cost_ns) == (rule, cost)
+    assert says in one.says
+    assert one.remedy is not None
+    assert 0 < one.sure <= 1
+    assert findings(ledger(**{**accounts, "compute__matmul": 11_000}), rules=RULES) == []
+
+
+def test_each_collective_is_a_finding_with_its_own_remedy():
+    found = found_by("exposed_comm", of=ledger(compute__matmul=500, comm__all_reduce=300, comm__all_gather=200))
+    assert [one.rule for one in found] == ["exposed_all_reduce", "exposed_all_gather"]
+    assert len({one.remedy.says for one in found}) == 2
+
+
+def test_unaligned_communication_is_judged_with_less_certainty():
+    (sure,) = found_by("exposed_comm", of=ledger(compute__matmul=700, comm__all_reduce=300))
+    (unsure,) = found_by("exposed_comm", of=ledger(aligned="no", compute__matmul=700, comm__all_reduce=300))
+    assert unsure.sure < sure.sure
+    assert "waiting for late ranks is in it" in unsure.evidence
+
+
+# Late ranks
+
+
+@pytest.mark.parametrize(
+    ("late", "named"),
+    [
+        ({3: 80, 1: 20}, 3),
+        ({3: 74, 1: 26}, None),  # of two, three quarters
+        ({3: 50, 1: 25, 0: 25}, 3),
+        ({3: 40, 1: 35, 0: 25}, None),
+        ({3: 39, 1: 20, 0: 20, 2: 21}, None),
+        ({7: 9946, 5: 5059, 4: 5009}, None),  # of three ranks that is hardly more than its share
+        ({}, None),
+    ],
+)
+def test_one_late_rank_is_named_and_several_are_not(late, named):
+    found = findings(ledger(late=late, compute__matmul=900, straggler__all_reduce=100), rules=RULES)
+    headline = found[0].says
+    assert headline.startswith(f"Rank {named} comes late" if named is not None else "Ranks arrive late in turn")
+
+
+def test_the_culprit_stands_first_among_eight():
+    waiting = ledger(
+        late={7: 9946, 5: 5059, 4: 5009}, ranks=tuple(range(8)), compute__matmul=1_500, straggler__all_to_all=3_900,
+        launch_gap__launch=5_700,
+    )  # fmt: skip
+    found = findings(waiting, rules=RULES)
+    assert [one.rule for one in found] == ["straggler", "launch_bound", "imbalance"]
+    assert found[0].cost_ns == 3_900 * 8 * 9946 // (7 * 20014)
+    assert found[0].says.startswith("Rank 7 comes late")
+    assert found[2].cost_ns == 3_900 - 3_900 * 9946 // 20014
+
+
+def test_the_price_of_a_late_rank_is_what_each_other_one_waits():
+    """Three ranks, two of which wait 30: the mean ledger has 20, the step would be shorter by 30."""
+    waiting = ledger(late={1: 60}, ranks=(0, 1, 2), compute__matmul=80, straggler__all_reduce=20)
+    (one,) = found_by("straggler", of=waiting)
+    assert one.cost_ns == 30
+    assert found_by("imbalance", of=waiting) == []
+
+
+def test_a_rank_late_in_one_step_of_many_is_not_named():
+    of = ledger(late={1: 60}, ranks=(0, 1), compute__matmul=80, straggler__all_reduce=30, steps=tuple("01234"))
+    waits = [(step * STEP, 10 if step else 1_000, "all_reduce", 0 if step else 1) for step in range(5)]
+    once = [a_rank(number=0, steps=5, waits=waits[:1]), a_rank(number=1, steps=5, waits=waits[1:])]
+    assert found_by("straggler", *once, of=of) == []
+    always = a_rank(number=0, steps=5, waits=[(step * STEP, 100, "all_reduce", 1) for step in range(5)])
+    (one,) = found_by("straggler", always, a_rank(number=1, steps=5), of=of)
+    assert one.sure == round(0.95 * 5 / 6, 2)
+
+
+def test_a_straggler_is_told_by_what_it_spends_more():
+    of = ledger(late={1: 60}, ranks=(0, 1, 2), compute__matmul=80, straggler__all_reduce=20)
+    quick = [a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], number=rank) for rank in (0, 2)]
+    slow = a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], [Gap(100 * US, 400 * US)], number=1)
+    (one,) = found_by("straggler", *quick, slow, of=of)
+    assert "spends 300.0 µs more than the others on Gap: Python" in one.evidence
+    # Its gaps are no launch-bound job.
+    assert found_by("launch_bound", *quick, slow, of=of) == []
+
+
+def test_uneven_experts_are_named():
+    of = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=90, straggler__all_to_all=10)
+    sizes = [(0, 900), (1, 300)]
+    ranks = [
+        a_rank([Did("nccl", 0, US, "comm/all_to_all", met=Collective(name="all_to_all", size=size))], number=rank)
+        for rank, size in sizes
+    ]
+    (one,) = found_by("imbalance", *ranks, of=of)
+    assert "experts" in one.remedy.says
+    even = [
+        a_rank([Did("nccl", 0, US, "comm/all_to_all", met=Collective(name="all_to_all", size=9))], number=n)
+        for n in (0, 1)
+    ]
+    (other,) = found_by("imbalance", *even, of=of)
+    assert "experts" not in other.remedy.says
+    assert other.sure < one.sure
+
+
+def test_uneven_sequences_are_named():
+    of = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=9_600 * US, straggler__all_reduce=400 * US)
+    ranks = [
+        a_rank([Did("flash", 0, ns, "compute/attention")], number=rank)
+        for rank, ns in ((0, 2_000 * US), (1, 1_000 * US))
+    ]
+    (one,) = found_by("imbalance", *ranks, of=of)
+    assert "Attention differs by 500.0 µs a step" in one.evidence
+    assert "sequences" in one.remedy.says
+
+
+def attending(*lengths):
+    """A rank of a group, with one length of attention a step."""
+    works = [Did("flash", step * STEP, step * STEP + ns, "compute/attention") for step, ns in enumerate(lengths)]
+    met = Did("nccl", STEP - US, STEP, "comm/all_reduce", met=Collective(name="all_reduce"))
+    return a_rank([*works, met], steps=len(lengths))
+
+
+def test_sequences_that_differ_from_step_to_step_without_a_common_clock():
+    of = ledger(aligned="no", compute__matmul=STEP)
+    (one,) = found_by("imbalance", attending(*(1_000 * US, 1_000 * US, 1_000 * US, 2_000 * US)), of=of)
+    assert (one.cost_ns, one.sure) == (750 * US, 0.5)
+    assert "from 1.0 ms to 2.0 ms" in one.evidence
+    assert found_by("imbalance", attending(*(1_000 * US,) * 3, 1_300 * US), of=of) == []
+    assert found_by("imbalance", attending(1_000 * US, 1_000 * US, 2_000 * US), of=of) == []
+
+
+# Who answers for idle time
+
+
+ITEM = [
+    Span("train.py(9): log", 0, STEP, PYTHON),
+    Span("aten::item", 100 * US, 900 * US, OP, "launch_gap/sync", 0),
+    Span("cudaStreamSynchronize", 110 * US, 890 * US, CALL, "launch_gap/sync", 1),
+]
+
+
+def synced(refill):
+    """A device that runs dry 10 µs before a sync returns, and gets work `refill` ns later."""
+    works = [Did("gemm", 0, 880 * US, "compute/matmul"), Did("gemm", 890 * US + refill, STEP, "compute/matmul")]
+    gaps = [Gap(880 * US, 890 * US, "launch_gap/sync", during=2), Gap(890 * US, 890 * US + refill, during=0)]
+    return a_rank(works, gaps, ITEM)
+
+
+def test_a_sync_answers_for_the_refilling_too():
+    (one,) = found_by("sync_in_step", synced(400 * US))
+    assert one.cost_ns == 410 * US
+    assert one.says.startswith("1 host sync a step costs")
+    assert "aten::item in train.py(9): log" in one.evidence
+    assert found_by("launch_bound", synced(400 * US)) == []
+
+
+def test_a_host_slower_than_the_sync_is_its_own_culprit():
+    """It waited 770 µs and then took 2 ms: without the sync the device would have starved all the same."""
+    assert found_by("sync_in_step", synced(2_000 * US)) == []
+    assert the_cost("launch_bound", synced(2_000 * US)) == 2_000 * US
+
+
+def test_values_read_one_by_one_on_a_cpu_are_syncs_and_no_storm():
+    host = [Span("aten::item", 0, STEP, OP, "launch_gap/sync")]
+    works = [Did("aten::item", at * 20 * US, at * 20 * US + 5 * US, by=0) for at in range(RUN)]
+    gaps = [Gap(at * 20 * US + 5 * US, (at + 1) * 20 * US) for at in range(RUN - 1)]
+    rank = a_rank(works, gaps, host, cpu=True)
+    assert the_cost("sync_in_step", rank) == (20 * (RUN - 1) + 5) * US
+    assert found_by("tiny_kernels", rank) == []
+    assert found_by("sync_in_step", a_rank(works[1:], gaps[1:], host, cpu=True)) == []
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+def test_a_storm_of_tiny_kernels_takes_its_gaps_along(cpu):
+    works, gaps = in_a_row(RUN, 5 * US, 10 * US)
+    rank = a_rank(works, gaps, cpu=cpu)
+    (one,) = found_by("tiny_kernels", rank)
+    assert one.cost_ns == (15 * RUN - 10) * US
+    assert f"storm of {RUN} {'ops' if cpu else 'kernels'}" in one.says
+    assert found_by("launch_bound", rank) == []
+    assert found_by("sync_in_step", rank) == []
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+def test_no_storm(cpu):
+    few, _ = in_a_row(RUN - 1, 5 * US, 0)
+    longer, _ = in_a_row(RUN, 10 * US, 0)
+    apart = [*in_a_row(RUN // 2, 5 * US, 0)[0], Did("gemm", 4_000 * US, 5_000 * US, "compute/matmul")]
+    apart += in_a_row(RUN // 2, 5 * US, 0, begin=5_000 * US)[0]
+    for works in (few, longer, apart):
+        assert found_by("tiny_kernels", a_rank(works, cpu=cpu)) == []
+
+
+def test_a_pause_ends_a_storm():
+    works, gaps = in_a_row(RUN, 5 * US, 0)
+    late, _ = in_a_row(RUN, 5 * US, 0, begin=5_000 * US)
+    pause = Gap(works[-1].stop, 5_000 * US)
+    rank = a_rank([*works, *late], [*gaps, pause])
+    assert the_cost("tiny_kernels", rank) == 10 * RUN * US
+    assert the_cost("launch_bound", rank) == pause.stop - pause.start
+
+
+@pytest.mark.parametrize("name", ["add", "fused_adam"])
+def test_a_plain_optimizer_answers_for_its_gaps(name):
+    starts = range(0, 50 * 40 * US, 40 * US)
+    works = [Did(name, at, at + 20 * US, "compute/optimizer", "optimizer") for at in starts]
+    gaps = [Gap(at + 20 * US, at + 40 * US, phase="optimizer") for at in starts]
+    plain, host = ("optimizer_not_fused", "launch_bound") if name == "add" else ("launch_bound", "optimizer_not_fused")
+    assert the_cost(plain, a_rank(works, gaps)) == 50 * 20 * US
+    assert found_by(host, a_rank(works, gaps)) == []
+    assert found_by("optimizer_not_fused", a_rank(works[1:], gaps[1:])) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "what", "call"),
+    [
+        ("allocator_churn", "alloc", "cudaMalloc"),
+        ("gc_pauses", "gc", "gc.collect"),
+        ("recompilation", "compile", "compile"),
+    ],
+)
+def test_what_stops_the_host_answers_for_its_stretch(rule, what, call):
+    host = [Span(call, STEP + 100 * US, STEP + 400 * US, CALL, f"launch_gap/{what}")]
+    works = [
+        Did("gemm", 0, STEP + 100 * US, "compute/matmul"),
+        Did("gemm", STEP + 400 * US, 2 * STEP, "compute/matmul"),
+    ]
+    rank = a_rank(works, [Gap(STEP + 100 * US, STEP + 400 * US, f"launch_gap/{what}", during=0)], host, steps=2)
+    (one,) = found_by(rule, rank)
+    assert one.cost_ns == 150 * US  # one step of two
+    assert call in one.evidence
+    short = a_rank(works, [Gap(STEP + 100 * US, STEP + 199 * US, f"launch_gap/{what}", during=0)], host, steps=2)
+    assert found_by(rule, short) == []
+
+
+def test_compiling_in_the_first_step_only_is_no_recompilation():
+    host = [Span("compile", 0, 400 * US, CALL, "launch_gap/compile")]
+    gap = Gap(0, 400 * US, "launch_gap/compile", during=0)
+    assert found_by("recompilation", a_rank([Did("k", 400 * US, STEP)], [gap], host, steps=2)) == []
+
+
+# Kernels
+
+
+@pytest.mark.parametrize(
+    ("occupancy", "length", "account", "cost"),
+    [
+        (10, 1_000 * US, "compute/norm", 800 * US),
+        (24, 1_000 * US, "compute/norm", 520 * US),
+        (25, 1_000 * US, "compute/norm", 0),
+        (-1, 1_000 * US, "compute/norm", 0),
+        (10, 1_000 * US, "compute/matmul", 0),
+        (10, 19 * US, "compute/norm", 0),
+    ],
+)
+def test_low_occupancy(occupancy, length, account, cost):
+    assert the_cost("low_occupancy", a_rank([Did("k", 0, length, account, occupancy=occupancy)])) == cost
+
+
+CHAIN = [Did("mul", 0, 300 * US), Did("tanh", 300 * US, 500 * US), Did("add", 500 * US, 600 * US)]
+
+
+def test_a_chain_of_elementwise_kernels_costs_all_but_its_longest():
+    assert the_cost("unfused_elementwise", a_rank(CHAIN)) == 300 * US
+
+
+def test_a_chain_saves_no_more_than_its_traffic():
+    moved = [did._replace(bytes=size) for did, size in zip(CHAIN, (100, 100, 400))]
+    assert the_cost("unfused_elementwise", a_rank(moved)) == 200 * US
+    assert the_cost("unfused_elementwise", a_rank([*moved[:2], CHAIN[2]])) == 300 * US
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        CHAIN[:2],
+        [CHAIN[0], CHAIN[1]._replace(name="mul"), CHAIN[2]],  # one op over many tensors
+        [CHAIN[0], CHAIN[1]._replace(account="compute/matmul"), CHAIN[2]],
+        [CHAIN[0], CHAIN[1]._replace(module="nn.Module: B"), CHAIN[2]],
+        [CHAIN[0], CHAIN[1]._replace(stream=1), CHAIN[2]],
+        [one._replace(start=one.start // 100, stop=one.stop // 100) for one in CHAIN],
+    ],
+)
+def test_no_chain(works):
+    assert found_by("unfused_elementwise", a_rank(works)) == []
+
+
+FLOAT = OperandShape(dims=((8, 8), (8, 8)), types=("float", "float"))
+HALF = OperandShape(dims=((8, 8), (8, 8)), types=("c10::BFloat16", "c10::BFloat16"))
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "shape", "cost"),
+    [
+        ("ampere_sgemm_128x64_tn", "NVIDIA A100-SXM4-80GB", None, 875 * US),  # 312 over 19.5: 16 times, half of it 8
+        ("volta_sgemm_128x64_tn", "Tesla V100-SXM2-32GB", None, 748_800),
+        ("volta_sgemm_128x64_tn", "some device", None, 0),
+        ("ampere_s16816gemm_bf16_128x64", "NVIDIA A100-SXM4-80GB", FLOAT, 0),
+        ("cutlass_80_tensorop_s1688gemm_tf32", "NVIDIA A100-SXM4-80GB", FLOAT, 0),
+        ("some_gemm", "NVIDIA A100-SXM4-80GB", FLOAT, 875 * US),
+        ("some_gemm", "NVIDIA A100-SXM4-80GB", HALF, 0),
+        ("some_gemm", "NVIDIA A100-SXM4-80GB", None, 0),
+    ],
+)
+def test_wrong_precision(name, device, shape, cost):
+    host = [Span("aten::mm", 0, US, shape=0 if shape else -1)]
+    did = Did(name, 0, 1_000 * US, "compute/matmul", by=0)
+    assert the_cost("wrong_precision", a_rank([did], host=host, device=device, shapes=[shape or FLOAT])) == cost
+
+
+@pytest.mark.parametrize(
+    ("name", "cost"),
+    [
+        ("void cudnn::ops::nchwToNhwcKernel<float>", 200 * US),
+        ("batched_transpose_32x32_half", 200 * US),
+        ("void at::native::transpose_readonly_kernel", 0),
+    ],
+)
+def test_layout_copies(name, cost):
+    assert the_cost("layout_copies", a_rank([Did(name, 0, 200 * US, "compute/conv")])) == cost
+
+
+def test_host_device_thrash():
+    pinned = "Memcpy HtoD (Pinned -> Device)"
+    many = [Did(pinned, at * 10 * US, at * 10 * US + 10 * US, "copy/h2d", bytes=1024) for at in range(32)]
+    (one,) = found_by("host_device_thrash", a_rank(many))
+    assert one.cost_ns == 320 * US
+    assert "32.0 KiB a step" in one.evidence
+    assert found_by("host_device_thrash", a_rank(many[1:])) == []
+    unpinned = Did("Memcpy HtoD (Pageable -> Device)", 0, 250 * US, "copy/h2d")
+    assert the_cost("host_device_thrash", a_rank([unpinned])) == 250 * US
+    assert found_by("host_device_thrash", a_rank([unpinned._replace(name=pinned)])) == []
+
+
+# Networks
+
+
+def messages(count, size, length, ranks=(0, 1), begin=0):
+    met = Collective(name="all_reduce", ranks=ranks, members=len(ranks), size=size)
+    return [
+        Did("nccl", begin + at * length, begin + (at + 1) * length, "comm/all_reduce", met=met) for at in range(count)
+    ]
+
+
+def test_small_messages_cost_what_buckets_would_not():
+    # The large one shows 100 bytes a ns; sixteen of 200 kB in 20 µs each fit one bucket: 20 µs + 32 µs.
+    works = [*messages(16, 200_000, 20 * US), *messages(1, 100_000_000, 1_000 * US, begin=1_000 * US)]
+    (one,) = found_by("small_messages", a_rank(works))
+    assert one.cost_ns == 320 * US - 20 * US - 32 * US
+    assert one.says.startswith("16 all-reduce calls a step of 195.3 KiB each")
+    assert found_by("small_messages", a_rank(works[1:])) == []
+    assert found_by("small_messages", a_rank(messages(16, 300_000, 20 * US))) == []
+
+
+def test_the_slow_link_is_named():
+    def rank(number, length):
+        return a_rank(messages(4, 1 << 20, length, (number, number + 1)), number=number)
+
+    ranks = [rank(0, 100 * US), rank(2, 100 * US), rank(4, 100 * US), rank(6, 300 * US)]
+    (one,) = found_by("slow_link", *ranks)
+    assert "ranks 6, 7" in one.says
+    assert one.cost_ns == 4 * int(300 * US * (1 - 1 / 3)) // 4
+    assert found_by("slow_link", *ranks[:2], ranks[3]) != []
+    assert found_by("slow_link", ranks[0], ranks[3]) == []  # of two, who is to say
+    assert found_by("slow_link", *ranks[:3], rank(6, 190 * US)) == []
+    assert found_by("slow_link", *ranks[:2], ranks[3], rank(8, 300 * US)) == []  # half of them: another network
+
+
+# Laws
+
+
+@st.composite
+def ranks_of_anything(draw):
+    """A rank whose stretches follow one another: works and gaps of any account, each under some host span."""
+    cpu = draw(st.booleans())
+    accounts = st.sampled_from(
+        ["compute/matmul", "compute/elementwise", "compute/optimizer", "comm/all_reduce", "copy/h2d"]
+    )
+    reasons = st.sampled_from(
+        [f"launch_gap/{what}" for what in ("python", "launch", "queue", "sync", "alloc", "gc", "compile")]
+    )
+    host = [Span("train.py(1): step", 0, 2 * STEP, PYTHON)]
+    host += [
+        Span("call", at * US, (at + 900) * US, CALL, f"launch_gap/{what}", 0)
+        for at, what in ((0, "sync"), (5_000, "gc"))
+    ]
+    works, gaps, now = [], [], 0
+    for _ in range(draw(st.integers(1, 12))):
+        many, length, pause = (
+            draw(st.sampled_from([1, 1, 3, RUN])),
+            draw(st.integers(1, 9_000)),
+            draw(st.integers(0, 9_000)),
+        )
+        account, reason, phase = draw(accounts), draw(reasons), draw(st.sampled_from(["other", "optimizer"]))
+        met = Collective(name="all_reduce", size=draw(st.integers(0, 10**6)), members=2) if "comm" in account else None
+        for _ in range(many):
+            works.append(
+                Did(f"{account} kernel", now, now + length, account, phase, by=draw(st.integers(0, 2)), met=met)
+            )
+            now += length
+            if pause:
+                gaps.append(Gap(now, now + pause, reason, phase, during=draw(st.integers(-1, 2))))
+                now += pause
+    return a_rank(works, gaps, host, steps=max(1, -(-now // STEP)), cpu=cpu)
+
+
+@settings(max_examples=40)
+@given(st.lists(ranks_of_anything(), min_size=1, max_size=2))
+def test_no_rule_claims_more_than_there_is_and_no_two_the_same_gap(ranks):
+    ranks = [
+        msgspec.structs.replace(rank, events=msgspec.structs.replace(rank.events, rank=n))
+        for n, rank in enumerate(ranks)
+    ]
+    steps = sum(rank.steps for rank in ranks)
+    found = findings(WHOLE, None, ranks, RULES)
+    assert all(0 < one.cost_ns <= STEP for one in found)
+    idle = sum(int(rank.idle.ns.sum()) for rank in ranks) / steps
+    shares = [cost(WHOLE, ranks, who) for who in Answers if who is not Answers.NOBODY]
+    assert idle - len(shares) <= sum(shares) <= idle
+    waste = ("launch_bound", "allocator_churn", "gc_pauses", "recompilation", "optimizer_not_fused")
+    assert sum(one.cost_ns for one in found if one.rule in waste) <= idle
+
+
+def test_steps_are_counted_where_they_are_full():
+    rank = a_rank([Did("k", 0, US), Did("k", STEP, STEP + US)], steps=2)
+    parts = (BookedPart(label="before", start=0, stop=STEP, partial=True), rank.parts[1])
+    cut_off = msgspec.structs.replace(rank, parts=parts)
+    assert (rank.steps, cut_off.steps) == (2, 1)
+    times = np.array([-1, 0, STEP - 1, STEP, 2 * STEP - 1, 2 * STEP])
+    assert rank.step_of(times).tolist() == [-1, 0, 0, 1, 1, -1]
+    assert cut_off.step_of(times).tolist() == [-1, -1, -1, 1, 1, -1]
+    none = msgspec.structs.replace(rank, parts=parts[:1])
+    assert (none.steps, none.full(times).tolist()) == (1, [False, True, True, False, False, False])
+
+
+# Public traces
+
+TRACES = ("a100_ddp_resnet.json.gz", "cpu_gloo_3ranks", "diff_control.json.gz", "diff_test.json.gz",
+          "h100_qwen_0.5b.json.gz", "mi300_qwen_0.5b.json.gz", "mi300_resnet_ac.json.gz", "resnet50_loader0.json.gz",
+          "resnet50_loader4.json.gz", "v100_dlrm_8ranks")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_all_rules_run_over_every_public_trace(name, public_trace):
+    measured = measure(read([public_trace(name)]))
+    ranks = all_booked(measured)
+    for rank, booked in zip(measured.ranks, ranks):
+        # What stands idle is what the ledgers say is idle.
+        idle = sum(entry.ns for one in rank.ledgers for entry in one.entries if entry.account.kind in IDLE)
+        assert int(booked.idle.ns.sum()) == idle
+    found = findings(measured.mean, None, ranks, RULES)
+    assert all(0 < one.cost_ns <= 2 * measured.mean.wall_ns for one in found)
+    assert {one.rule for one in findings(measured.mean, rules=RULES)} - {one.rule for one in found} <= {"launch_bound"}
+
+
+IDLE = ("launch_gap", "data_wait", "checkpoint", "bubble")
+
+
+def test_of_very_many_rows_some_ranks_are_read_and_the_late_one_always(public_trace, monkeypatch):
+    measured = measure(read([public_trace("v100_dlrm_8ranks")]))
+    for most, ranks in ((10**9, list(range(8))), (8_000, [0, 3, 7]), (1, [0, 7])):
+        monkeypatch.setattr(rank_results, "_MOST_ROWS", most)
+        assert [booked.events.rank for booked in all_booked(measured)] == ranks
+
+
+def test_the_headline_of_eight_ranks_names_the_culprit_and_how_often_it_was_last(public_trace):
+    measured = measure(read([public_trace("v100_dlrm_8ranks")]))
+    first = findings(measured.mean, None, all_booked(measured), RULES)[0]
+    assert first.says.startswith("Rank 7 comes late")
+    (own,) = (row for row in measured.lateness if row.rank == 7)
+    assert f"last to {own.last} of the {own.met} collectives" in first.evidence
+
+
+def test_a_slow_loader_is_the_first_finding_of_a_real_trace(public_trace):
+    slow, quick = (measure(read([public_trace(f"resnet50_loader{n}.json.gz")])) for n in (0, 4))
+    assert findings(slow.mean, None, all_booked(slow), RULES)[0].rule == "data_wait"
+    assert "data_wait" not in [one.rule for one in findings(quick.mean, None, all_booked(quick), RULES)]

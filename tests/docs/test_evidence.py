@@ -1,0 +1,309 @@
+"""What `make device-evidence` does, without a device."""
+
+import gzip
+import json
+import math
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import collect, dense, evidence, scrub, synthetic, trim
+from tests.refused import missing_values, refused
+from trainyard import job_file
+from trainyard.errors import BadInput
+from trainyard.store import run_folder as folders
+from trainyard.trace.measure import measure, read
+from trainyard.train.rules import trainable
+
+H200 = 150_000_000_000
+
+
+@pytest.fixture
+def whole(tmp_path):
+    path = tmp_path / "whole.json"
+    synthetic.write(path)
+    return path
+
+
+@pytest.fixture
+def session(tmp_path):
+    (tmp_path / "place").mkdir()
+    return collect.Session(tmp_path / "place", tmp_path / "store")
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("size", dense.SIZES, ids=str)
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_every_size_is_a_job_that_can_be_trained(size, ranks):
+    wanted = job_file.parse(dense.job_text(size, ranks), "evidence")
+    trainable.check(wanted)
+    assert wanted.layout.ranks == ranks
+    assert (wanted.accumulate, wanted.recipe.dtype) == (2, "bfloat16")
+
+
+def test_sizes_fall():
+    state = [dense.memory_of(job_file.parse(dense.job_text(size, 1), "evidence")).state for size in dense.SIZES]
+    assert state == sorted(state, reverse=True)
+
+
+def test_the_arithmetic_of_one_size():
+    wanted = job_file.parse(dense.job_text(dense.Size(2, 512), 1), "evidence")
+    attention, gated = 512 * 512 * 2 + 2 * 512 * 128, 3 * 512 * 1792
+    parameters = 2 * (attention + gated) + 2 * 256 * 512 + 5 * 512
+    need = dense.memory_of(wanted)
+    assert need == (16 * parameters, 16 * parameters // 2, 4096 * 512 * (4 + 160))
+    assert str(need).endswith(f"= {dense.show_size(sum(need))}")
+    sharded = dense.memory_of(job_file.parse(dense.job_text(dense.Size(2, 512), 8), "evidence"))
+    assert sharded == (2 * parameters, *need[1:])
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "ranks", "largest"),
+    [("NVIDIA H200", H200, 1, (32, 4096)), ("NVIDIA H200", H200, 8, (32, 4096)), ("unheard of", 16 * 2**30, 1, None)],
+)
+def test_the_largest_that_fits_memory_and_time_comes_first(name, memory, ranks, largest):
+    jobs = list(dense.fitting(ranks, memory, dense.peak_of(name), collect.JOB_S))
+    sizes = [(one.model.layers, one.model.width) for one, _ in jobs]
+    assert sizes == [size for size in dense.SIZES if size in sizes]
+    assert largest is None or sizes[0] == largest
+    for one, arithmetic in jobs:
+        assert sum(dense.memory_of(one)) <= 0.9 * memory
+        assert re.search(r"state .* = .* of 90% of .*, about \d+ s", arithmetic)
+
+
+def test_a_slow_device_gets_a_smaller_job():
+    fast, slow = (list(dense.fitting(1, H200, peak, 120.0)) for peak in (1e15, 1e13))
+    assert len(slow) < len(fast)
+    assert not list(dense.fitting(1, 10**8, 1e15, math.inf))
+
+
+# Trimming
+
+
+def test_a_trimmed_trace_is_its_last_step_to_the_nanosecond(whole, tmp_path):
+    (before,) = measure(read([whole])).ranks
+    trimmed = trim.trim(whole, 10**6)
+    assert trimmed.same
+    path = tmp_path / "trimmed.json.gz"
+    path.write_bytes(trimmed.data)
+    measured = measure(read([path]))
+    (rank,) = measured.ranks
+    assert not measured.mean.scope.partial
+    assert measured.mean.scope.steps == (str(synthetic.STEPS - 1),)
+    assert rank.ledgers[-1].entries == before.ledgers[-1].entries
+    assert measured.mean.wall_ns == before.ledgers[-1].wall_ns == sum(entry.ns for entry in measured.mean.entries)
+    assert len(trimmed.data) < len(gzip.compress(whole.read_bytes())) / 2
+
+
+@pytest.mark.parametrize("name", ["a100_ddp_resnet.json.gz", "mi300_resnet_ac.json.gz"])
+def test_public_traces_trim_to_the_same_ledger(public_trace, name):
+    trimmed = trim.trim(public_trace(name), 1_500_000)
+    assert trimmed.same
+
+
+def test_where_room_is_short_the_frameworks_ops_go(whole):
+    room = len(trim.trim(whole, 10**9).data) - 1
+    small = trim.trim(whole, room)
+    assert len(small.data) <= room
+    categories = {event.get("cat") for event in json.loads(gzip.decompress(small.data))["traceEvents"]}
+    assert "kernel" in categories
+    assert "cpu_op" not in categories
+    with refused(BadInput, whole.name, "1,000"):
+        trim.trim(whole, 1000)
+
+
+def test_stamps_that_no_float_holds_stay_and_the_host_goes(whole, tmp_path):
+    document = json.loads(whole.read_text("utf-8"))
+    document |= {"host_name": "node17", "traceName": "/home/someone/x.json", "baseTimeNanoseconds": 1_700_000_000_123}
+    document["deviceProperties"][0]["uuid"] = "GPU-1234"
+    text = json.dumps(document)
+    stamp = next(event["ts"] for event in reversed(document["traceEvents"]) if event.get("cat") == "kernel")
+    assert f'"ts": {stamp},' in text
+    exact = f"{int(stamp) + 2**60 // 10**6}.{123:03d}"
+    assert float(exact) != int(exact.replace(".", "")) / 1000 or len(exact) > 15
+    (tmp_path / "odd.json").write_text(text, "utf-8")
+    said = gzip.decompress(trim.trim(tmp_path / "odd.json", 10**6).data).decode()
+    assert f'"ts":{stamp}' in said
+    assert not re.search("node17|someone|traceName|GPU-1234|ac2g", said)
+
+
+# What must not be published
+
+
+def test_hosts_secrets_and_folders_are_taken_out():
+    given = {"HOME": "/home/ada", "HF_TOKEN": "hf_abcdefgh123", "A_KEY": "1", "HOSTNAME": "node17.lab.example"}
+    hidden = scrub.private(given, host="node17.lab.example")
+    assert scrub.private({"PWD": "/home/ada/x", "DB_PWD": "12345678", "JWT": "abcdefgh"}, host="localhost") == {
+        "12345678": "SECRET",
+        "abcdefgh": "SECRET",
+    }
+    said = scrub.clean(
+        "node17 and node17.lab.example, hf_abcdefgh123; /home/ada/x/y.py:3 node170 https://a.b/c/d", hidden
+    )
+    assert said == "HOST and HOST, SECRET; PATH/y.py:3 node170 https://a.b/c/d"
+    assert scrub.clean('{"a": "compute/matmul", "r": "1.5 TFLOP/s", "k": 1}', hidden) == (
+        '{"a": "compute/matmul", "r": "1.5 TFLOP/s", "k": 1}'
+    )
+
+
+def test_what_was_missed_is_found_also_in_packed_files(tmp_path):
+    hidden = scrub.private({"HF_TOKEN": "hf_abcdefgh123"}, host="node17")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json.gz").write_bytes(gzip.compress(b'{"x": "node17"}'))
+    (tmp_path / "b.txt").write_text("token=hf_abcdefgh123 node170", "utf-8")
+    assert list(scrub.leaks(tmp_path, hidden)) == ["b.txt: SECRET", "in/a.json.gz: HOST"]
+
+
+# No accelerator
+
+
+def fake_torch(folder, text):
+    (folder / "torch.py").write_text(text, "utf-8")
+    return folder
+
+
+LYING = """
+from types import SimpleNamespace as Space
+__version__ = "9.9"
+cuda = Space(device_count=lambda: {count}, get_device_properties=lambda i: Space(name="Pretend 1", total_memory=7 - i))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "why"),
+    [
+        (LYING.format(count=2), ("Pretend 1", "Pretend 1"), ""),
+        (LYING.format(count=0), (), "torch 9.9 sees none"),
+        ("raise ImportError('libcudart.so.13: cannot open')", (), "torch does not work: ImportError: libcudart"),
+        ("import os; os._exit(3)", (), "torch does not work: exit code 3"),
+    ],
+)
+def test_what_torch_sees(tmp_path, monkeypatch, text, names, why):
+    monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path, text)))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(evidence, "find_spec", lambda name: name)
+    found = evidence.accelerators()
+    assert found.names == names
+    assert found.memory == (6 if names else 0)
+    assert why in found.why
+
+
+def test_without_an_accelerator_it_says_so_and_succeeds(monkeypatch, capsys):
+    monkeypatch.setattr(evidence, "find_spec", lambda name: None)
+    assert evidence.main() == 0
+    assert capsys.readouterr().out == "There is no accelerator here (torch is not installed): nothing to show.\n"
+
+
+def test_it_starts_with_nothing_but_the_standard_library(root):
+    script = "import sys; sys.modules.update(dict.fromkeys(['msgspec', 'click', 'numpy', 'torch', 'pytest'])); "
+    script += "import benchmarks.evidence as e; e.accelerators = lambda: e.Devices((), 0, 'none'); sys.exit(e.main())"
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(evidence, "accelerators", lambda: evidence.Devices(("Pretend 1",), 7))
+    monkeypatch.setattr(evidence, "find_spec", lambda name: None if name == "msgspec" else name)
+    assert evidence.main() == 4
+    assert missing_values(capsys.readouterr().err, "msgspec", "make carry") == []
+
+
+# With one, pretended
+
+
+def test_pytest_without_a_single_pass_is_no_proof(session):
+    assert not session.tests("tests/golden/test_golden.py")  # none of them is a device test: exit code 5
+    assert "deselected" in (session.place / "tests.txt").read_text("utf-8")
+
+
+def test_only_a_full_device_makes_the_next_smaller_job_start(session, monkeypatch):
+    jobs = list(dense.fitting(1, H200, 1e15, math.inf))
+    ends = iter([(4, "torch.OutOfMemoryError: CUDA out of memory."), (0, "")])
+    calls = []
+
+    def trainyard(*args, limit):
+        calls.append(args)
+        code, words = next(ends)
+        return subprocess.CompletedProcess(args, code, "", words)
+
+    monkeypatch.setattr(session, "trainyard", trainyard)
+    assert [one.ended for one in session.largest_job(jobs)] == ["out of memory", "ran"]
+    ends = iter([(4, "rank 0 died: ValueError")])
+    assert [one.ended for one in session.largest_job(jobs)] == ["exit code 4"]
+    assert len(calls) == 3
+    assert not session.largest_job([])
+
+
+def test_what_does_not_end_is_ended_with_its_children(session, tmp_path):
+    session.deadline = time.monotonic() + 1.5
+    told = str(tmp_path / "pid")
+    child = f"import time, os; open({told!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    began = time.monotonic()
+    done = session._call([sys.executable, "-c", parent], 100)
+    assert (done.returncode, time.monotonic() - began < 10) == (124, True)
+    assert ended(int((tmp_path / "pid").read_text()))
+
+
+def ended(process: int) -> bool:
+    """Within five seconds; what nobody has reaped yet has ended too."""
+    for _ in range(50):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_too_much_or_too_private_is_refused(session, capsys, monkeypatch):
+    (session.place / "README.md").write_text("all is well", "utf-8")
+    assert collect.sound(session.place, session)
+    monkeypatch.setattr(session, "hidden", {"node17": "HOST"})
+    (session.place / "log.txt").write_text("on node17", "utf-8")
+    assert not collect.sound(session.place, session)
+    (session.place / "log.txt").write_bytes(b"0" * (collect.LIMIT + 1))
+    assert not collect.sound(session.place, session)
+    said = capsys.readouterr().err
+    assert missing_values(said, "log.txt: HOST", "2 MB") == []
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_whole_way_on_the_cores(tmp_path, monkeypatch, root):
+    """A device that torch does not see: its ranks train on the cores, and all records are made."""
+    pytest.importorskip("torch")
+    text = dense.job_text(dense.Size(1, 512), 2).replace("seq_len = 2048", "seq_len = 32")
+    text = text.replace(f"tokens_per_step = {8192 * 2}", "tokens_per_step = 256")
+    monkeypatch.setattr(dense, "SIZES", (dense.Size(1, 512),))
+    monkeypatch.setattr(dense, "job_text", lambda size, ranks: text)
+    monkeypatch.setattr(collect, "ROOT", tmp_path)
+    monkeypatch.setattr(collect.Session, "tests", lambda self: "3 passed in 1.0s")
+    monkeypatch.setenv("TRAINYARD_PRETEND", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("MY_TOKEN", "s3cr3t-s3cr3t")
+    monkeypatch.setenv("NCCL_SOMETHING", "s3cr3t-s3cr3t at /home/ada/lib/nccl.conf")
+    assert collect.collect(("Pretend 1", "Pretend 1"), 10**10) == 0
+    (place,) = (tmp_path / "evidence").iterdir()
+    assert re.fullmatch(r"pretend-1-\d{4}-\d\d-\d\d", place.name)
+    made = {path.name for path in place.iterdir()}
+    wanted = {"README.md", "run", "run.txt", "report.html", "trace.json.gz", "ledger.json", "machine.json"}
+    assert wanted <= made
+    assert collect.size_of(place) < collect.LIMIT
+    run = folders.read(place / "run")
+    assert run.digest == folders.digest(place / "run")
+    assert run.state == "complete"
+    assert not (place / "run" / "traces").exists()
+    every = "".join(path.read_text("utf-8") for path in place.rglob("*") if path.is_file() and path.suffix != ".gz")
+    assert not re.search(rf"s3cr3t|/home/ada|{re.escape(str(tmp_path))}|\b{re.escape(socket.gethostname())}\b", every)
+    assert "dense-1x512: state" in (place / "README.md").read_text("utf-8")
+    assert measure(read([place / "trace.json.gz"])).mean.wall_ns > 0

@@ -1,0 +1,1086 @@
+"""Recovery: what a supervisor concludes and has done, what becomes of its processes, what a job's life went into."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refused import missing_values, refused
+from trainyard import words
+from trainyard.errors import BadJob, UnknownName
+from trainyard.job import Job, Layout, Model, Recipe, Recovery
+from trainyard.job_file import parse
+from trainyard.launch.agents import heartbeat
+from trainyard.launch.launch_spec import FILE, LEFT, Spec
+from trainyard.launch.supervisor import event_log, find_cause, supervisor_main
+from trainyard.launch.supervisor import failure as failures
+from trainyard.launch.supervisor.event_log import Diary, JobEvent
+from trainyard.launch.supervisor.messages import RankSays, Says
+from trainyard.launch.supervisor.supervision import SILENT_S, Now, Supervision
+from trainyard.record import DeviceSeen, Run, Sample
+from trainyard.run.local.harness import Progress, execute
+from trainyard.run.resume import recovery
+from trainyard.store.store import Store
+
+S = 1_000_000_000
+
+
+# A job on fewer nodes
+
+
+def job(tokens: int = 96, least: int = 1, nodes: int = 4, **layout: Any) -> Job:
+    return Job(
+        model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+        layout=Layout(**(layout or {"dp_replicate": 4})),
+        recipe=Recipe(seq_len=8, tokens_per_step=tokens),
+        recovery=Recovery(nodes=nodes, least_nodes=least),
+    )
+
+
+@pytest.mark.parametrize("layout", [{"dp_replicate": 8}, {"dp_shard": 8}, {"dp_replicate": 3, "dp_shard": 4, "tp": 2}])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4])
+def test_on_fewer_nodes_the_batch_stays(layout: dict[str, int], nodes: int) -> None:
+    whole = job(tokens=8 * 144, **layout)
+    fewer = recovery.shrunk(whole, nodes)
+    assert fewer.layout.ranks * 4 == whole.layout.ranks * nodes
+    assert fewer.batch == whole.batch
+    assert fewer.accumulate * nodes == whole.accumulate * 4
+    assert fewer.layout.tp == whole.layout.tp
+
+
+def test_what_does_not_divide_is_refused_with_the_arithmetic() -> None:
+    with refused(BadJob, "nodes = 4", "$.recovery", "dp_replicate 2", "dp_shard 2"):
+        recovery.shrunk(job(dp_replicate=2, dp_shard=2), 2)
+    with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
+        recovery.shrunk(job(tokens=64), 3)
+    with refused(BadJob, "6 ranks", "nodes = 4", "$.recovery", "6 % 4 = 2"):
+        recovery.sizes(job(dp_replicate=6), lambda _: None)
+
+
+def test_sizes_that_do_not_divide_are_left_out_but_the_least_must() -> None:
+    assert recovery.sizes(job(), lambda _: None) == (4, 3, 2, 1)
+    assert recovery.sizes(job(tokens=64), lambda _: None) == (4, 2, 1)
+    assert recovery.sizes(job(least=0), lambda _: None) == (4,)
+    with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
+        recovery.sizes(job(tokens=64, least=3), lambda _: None)
+    assert Spec(ranks=4, nodes=4, sizes=(4, 2), port=0, module="m").size(3) == 2
+
+
+# What a job's life went into
+
+
+def step(number: int, ended: float, wall: float = 1.0, attempt: int = 0, rank: int = 0) -> Sample:
+    return Sample(
+        step=number, rank=rank, repeat=0, wall_ns=round(wall * S), tokens=1, loss=1.0, memory_bytes=1, attempt=attempt,
+        ended_ns=round(ended * S),
+    )  # fmt: skip
+
+
+def event(what: Any, at: float, attempt: int = 0, **more: Any) -> JobEvent:
+    for name in ("noticed", "ns"):
+        if name in more:
+            more[name] = round(more[name] * S)
+    return JobEvent(what=what, at=round(at * S), attempt=attempt, **more)
+
+
+KILLED = [
+    event("started", 100),
+    event("launched", 102, nodes=1),
+    event("saved", 107.5, ns=0.5, step=1),
+    event("fault", 109.5, kind="worker_death", rank=1, noticed=110, says="rank 1 died"),
+    event("launched", 111, attempt=1, nodes=1),
+    event("loaded", 113, attempt=1, ns=1, step=2),
+    event("ended", 120, attempt=1),
+]
+STEPS = [
+    step(0, 106), step(1, 107), step(2, 109), step(2, 115, attempt=1), step(3, 116, attempt=1), step(3, 116, rank=1),
+]  # fmt: skip
+
+
+def test_a_life_by_cause() -> None:
+    spent = recovery.goodput(KILLED, STEPS)
+    assert spent == {
+        "init": 2 + 3 + 2,  # until the first launch, until the first step, and after the fault less the load
+        "load": 1,
+        "good": 2 + 1.5 + 1,  # steps 0 and 1, step 2 less the save before it, step 3
+        "save": 0.5,
+        "recompute": 1,
+        "lost": 0.5,
+        "stall": 0.5,
+        "restart": 1,
+        "finish": 4,
+    }
+    assert sum(spent.values()) == 20
+
+
+def test_what_is_saved_at_the_end_is_a_save_and_what_lies_before_it_is_not() -> None:
+    events = [event("started", 100), event("launched", 100, nodes=1), event("saved", 109, ns=1, step=0),
+              event("ended", 112)]  # fmt: skip
+    assert recovery.goodput(events, [step(0, 105)]) == {"init": 4, "good": 1, "save": 1, "finish": 3 + 3}
+
+
+def test_an_incident_says_what_it_cost() -> None:
+    (found,) = recovery.incidents(KILLED, STEPS)
+    assert (found.kind, found.rank, found.attempt, found.step, found.resumed) == ("worker_death", 1, 0, 2, 2)
+    assert (found.detect_s, found.restart_s) == (0.5, 4.0)
+    assert found.lost_s == 1.5  # step 2, and half a second of step 3
+    assert found.when == "1970-01-01T00:01:49.500+00:00"
+
+
+def test_a_fault_that_ends_the_job_is_followed_by_nothing() -> None:
+    events = [*KILLED[:4], event("ended", 112)]
+    (found,) = recovery.incidents(events, STEPS[:3])
+    assert (found.resumed, found.restart_s, found.lost_s) == (-1, 0.0, 0.0)
+    assert sum(recovery.spent(events, STEPS[:3]).values()) == 12 * S
+
+
+def test_a_fault_that_is_outlived_costs_no_restart() -> None:
+    events = [*KILLED[:3], event("fault", 107.2, kind="disk_full", noticed=107.2, says="no room", step=1), *KILLED[3:]]
+    full, died = recovery.incidents(events, STEPS)
+    assert (full.kind, full.resumed, full.restart_s, full.lost_s) == ("disk_full", -1, 0.0, 0.0)
+    assert died.resumed == 2
+
+
+def test_a_run_that_is_gone_on_with_has_two_lives() -> None:
+    later = [
+        event("started", 200), event("launched", 201, attempt=2), event("ended", 206, attempt=2),
+    ]  # fmt: skip
+    steps = [*STEPS, step(3, 204, attempt=2), step(4, 205, attempt=2)]
+    spent = recovery.spent([*KILLED, *later], steps)
+    assert sum(spent.values()) == 26 * S
+    assert spent["recompute"] == 2 * S
+
+
+def test_without_a_watch_nothing_is_said() -> None:
+    assert recovery.goodput([], STEPS) == {}
+    assert recovery.incidents([], STEPS) == ()
+
+
+MOMENTS = st.integers(0, 60)
+KINDS = st.sampled_from(sorted(words.FAULTS))
+EVENTS = st.builds(
+    lambda what, at, attempt, kind, late, ns: JobEvent(
+        what=what, at=at, attempt=attempt, kind=kind if what == "fault" else "", noticed=at + late, ns=ns
+    ),
+    st.sampled_from(["launched", "fault", "loaded", "saved", "ended", "started"]),
+    MOMENTS, st.integers(0, 3), KINDS, st.integers(0, 9), st.integers(0, 30),
+)  # fmt: skip
+SAMPLES = st.builds(
+    lambda number, ended, wall, attempt: step(number, ended / S, wall / S, attempt),
+    st.integers(0, 6), st.integers(1, 60), st.integers(0, 20), st.integers(0, 3),
+)  # fmt: skip
+
+
+@given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14), st.integers(0, 80))
+def test_the_causes_sum_to_the_life_whatever_happened(events: list[JobEvent], steps: list[Sample], end: int) -> None:
+    """Clocks may jump and files may be torn: each nanosecond still has one cause."""
+    inner = [one for one in events if one.what not in ("started", "ended")]
+    inner.sort(key=lambda one: one.noticed or one.at)
+    history = [JobEvent(what="started", at=0), *inner, JobEvent(what="ended", at=end)]
+    spent = recovery.spent(history, steps)
+    assert sum(spent.values()) == end
+    assert min(spent.values()) >= 0
+    assert spent.keys() == words.TIMES.keys()
+    assert sum(recovery.goodput(history, steps).values()) == pytest.approx(end / S)
+
+
+@given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14))
+def test_no_history_breaks_what_is_told_of_it(events: list[JobEvent], steps: list[Sample]) -> None:
+    assert min(recovery.spent(events, steps).values()) >= 0
+    for found in recovery.incidents(events, steps):
+        assert min(found.detect_s, found.restart_s, found.lost_s) >= 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3)), max_size=40, unique=True))
+def test_figures_are_made_of_each_step_s_last_attempt(taken: list[tuple[int, int, int]]) -> None:
+    samples = tuple(step(number, 1, attempt=attempt, rank=rank) for number, attempt, rank in taken)
+    run = Run(id="00000000", job=job(), started="2025-01-01", samples=samples)
+    for number in {sample.step for sample in samples}:
+        own = {sample.attempt for sample in run.kept() if sample.step == number}
+        assert own == {max(attempt for other, attempt, _ in taken if other == number)}
+    assert run.measured() == run.kept()
+
+
+# What ranks and supervisor leave behind
+
+
+def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
+    mine = Diary(tmp_path, "rank0", attempt=2)
+    mine.loaded(7, step=3)
+    mine.saved(5, step=4)
+    mine.fault("disk_full", "no room", rank=0, step=4)
+    with (tmp_path / event_log.PART / "rank0.jsonl").open("ab") as file:
+        file.write(b'{"what": "sav')
+    found = event_log.read(tmp_path)
+    assert [(one.what, one.attempt, one.step, one.ns) for one in found] == [
+        ("loaded", 2, 3, 7), ("saved", 2, 4, 5), ("fault", 2, 4, 0),
+    ]  # fmt: skip
+    assert supervisor_main.attempts(tmp_path) == 0
+    Diary(tmp_path, event_log.SUPERVISOR).add(JobEvent(what="launched", at=1, attempt=4, nodes=2))
+    assert supervisor_main.attempts(tmp_path) == 5
+    with refused(UnknownName, "'flood'", "disk_full"):
+        mine.fault("flood", "")
+
+
+def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
+    board = heartbeat.Board(2)
+    own = board.pulse(1)
+    assert board.see(1)[:4] == (0, -1, 0, "starting")
+    own.begin(7)
+    time.sleep(0.05)  # as it would in a collective: not its own time
+    own.end()
+    seen = board.see(1)
+    assert (seen.begun, seen.done, seen.phase) == (7, 1, "stepping")
+    assert seen.own_ns < 0.04 * S
+    time.sleep(0.05)  # between steps nobody is waited for
+    own.begin(8)
+    assert board.see(1).own_ns > 0.05 * S
+    own.end()
+    own.phase("saving")
+    before = board.see(1).own_ns
+    time.sleep(0.02)
+    own.begin(9)
+    assert board.see(1).own_ns == before
+    assert board.see(1).count > seen.count
+    assert board.see(0).count == 0
+
+
+def test_a_rank_that_is_held_leaves_where_it_is_told() -> None:
+    board = heartbeat.Board(1)
+    own = board.pulse(0)
+    assert not own.leaves(3)
+    board.leave(0, before=5)
+    assert [own.leaves(number) for number in (3, 4, 5, 6)] == [False, False, True, True]
+    assert board.see(0).begun == 6
+    assert not board.see(0).held
+
+
+# What a supervisor concludes
+
+
+class World:
+    """Nodes that do as they are told, on a clock that only `turn` moves."""
+
+    def __init__(self, spec: Spec, here: int | None = None) -> None:
+        self.seconds = 0.0
+        self.spec = spec
+        self.ports = iter(range(5000, 6000))
+        self.stacks: dict[int, str] = {}
+        self.supervision = Supervision(spec, self.now, lambda: next(self.ports), lambda: self.stacks)
+        self.beats = Counter[int]()
+        self.lives = {node: f"{node}a" for node in range(spec.nodes if here is None else here)}
+        self.silent: set[int] = set()
+        self.generation: dict[int, int] = {}
+        self.started = -1
+        self.ranks: dict[int, RankSays] = {}
+        self.steps = True
+        self.plans: list[str] = []
+
+    @property
+    def now(self) -> Now:
+        return Now(self.seconds, round(self.seconds * S) + S)
+
+    @property
+    def plan(self):  # type: ignore[no-untyped-def]
+        return self.supervision.plan
+
+    def turn(self, turns: int = 1) -> None:
+        for _ in range(turns):
+            self.seconds += 0.05
+            before = self.plan.serial
+            self._act()
+            said = {node: self._says(node) for node in self.lives if node not in self.silent}
+            self.supervision.hear(self.now, said)
+            self.supervision.look(self.now)
+            if self.plan.serial != before:
+                self.plans.append(self.plan.do)
+
+    def until(self, condition: Callable[[], bool], seconds: float = 400) -> None:
+        end = self.seconds + seconds
+        while not condition():
+            assert self.seconds < end, (self.plan, self.supervision._state, self.ranks)
+            self.turn()
+
+    def change(self, rank: int, **to: Any) -> None:
+        self.ranks[rank] = msgspec.structs.replace(self.ranks[rank], **to)
+
+    def die(self, node: int) -> None:
+        del self.lives[node]
+        self.generation.pop(node, None)
+        self.supervision.gone(node)
+
+    def _own(self, node: int) -> list[int]:
+        place = [member.node for member in self.plan.members].index(node)
+        return list(range(place * self.spec.ranks_each, (place + 1) * self.spec.ranks_each))
+
+    def _act(self) -> None:
+        members = {member.node for member in self.plan.members if self.lives.get(member.node) == member.life}
+        if self.plan.do == "run" and self.started != self.plan.generation:
+            self.started = self.plan.generation
+            self.ranks = {}
+            for node in members:
+                self.generation[node] = self.plan.generation
+                self.ranks |= {rank: RankSays(rank=rank, pid=100 + rank, state="S") for rank in self._own(node)}
+            return
+        for node in members:
+            for rank in self._own(node):
+                one = self.ranks[rank]
+                if one.exit_code is None and self.plan.do in ("stop", "end"):
+                    self.change(rank, exit_code=-9, ended=self.now.epoch)
+                elif one.exit_code is None and self.plan.do == "leave" and self.plan.before >= 0:
+                    self.change(rank, exit_code=LEFT, begun=self.plan.before, ended=self.now.epoch)
+                elif one.exit_code is None and self.steps and self.plan.do == "run" and one.state != "T":
+                    self.change(
+                        rank, count=one.count + 2, begun=one.begun + 1, done=one.done + 1, phase="stepping",
+                        at=self.now.epoch, own_ns=one.own_ns + 10,
+                    )  # fmt: skip
+
+    def _says(self, node: int) -> Says:
+        self.beats[node] += 1
+        generation = self.generation.get(node, -1)
+        runs = generation == self.plan.generation and node in {member.node for member in self.plan.members}
+        ranks = tuple(self.ranks[rank] for rank in self._own(node)) if runs and self.ranks else ()
+        return Says(
+            node=node, life=self.lives[node], beat=self.beats[node], generation=generation if runs else -1,
+            serial=self.plan.serial, ranks=ranks,
+        )  # fmt: skip
+
+    @property
+    def faults(self) -> list[JobEvent]:
+        return [one for one in self.supervision.events if one.what == "fault"]
+
+
+def world(ranks: int = 4, nodes: int = 2, here: int | None = None, **spec: Any) -> World:
+    return World(Spec(ranks=ranks, nodes=nodes, port=1, module="m", **spec), here)
+
+
+def running(one: World, steps: int = 3) -> World:
+    """When all ranks of the plan have taken some steps."""
+
+    def steady() -> bool:
+        alive = [rank for rank in one.ranks.values() if rank.exit_code is None and rank.done >= steps]
+        return one.plan.do == "run" and one.started == one.plan.generation and 0 < len(one.ranks) == len(alive)
+
+    one.until(steady)
+    return one
+
+
+def end(one: World) -> int | None:
+    for rank in one.ranks:
+        one.change(rank, exit_code=0)
+    one.until(lambda: one.supervision.result is not None)
+    return one.supervision.result
+
+
+def test_all_that_goes_well_is_started_once() -> None:
+    one = running(world())
+    assert one.plan.members[0].node == 0
+    assert end(one) == 0
+    assert one.plans == ["run", "stop", "end"]
+    assert [event.what for event in one.supervision.events] == ["started", "launched", "ended"]
+
+
+def test_the_first_to_die_is_blamed_though_its_peers_are_heard_first() -> None:
+    one = running(world(restarts=1))
+    one.change(3, exit_code=1, told=one.now.epoch + 50, ended=one.now.epoch + 60, why="connection closed by peer")
+    one.turn()
+    one.change(0, exit_code=-9, ended=one.now.epoch + 10, why="")
+    one.until(lambda: bool(one.faults))
+    (found,) = one.faults
+    assert (found.kind, found.rank, found.node) == ("worker_death", 0, 0)
+    assert missing_values(found.says, "SIGKILL") == []
+    running(one)
+    assert one.plan.generation == 1
+    assert end(one) == 0
+
+
+def test_a_rank_that_its_watchdog_aborts_is_a_victim() -> None:
+    """Of collectives: the rank that told why it fails ended before."""
+    one = running(world(restarts=1))
+    one.change(1, exit_code=1, told=one.now.epoch, ended=one.now.epoch + 10, why="ValueError: no")
+    one.change(2, exit_code=-6, ended=one.now.epoch + 20, why="")
+    one.until(lambda: bool(one.faults))
+    assert one.faults[0].rank == 1
+    running(one)
+    assert end(one) == 0
+
+
+def test_two_ranks_killed_at_once_are_two_incidents() -> None:
+    job_world = running(world(restarts=1))
+    job_world.change(
+        0, exit_code=1, told=job_world.now.epoch + 5, ended=job_world.now.epoch + 40, why="connection closed by peer"
+    )
+    job_world.change(1, exit_code=-9, ended=job_world.now.epoch + 20)
+    job_world.change(3, exit_code=-11, ended=job_world.now.epoch + 10)
+    job_world.until(lambda: bool(job_world.faults))
+    assert [(fault.kind, fault.rank, fault.node) for fault in job_world.faults] == [
+        ("worker_death", 3, 1), ("worker_death", 1, 0),
+    ]  # fmt: skip
+    assert job_world.supervision.restarts == 1
+    running(job_world)
+    job_world.change(0, exit_code=-9, ended=job_world.now.epoch)
+    job_world.change(2, exit_code=-9, ended=job_world.now.epoch)
+    job_world.until(lambda: job_world.supervision.result is not None)
+    failure = job_world.supervision.failure
+    assert failure is not None
+    assert [failure.rank, *(other.rank for other in failure.others)] == [0, 2]
+    assert failure.says.count("killed by SIGKILL") == 2
+
+
+def test_a_killed_rank_and_a_dead_agent_are_two_incidents() -> None:
+    job_world = running(world(restarts=1))
+    job_world.change(0, exit_code=-9, ended=job_world.now.epoch)
+    job_world.die(1)
+    job_world.until(lambda: bool(job_world.faults))
+    assert sorted((fault.kind, fault.rank, fault.node) for fault in job_world.faults) == [
+        ("agent_death", -1, 1), ("worker_death", 0, 0),
+    ]  # fmt: skip
+
+
+def test_two_stopped_ranks_are_two_incidents() -> None:
+    job_world = running(world(hang_s=5.0))
+    job_world.steps = False
+    job_world.change(1, state="T")
+    job_world.change(2, state="T")
+    job_world.until(lambda: bool(job_world.faults))
+    assert [(fault.kind, fault.rank) for fault in job_world.faults] == [("hang", 1), ("hang", 2)]
+
+
+def test_incidents_at_once_share_one_loss() -> None:
+    second = event("fault", 109.6, kind="worker_death", rank=0, noticed=110, says="rank 0 died")
+    incidents = recovery.incidents([*KILLED[:4], second, *KILLED[4:]], STEPS)
+    assert [incident.rank for incident in incidents] == [1, 0]
+    assert [incident.lost_s for incident in incidents] == [1.5, 0.0]
+    assert {incident.resumed for incident in incidents} == {2}
+    assert recovery.goodput([*KILLED[:4], second, *KILLED[4:]], STEPS) == recovery.goodput(KILLED, STEPS)
+
+
+def test_restarts_are_counted_and_the_last_fault_is_told() -> None:
+    one = running(world(restarts=1))
+    for _ in range(2):
+        running(one)
+        one.change(1, exit_code=3, ended=one.now.epoch, told=one.now.epoch, why="ValueError: no")
+        one.until(lambda: one.plan.do == "stop")
+        one.turn(4)
+    one.until(lambda: one.supervision.result is not None)
+    assert one.supervision.result == 4
+    assert one.supervision.failure is not None
+    assert missing_values(one.supervision.failure.says, "rank 1", "exit code 3", "pid 101", "ValueError: no") == []
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_that_dies_is_waited_for_where_all_nodes_are_needed(node: int) -> None:
+    """The first node's agent too: the store is not its."""
+    one = running(world(restarts=1))
+    one.die(node)
+    one.until(lambda: bool(one.faults))
+    assert (one.faults[0].kind, one.faults[0].node, one.faults[0].rank) == ("agent_death", node, -1)
+    one.turn(10)
+    assert one.plan.do == "stop"
+    one.lives[node] = f"{node}b"
+    running(one)
+    assert one.plan.generation == 1
+    assert end(one) == 0
+
+
+def test_a_lost_node_shrinks_the_job_and_one_that_comes_back_is_taken_in() -> None:
+    one = running(world(ranks=8, nodes=4, sizes=(4, 3, 2, 1), restarts=5))
+    one.die(1)
+    one.die(2)
+    one.until(lambda: one.plan.generation == 1)
+    assert one.seconds < 5
+    assert [member.node for member in one.plan.members] == [0, 3]
+    running(one)
+    one.lives[2] = "2b"
+    one.until(lambda: one.plan.generation == 2)
+    assert [member.node for member in one.plan.members] == [0, 2, 3]
+    assert one.plans == ["run", "stop", "run", "leave", "leave", "stop", "run"]
+    assert [(event.kind, event.node) for event in one.faults] == [("agent_death", 1), ("agent_death", 2)]
+    assert one.supervision.restarts == 1
+    assert end(running(one)) == 0
+
+
+def test_a_size_that_does_not_divide_is_passed_over() -> None:
+    one = running(world(ranks=4, nodes=4, sizes=(4, 2), restarts=1))
+    one.die(3)
+    one.until(lambda: one.plan.generation == 1)
+    assert [member.node for member in one.plan.members] == [0, 1]
+
+
+def test_nodes_that_come_late_are_waited_for_and_then_taken_in() -> None:
+    one = world(ranks=4, nodes=4, here=1, sizes=(4, 3, 2, 1), gather_s=10)
+    one.turn(20)
+    assert one.plan.do == "wait"
+    running(one)
+    assert len(one.plan.members) == 1
+    for node in (1, 2, 3):  # each comes while the job moves for the one before
+        one.lives[node] = f"{node}a"
+        one.turn(3)
+    one.until(lambda: len(one.plan.members) == 4 and one.plan.do == "run")
+    assert end(running(one)) == 0
+
+
+def test_too_few_nodes_are_an_end() -> None:
+    one = world(ranks=4, nodes=2, here=1, gather_s=5)
+    one.until(lambda: one.supervision.result is not None)
+    assert one.supervision.failure is not None
+    assert missing_values(one.supervision.failure.says, "1 of 2 nodes", 2) == []
+
+
+def test_an_agent_that_falls_silent_is_lost_and_may_come_back() -> None:
+    one = running(world(ranks=2, nodes=2, sizes=(2, 1), restarts=1))
+    one.silent.add(0)
+    began = one.seconds
+    one.until(lambda: bool(one.faults))
+    assert SILENT_S <= one.seconds - began < SILENT_S + 2
+    assert one.faults[0].node == 0
+    assert 0 in one.supervision.lost
+    one.until(lambda: one.plan.generation == 1)
+    assert [member.node for member in one.plan.members] == [1]
+    running(one)
+    one.silent.clear()
+    one.until(lambda: one.plan.generation == 2)
+    assert len(one.plan.members) == 2
+
+
+def test_a_second_agent_of_a_node_changes_nothing_while_the_first_speaks() -> None:
+    one = running(world(restarts=1))
+    for _ in range(100):
+        one.lives[1] = "1b" if one.lives[1] == "1a" else "1a"
+        one.turn()
+    assert not one.faults
+    one.lives[1] = "1b"
+    one.until(lambda: bool(one.faults))
+    assert (one.faults[0].kind, one.faults[0].node) == ("agent_death", 1)
+    running(one)
+    assert one.plan.members[1].life == "1b"
+
+
+def test_peers_that_fail_first_do_not_take_the_blame_of_a_silent_node() -> None:
+    one = running(world(ranks=2, nodes=2, restarts=1))
+    one.silent.add(0)
+    one.turn(3)
+    one.change(1, exit_code=1, told=one.now.epoch, ended=one.now.epoch, why="connection closed by peer")
+    one.until(lambda: bool(one.faults))
+    assert (one.faults[0].kind, one.faults[0].node) == ("agent_death", 0)
+
+
+def test_a_stopped_rank_hangs_the_job_and_is_blamed() -> None:
+    one = running(world(hang_s=3, restarts=1))
+    one.change(2, state="T")
+    one.steps = False
+    last = one.ranks[2].at
+    one.until(lambda: bool(one.faults))
+    (found,) = one.faults
+    assert (found.kind, found.rank, found.node, found.at) == ("hang", 2, 1, last)
+    assert 3 <= (found.noticed - found.at) / S < 5
+    one.steps = True
+    running(one)
+    assert one.plans[:4] == ["run", "stacks", "stop", "run"]
+
+
+def test_a_stack_is_read_when_it_is_complete() -> None:
+    """faulthandler writes the main thread last: what a busy machine has written so far names another thread."""
+    one = running(world(ranks=2, nodes=1, hang_s=2, restarts=1))
+    one.steps = False
+    one.until(lambda: one.plan.do == "stacks")
+    one.turn(12)
+    one.stacks = {0: COLLECTIVE, 1: WORK}
+    one.turn(4)
+    loader = f'Current thread 0x2:\n  File "/x/{find_cause._LOADER}", line 3 in _next_data\n'
+    one.stacks = {0: COLLECTIVE, 1: WORK + loader}
+    one.until(lambda: bool(one.faults))
+    (found,) = one.faults
+    assert (found.kind, found.rank) == ("hang", 1)
+    assert "waits for data" in found.says
+
+
+def test_a_stopped_rank_is_blamed_when_its_peers_give_up_first() -> None:
+    one = running(world(hang_s=60, restarts=1))
+    one.change(2, state="T")
+    one.change(0, exit_code=1, told=one.now.epoch, ended=one.now.epoch, why="timed out")
+    one.until(lambda: bool(one.faults))
+    assert (one.faults[0].kind, one.faults[0].rank) == ("hang", 2)
+
+
+def test_a_rank_that_stops_alone_is_blamed() -> None:
+    one = running(world(hang_s=3, restarts=1))
+    one.change(2, state="T")
+    one.until(lambda: bool(one.faults))
+    assert (one.faults[0].kind, one.faults[0].rank) == ("hang", 2)
+    assert "its peers have not" in one.faults[0].says
+
+
+def test_a_long_start_is_no_hang() -> None:
+    one = world(hang_s=2, restarts=1)
+    one.steps = False
+    one.turn(20 * 8)
+    assert not one.faults
+    one.turn(20 * 10)
+    assert one.faults[0].kind == "hang"
+
+
+def test_asked_to_leave_all_ranks_do_before_the_same_step() -> None:
+    one = running(world())
+    for rank in one.ranks:
+        one.change(rank, begun=9 + (rank == 1), held=rank != 1)
+    one.steps = False
+    one.supervision.notice(one.now)
+    one.until(lambda: one.plan.before >= 0)
+    assert one.plan.before == 11, "rank 1 is in step 10 already"
+    one.until(lambda: one.supervision.result is not None)
+    assert one.supervision.result == LEFT
+    assert one.supervision.failure is not None
+    assert one.supervision.failure.kind == "preempted"
+    assert [event.kind for event in one.faults] == ["preempted"]
+    assert missing_values(one.supervision.failure.says, "step 11") == []
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_asked_to_leave_while_a_rank_starts_all_end_at_once(late: int) -> None:
+    one = running(world())
+    for rank in one.ranks:
+        one.change(rank, begun=-1 if rank == late else 0, done=0)
+    one.steps = False
+    one.turn()
+    one.supervision.notice(one.now)
+    one.until(lambda: one.supervision.result is not None, seconds=1)
+    assert one.supervision.result == LEFT
+    assert one.plan.before < 0
+    assert one.supervision.failure is not None
+    assert "it was ended" in one.supervision.failure.says
+
+
+def test_asked_to_leave_what_counts_is_how_far_ranks_are_when_they_hold() -> None:
+    """What was heard before may be old: ranks that seemed to start may have taken steps since."""
+    one = world()
+    one.steps = False
+    one.until(lambda: one.plan.do == "run" and len(one.supervision.ranks()) == 4)
+    one.silent = {0, 1}
+    for rank in one.ranks:
+        one.change(rank, begun=5, done=5, count=10)
+    one.supervision.notice(one.now)
+    one.turn(3)
+    one.silent.clear()
+    one.until(lambda: one.supervision.result is not None)
+    assert one.plan.before == 6
+    assert one.supervision.failure is not None
+    assert missing_values(one.supervision.failure.says, "step 6") == []
+
+
+@pytest.mark.parametrize("asked", ["before", "while"])
+def test_asked_to_leave_around_a_silence_that_ends_it_does(asked: str) -> None:
+    """The silence is long enough to be looked into, and no fault after all."""
+    one = running(world())
+    one.silent.add(1)
+    one.turn(round(SILENT_S / 0.05) - 2)
+    if asked == "before":
+        one.supervision.notice(one.now)
+    one.until(lambda: one.supervision._state == "settle")
+    one.silent.clear()
+    if asked == "while":
+        one.supervision.notice(one.now)
+    one.until(lambda: one.supervision.result is not None)
+    assert one.supervision.result == LEFT
+    assert [event.kind for event in one.faults] == ["preempted"]
+
+
+def test_an_agent_that_dies_while_a_hang_is_looked_into_is_blamed() -> None:
+    one = running(world(nodes=1, hang_s=2, restarts=1))
+    one.steps = False
+    one.until(lambda: one.plan.do == "stacks")
+    one.die(0)
+    one.lives[0] = "0b"  # it has been followed by another one, which knows nothing of the ranks
+    one.until(lambda: bool(one.faults))
+    assert [event.kind for event in one.faults] == ["agent_death"]
+    one.steps = True
+    assert end(running(one)) == 0
+
+
+def test_asked_to_leave_in_the_middle_of_a_restart_it_does() -> None:
+    one = running(world(restarts=3))
+    one.die(1)
+    one.until(lambda: one.plan.do == "stop")
+    one.supervision.notice(one.now)
+    one.until(lambda: one.supervision.result is not None)
+    assert one.supervision.result == LEFT
+
+
+def says(rank: int, **more: Any) -> RankSays:
+    return RankSays(rank=rank, pid=rank, begun=4, done=4, **more)
+
+
+COLLECTIVE = 'Thread 0x1 (most recent call first):\n  File "/x/torch/distributed/c10d.py", line 3 in all_reduce\n'
+WORK = 'Thread 0x1 (most recent call first):\n  File "/x/mine.py", line 3 in work\n'
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stacks", "blamed"),
+    [
+        ([says(0), says(1, state="T"), says(2)], {}, 1),
+        ([says(0), says(1), RankSays(rank=2, pid=2, begun=3, done=3)], {}, 2),
+        ([says(0), RankSays(rank=1, pid=1, begun=5, done=5), says(2)], {}, 1),
+        ([says(0), RankSays(rank=1, pid=1, begun=5, done=5)], {}, 0),
+        ([says(0), says(1), says(2)], {0: COLLECTIVE, 1: WORK, 2: COLLECTIVE}, 1),
+        ([says(0), says(1), says(2)], {0: COLLECTIVE, 2: COLLECTIVE}, 1),
+        ([says(0), says(1), says(2)], {0: WORK, 1: WORK, 2: WORK}, -1),
+        ([says(0), says(1, ticks=90), says(2)], {0: WORK, 1: WORK, 2: WORK}, 1),
+        ([says(0)], {0: WORK}, 0),
+    ],
+)
+def test_who_hangs(ranks: list[RankSays], stacks: Mapping[int, str], blamed: int) -> None:
+    assert find_cause.hung(ranks, {rank.rank: 5 if rank.ticks else 0 for rank in ranks}, stacks)[0][0] == blamed
+
+
+@given(st.integers(0, 3), st.floats(1.0, 4.0), st.lists(st.integers(8, 30), min_size=6, max_size=6))
+def test_a_rank_is_slow_when_it_is_so_window_after_window(rank: int, factor: float, strides: list[int]) -> None:
+    looking, done, found = find_cause.Slowness(), 0, []
+    for stride in strides:
+        done += stride
+        ranks = [
+            RankSays(
+                rank=one, pid=one, done=done, at=done * 100,
+                own_ns=round(done * 40 * (factor if one == rank else 1.0)),
+            )
+            for one in range(4)
+        ]  # fmt: skip
+        found += looking.look(ranks)
+    if factor > 1.6:
+        assert [one for one, _ in found] == [rank], "told once"
+        assert found[0][1] == pytest.approx(factor, rel=0.02)
+    elif factor < 1.4:
+        assert not found
+
+
+def test_one_slow_step_is_no_slow_rank() -> None:
+    looking = find_cause.Slowness()
+    for window in range(8):
+        late = 10_000 if window >= 4 else 0
+        ranks = [
+            RankSays(rank=one, pid=1, done=10 * window, own_ns=400 * window + late * one, at=window) for one in (0, 1)
+        ]
+        assert not looking.look(ranks)
+
+
+# What becomes of its processes
+
+WORKER = """
+import os, sys, time
+from pathlib import Path
+from trainyard.launch.agents import heartbeat as pulse
+from trainyard.launch.launch_spec import LEFT
+folder = Path(sys.argv[1])
+rank, world, attempt = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+assert os.environ["MASTER_ADDR"] == "127.0.0.1" and int(os.environ["MASTER_PORT"])
+own = pulse.own()
+own.phase("starting")
+(folder / f"at.{attempt}.{rank}").write_text(f"{os.getpid()} {os.getppid()} {world}")
+saved = folder / "saved"
+step = int(saved.read_text()) if saved.exists() else 0
+def save():
+    (folder / "part").write_text(str(step))
+    (folder / "part").replace(saved)
+while not (folder / "enough").exists():
+    if own.leaves(step):
+        if rank == "0":
+            save()
+        sys.exit(LEFT)
+    own.begin(step)
+    time.sleep(0.01)
+    own.end()
+    with (folder / f"steps.{rank}").open("a") as log:
+        log.write(f"{attempt} {step}\\n")
+    step += 1
+    if rank == "0" and step % 5 == 0:
+        save()
+"""
+
+
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.02)
+    return condition()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Started:
+    """A supervisor's process, and what its ranks leave."""
+
+    def __init__(self, folder: Path, **spec: Any) -> None:
+        self.folder = folder
+        spec = {"ranks": 4, "nodes": 2, "port": 0, "restarts": 9, **spec}
+        made = Spec(module="stepping_worker", args=(str(folder),), **spec)
+        (folder / FILE).write_bytes(msgspec.json.encode(made))
+        self.agents: dict[int, subprocess.Popen[bytes]] = {}
+        self.process = self._start("trainyard.launch.supervisor.supervisor_main", str(os.getpid()))
+
+    def _start(self, module: str, *args: str) -> subprocess.Popen[bytes]:
+        log = (self.folder / "log").open("ab")
+        with log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(self.folder / FILE), *args], stderr=log, start_new_session=True
+            )
+
+    def agent(self, node: int) -> None:
+        self.agents[node] = self._start("trainyard.launch.agents.elastic", str(node), str(os.getpid()))
+
+    def at(self, attempt: int, ranks: int) -> list[tuple[int, int]]:
+        """(process, its agent's) of each rank, when all of the attempt have begun."""
+        paths = [self.folder / f"at.{attempt}.{rank}" for rank in range(ranks)]
+        assert until(lambda: all(path.exists() and path.read_text() for path in paths)), self.log
+        found = [path.read_text().split() for path in paths]
+        assert {world for _, _, world in found} == {str(ranks)}
+        return [(int(pid), int(agent)) for pid, agent, _ in found]
+
+    def steps(self, rank: int = 0) -> list[tuple[int, int]]:
+        path = self.folder / f"steps.{rank}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(attempt), int(number)) for attempt, number in map(str.split, lines)]
+
+    def stepping(self, attempt: int, ranks: int) -> bool:
+        return until(lambda: all((attempt, 1) <= (self.steps(rank) or [(-1, 0)])[-1] for rank in range(ranks)))
+
+    def world(self, ranks: int) -> int:
+        """The attempt in which so many ranks step."""
+
+        def newest() -> tuple[int, int]:
+            there = [path.name.split(".") for path in self.folder.glob("at.*")]
+            last = max((int(attempt) for _, attempt, _ in there), default=-1)
+            sizes = {(self.folder / f"at.{last}.{rank}").read_text().split(" ")[-1] for _, attempt, rank in there
+                     if int(attempt) == last}  # fmt: skip
+            return last, int(sizes.pop() or 0) if len(sizes) == 1 else 0
+
+        assert until(lambda: newest()[1] == ranks), self.log
+        attempt = newest()[0]
+        assert self.stepping(attempt, ranks), self.log
+        return attempt
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text() + json.dumps(
+            [msgspec.to_builtins(one) for one in event_log.read(self.folder)], indent=1
+        )
+
+    def faults(self) -> list[JobEvent]:
+        return [one for one in event_log.read(self.folder) if one.what == "fault"]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Started]]:
+    pytest.importorskip("torch")
+    (tmp_path / "stepping_worker.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    begun: list[Started] = []
+
+    def begin(**spec: Any) -> Started:
+        folder = tmp_path / f"run{len(begun)}"
+        folder.mkdir()
+        begun.append(Started(folder, **spec))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        for process in (one.process, *one.agents.values()):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_ranks_and_agents_die_and_stop_and_the_job_goes_on(start: Callable[..., Started]) -> None:
+    one = start(hang_s=8.0)
+    first = one.at(0, 4)
+    assert one.stepping(0, 4)
+    os.kill(first[3][0], signal.SIGKILL)
+    second = one.at(1, 4)
+    assert not any(alive(pid) for pid, _ in first), "none of the attempt before is left when the next begins"
+    assert {agent for _, agent in first} == {agent for _, agent in second}
+    assert one.stepping(1, 4)
+    os.kill(second[0][1], signal.SIGKILL)  # the first node's agent
+    third = one.at(2, 4)
+    assert not any(alive(pid) for pid, _ in second)
+    assert one.stepping(2, 4)
+    os.kill(third[2][0], signal.SIGSTOP)
+    last = one.at(3, 4)
+    assert not any(alive(pid) for pid, _ in third)
+    (one.folder / "enough").touch()
+    assert one.process.wait(60) == 0
+    assert not any(alive(pid) for pair in last for pid in pair)
+    assert [(found.kind, found.rank, found.node) for found in one.faults()] == [
+        ("worker_death", 3, 1), ("agent_death", -1, 0), ("hang", 2, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_two_killed_processes_are_both_recorded(start: Callable[..., Started]) -> None:
+    started = start(restarts=1)
+    for attempt, killed in ((0, (1, 2)), (1, (0, 3))):  # ranks of both nodes, then the last restart is used up
+        pairs = started.at(attempt, 4)
+        assert started.stepping(attempt, 4)
+        for rank in killed:
+            os.kill(pairs[rank][0], signal.SIGKILL)
+    assert started.process.wait(60) == 4
+    incidents = started.faults()
+    assert sorted((fault.attempt, fault.rank, fault.node) for fault in incidents) == [
+        (0, 1, 0), (0, 2, 1), (1, 0, 0), (1, 3, 1),
+    ]  # fmt: skip
+    failure = failures.read(started.folder)
+    assert failure is not None
+    assert {failure.rank, *(other.rank for other in failure.others)} == {0, 3}
+    assert failure.says.count("killed by SIGKILL") == 2
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
+def test_the_process_that_starts_agents_dies_and_is_followed_by_another(start: Callable[..., Started]) -> None:
+    one = start(restarts=1)
+    first = one.at(0, 4)
+    assert one.stepping(0, 4)
+    nursery = int(Path(f"/proc/{first[0][1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    known = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in (one.process.pid, nursery, *first[3])}
+    assert list(known.values()) == ["ty-supervisor", "ty-nursery", "ty-rank3", "ty-agent1"]
+    os.kill(nursery, signal.SIGKILL)
+    second = one.at(1, 4)
+    assert not any(alive(pid) for pair in first for pid in pair)
+    assert one.stepping(1, 4)
+    (one.folder / "enough").touch()
+    assert one.process.wait(60) == 0
+    assert not any(alive(pid) for pair in second for pid in pair)
+    assert [(fault.kind, fault.node, fault.attempt) for fault in one.faults()] == [
+        ("agent_death", 0, 0), ("agent_death", 1, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_nodes_come_and_go(start: Callable[..., Started]) -> None:
+    """1 -> 4 -> 2 -> 3: agents started by others, at any time; no step is left out, and none is lost by growing."""
+    one = start(ranks=4, nodes=4, sizes=(4, 3, 2, 1), started=1, gather_s=0.0)
+    one.world(1)
+    for node in (1, 2, 3):
+        one.agent(node)
+    four = one.world(4)
+    for node in (2, 3):
+        one.agents[node].kill()
+    two = one.world(2)
+    one.agent(2)
+    three = one.world(3)
+    (one.folder / "enough").touch()
+    assert one.process.wait(60) == 0
+    for agent in one.agents.values():
+        assert until(lambda agent=agent: agent.poll() is not None)
+    assert four < two < three
+    steps = one.steps()
+    assert {number for _, number in steps} == set(range(max(number for _, number in steps) + 1))
+    grown = [attempt for attempt in range(three + 1) if attempt <= four or attempt == three]
+    ends = {attempt: [number for other, number in steps if other == attempt] for attempt in grown}
+    for attempt in [attempt for attempt in grown if attempt and ends.get(attempt - 1) and ends[attempt]]:
+        assert ends[attempt][0] == ends[attempt - 1][-1] + 1, "what was saved on leaving is gone on with"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_cluster_that_asks_every_process_gets_the_job_saved_and_gone(start: Callable[..., Started]) -> None:
+    one = start(ranks=2)
+    pairs = one.at(0, 2)
+    assert one.stepping(0, 2)
+    os.killpg(one.process.pid, signal.SIGTERM)
+    assert one.process.wait(60) == LEFT
+    assert not any(alive(pid) for pair in pairs for pid in pair)
+    steps = [one.steps(rank)[-1][1] for rank in range(2)]
+    assert steps[0] == steps[1] == int((one.folder / "saved").read_text()) - 1
+    assert [found.kind for found in one.faults()] == ["preempted"]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_nothing_outlives_the_supervisor(start: Callable[..., Started]) -> None:
+    one = start(started=1)
+    one.agent(1)
+    pairs = one.at(0, 4)
+    one.process.kill()
+    assert until(lambda: not any(alive(pid) for pair in pairs for pid in pair))
+    assert until(lambda: one.agents[1].poll() is not None), "an agent elsewhere loses the store"
+
+
+TINY = """
+[model]
+layers = 2
+width = 16
+ffn = 32
+heads = 2
+kv_heads = 1
+head_dim = 8
+[layout]
+dp_replicate = 2
+[recipe]
+seq_len = 16
+tokens_per_step = 128
+[measure]
+warmup = 2
+steps = 5
+repeats = 2
+profiled = 0
+[checkpoint]
+every = 3
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_killed_run_comes_back_with_the_same_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 40)
+    monkeypatch.chdir(tmp_path)
+    text = TINY.replace("[measure]", 'text = "text.txt"\n[measure]')
+    cores = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
+    store = Store(tmp_path / "store")
+
+    def go(text: str, progress: Callable[[Progress], None] = lambda _: None) -> Run:
+        return execute(parse(text, "tiny.toml"), text, store, lambda _: [], progress, devices=cores)
+
+    killed: list[int] = []
+
+    def kill(at: Progress) -> None:
+        if at.step >= 5 and not killed:
+            killed.append(int(next(store.runs.glob("*/logs/rank1.pid")).read_text()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    broken = go(text + "[recovery]\nrestarts = 1\n", kill)
+    store.delete(broken.id)
+    whole = go(text)
+    assert broken.state == whole.state == "complete"
+    assert [(one.step, one.loss) for one in broken.kept()] == [(one.step, one.loss) for one in whole.kept()]
+    assert len(broken.kept()) == 2 * 12
+    assert whole.incidents == ()
+    (found,) = broken.incidents
+    assert (found.kind, found.rank, found.attempt) == ("worker_death", 1, 0)
+    assert found.resumed % 3 == 0
+    assert found.resumed <= found.step + 1
+    assert min(found.restart_s, found.detect_s, found.lost_s) >= 0
+    assert missing_values(found.says, "SIGKILL") == []
+    lived = event_log.read(store.runs / whole.id)
+    assert sum(whole.goodput.values()) == pytest.approx((lived[-1].at - lived[0].at) / S)
+    assert set(broken.goodput) > {"good", "init", "load", "stall", "restart"}

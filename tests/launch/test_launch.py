@@ -1,0 +1,302 @@
+"""The local launcher: starts ranks through torch, names the one that died, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.refused import missing_values, refused
+from trainyard.errors import BadInput, MissingLibrary, PortInUse, UnknownName
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.launch import local
+from trainyard.launch.launch_spec import Spec
+from trainyard.launch.local import Local
+from trainyard.launch.supervisor import failure as failures
+from trainyard.launch.supervisor.failure import Failure
+
+JOB = Job(
+    model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+    layout=Layout(dp_replicate=2),
+    recipe=Recipe(seq_len=8, tokens_per_step=16),
+)
+
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+folder, how = Path(sys.argv[1]), sys.argv[2]
+rank = int(os.environ["RANK"])
+(folder / f"pid{rank}").write_text(str(os.getpid()))
+print(f"rank {rank} of {os.environ['WORLD_SIZE']} is here", file=sys.stderr)
+if how == "well":
+    sys.exit(0)
+while not all((folder / f"pid{peer}").exists() for peer in range(2)):
+    time.sleep(0.01)
+if rank == 1:
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "raise":
+        raise ValueError("the number is wrong")
+    if how == "exit":
+        print("the last straw", file=sys.stderr)
+        os._exit(3)
+if how == "raise" and rank == 0:
+    time.sleep(0.02)
+    raise RuntimeError("connection closed by peer")
+if how == "kill" and rank == 0:
+    raise RuntimeError("connection closed by peer")
+if how == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(folder / f"waiting{rank}").write_text("")
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to launch in, with a worker that does as it is told."""
+    (tmp_path / "told_worker.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def start(place: Path, how: str, launcher: Local) -> str:
+    for name, text in launcher.render(JOB, ["told_worker", str(place), how]).items():
+        (place / name).write_text(text)
+    return launcher.submit(place)
+
+
+ASKING = """
+import os, sys
+from pathlib import Path
+folder, said = Path(sys.argv[1]), [os.environ[name] for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT")]
+(folder / ("rank" + os.environ["RANK"])).write_text(" ".join(said))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def until(condition, seconds: float = 120.0) -> bool:  # type: ignore[no-untyped-def]
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def alive(pid: int) -> bool:
+    """Running, and no zombie that only waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def pids(place: Path) -> list[int]:
+    return [int((place / f"pid{rank}").read_text()) for rank in range(2)]
+
+
+def test_a_rendered_job_says_what_will_start() -> None:
+    files = Local().render(JOB, ["some.module", "a", "b"])
+    spec = msgspec.json.decode(files["launch.json"], type=Spec)
+    assert spec == Spec(ranks=2, port=0, module="some.module", args=("a", "b"))
+
+
+def test_a_port_in_use_is_refused_before_anything_starts() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with refused(PortInUse, port, "127.0.0.1") as caught:
+            Local(port).render(JOB, ["module"])
+    assert caught.value.exit_code == 4
+    assert msgspec.json.decode(Local(port).render(JOB, ["module"])["launch.json"], type=Spec).port == port
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_a_number_that_is_no_port_is_bad_input(port: int) -> None:
+    with refused(BadInput, port, "1 to 65535", "--port"):
+        Local(port).render(JOB, ["module"])
+
+
+def test_without_torch_the_next_step_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "find_spec", lambda _: None)
+    with refused(MissingLibrary, "torch", "trainyard[train]"):
+        start(place, "well", Local())
+
+
+def test_an_unknown_job_is_refused() -> None:
+    with refused(UnknownName, "'1'"):
+        Local().status("1")
+
+
+@pytest.mark.torch
+def test_ranks_that_end_well(place: Path) -> None:
+    pytest.importorskip("torch")
+    launcher = Local(environment={"GLOO_SOCKET_IFNAME": "lo"})
+    id = start(place, "well", launcher)
+    assert until(lambda: launcher.status(id) != "running")
+    assert launcher.status(id) == "ended"
+    assert (place / "logs" / "rank1.err").read_text() == "rank 1 of 2 is here\n"
+
+
+@pytest.mark.torch
+def test_a_port_taken_at_the_last_moment_is_a_clear_failure(place: Path) -> None:
+    pytest.importorskip("torch")
+    launcher = Local(free_port())
+    files = launcher.render(JOB, ["told_worker", str(place), "well"])
+    (place / "launch.json").write_text(files["launch.json"])
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", launcher.port))
+        other.listen()
+        id = launcher.submit(place)
+        assert until(lambda: launcher.status(id) != "running")
+    says = rf"the ranks cannot meet at 127\.0\.0\.1:{launcher.port}: .*address already in use"
+    assert launcher.failure(id).rank == -1
+    assert re.search(says, launcher.status(id))
+    assert not (place / "pid0").exists()
+
+
+@pytest.mark.torch
+def test_jobs_at_once_each_meet_at_a_port_of_their_own(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "asking_worker.py").write_text(ASKING)
+    launcher, folders = Local(), [tmp_path / name for name in ("aaaa0001", "aaaa0002")]
+    ids = []
+    for folder in folders:
+        folder.mkdir()
+        (folder / "launch.json").write_text(launcher.render(JOB, ["asking_worker", str(folder)])["launch.json"])
+        ids.append(launcher.submit(folder))
+    assert until(lambda: all(launcher.status(id) != "running" for id in ids))
+    assert [launcher.status(id) for id in ids] == ["ended", "ended"]
+    places = [(folder / f"rank{rank}").read_text() for folder in folders for rank in range(2)]
+    assert [text.split()[0] for text in places] == ["aaaa0001"] * 2 + ["aaaa0002"] * 2
+    ports = [text.split()[1] for text in places]
+    assert ports[0] == ports[1] != ports[2] == ports[3]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("how", "code", "says", "words"),
+    [
+        ("kill", -9, "rank 1 died: killed by SIGKILL", "rank 1 of 2 is here"),
+        ("raise", 1, "rank 1 died: exit code 1", "ValueError: the number is wrong"),
+        ("exit", 3, "rank 1 died: exit code 3", "rank 1 of 2 is here\nthe last straw"),
+    ],
+)
+def test_the_first_rank_to_die_is_named(place: Path, how: str, code: int, says: str, words: str) -> None:
+    pytest.importorskip("torch")
+    launcher = Local()
+    id = start(place, how, launcher)
+    assert until(lambda: (place / "pid0").exists() and (place / "pid1").exists())
+    begun = time.monotonic()
+    assert until(lambda: launcher.status(id) != "running")
+    assert time.monotonic() - begun < 60, "a rank that waits two minutes is not waited for"
+    found = launcher.failure(id)
+    assert (found.rank, found.exit_code, found.last_words) == (1, code, words)
+    assert found.pid == pids(place)[1]
+    assert launcher.status(id).startswith(f"failed: {says}")
+    assert until(lambda: not any(map(alive, pids(place))), 30)
+
+
+SLOW = """
+import time
+from pathlib import Path
+here = Path(__file__).parent
+(here / "importing").write_text("")
+while not (here / "go").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.torch
+def test_a_job_that_is_asked_to_leave_before_it_began_does_so_at_once(place: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "slow_to_import.py").write_text(SLOW)
+    launcher = Local(preload=["slow_to_import"])
+    id = start(place, "wait", launcher)
+    assert until((tmp_path / "importing").exists)
+    launcher.notice(id)
+    assert until(lambda: launcher.status(id) != "running"), "without an end of the import"
+    assert launcher.failure(id).kind == "preempted"
+    assert launcher.failure(id).says.endswith("it was ended before it took a step.")
+    assert not (place / "pid0").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("how", ["wait", pytest.param("deaf", marks=pytest.mark.slow)])
+def test_cancel_ends_every_process(place: Path, how: str) -> None:
+    pytest.importorskip("torch")
+    launcher = Local()
+    id = start(place, how, launcher)
+    assert until(lambda: all((place / f"waiting{rank}").exists() for rank in range(2)))
+    launcher.cancel(id)
+    assert launcher.status(id).startswith("failed")
+    assert until(lambda: not any(map(alive, [int(id), *pids(place)])), 30)
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_launch import start
+from trainyard.launch.local import Local
+print(start(Path(sys.argv[1]), "wait", Local()), flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
+def test_ranks_do_not_outlive_a_killed_parent(place: Path) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", STARTER, str(place), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        agent = int(parent.stdout.readline())
+        assert until(lambda: all((place / f"waiting{rank}").exists() for rank in range(2)))
+        parent.send_signal(signal.SIGKILL)
+    assert until(lambda: not any(map(alive, [agent, *pids(place)])), 30)
+
+
+def test_a_launcher_that_dies_itself_is_told_with_its_words(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "find_spec", lambda _: object())
+    launcher = Local()
+    (place / "launch.json").write_text("{}")
+    failures.write(place, Failure(rank=3, pid=1, exit_code=1, when=0.0, last_words="of the run before"))
+    id = launcher.submit(place)
+    assert until(lambda: launcher.status(id) != "running")
+    assert launcher.status(id).startswith("failed: the launcher died: exit code 1")
+    assert launcher.failure(id).rank == -1
+    assert launcher.failure(id).last_words
+
+
+def test_a_failure_reads_as_it_was_written(tmp_path: Path) -> None:
+    assert failures.read(tmp_path) is None
+    found = Failure(rank=3, pid=7, exit_code=-11, when=1.5)
+    failures.write(tmp_path, found)
+    assert failures.read(tmp_path) == found
+    assert missing_values(found.says, "rank 3", "SIGSEGV", "pid 7") == []
+    assert missing_values(Failure(rank=0, pid=1, exit_code=-250, when=0).says, "signal 250") == []
+
+
+def test_the_tail_of_a_log_is_its_last_lines_however_long(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert failures.tail(log) == ""
+    log.write_bytes(b"\xff first\n" + b"x" * 100_000 + b"\n\n  last \n\n")
+    assert failures.tail(log).endswith("\n  last")
+    log.write_text("\n".join(map(str, range(100))))
+    assert failures.tail(log).split("\n") == [str(n) for n in range(92, 100)]

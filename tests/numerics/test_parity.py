@@ -1,0 +1,162 @@
+"""Parity: what is compared with what, what counts as equal, and the matrix itself."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.refused import code_of, missing_values, refused
+from trainyard import job_file as jobs
+from trainyard.errors import BadInput, BadJob, RankDied
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.numerics.parity import TOLERANCE, ParityMix, alone, compare
+from trainyard.numerics.parity_trial import Trial
+from trainyard.train.rules.recipe_rules import DTYPES
+from trainyard.train.step.outcome import Outcome
+
+JOB = Job(
+    model=Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8),
+    recipe=Recipe(seq_len=32, tokens_per_step=512, microbatch=2, remat="full", compile=True),
+    layout=Layout(dp_replicate=2),
+)
+
+
+def judged(spread, reference, job=JOB):
+    """The verdict on `job` where it gives `spread` and one process `reference`: (loss, norm) a step."""
+
+    def run(given, _):
+        return Trial([Outcome(*said) for said in (spread if given == job else reference)], 1.0)
+
+    return next(compare([ParityMix("a mix", job)], run))
+
+
+def test_every_format_that_is_trained_has_a_tolerance():
+    assert tuple(TOLERANCE) == DTYPES
+
+
+def test_one_process_trains_the_same_micro_batches_and_nothing_else_differs():
+    one = alone(JOB)
+    assert one.layout == Layout()
+    assert (one.recipe.microbatch, one.accumulate) == (2, 8)
+    assert one.model == JOB.model
+    assert one.recipe == replace(JOB.recipe, remat="none", compile=False)
+    assert alone(one) == one
+
+
+@given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(-3e-5, 3e-5), st.floats(-3e-5, 3e-5))
+def test_equal_is_within_the_tolerance_of_both(loss, norm, off, askew):
+    found = judged([(loss * (1 + off), norm * (1 + askew))], [(loss, norm)])
+    assert found.loss_error == pytest.approx(abs(off), abs=1e-12)
+    assert found.grad_norm_error == pytest.approx(abs(askew), abs=1e-12)
+    assert (found.verdict == "equal") == (found.loss_error <= 1e-5 and found.grad_norm_error <= 1e-5)
+    assert bool(found.why) == (found.verdict == "different")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_different(bad):
+    assert judged([(bad, 1.0)], [(1.0, 1.0)]).verdict == "different"
+    assert judged([(1.0, 1.0)], [(1.0, bad)]).verdict == "different"
+
+
+def test_the_largest_error_of_any_step_counts():
+    assert judged([(1.0, 1.0), (1.1, 1.0), (1.0, 1.0)], [(1.0, 1.0)] * 3).loss_error == pytest.approx(0.1)
+    with refused(BadInput, "0 steps"):
+        judged([], [])
+
+
+def test_a_refusal_and_a_death_are_verdicts_and_one_process_is_run_once():
+    asked = []
+
+    def run(job, steps):
+        asked.append(job)
+        if job.layout.tp > 1:
+            raise BadJob("tp = 2 cannot be.", "Use 1.")
+        if job.layout.dp_shard > 1:
+            raise RankDied("rank 1 of a trial died: Traceback\n  ...\nValueError: no")
+        return Trial([Outcome(1.0, 1.0)] * steps, 2.0)
+
+    layouts = {"a": Layout(tp=2), "b": Layout(dp_shard=2), "c": Layout(dp_replicate=2), "d": Layout(dp_replicate=4)}
+    found = list(compare([ParityMix(name, replace(JOB, layout=layout)) for name, layout in layouts.items()], run))
+    assert [one.verdict for one in found] == ["refused", "different", "equal", "equal"]
+    assert [one.why for one in found] == ["tp = 2 cannot be. Use 1.", "ValueError: no", "", ""]
+    assert [one.ranks for one in found] == [2, 2, 2, 4]
+    assert asked.count(alone(JOB)) == 1
+
+
+def test_a_job_on_one_process_is_said_to_prove_nothing():
+    one = alone(JOB)
+    found = judged([(1.0, 1.0)], [(1.0, 1.0)], one)
+    assert (found.verdict, found.dtype) == ("equal", "float32")
+    assert found.why == "one process, compared with itself: that shows nothing of a layout"
+    recomputed = replace(one, recipe=replace(one.recipe, remat="full"))
+    assert not judged([(1.0, 1.0)], [(1.0, 1.0)], recomputed).why
+
+
+def test_a_refused_job_is_a_verdict_on_stdout_too(tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(jobs.write(replace(JOB, layout=Layout(tp=3))))
+    command = [sys.executable, "-m", "trainyard.cli.main", "numerics", "parity", str(job), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    [found] = json.loads(done.stdout)
+    assert found["verdict"] == "refused"
+    assert missing_values(found["why"], "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
+    assert code_of(done.stderr) == "bad-job"
+    assert missing_values(done.stderr, "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
+
+
+def test_every_number_format_has_a_tolerance():
+    from trainyard import words
+
+    assert TOLERANCE.keys() <= words.DTYPES.keys()
+    assert sorted(TOLERANCE.values())[0] == TOLERANCE["float32"]
+
+
+def test_mixes_are_named_once():
+    from trainyard.numerics.parity_mixes import MIXES
+
+    names = [mix.name for mix in MIXES]
+    assert len(set(names)) == len(names) >= 30
+
+
+# The matrix itself
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_mix_is_equal_to_one_process_or_refused_with_a_reason():
+    """The table in docs/parity.md has the same mixes and verdicts."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "trainyard.cli.main", "numerics", "parity", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    assert not [one for one in found if one["verdict"] == "different"]
+    assert done.returncode == 0
+    rows = (Path(__file__).parents[2] / "docs" / "parity.md").read_text().splitlines()
+    told = [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in rows if row.startswith("| ")][1:]
+    assert [(row[0], row[-1]) for row in told] == [(one["mix"], one["verdict"]) for one in found]
+    assert all(one["why"] for one in found if one["verdict"] == "refused")
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_difference_is_found_and_ends_with_code_1(monkeypatch):
+    """A reference with another seed: what would be seen if a layout chose other samples or weights."""
+    pytest.importorskip("torch")
+    from click.testing import CliRunner
+
+    from trainyard.cli import numerics
+    from trainyard.numerics import parity
+
+    monkeypatch.setattr(parity, "alone", lambda job: replace(alone(job), recipe=replace(job.recipe, seed=8)))
+    result = CliRunner().invoke(numerics.command, ["parity", "--only", "DDP, no accumulation", "--json"])
+    assert result.exit_code == 1
+    [found] = json.loads(result.stdout)
+    assert found["verdict"] == "different"
+    assert found["why"] == "loss and gradient norm off by more than 1e-05"

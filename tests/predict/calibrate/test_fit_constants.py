@@ -1,0 +1,229 @@
+"""A machine's own constants: from probes of it, and from runs on it."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.refused import missing_values, refused
+from trainyard import machine
+from trainyard.cli.probe import command
+from trainyard.errors import BadInput, UnknownName
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.machine import Claim
+from trainyard.predict.calibrate import fit_constants, machine_file, probed_machine
+from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.calibrate.least_squares import solve
+from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
+from trainyard.predict.inputs import cases, hardware
+from trainyard.predict.inputs import constant_sets as tuned
+from trainyard.predict.inputs.constants import SHARES, Constants
+from trainyard.predict.time import predicted_ledger, step
+from trainyard.predict.time.layer import product
+from trainyard.predict.time.shapes import Product
+from trainyard.record import DeviceSeen
+from trainyard.report.plans import probe_tables
+
+SEEN = DeviceSeen(index=0, name="a CPU", vendor="cpu", memory_bytes=16 * 10**9, facts={"cores": "2"})
+
+
+def as_probed(peak=80e9, wire=0.8e9, latency=4e-4, ranks=2):
+    """What a machine would measure whose products and messages take just these times."""
+    found = [ProbedTime("launch", (4,), 5e-6, 4e-6, 6e-6)]
+    for size in (1 << 20, 1 << 26):
+        found.append(ProbedTime("copy", (size,), size / 20e9, size / 21e9, size / 19e9))
+    for m in (64, 512, 2048):
+        for k in (64, 512, 2048):
+            seconds = 2 * m * m * k / peak * (1 + 10 / m) * (1 + 4 / m) * (1 + 6 / k) + 5e-6
+            found.append(ProbedTime("matmul", (m, m, k), seconds, seconds, seconds))
+    for tokens in (256, 1024):
+        forward = 2 * 4 * tokens**2 * 64 / (peak / 2)
+        found.append(ProbedTime("attention", (tokens, 64, 0), forward, forward, forward))
+        found.append(ProbedTime("attention", (tokens, 64, 1), 2.5 * forward, forward, forward))
+    for what in COLLECTIVES if ranks > 1 else ():
+        for size in (1 << 12, 1 << 20, 1 << 26):
+            part = size if what == "send" else (2 if what == "all_reduce" else 1) * size * (ranks - 1) / ranks
+            seconds = part / wire + (2 if what == "all_reduce" else 1) * latency
+            found.append(ProbedTime(what, (size,), seconds, seconds, seconds))
+    return found
+
+
+def test_what_a_machine_measured_is_found_again_and_its_file_says_it_all(tmp_path):
+    made = probed_machine.machine("here", SEEN, 2, "float32", as_probed())
+    assert made.device.memory.value == 8e9
+    assert made.device.bandwidth.value == pytest.approx(20e9)
+    assert made.inside.bandwidth.value == pytest.approx(0.8e9, rel=0.05)
+    got = tuned.choose(made, "fsdp").values()
+    assert got.attention * made.device.peak["float32"].value == pytest.approx(40e9, rel=0.05)
+    assert got.attention_backward == pytest.approx(2.5)
+    assert got.inside_s == pytest.approx(4e-4, rel=0.2)
+    where = hardware.of_machine(made, "float32")
+    for one in as_probed():
+        if one.what == "matmul":
+            m, n, k = (cases.column(size) for size in one.size)
+            assert product(where, got, Product(m, n, k))[0] == pytest.approx(one.seconds, rel=0.1)
+    path = tmp_path / "here.toml"
+    path.write_text(machine_file.write(made, "Written by a test."))
+    assert machine.load(str(path)) == made
+
+
+@pytest.mark.parametrize("name", machine.known())
+def test_every_machine_of_ours_can_be_written_and_read(name, tmp_path):
+    one = machine.load(name)
+    path = tmp_path / "again.toml"
+    path.write_text(machine_file.write(one, "Again."))
+    assert machine.load(str(path)) == one
+
+
+def test_one_device_has_no_collectives():
+    made = probed_machine.machine("here", SEEN, 1, "float32", as_probed(ranks=1))
+    assert made.per_node == 1
+    assert "inside" not in made.tuned
+
+
+NAMES = ("matmul", "attention", "passes", "inside", "step_s")
+
+
+@given(st.lists(st.floats(-0.4, 0.4), min_size=len(NAMES), max_size=len(NAMES)))
+def test_constants_that_made_the_numbers_are_found(logs):
+    """Each is seen by itself, without noise."""
+    truth = {name: getattr(Constants(), name) * np.exp(log) for name, log in zip(NAMES, logs)}
+    truth = {name: min(value, 0.999) if name in SHARES else value for name, value in truth.items()}
+
+    def off(tuned):
+        return np.log([getattr(tuned, name) / truth[name] for name in NAMES]) / 1e-3
+
+    found = solve(Constants(), NAMES, off, prior=1.0)
+    for name in NAMES:
+        assert getattr(found, name) == pytest.approx(truth[name], rel=1e-3)
+    assert all(getattr(found, name) <= 1 for name in SHARES)
+
+
+# Runs
+
+MODEL = Model(name="small", layers=4, width=256, ffn=768, heads=4, kv_heads=2, head_dim=64)
+LAYOUTS = (
+    Layout(dp_replicate=2), Layout(dp_shard=2), Layout(tp=2, sequence_parallel=True, loss_parallel=True),
+    Layout(cp=2), Layout(dp_shard=2, zero=1),
+)  # fmt: skip
+
+
+def a_job(layout, seq_len=256):
+    return Job(model=MODEL, layout=layout, recipe=Recipe(seq_len=seq_len, tokens_per_step=16 * seq_len, microbatch=4))
+
+
+def as_run(here, truth, job, name):
+    """A run of a machine whose constants are `truth`."""
+    found = step.step(cases.of_jobs([job]), hardware.of_machine(here, "float32"), truth)
+    ledger = predicted_ledger.ledger(found, 0, job.layout.ranks, "made")
+    return MeasuredRun(name, job, ledger, ledger.wall_ns / 1e9)
+
+
+HERE = probed_machine.machine("here", SEEN, 2, "float32", as_probed())
+BASE = tuned.choose(HERE, "fsdp").values()
+
+
+def test_the_account_that_disagrees_is_what_is_fitted():
+    truth = BASE._replace(attention=BASE.attention / 2)
+    runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:3]]
+    after = fit_constants.calibrated(HERE, BASE, runs)
+    assert after.tuned["attention"].value == pytest.approx(BASE.attention / 2, rel=0.15)
+    assert after.tuned["attention_backward"].value == pytest.approx(BASE.attention_backward, rel=0.1)
+    assert after.tuned["matmul"].value == pytest.approx(BASE.matmul, rel=0.05)
+    assert "3 runs" in after.tuned["attention"].source
+    assert after.spread is None
+
+
+@pytest.mark.timeout(900)  # five fits an example, each of hundreds of predicted steps
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.floats(0.6, 1.6), min_size=4, max_size=4))
+def test_what_was_fitted_on_some_runs_holds_for_another(scales):
+    names = ("attention", "passes", "inside_s", "microbatch_s")
+    truth = BASE._replace(**{name: getattr(BASE, name) * scale for name, scale in zip(names, scales)})
+    runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:4]]
+    after = fit_constants.calibrated(HERE, BASE, runs)
+    other = as_run(HERE, truth, a_job(LAYOUTS[4]), "other")
+    now = tuned.choose(after, "fsdp").values()
+    assert fit_constants.seconds(after, now, other.job) == pytest.approx(other.seconds, rel=0.08)
+    low, high = after.spread
+    assert low <= 1 <= high
+
+
+def test_a_spread_of_ones_own_is_the_planners():
+    own = replace(HERE, spread=(0.9, 1.2))
+    assert tuned.choose(own, "fsdp").interval("dense") == (0.9, 1.2)
+    assert tuned.choose(HERE, "fsdp").interval("dense") == tuned.ASSUMED
+
+
+def test_a_constant_that_is_none_is_said():
+    odd = replace(HERE, tuned={"matmull": Claim(value=1.0, unit="share", source="a test")})
+    with refused(BadInput, "matmull"):
+        tuned.choose(odd, "fsdp")
+
+
+def test_tables_show_what_was_measured_and_what_became_of_it():
+    table = probe_tables.timed(as_probed(), 2)
+    assert [row[0] for row in table.rows].count("matmul") == 3
+    assert {"attention", "copy", "launch", *COLLECTIVES} <= {row[0] for row in table.rows}
+    runs = [as_run(HERE, BASE, a_job(layout), str(layout)) for layout in LAYOUTS[:2]]
+    fitted = probe_tables.fit(runs, HERE, BASE, fit_constants.calibrated(HERE, BASE, runs))
+    assert all(re.fullmatch(r"[+-]\d+\.\d %", str(row[4])) for row in fitted.rows)
+    assert len(probe_tables.constants(HERE).rows) == len(HERE.tuned)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "values"),
+    [
+        (["a-run"], BadInput, ["a-run", "--machine"]),
+        (["--machine", "h100"], BadInput, ["--machine h100", "RUNS"]),
+        (["--ranks", "4096"], BadInput, ["--ranks 4096"]),
+        (["--dtype", "float9"], UnknownName, ["'float9'"]),
+    ],
+)
+def test_what_cannot_be_probed_is_said(arguments, kind, values):
+    done = CliRunner().invoke(command, arguments)
+    assert type(done.exception) is kind
+    assert missing_values(str(done.exception), *values) == []
+
+
+@pytest.mark.torch
+def test_a_rank_measures_what_a_planner_needs(monkeypatch):
+    pytest.importorskip("torch")
+    from trainyard.run.probe import probe_rank
+
+    small = {
+        "_SIZES": (16, 32),
+        "_ATTENTION": ((32, 16),),
+        "_BYTES": (1 << 8, 1 << 10, 1 << 12),
+        "_LONG_ENOUGH_S": 1e-5,
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(probe_rank, name, value)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    timed = probe_rank.measure("cpu", "float32", 1, "")
+    assert {one.what for one in timed} == {"launch", "copy", "matmul", "attention"}
+    assert all(0 < one.low <= one.high and one.seconds > 0 for one in timed)
+    assert sum(one.what == "matmul" for one in timed) == 8
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_two_ranks_measure_their_collectives_at_once(tmp_path):
+    pytest.importorskip("torch")
+    from trainyard.run.probe import devices as measured
+
+    seen, ranks = measured.devices(None)
+    timed = measured.probe(seen.vendor, min(2, ranks), "float32")
+    made = probed_machine.machine("here", seen, min(2, ranks), "float32", timed)
+    if ranks > 1:
+        assert set(made.inside.reached) == set(COLLECTIVES)
+    path = tmp_path / "here.toml"
+    path.write_text(machine_file.write(made, "Measured."))
+    assert machine.load(str(path)) == made
+    assert dataclasses.is_dataclass(hardware.of_machine(made, "float32"))

@@ -1,0 +1,619 @@
+"""Other frameworks' configurations: what is written is read as the same job, and somebody's own is taken as it is."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.predict.test_plan import DENSE, EXPERTS, GPT, H100, LATENT
+from tests.refused import code_of, missing_values, refused
+from trainyard import job_file as jobs
+from trainyard import machine
+from trainyard.cli.main import answer
+from trainyard.errors import BadFile, BadInput
+from trainyard.job import Job, Model
+from trainyard.models import presets
+from trainyard.predict.configs import detect_format
+from trainyard.predict.configs.config_keys import Beside, Read
+from trainyard.predict.configs.deepspeed.deepspeed_keys import BATCHES
+from trainyard.predict.configs.megatron import megatron_stages
+from trainyard.predict.configs.torchtitan import flavors
+from trainyard.predict.inputs import layout_space
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.search.search import check, search
+
+OTHERS = [name for name in FRAMEWORKS if name != "trainyard"]
+MODELS = {
+    "dense": DENSE, "experts": EXPERTS, "gpt": GPT,
+    "uneven": replace(DENSE, layers=5, qk_norm=True), "ends": replace(DENSE, layers=14, bias="qkv"),
+    "latent": replace(LATENT, expert_groups=4, active_groups=2, router="sigmoid", balance="bias", route_scale=2.5),
+}  # fmt: skip
+
+
+def read(text: str | bytes, where: str = "theirs", **beside: Any) -> Read:
+    return detect_format.read(text.encode() if isinstance(text, str) else text, where, Beside(**beside))
+
+
+# What is written is read as the same job
+
+
+@cache
+def offered(framework: str, name: str, dtype: str, devices: int = 8) -> list[Job]:
+    """Every layout that the search may offer, whether it fits or not, and again with what may wait on the host."""
+    wanted = Wanted(MODELS[name], devices, 4, 24, 256, dtype)
+    every = FRAMEWORKS[framework].layouts(wanted)
+    every = every.beside(every.keep(FRAMEWORKS[framework].offloads(wanted, every)).offloaded())
+    between = FRAMEWORKS[framework].keeps.between
+    return [layout_space.job_of(wanted, every.row(place), between) for place in range(len(every))]
+
+
+def again(framework: str, job: Job) -> Read:
+    """Written and read. Megatron's arguments hold the model; the others have none of these sizes."""
+    model = None if framework == "megatron" else job.model
+    devices = None if framework == "torchtitan" else job.layout.ranks
+    length = job.recipe.seq_len if framework == "deepspeed" else None
+    return read(FRAMEWORKS[framework].tells(job), devices=devices, seq_len=length, model=model)
+
+
+def same(job: Job, framework: str, found: Read) -> None:
+    assert found.framework == framework
+    assert found.passed == ()
+    assert found.keeps is None, "as the framework does"
+    assert replace(found.job, name="", model=replace(found.job.decoder, name="")) == replace(
+        job, name="", model=replace(job.decoder, name="")
+    )
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("framework", OTHERS)
+def test_every_layout_that_is_offered_is_written_and_read_as_the_same_job(framework: str, name: str) -> None:
+    jobs = offered(framework, name, "bfloat16")
+    assert jobs
+    for job in jobs:
+        same(job, framework, again(framework, job))
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+@given(st.data())
+def test_and_the_same_ledger_and_memory_are_predicted(framework: str, data: st.DataObject) -> None:
+    """In whatever it computes."""
+    runner, name = FRAMEWORKS[framework], data.draw(st.sampled_from(list(MODELS)))
+    dtype = data.draw(st.sampled_from([one for one in runner.dtypes if one != "float4"]))
+    job = data.draw(st.sampled_from(offered(framework, name, dtype)))
+    found = again(framework, job)
+    same(job, framework, found)
+    first = check(job, H100, runner)
+    second = check(found.job, H100, runner)
+    assert first.plan.ledger == second.plan.ledger
+    assert first.plan.memory == second.plan.memory
+    axes = {axis: getattr(job.layout, axis) for axis in layout_space.AXES if hasattr(job.layout, axis)}
+    fixed = axes | {"microbatch": job.recipe.microbatch, "remat": ("none", "op", "full").index(job.recipe.remat)}
+    fixed |= {"offload": int(job.recipe.offload)}
+    wanted = Wanted(MODELS[name], 8, 4, 24, 256, dtype, fixed)
+    assert search(wanted, H100, runner).choices[0].plan.ledger == first.plan.ledger, "and the search's own"
+
+
+@pytest.mark.parametrize("preset", [one.preset for one in flavors._ALL])
+def test_torchtitan_is_told_its_own_name_of_a_model(preset: str) -> None:
+    model = msgspec.convert(presets.load(preset).model, Model)
+    found = search(Wanted(model, 512, 8, 1024, 8192), H100, FRAMEWORKS["torchtitan"], most=3)
+    for choice in found.choices:
+        text = FRAMEWORKS["torchtitan"].tells(choice.plan.job)
+        assert tomllib.loads(text)["model"]["name"] in preset.replace("-", "_")
+        same(choice.plan.job, "torchtitan", read(text))
+
+
+def test_a_model_that_torchtitan_has_not_is_said_to_be_missing() -> None:
+    text = FRAMEWORKS["torchtitan"].tells(offered("torchtitan", "dense", "bfloat16")[0])
+    assert "# Missing: [model] name and flavor." in text
+    with refused(BadFile, "theirs", "name = 'llama3'", "flavor = 'debugmodel'", "llama3 8B"):
+        read(text)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=64))
+def test_stages_are_read_as_they_were_written(each: list[int]) -> None:
+    assert megatron_stages.read(megatron_stages.write(each), sum(each), "x") == each
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_stages_are_usually_as_large(layers: int, many: int) -> None:
+    many = min(many, layers + 2)  # an end may be alone in its stage
+    each = megatron_stages.usual(layers, many)
+    assert sum(each) == layers
+    full = [one + (layers % many > 0) * ((at == 0) + (at == many - 1)) for at, one in enumerate(each)]
+    assert max(full) - min(full) <= 1
+
+
+def test_megatrons_own_example_of_stages() -> None:
+    assert megatron_stages.read("Ettt|(tt|)*3,t|L", 10, "x") == [3, 2, 2, 2, 1, 0]
+    for layout, *values in (
+        ("E" + "(t|)*999999" + "L", "'E(t|)*999999L'", f"{megatron_stages._LONGEST:,} characters"),
+        ("Ettm|L", "'Ettm|L'"),
+        ("Et|tL", "2 layers", "3"),
+    ):
+        with refused(BadFile, "x", "--pipeline-model-parallel-layout", *values):
+            megatron_stages.read(layout, 3, "x")
+
+
+# torchtitan's
+
+OLD = """
+[job]
+description = "Llama 3 70B, half a year ago"
+[model]
+name = "llama3"
+flavor = "70B"
+converters = "float8"
+[optimizer]
+name = "AdamW"
+lr = 1.5e-4
+[training]
+batch_size = 8
+seq_len = 8192
+compile = true
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 8
+enable_async_tensor_parallel = true
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = "2"
+[float8]
+enable_fsdp_float8_all_gather = true
+"""
+NEW = """
+[model]
+name = "deepseek_v3"
+flavor = "671B"
+converters = ["quantize.linear.float8", "quantize.grouped_mm.float8"]
+hf_assets_path = "./assets/hf/DeepSeek-V3"
+[training]
+local_batch_size = 16
+global_batch_size = 1024
+seq_len = 4096
+some_day = 7
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 32
+pipeline_parallel_degree = 8
+pipeline_parallel_schedule = "Interleaved1F1B"
+expert_parallel_degree = 32
+fsdp_reshard_after_forward = "default"
+[activation_checkpoint]
+mode = "full"
+[compile]
+enable = false
+[quantize.linear.float8]
+filter_fqns = ["output", "router.gate"]
+"""
+
+
+def test_a_torchtitan_file_of_earlier_names() -> None:
+    found = read(OLD, devices=64)
+    layout, recipe = found.job.layout, found.job.recipe
+    assert (layout.dp_shard, layout.tp, layout.zero) == (8, 8, 3)
+    assert layout.sequence_parallel
+    assert layout.loss_parallel
+    assert (recipe.microbatch, recipe.tokens_per_step, recipe.dtype) == (8, 64 * 8192, "float8")
+    assert (recipe.remat, recipe.remat_every, recipe.compile) == ("full", 2, True)
+    assert found.job.decoder == msgspec.convert(presets.load("llama3-70b").model, Model)
+    assert found.passed == ()
+    assert [one.partition(" ")[0] for one in found.otherwise] == [
+        "parallelism.enable_async_tensor_parallel", "training.compile",
+    ]  # fmt: skip
+
+
+def test_a_torchtitan_file_of_today() -> None:
+    found = read(NEW)
+    layout, recipe = found.job.layout, found.job.recipe
+    assert (layout.dp_replicate, layout.dp_shard, layout.pp, layout.ep, layout.interleave) == (2, 32, 8, 32, 2)
+    assert layout.zero == 2, "a pipeline keeps gathered weights unless it is told not to"
+    assert (recipe.microbatch, found.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
+    assert found.passed == ("training.some_day",)
+
+
+def test_a_torchtitan_file_whose_weights_wait_in_the_hosts_memory() -> None:
+    change = ("seq_len = 8192", "seq_len = 8192\nenable_cpu_offload = true")
+    found = read(OLD.replace(*change), devices=64)
+    assert found.job.recipe.offload
+    assert found.passed == ()
+    assert read(OLD.replace(change[0], change[1].replace("true", "false")), devices=64).job == read(OLD, devices=64).job
+
+
+def test_what_a_flavor_hides_from_attention_is_told() -> None:
+    found = read(OLD.replace("70B", "8B_flex"), devices=8)
+    assert found.job.decoder.name == "llama3-8b"
+    assert any("FlexAttention" in one for one in found.otherwise)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "values"),
+    [
+        (("671B", "16B"), BadFile, ["name = 'deepseek_v3'", "flavor = '16B'", "'deepseek_v3 671B'"]),
+        (("shard_degree = 32", "shard_degree = 31"), BadInput,
+         ["replicate 2 x tensor 1 x context 1 x pipeline 8 x shard 31 = 496", "--devices 512"]),
+        (("shard_degree = 32", "shard_degree = '32'"), BadFile, ["parallelism.data_parallel_shard_degree = '32'"]),
+        (("replicate_degree = 2", "replicate_degree = true"), BadFile,
+         ["parallelism.data_parallel_replicate_degree = True"]),
+        (("global_batch_size = 1024", "global_batch_size = 1000"), BadInput,
+         ["global_batch_size 1000 % (training.local_batch_size 16 x 64"]),
+        (("global_batch_size = 1024", "global_batch_size = 2048"), BadFile,
+         ["training.global_batch_size = 2048", "local_batch_size = 32"]),
+        (("pipeline_parallel_degree = 8", "pipeline_parallel_degree = 1"), BadInput,
+         ["pipeline 1 x shard 32 = 64", "--devices 512"]),
+        (("Interleaved1F1B", "ZBVZeroBubble"), BadFile, ["parallelism.pipeline_parallel_schedule = 'ZBVZeroBubble'"]),
+        (("Interleaved1F1B", "2F2B"), BadFile, ["parallelism.pipeline_parallel_schedule = '2F2B'", "1F1B"]),
+        (("seq_len = 4096", "seq_len = 4096\nenable_cpu_offload = true"), BadFile,
+         ["training.enable_cpu_offload = True"]),
+        (("seq_len = 4096", "batch_size = 4"), BadFile, ["training.batch_size = 4", "training.local_batch_size = 16"]),
+        (('mode = "full"', 'mode = "memory_budget"'), BadFile, ["activation_checkpoint.mode = 'memory_budget'"]),
+        (('mode = "full"', 'selective_ac_option = "x"'), BadFile, ["activation_checkpoint.selective_ac_option = 'x'"]),
+        (("expert_parallel_degree = 32", "expert_parallel_degree = 3"), BadInput,
+         ["256 experts % expert parallelism 3 = 1"]),
+        (("expert_parallel_degree = 32", "pipeline_parallel_layers_per_stage = 9"), BadFile,
+         ["61 layers", "7 stages", "pipeline_parallel_degree 8"]),
+        (("[compile]", "[optimizer]\nname = 'Muon'\n[compile]"), BadFile, ["optimizer.name = 'Muon'"]),
+        (("[compile]", "[fault_tolerance]\nenable = true\n[compile]"), BadFile, ["fault_tolerance.enable = True"]),
+        (("linear.float8", "linear.int4"), BadFile, ["model.converters", "'quantize.linear.int4'"]),
+        (('"quantize.linear.float8", ', ""), BadFile, ["model.converters = ['quantize.grouped_mm.float8']"]),
+        (("[compile]", "[compile"), BadFile, ["TOML", "line 21"]),
+    ],
+)  # fmt: skip
+def test_a_torchtitan_file_that_cannot_be_is_refused(
+    change: tuple[str, str], kind: type[BadInput], values: list[str]
+) -> None:
+    assert change[0] in NEW
+    with refused(kind, "theirs", *values):
+        read(NEW.replace(*change), devices=512)
+
+
+def test_replicas_alone_are_refused_beside_others_as_torchtitan_does() -> None:
+    text = "[model]\nflavor='8B'\n[parallelism]\ndata_parallel_replicate_degree=4\ndata_parallel_shard_degree=1\n"
+    assert read(text, devices=4).job.layout.dp_replicate == 4
+    with refused(BadFile, "theirs", "data_parallel_replicate_degree = 4", "tensor_parallel_degree = 2"):
+        read(text + "tensor_parallel_degree=2\n", devices=8)
+    alone = read("[model]\nflavor='8B'\n[parallelism]\ntensor_parallel_degree=2\ndata_parallel_shard_degree=1\n")
+    assert alone.job.recipe.dtype == "float32", "nothing but FSDP computes in two bytes there"
+    assert "float32" in alone.otherwise[0]
+
+
+# DeepSpeed's
+
+SPEED: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "reduce_bucket_size": "auto",
+                          "offload_optimizer": {"device": "none"}},
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto"}}, "gradient_clipping": 1.0, "wall_clock_breakdown": False,
+}  # fmt: skip
+
+
+def speed(devices: int = 16, **keys: Any) -> Read:
+    said = {key: value for key, value in (SPEED | keys).items() if value != "-"}
+    return read(json.dumps(said), devices=devices, seq_len=256, model=MODELS["dense"])
+
+
+def test_a_deepspeed_file() -> None:
+    found = speed()
+    layout, recipe = found.job.layout, found.job.recipe
+    assert (layout.dp_shard, layout.zero, recipe.microbatch, found.job.batch) == (16, 3, 2, 2 * 8 * 16)
+    assert (recipe.dtype, recipe.remat, found.keeps, found.passed, found.otherwise) == (
+        "bfloat16",
+        "none",
+        None,
+        (),
+        (),
+    )
+    later = speed(new_thing={"deep": 1}, sequence_parallel_size=4, zero_optimization={"stage": 2})
+    assert later.passed == ("new_thing.deep",)
+    assert (later.job.layout.cp, later.job.layout.cp_method, later.job.layout.dp_shard) == (4, "ulysses", 4)
+    assert later.otherwise[0].startswith("no zero_optimization.overlap_comm: ")
+    for keys in ({"offload_optimizer": {"device": "cpu", "pin_memory": True}}, {"cpu_offload": True}):
+        away = speed(zero_optimization={"stage": 2, "overlap_comm": True} | keys)
+        assert (away.job.recipe.offload, away.passed, away.otherwise) == (True, (), ())
+    assert not speed().job.recipe.offload
+    assert speed(zero_optimization=True).job.layout.zero == 1, "as it was written once"
+    assert speed(zero_optimization={"stage": 3, "mics_shard_size": 8}).job.layout.dp_replicate == 2
+    assert speed(tensor_parallel={"autotp_size": 4}).job.layout.tp == 4
+    staged = speed(zero_optimization={"stage": 1}, pipeline={"stages": 4, "activation_checkpoint_interval": 1})
+    assert (staged.job.layout.pp, staged.job.recipe.remat, staged.job.recipe.schedule) == (4, "full", "1f1b")
+    assert speed(activation_checkpointing={"partition_activations": False}).job.recipe.remat == "full"
+
+
+def test_how_deepspeed_keeps_weights_and_state() -> None:
+    assert speed(bf16="-").keeps is None
+    assert speed(bf16="-").job.recipe.dtype == "float32"
+    assert speed(bf16="-", fp16={"enabled": True}).job.recipe.dtype == "float16"
+    assert speed(data_types={"grad_accum_dtype": "fp32"}).keeps == (2, 4, 12)
+    assert speed(bf16={"enabled": True, "bf16_master_weights_and_grads": True}).keeps == (2, 2, 10)
+    assert speed(bf16="-", torch_autocast={"enabled": True, "dtype": "torch.bfloat16"}).keeps == (4, 4, 8)
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
+def test_two_of_three_sizes_give_the_third(micro: int, many: int, ways: int) -> None:
+    """DeepSpeed's own rule; one alone leaves one micro-batch."""
+    sizes = dict(zip(BATCHES, (micro * many * ways, micro, many), strict=True))
+    for left_out in (*sizes, ""):
+        found = speed(ways, **{key: "-" if key == left_out else value for key, value in sizes.items()})
+        assert (found.job.recipe.microbatch, found.job.accumulate, found.job.batch) == (
+            micro,
+            many,
+            micro * many * ways,
+        )
+    whole, small, steps = sizes
+    assert speed(ways, **{whole: micro * ways, small: "-", steps: "-"}).job.recipe.microbatch == micro
+    assert speed(ways, **{whole: "-", small: micro, steps: "-"}).job.batch == micro * ways
+    assert speed(ways, **sizes | {whole: "auto"}).job.batch == micro * many * ways, "it can be no other"
+    with refused(BadInput, "theirs", f"{whole} {micro * many * ways + 1}", f"{micro * many * ways}"):
+        speed(ways, **sizes | {whole: micro * many * ways + 1})
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "values"),
+    [
+        ({"train_micro_batch_size_per_gpu": "auto"}, BadFile,
+         ["train_micro_batch_size_per_gpu = 'auto'", "per_device_train_batch_size"]),
+        ({"gradient_accumulation_steps": "auto"}, BadFile, ["gradient_accumulation_steps = 'auto'"]),
+        ({"bf16": {"enabled": "auto"}}, BadFile, ["bf16.enabled = 'auto'"]),
+        ({"zero_optimization": {"stage": "auto"}}, BadFile, ["zero_optimization.stage = 'auto'", "0, 1, 2 or 3"]),
+        ({"zero_optimization": {"stage": 4}}, BadFile, ["zero_optimization.stage = 4", "0 to 3"]),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, BadFile,
+         ["zero_optimization.offload_param.device = 'cpu'"]),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "nvme"}}}, BadFile,
+         ["zero_optimization.offload_optimizer.device = 'nvme'"]),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "disk"}}}, BadFile,
+         ["zero_optimization.offload_optimizer.device = 'disk'", "none, cpu, nvme"]),
+        ({"zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}}, BadFile,
+         ["zero_optimization.offload_optimizer.device = 'cpu'", "zero_optimization.stage"]),
+        ({"zero_optimization": {"stage": 1, "cpu_offload": True}, "pipeline": {"stages": 2}}, BadFile,
+         ["zero_optimization.cpu_offload = True"]),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}}, BadFile,
+         ["zero_optimization.offload_optimizer.ratio = 0.3"]),
+        ({"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, BadFile,
+         ["zero_optimization.zero_hpz_partition_size = 8"]),
+        ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, BadFile,
+         ["zero_optimization.zero_quantized_weights = True"]),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 5}}, BadInput, ["16 ranks", "mics_shard_size 5 = 1"]),
+        ({"zero_optimization": {"stage": 2}, "pipeline": {"stages": 2}}, BadFile,
+         ["zero_optimization.stage = 2", "pipeline.stages = 2"]),
+        ({"tensor_parallel": {"autotp_size": 3}}, BadInput, ["16 devices % (tensor 3 x pipeline 1 x sequence 1) = 1"]),
+        ({"tensor_parallel": {"autotp_size": 8}}, BadInput, ["4 key/value heads % tensor parallelism 8 = 4"]),
+        ({"train_batch_size": 100}, BadInput,
+         ["train_batch_size 100", "micro-batch 2 x accumulation 8 x 16 ranks", 256]),
+        ({"train_batch_size": 100, "gradient_accumulation_steps": "-"}, BadInput,
+         ["train_batch_size 100", "accumulation 3 x 16 ranks", 96]),
+        ({"train_micro_batch_size_per_gpu": 1.5}, BadFile, ["train_micro_batch_size_per_gpu = 1.5"]),
+        ({"train_micro_batch_size_per_gpu": "-", "gradient_accumulation_steps": "-"}, BadFile,
+         ["train_batch_size", "train_micro_batch_size_per_gpu"]),
+        ({"fp16": {"enabled": True}}, BadFile, ["bf16.enabled", "fp16.enabled", "true"]),
+        ({"optimizer": {"type": "OneBitAdam"}}, BadFile, ["optimizer.type = 'OneBitAdam'"]),
+        ({"curriculum_learning": {"enabled": True}, "amp": {"enabled": True}}, BadFile,
+         ["amp.enabled = True", "curriculum_learning.enabled = True"]),
+        ({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": True}}}}, BadFile,
+         ["compression_training.weight_quantization.shared_parameters.enabled = True"]),
+    ],
+)  # fmt: skip
+def test_a_deepspeed_file_that_cannot_be_is_refused(
+    keys: dict[str, Any], kind: type[BadInput], values: list[object]
+) -> None:
+    with refused(kind, "theirs", *values):
+        speed(**keys)
+
+
+def test_a_key_that_stands_twice_is_refused_as_deepspeed_does() -> None:
+    with refused(BadFile, "theirs", "JSON", "'train_batch_size'"):
+        read('{"train_batch_size": 1, "train_batch_size": 2}', devices=1, seq_len=1, model=DENSE)
+
+
+# Megatron's
+
+ARGUMENTS = """
+torchrun --nproc-per-node 8 pretrain_gpt.py \\
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --swiglu --bf16 \\
+  --group-query-attention --num-query-groups 8 --seq-length=8192 --vocab-size 128256 \\
+  --tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 128 \\
+  --use-distributed-optimizer --sequence-parallel --untie-embeddings-and-output-weights --normalization RMSNorm \\
+  --position-embedding-type rope --lr 3e-4 --some-new-thing 7  # theirs
+"""
+"""Their .args, as somebody starts them."""
+
+
+@pytest.mark.parametrize(
+    ("change", "devices", "kind", "values"),
+    [
+        (("--num-layers 32", ""), 64, BadFile, ["--num-layers"]),
+        (("--num-layers 32", "--num-layers many"), 64, BadFile, ["--num-layers many"]),
+        (("--num-layers 32", "--num-layers 33"), 64, BadFile, ["33 layers % --pipeline-model-parallel-size 2 = 1"]),
+        (("--bf16", "--bf16"), 60, BadInput, ["60 devices % (tensor 4 x pipeline 2 x context 1) = 4"]),
+        (("--bf16", "--bf16"), None, BadInput, ["--devices"]),
+        (("--global-batch-size 128", "--global-batch-size 100"), 64, BadInput, ["--global-batch-size 100 % (8 ranks"]),
+        (("--bf16", "--bf16 --recompute-granularity some"), 64, BadFile, ["--recompute-granularity some"]),
+        (("--bf16", "--bf16 --mtp-num-layers 1"), 64, BadFile, ["--mtp-num-layers 1"]),
+        (("--bf16", "--bf16 --optimizer sgd --window-size 128"), 64, BadFile, ["--optimizer sgd", "--window-size 128"]),
+        (("--bf16", "--bf16 --cpu-offloading-num-layers 4"), 64, BadFile, ["--cpu-offloading-num-layers 4"]),
+        (("--bf16", "--bf16 --optimizer-cpu-offload"), 64, BadFile,
+         ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]),
+        (("--bf16", "--optimizer-cpu-offload --use-precision-aware-optimizer --optimizer-offload-fraction 0.5"), 64,
+         BadFile, ["--optimizer-offload-fraction 0.5"]),
+        (("--bf16", "--bf16 --attention-backend unfused"), 64, BadFile, ["--attention-backend unfused"]),
+        (("--bf16", "--bf16 --num-experts 8 --expert-model-parallel-size 8"), 64, BadFile,
+         ["--expert-tensor-parallel-size", "--expert-model-parallel-size 8", "4 of 4 ranks"]),
+        (("--bf16", "--bf16 --num-experts 8 --moe-layer-freq ([1]*3+[0]*1)*8"), 64, BadFile,
+         ["--moe-layer-freq ([1]*3+[0]*1)*8", "32 layers"]),
+        (("--bf16", "--bf16 --pipeline-model-parallel-layout Et*31|L"), 64, BadFile,
+         ["--pipeline-model-parallel-layout", "31 layers", 32]),
+        (("--bf16", "--bf16 --pipeline-model-parallel-layout Et*30|t|tL"), 64, BadFile,
+         ["--pipeline-model-parallel-layout", "3 stages % 2 ranks = 1"]),
+        (("--use-distributed-optimizer", "--context-parallel-size 2"), 64, BadFile,
+         ["--context-parallel-size 2", "--use-distributed-optimizer"]),
+        (("--bf16", "--bf16 --num-distributed-optimizer-instances 3"), 64, BadInput,
+         ["8 ranks", "--num-distributed-optimizer-instances 3 = 2"]),
+        (("--bf16", "--recompute-granularity full --recompute-method block --recompute-num-layers 5"), 64, BadFile,
+         ["--recompute-num-layers 5", "5 of 16 layers"]),
+        (("--num-query-groups 8", "--num-query-groups 2"), 64, BadInput,
+         ["2 key/value heads % tensor parallelism 4 = 2"]),
+        (("--bf16", "'"), 64, BadFile, ["quotation"]),
+    ],
+)  # fmt: skip
+def test_arguments_that_cannot_be_are_refused(
+    change: tuple[str, str], devices: int | None, kind: type[BadInput], values: list[object]
+) -> None:
+    assert change[0] in ARGUMENTS
+    with refused(kind, "theirs", *values):
+        read(ARGUMENTS.replace(*change), devices=devices)
+
+
+def with_arguments(more: str) -> Read:
+    return read(ARGUMENTS.replace("--bf16", more), devices=64)
+
+
+def test_what_arguments_say_of_a_step() -> None:
+    found = with_arguments("--bf16")
+    assert found.passed == ("--some-new-thing",)
+    assert found.otherwise == ()
+    assert (found.job.layout.dp_shard, found.job.decoder.ffn, found.job.recipe.seq_len) == (8, 14336, 8192)
+    assert found.job.decoder.bias == "all", "unless it is disabled"
+    assert with_arguments("").job.recipe.dtype == "float32"
+    assert with_arguments("--bf16 --fp8-hybrid").job.recipe.dtype == "float8"
+    assert with_arguments("--bf16 --grad-reduce-in-bf16").keeps == (2, 2, 12)
+    aware = "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
+    assert with_arguments(aware).keeps == (2, 4, 7)
+    half = with_arguments("--bf16 --recompute-granularity full --recompute-method block --recompute-num-layers 8")
+    assert (half.job.recipe.remat, half.job.recipe.remat_every) == ("full", 2)
+    fsdp = with_arguments("--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
+    assert fsdp.job.layout.zero == 3
+    assert with_arguments("--bf16 --tp-comm-overlap").otherwise == (
+        "--tp-comm-overlap: predicted as if tensor parallelism's products waited for what they take",
+    )
+    away = with_arguments("--bf16 --use-precision-aware-optimizer --optimizer-cpu-offload")
+    assert (away.job.recipe.offload, away.keeps) == (True, None)
+    assert away.otherwise[0].startswith("no --overlap-cpu-optimizer-d2h-h2d: predicted as if copies")
+    unsaid = read(ARGUMENTS.replace("--vocab-size 128256", ""), devices=64)
+    assert unsaid.otherwise == ("no --vocab-size: 50,304 words are taken for what the tokenizer has",)
+
+
+# The command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    job = jobs.write(offered("trainyard", "dense", "bfloat16")[0])
+    texts = {
+        "run.args": ARGUMENTS,
+        "titan.toml": OLD,
+        "ds.json": json.dumps(SPEED),
+        "job.toml": job,
+        "config.json": "{}",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return {name: str(tmp_path / name) for name in texts}
+
+
+H = ("--machine", "h100")
+
+
+@pytest.mark.parametrize(
+    ("asked", "framework"),
+    [
+        (("run.args", "--devices", "64", "--check"), "megatron"),
+        (("--check", "run.args", "--devices", "64"), "megatron"),
+        (("--check", "titan.toml", "--devices", "64"), "torchtitan"),
+        (("llama3-8b", "--check", "titan.toml", "--devices", "64"), "torchtitan"),
+        (("llama3-8b", "--check", "ds.json", "--devices", "64", "--seq-len", "8192"), "deepspeed"),
+        (("job.toml", "--check", "ds.json", "--devices", "8"), "deepspeed"),
+    ],
+)  # fmt: skip
+def test_somebodys_configuration_is_checked_as_it_is(
+    asked: tuple[str, ...], framework: str, files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["plan", *(files.get(one, one) for one in asked), *H, "--json"]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    data = Path(next(files[one] for one in reversed(asked) if one in files)).read_bytes()
+    job = msgspec.convert(found["choices"][0]["plan"]["job"], Job)
+    model = job.model if asked[0] in ("llama3-8b", "job.toml") else None
+    length = job.recipe.seq_len if framework == "deepspeed" else None
+    theirs = detect_format.read(data, "x", Beside(job.layout.ranks, length, model))
+    assert theirs.framework == framework
+    assert replace(job, name="", model=None) == replace(theirs.job, name="", model=None)
+    assert found.get("passed_over", []) == list(theirs.passed)
+    assert found.get("otherwise", []) == list(theirs.otherwise)
+    for one in (*theirs.passed, *theirs.otherwise):
+        assert one in told.err
+    assert "exact_bytes" not in found, "nobody runs another's code"
+    offered = [msgspec.convert(one["plan"]["job"], Job) for one in found["choices"][1:]]
+    assert all(one.batch == job.batch and one.layout.ranks == job.layout.ranks for one in offered)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "values"),
+    [
+        (("ds.json", *H), "bad-input", ["ds.json: MODEL"]),
+        (("llama3-8b", "--check", "ds.json", *H), "bad-input", ["ds.json: --devices"]),
+        (("llama3-8b", "--check", "ds.json", "--devices", "8", *H), "bad-input", ["ds.json: --seq-len"]),
+        (("titan.toml", "--check", *H), "bad-input",
+         ["titan.toml", "parallelism.data_parallel_shard_degree", "--devices"]),
+        (("titan.toml", "--check", "--devices", "64", "--for", "megatron", *H), "bad-input",
+         ["titan.toml", "megatron", "--for"]),
+        (("titan.toml", "--check", "--devices", "64", "--batch", "3", *H), "bad-input",
+         ["--batch 3", "titan.toml", 64]),
+        (("job.toml", "--check", "--devices", "64", *H), "bad-input", ["--devices 64", "job.toml", 8]),
+        (("llama3-8b", "--check", "nowhere", *H), "bad-file", ["nowhere", "Errno 2"]),
+        (("llama3-8b", "--check", "config.json", *H), "bad-file",
+         ["config.json", "TOML", "JSON", "Megatron's"]),
+        (("--check", *H), "bad-input", ["model", "--check FILE"]),
+        ((*H,), "bad-input", ["model", "--check FILE"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_checked_is_told(
+    asked: tuple[str, ...], code: str, values: list[object], files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["plan", *(files.get(one, one) for one in asked)]) == 2
+    failure = capsys.readouterr().err
+    assert code_of(failure) == code
+    assert missing_values(failure, *values) == []
+
+
+def test_a_configuration_is_shown_where_nothing_else_would_do(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It does not fit, and no other layout does."""
+    path = Path(files["titan.toml"])
+    path.write_text(OLD.replace("70B", "405B"))
+    assert answer(["plan", "--check", str(path), "--devices", "8", *H]) == 0
+    told = capsys.readouterr()
+    assert "Nothing beside it: llama3-405b fits on 8 devices in none of" in told.err
+    assert "It does not fit" in told.err
+    assert "full, 1 in 2" in told.out
+    assert answer(["plan", "--check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2
+
+
+def test_names_out_of_a_file_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(SPEED | {"\x1b[2J": 1}))
+    assert answer(["plan", "tiny", "--check", str(path), "--devices", "2", "--seq-len", "128", *H]) == 0
+    told = capsys.readouterr()
+    assert "[2J" in told.err
+    assert "\x1b" not in told.err + told.out
+
+
+def test_ranks_are_counted_where_a_device_has_several(
+    files: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shared = next(name for name in machine.known() if machine.load(name).device.ranks > 1)
+    many = machine.load(shared).device.ranks
+    asked = ("tiny", "--check", files["ds.json"], "--devices", "2", "--seq-len", "128", "--machine", shared)
+    assert answer(["plan", *asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["devices"] == 2
+    assert found["choices"][0]["plan"]["job"]["layout"]["dp_shard"] == 2 * many

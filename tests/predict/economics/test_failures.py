@@ -1,0 +1,83 @@
+"""What failures take: against published fleets, and against runs drawn one failure at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refused import refused
+from trainyard.errors import BadInput
+from trainyard.machine import Claim
+from trainyard.predict.economics.failures import FLEETS, best_interval, between_failures, expected, goodput
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("fleet", "nodes", "hours"),
+    [("rsc-1", 2048, 1.8), ("llama3", 2048, 54 * 24 / 419), ("rsc-2", 2048, 5.0), ("rsc-1", 128, 28.8)],
+)
+def test_fleets_fail_as_the_documentation_says(fleet: str, nodes: int, hours: float) -> None:
+    assert between_failures(nodes, FLEETS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
+
+
+def test_llama_3_trains_more_than_nine_tenths_of_the_time() -> None:
+    """As published; with ten minutes to restart."""
+    found = goodput(54 * 24 * HOUR * 0.9, 2048)
+    assert 0.9 < found.share < 0.93
+    assert found.low < found.share < found.high
+
+
+def run_once(random: np.random.Generator, work: float, every: float, save: float, restart: float, mean: float) -> float:
+    """One failure after another; the elapsed time."""
+    clock, done, fails = 0.0, 0.0, random.exponential(mean)
+    while done < work:
+        segment = min(every, work - done) + save
+        if clock + segment <= fails:
+            clock, done = clock + segment, done + every
+            continue
+        while True:  # the segment is lost, and a restart may fail too
+            clock = fails
+            fails = clock + random.exponential(mean)
+            if clock + restart <= fails:
+                clock += restart
+                break
+    return clock
+
+
+@pytest.mark.parametrize(("nodes", "days"), [(2048, 4), (512, 20), (64, 60)])
+def test_the_mean_and_the_spread_are_those_of_drawn_runs(nodes: int, days: int) -> None:
+    found = goodput(days * 24 * HOUR, nodes, draws=2000)
+    random = np.random.default_rng(1)
+    drawn = np.array([
+        run_once(random, days * 24 * HOUR, found.every_s, 10.0, 600.0, found.mtbf_s) for _ in range(600)
+    ])  # fmt: skip
+    shares = days * 24 * HOUR / drawn
+    assert np.mean(shares) == pytest.approx(found.share, abs=0.004)
+    assert np.quantile(shares, (0.1, 0.9)) == pytest.approx([found.low, found.high], abs=0.01)
+
+
+@given(st.floats(60, 1e7), st.floats(0.1, 30))
+def test_no_other_interval_is_better(mtbf: float, save: float) -> None:
+    best = best_interval(mtbf, save)
+    cost = expected(1e6, best, save, 60.0, mtbf)
+    for factor in (0.5, 0.8, 1.25, 2.0):
+        other = max(best * factor, 1e-3)
+        assert expected(1e6, other, save, 60.0, mtbf) >= cost * (1 - 5e-3)
+
+
+@given(st.integers(1, 4096), st.floats(1e-5, 0.1))
+def test_more_nodes_and_worse_ones_train_less(nodes: int, rate: float) -> None:
+    worse = Claim(value=rate, unit="1/(node day)", source="made up")
+    one, two = goodput(HOUR * 240, nodes, worse, draws=8), goodput(HOUR * 240, nodes * 2, worse, draws=8)
+    assert 0 < two.share <= one.share <= 1
+    assert two.mtbf_s == pytest.approx(one.mtbf_s / 2)
+
+
+def test_a_rate_that_says_nothing_is_refused() -> None:
+    with refused(BadInput, "0 nodes"):
+        between_failures(0)
+    with refused(BadInput, "4 nodes", "0 times"):
+        between_failures(4, Claim(value=0.0, unit="1/(node day)", source="nobody"))

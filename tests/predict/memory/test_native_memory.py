@@ -1,0 +1,186 @@
+"""What our own runner holds: the planner's closed form against runs of the training code without values."""
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.refused import refused
+from trainyard.cli.plan import command
+from trainyard.errors import BadJob, MissingLibrary
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.predict.inputs import cases
+from trainyard.predict.inputs.cases import Cases
+from trainyard.predict.memory import framework_memory, native_memory
+from trainyard.predict.pipeline import in_flight, schedules
+from trainyard.predict.pipeline import simulation as schedule
+from trainyard.train.fake_run import held_memory
+
+MODEL = {"layers": 4, "width": 512, "ffn": 1536, "heads": 8, "kv_heads": 4, "head_dim": 64, "vocab": 4096}
+EXPERTS = {**MODEL, "experts": 4, "active": 2, "expert_ffn": 768}
+SPLIT = {"sequence_parallel": True, "loss_parallel": True}
+
+
+def a_job(layout=None, model=None, micro=1, **recipe):
+    layout = Layout(**layout or {})
+    recipe = {"seq_len": 512, "dtype": "bfloat16", **recipe}
+    tokens = recipe["seq_len"] * recipe.get("microbatch", 1) * micro * layout.batch_ranks
+    return Job(model=Model(**model or MODEL), layout=layout, recipe=Recipe(tokens_per_step=tokens, **recipe))
+
+
+def predicted(job, rank=0):
+    return float(native_memory.peak(cases.of_jobs([job]), first=rank == 0).total[0])
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "how"),
+    [
+        ({}, {"micro": 2}),
+        ({}, {"dtype": "float32"}),
+        ({"dp_replicate": 2}, {"remat": "op"}),
+        ({"dp_shard": 2, "zero": 1}, {}),
+        ({"dp_shard": 4, "zero": 2}, {"remat": "full"}),
+        ({"dp_shard": 4}, {"micro": 2}),
+        ({"dp_shard": 4}, {"remat": "op", "microbatch": 2}),
+        ({"dp_replicate": 2, "dp_shard": 2, "cp": 2}, {"remat": "full", "seq_len": 1024}),
+        ({"tp": 2, "dp_shard": 2, **SPLIT}, {"micro": 2}),
+        ({"pp": 2}, {"schedule": "1f1b", "micro": 4}),
+        ({"pp": 2, "interleave": 2}, {"schedule": "interleaved", "micro": 4, "remat": "full"}),
+        ({"pp": 2, "dp_shard": 2}, {"schedule": "1f1b", "micro": 16}),
+        ({"pp": 2}, {"schedule": "gpipe", "micro": 3}),
+        ({"pp": 2, "interleave": 2}, {"schedule": "looped_bfs", "micro": 4}),
+        ({"dp_shard": 4, "ep": 4}, {"model": EXPERTS, "micro": 2}),
+    ],
+    ids=str,
+)
+def test_what_is_predicted_is_what_the_training_code_would_hold(layout, how):
+    job = a_job(layout, **how)
+    for rank in held_memory.ends(job):
+        counted = held_memory.held(job, rank)
+        assert predicted(job, rank) == pytest.approx(counted.peak, rel=0.02), rank
+        assert counted.peak >= counted.update >= counted.parameters + counted.gradients + counted.optimizer
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(("schedule", "interleave"), [("zero_bubble", 1), ("zbv", 2), ("dualpipev", 2)])
+def test_what_waits_for_weights_gradients_is_about_what_the_training_code_would_hold(schedule, interleave):
+    job = a_job({"pp": 2, "interleave": interleave}, schedule=schedule, micro=6)
+    for rank in held_memory.ends(job):
+        assert predicted(job, rank) == pytest.approx(held_memory.held(job, rank).peak, rel=0.06), rank
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_rank_keeps_its_part_of_weights_gradients_and_state_and_no_more():
+    """Also of a table whose rows are divided, and between micro-batches of sharded weights."""
+    whole = held_memory.held(a_job(), 0)
+    assert whole.gradients == pytest.approx(whole.parameters, rel=1e-4)
+    assert whole.optimizer == pytest.approx(2 * whole.parameters, rel=1e-4)
+    for layout in ({"dp_shard": 4}, {"tp": 4, **SPLIT}):
+        part = held_memory.held(a_job(layout, micro=2), 0)
+        assert part.parameters == pytest.approx(whole.parameters / 4, rel=5e-3)
+        assert part.gradients == pytest.approx(part.parameters, rel=1e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("how", "value"), [({"dtype": "float8"}, "dtype = 'float8'"), ({"offload": True}, "offload = true")]
+)
+def test_what_has_no_fake_run_is_refused(how, value):
+    pytest.importorskip("torch")
+    with refused(BadJob, value, "$.recipe:"):
+        held_memory.held(a_job({"dp_shard": 2}, **how), 0)
+
+
+def test_without_torch_it_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(held_memory, "find_spec", lambda name: None if name == "torch" else find_spec(name))
+    with refused(MissingLibrary, "pip install torch"):
+        held_memory.held(a_job(), 0)
+
+
+PLAN = ["llama3-8b", "--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "512", "--fix", "pp=1"]
+
+
+def test_only_our_own_code_can_be_run_for_it():
+    said = CliRunner().invoke(command, [*PLAN, "--for", "megatron", "--check"])
+    assert said.exit_code
+    assert "megatron has its own" in str(said.exception)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_best_layout_is_counted_where_that_is_asked():
+    pytest.importorskip("torch")
+    said = CliRunner().invoke(command, [*PLAN, "--check", "--json"])
+    found = json.loads(said.stdout)
+    counted = max(found["exact_bytes"].values())
+    assert counted == pytest.approx(sum(found["choices"][0]["plan"]["memory"].values()), rel=0.01)
+
+
+# Laws of the closed form
+
+LAYOUTS = st.sampled_from(
+    [{}, {"dp_shard": 8}, {"dp_replicate": 8}, {"dp_shard": 8, "zero": 2}, {"tp": 4, **SPLIT}, {"dp_shard": 4, "cp": 2},
+     {"pp": 4}, {"pp": 2, "dp_shard": 4}, {"tp": 2, "pp": 2, "dp_shard": 2, **SPLIT}]
+)  # fmt: skip
+
+
+def a_case(layout, model, micro, **recipe):
+    schedule = {"schedule": "1f1b"} if "pp" in layout else {}
+    return cases.of_jobs([a_job(layout, model, micro, **schedule, **recipe)])
+
+
+def with_column(case: Cases, name: str, value: float) -> Cases:
+    return replace(case, **{name: cases.column(value)})
+
+
+@given(LAYOUTS, st.sampled_from([MODEL, EXPERTS]), st.sampled_from([4, 8]), st.booleans(), st.sampled_from([1, 2]))
+def test_recomputation_a_smaller_micro_batch_and_a_smaller_model_never_need_more(layout, model, micro, first, size):
+    case = a_case(layout, model, micro, microbatch=size)
+    most = float(native_memory.peak(case, first).total[0])
+    assert float(native_memory.peak(with_column(case, "remat", 2), first).total[0]) <= most * (1 + 1e-9)
+    for name in ("microbatch", "layers", "vocab", "seq_len"):
+        grown = with_column(case, name, 2 * float(np.ravel(getattr(case, name))[0]))
+        if name == "microbatch":
+            grown = with_column(grown, "samples", 2 * float(np.ravel(case.samples)[0]))
+        assert float(native_memory.peak(grown, first).total[0]) >= most * (1 - 1e-9), name
+
+
+@given(LAYOUTS, st.sampled_from([MODEL, EXPERTS]), st.sampled_from([1, 4]), st.sampled_from(["none", "op", "full"]))
+def test_parts_are_none_below_zero_and_hold_the_weights(layout, model, micro, remat):
+    case = a_case(layout, model, micro if "pp" not in layout else 4, remat=remat)
+    found = framework_memory.memory(case)
+    for part, size in found.parts().items():
+        assert float(np.min(size)) >= 0, part
+    assert float(found.optimizer[0]) == pytest.approx(
+        2 * float(found.parameters[0]) / (layout.get("dp_shard", 1) if layout.get("zero") == 1 else 1)
+    )
+
+
+@given(st.sampled_from(schedules.SCHEDULES), st.integers(2, 6), st.integers(1, 4), st.integers(1, 24), st.booleans())
+def test_as_many_are_kept_as_the_order_of_operations_has(name, pp, interleave, count, first):
+    """But for a V's last rank, whose fullest moment comes when it has gone back from one; where a V is not filled, no
+    more."""
+    assume(schedules.takes(name, pp, count))
+    interleave = 1 if name in schedules.ONE_STAGE else 2 if name in schedules.V_SHAPED else interleave
+    case = a_case({"pp": pp, "interleave": interleave}, MODEL, count)
+    case = with_column(case, "schedule", schedules.SCHEDULES.index(name))
+    most = int(schedule.kept(name, pp, interleave, count)[0 if first else -1])
+    assume(first or name != "zbv")
+    found = float(in_flight.kept(case, first)[0]) * interleave
+    assert found == pytest.approx(most) or (name == "zbv" and count < 2 * pp and found > most)
+
+
+def test_cases_of_ours_and_of_others_are_not_mixed():
+    mixed = with_column(cases.of_jobs([a_job(), a_job()]), "own", 0)
+    mixed = replace(mixed, own=np.array([0.0, 1.0]))
+    with refused(ValueError, 1, 2):
+        framework_memory.memory(mixed)

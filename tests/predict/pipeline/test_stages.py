@@ -1,0 +1,251 @@
+"""Pipelines in plans: how layers are divided, what stages take, a bound that nothing is below, and a search that asks
+only what it must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace as replace_
+
+from tests.predict.test_plan import DENSE, EXPERTS, H100, MODELS, WHERE, spent
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.predict.inputs import cases, constant_sets, layout_space
+from trainyard.predict.inputs.cases import REMATS, Cases, column
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.pipeline import partition, schedules, step_bounds
+from trainyard.predict.pipeline.simulation import simulate
+from trainyard.predict.search.search import search
+from trainyard.predict.time import step
+from trainyard.workloads.ops import transformer_ops
+
+
+def divided(layers: int, stages: int, ends: int = 0) -> list[int]:
+    starts = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))
+    assert (starts[0], starts[-1]) == (0, layers)
+    return np.diff(starts).astype(int).tolist()
+
+
+# How layers are divided
+
+
+@given(st.integers(1, 200), st.integers(1, 40), st.integers(0, 1))
+def test_all_layers_are_somewhere_and_stages_are_alike(layers: int, stages: int, ends: int) -> None:
+    assume(layers + 2 * ends >= stages + (stages == 1) * ends)
+    many = divided(layers, stages, ends)
+    counted = [*many]
+    counted[0] += ends
+    counted[-1] += ends
+    assert sum(many) == layers
+    assert min(many) >= 0
+    assert max(counted) - min(counted) <= 1
+    assert counted == sorted(counted, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "ends", "many"),
+    [
+        (126, 16, 1, [7, *[8] * 14, 7]),  # arXiv:2407.21783, section 3.3.2
+        (126, 16, 0, [8] * 14 + [7, 7]),
+        (70, 12, 1, [5, *[6] * 10, 5]),
+        (38, 8, 0, [5] * 6 + [4, 4]),  # DeepSpeed, pull request 4053
+        (32, 4, 1, [8, 9, 8, 7]),
+        (1, 1, 1, [1]),
+    ],
+)
+def test_as_runners_divide_them(layers: int, stages: int, ends: int, many: list[int]) -> None:
+    assert divided(layers, stages, ends) == many
+
+
+@pytest.mark.torch
+@settings(deadline=None, max_examples=20)
+@given(st.integers(1, 6), st.integers(0, 9))
+def test_our_own_runner_divides_them_so(stages: int, more: int) -> None:
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model.language_task import Language
+
+    model = Model(layers=stages + more, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+    one = Language(Job(model=model, layout=Layout(), recipe=Recipe(seq_len=8, tokens_per_step=8)))
+    with torch.device("meta"):
+        owned = [len(one.stage(number, stages).layers) for number in range(stages)]
+    assert divided(model.layers, stages) == owned
+
+
+# What stages take
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[Cases, str, int]:
+    """A case with a pipeline, its schedule, and its micro-batches."""
+    name, pp = draw(st.sampled_from(schedules.SCHEDULES)), draw(st.sampled_from([2, 3, 4]))
+    interleave = 1 if name in schedules.ONE_STAGE else 2 if name in schedules.V_SHAPED else draw(st.integers(1, 3))
+    count = draw(st.integers(1, 12))
+    assume(schedules.takes(name, pp, count))
+    model = draw(st.sampled_from(list(MODELS.values())))
+    layers = draw(st.integers(pp * interleave, 3 * pp * interleave))
+    shards, zero = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
+    job = Job(
+        model=replace_(model, layers=layers), layout=Layout(pp=pp, interleave=interleave, dp_shard=shards, zero=zero),  # pyright: ignore[reportArgumentType]
+        recipe=Recipe(seq_len=256, tokens_per_step=256 * 4 * count, microbatch=1, dtype="bfloat16"),
+    )  # fmt: skip
+    made = replace(
+        cases.of_jobs([job]), schedule=column(schedules.SCHEDULES.index(name)), ends=column(draw(st.integers(0, 1))),
+        samples=column(count * job.layout.batch_ranks), dense_layers=column(draw(st.integers(0, layers))),
+    )  # fmt: skip
+    return made, name, count
+
+
+TUNED = st.sampled_from([
+    Constants(), Constants(inside=1e-3, between=1e-3), Constants(microbatch_s=0.1), Constants(host_forward_s=0.05),
+    Constants(logits=1e4), Constants(kernel_s=1e-3),
+])  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(layouts(), TUNED)
+def test_no_step_is_shorter_than_its_bound(one: tuple[Cases, str, int], known: Constants) -> None:
+    made, _, _ = one
+    predicted = step.step(made, WHERE, known)
+    assert step.bound(made, WHERE, known)[0] <= predicted.wall[0] * (1 + 1e-9)
+    assert spent(predicted) == pytest.approx(predicted.wall, rel=1e-9)
+
+
+@given(layouts(), TUNED)
+def test_stages_take_together_what_the_model_does(one: tuple[Cases, str, int], known: Constants) -> None:
+    made, name, count = one
+    parts = step_bounds.parts(made, WHERE, known)
+    (pipeline,) = step_bounds.pipelines(made, parts)
+    assert (pipeline.schedule, pipeline.micro_batches) == (name, count)
+    layers = sum(float((kind.count * (kind.ahead + kind.back))[0]) for kind in parts.kinds)
+    head = float((parts.ahead + parts.back + parts.loss)[0])
+    whole = float(np.sum(pipeline.forward + pipeline.inputs + pipeline.weights))
+    assert whole == pytest.approx(layers + head + parts.beside * float(made.pp[0]))
+    assert min(map(np.min, (pipeline.forward, pipeline.inputs, pipeline.weights))) >= 0
+
+
+def test_dense_layers_are_on_the_first_stages() -> None:
+    """Of six layers two are dense: both of the first stage's, and none of the others'."""
+    made = replace(
+        cases.of_jobs([Job(model=EXPERTS, layout=Layout(pp=3), recipe=Recipe(seq_len=256, tokens_per_step=2048))]),
+        layers=column(6), dense_layers=column(2),
+    )  # fmt: skip
+    parts = step_bounds.parts(made, WHERE, Constants())
+    dense, routed = (float((kind.ahead + kind.back)[0]) for kind in parts.kinds)
+    assert routed > dense * 1.05
+    (one,) = step_bounds.pipelines(made, parts)
+    whole = one.forward + one.inputs + one.weights - parts.beside
+    assert whole[:2] == pytest.approx([2 * dense, 2 * routed])
+    assert whole[2] == pytest.approx(2 * routed + float((parts.ahead + parts.back + parts.loss)[0]))
+
+
+def test_the_ledger_has_what_the_ranks_waited() -> None:
+    made = cases.of_jobs([
+        Job(model=DENSE, layout=Layout(pp=4), recipe=Recipe(seq_len=256, tokens_per_step=2048, schedule="1f1b"))
+    ])  # fmt: skip
+    (ran,) = simulate(step_bounds.pipelines(made, step_bounds.parts(made, WHERE, Constants())))
+    lines = {line.account: float(np.ravel(line.seconds)[0]) for line in step.step(made, WHERE, Constants()).lines}
+    for what in ("warmup", "steady", "drain"):
+        assert lines[f"bubble/{what}@pp"] == pytest.approx(np.mean(getattr(ran, what)), abs=1e-15)
+    assert lines["comm/send_recv@pp"] == pytest.approx(np.mean(ran.exchange))
+
+
+# The search asks only what it must, and misses nothing
+
+
+UNEVEN = {name: replace_(model, layers=7) for name, model in MODELS.items() if name != "gpt"}
+WIDE = Model(layers=30, width=4096, ffn=14336, heads=32, kv_heads=8, head_dim=128, vocab=32000)
+
+
+def simulated(wanted: Wanted, framework: str) -> np.ndarray:
+    """The time of every layout that the framework takes, whether it fits or not."""
+    taken = FRAMEWORKS[framework]
+    made = layout_space.as_cases(wanted, taken.layouts(wanted), taken.keeps)
+    return step.step(made, WHERE, constant_sets.choose(H100, taken.software).values()).wall
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", UNEVEN)
+def test_the_fastest_are_those_of_simulating_all(name: str, framework: str) -> None:
+    """All fit."""
+    wanted = Wanted(UNEVEN[name], 8, 8, 16, 256)
+    best = np.sort(simulated(wanted, framework))[:10]
+    found = search(wanted, H100, FRAMEWORKS[framework], most=10)
+    assert found.fitting == len(simulated(wanted, framework))
+    assert [one.plan.ledger.wall_ns for one in found.choices] == [round(wall * 1e9) for wall in best.tolist()]
+
+
+def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    real = step.step
+
+    def counted(made: Cases, *more: Any) -> step.StepTime:
+        asked.append(len(made))
+        return real(made, *more)
+
+    monkeypatch.setattr(step, "step", counted)
+    found = search(Wanted(WIDE, 64, 8, 256, 4096), H100, FRAMEWORKS["megatron"])
+    assert 10 <= sum(asked) < found.fitting / 5
+
+
+def test_the_front_is_that_of_simulating_all() -> None:
+    wanted = Wanted(WIDE, 16, 8, 64, 4096)
+    whole = search(wanted, H100, FRAMEWORKS["megatron"], most=10**9)
+    least, front = np.inf, []
+    for one in whole.choices:
+        if one.reserved < least:
+            least = one.reserved
+            front.append((one.plan.ledger.wall_ns, one.reserved))
+    found = search(wanted, H100, FRAMEWORKS["megatron"], most=3, front=True)
+    assert len(front) > 3
+    assert [(one.wall_ns, one.reserved) for one in found.front] == front
+
+
+# What is offered
+
+
+def by_hand(wanted: Wanted) -> set[tuple[Any, ...]]:
+    """Every pipeline of our own runner that its rules take: schedule, stages a rank, micro-batch, recomputation. Two
+    schedules of one stage a rank are others in disguise, and GPipe is for what 1F1B does not take."""
+    found: set[tuple[Any, ...]] = set()
+    sizes = range(1, wanted.samples + 1)
+    for name, pp, interleave, micro in product(schedules.SCHEDULES, range(2, 9), range(1, 9), sizes):
+        ranks = wanted.devices // pp
+        if wanted.devices % pp or wanted.samples % (ranks * micro):
+            continue
+        if interleave == 1 and name in ("interleaved", "looped_bfs"):
+            continue
+        if name == "gpipe" and wanted.samples // (ranks * micro) >= pp:
+            continue
+        layout = Layout(pp=pp, dp_shard=ranks, interleave=interleave, zero=2 if ranks > 1 else 3)
+        for remat in REMATS:
+            recipe = Recipe(
+                seq_len=wanted.seq_len, tokens_per_step=wanted.samples * wanted.seq_len, microbatch=micro,
+                dtype="bfloat16", remat=remat, schedule=name,
+            )  # fmt: skip
+            try:
+                transformer_ops.check(Job(model=wanted.model, layout=layout, recipe=recipe))
+            except BadJob:
+                continue
+            found.add((name, pp, interleave, micro, remat))
+    return found
+
+
+@pytest.mark.parametrize("layers", [4, 7, 12])
+def test_our_own_runner_is_offered_every_pipeline_that_it_takes(layers: int) -> None:
+    wanted = Wanted(replace_(DENSE, layers=layers), 8, 8, 16, 256, fixed={"tp": 1, "cp": 1, "ep": 1, "dp_replicate": 1})
+    every = FRAMEWORKS["trainyard"].layouts(wanted)
+    found = set()
+    for row in map(every.row, range(len(every))):
+        job = layout_space.job_of(wanted, row)
+        if row["pp"] > 1 and (row["zero"] == 2 or row["dp_shard"] == 1):
+            assert cases.of_jobs([job]).schedule[0] == row["schedule"]
+            found.add((job.recipe.schedule, row["pp"], row["interleave"], row["microbatch"], job.recipe.remat))
+    assert found == by_hand(wanted)

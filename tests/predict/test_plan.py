@@ -1,0 +1,510 @@
+"""Planning: what is predicted balances, agrees with what workloads count, and the search misses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from dataclasses import fields
+from functools import partial
+from itertools import product
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refused import code_of, missing_values, refused
+from trainyard import job_file as jobs
+from trainyard import machine
+from trainyard.cli.main import answer
+from trainyard.cli.plan import command
+from trainyard.errors import BadInput, BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.ledger import diff
+from trainyard.machine import Machine
+from trainyard.models import presets
+from trainyard.predict.economics import step_cost
+from trainyard.predict.inputs import cases, constant_sets, hardware, layout_space
+from trainyard.predict.inputs.cases import Cases
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.layout_space import Keeps, Wanted
+from trainyard.predict.memory import framework_memory
+from trainyard.predict.memory.framework_memory import USABLE
+from trainyard.predict.pipeline import schedules  # fmt: skip
+from trainyard.predict.search.search import Found, check, planned, search
+from trainyard.predict.time import data_parallel, predicted_ledger, shapes, step
+from trainyard.report.plans.plans_file import read as read_plans
+from trainyard.workloads.ops import matrices, transformer_ops
+
+DENSE = Model(layers=4, width=64, ffn=192, heads=8, kv_heads=4, head_dim=8, vocab=512)
+EXPERTS = Model(
+    layers=4, width=64, ffn=192, heads=8, kv_heads=8, head_dim=8, vocab=512, experts=8, active=2, expert_ffn=96,
+    shared_experts=1, dense_layers=1,
+)  # fmt: skip
+TINY = Path(__file__).parents[2] / "examples" / "tiny.toml"
+LATENT = msgspec.structs.replace(EXPERTS, kv_rank=16, q_rank=24, rope_dim=4, value_dim=8)
+GPT = Model(
+    layers=4, width=64, ffn=256, heads=8, kv_heads=8, head_dim=8, vocab=512, mlp="gelu", position="learned",
+    norm="layer", tied=True,
+)  # fmt: skip
+MODELS = {"dense": DENSE, "experts": EXPERTS, "latent": LATENT, "gpt": GPT}
+H100 = machine.load("h100")
+WHERE = hardware.of_machine(H100, "bfloat16")
+
+
+def job(model: Model = DENSE, recipe: dict[str, Any] | None = None, **layout: Any) -> Job:
+    made = {"seq_len": 256, "tokens_per_step": 256 * 16, "microbatch": 1, "dtype": "bfloat16"} | (recipe or {})
+    return Job(model=model, layout=Layout(**layout), recipe=Recipe(**made))
+
+
+def spent(predicted: step.StepTime) -> np.ndarray:
+    return sum((np.asarray(line.seconds) for line in predicted.lines), np.zeros(1))
+
+
+# Against what workloads count
+
+
+DENSE_LAYOUTS = [{}, {"dp_shard": 4}, {"tp": 2, "sequence_parallel": True}, {"cp": 2}, {"pp": 2}]
+EXPERT_LAYOUT = {"dp_shard": 2, "ep": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [*product(MODELS, DENSE_LAYOUTS),
+     *((name, EXPERT_LAYOUT) for name, model in MODELS.items() if model.experts)],
+    ids=str,
+)  # fmt: skip
+def test_flops_are_those_of_the_workload(name: str, layout: dict[str, Any]) -> None:
+    """Whatever the layout: a step needs the same over all ranks. Half of the scores stand for those that are kept."""
+    counted = transformer_ops.model_flops(job(MODELS[name]))
+    made = cases.of_jobs([job(MODELS[name], **layout)])
+    kept = 1 + 1 / 256  # (s + 1) / 2 keys of a query, for s / 2
+    assert counted / kept < float(np.ravel(step_cost.model_flops(made))[0]) < counted * kept
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_are_those_of_the_model(name: str) -> None:
+    made = cases.of_jobs([job(MODELS[name])])
+    common, expert = data_parallel.layer_weights(made)
+    tables = shapes.weights(made).table * data_parallel.tables(made)
+    places = 256 * 64 if name == "gpt" else 0
+    found = float(((common + expert) * made.layers + tables)[0]) + places
+    assert found == pytest.approx(matrices.parameters(MODELS[name], 256), rel=5e-3)
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "llama3-70b", "llama3-405b", "deepseek-v3", "mixtral-8x7b", "qwen3-8b"])
+def test_weights_of_known_models_are_the_published(name: str) -> None:
+    preset = presets.load(name)
+    model = msgspec.convert(preset.model, Model)
+    made = cases.of_jobs([job(model)])
+    common, expert = data_parallel.layer_weights(made)
+    found = float(((common + expert) * made.layers + shapes.weights(made).table * data_parallel.tables(made))[0])
+    assert preset.parameters is not None
+    assert found == pytest.approx(preset.parameters.value, rel=0.02)
+
+
+# Laws
+
+SIZES = st.sampled_from([1, 2, 4, 8, 16])
+ROWS = st.fixed_dictionaries(
+    {
+        "tp": SIZES, "pp": SIZES, "cp": SIZES, "ep": SIZES, "dp_replicate": SIZES, "dp_shard": SIZES,
+        "zero": st.sampled_from([1, 2, 3]), "interleave": st.sampled_from([1, 2]), "microbatch": SIZES,
+        "remat": st.sampled_from([0, 1, 2]), "offload": st.sampled_from([0, 1]),
+    }
+)  # fmt: skip
+
+
+def scheduled(row: dict[str, int]) -> dict[str, int]:
+    """With the schedule that frameworks run."""
+    return row | {"schedule": schedules.SCHEDULES.index("interleaved" if row["interleave"] > 1 else "1f1b")}
+
+
+def one_case(model: Model, row: dict[str, int], flash: int = 1, low: int = 0, sp: int = 1) -> Cases:
+    wanted = Wanted(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    made = layout_space.as_cases(
+        wanted, layout_space.Space({name: np.array([value]) for name, value in scheduled(row).items()}), Keeps(2, 4, 12)
+    )
+    changed = {"flash": cases.column(flash), "low_precision": cases.column(low), "sequence_parallel": cases.column(sp)}
+    return Cases(**{field.name: changed.get(field.name, getattr(made, field.name)) for field in fields(Cases)})
+
+
+@given(st.sampled_from(list(MODELS.values())), ROWS, st.integers(0, 1), st.integers(0, 1), st.integers(0, 1))
+def test_every_predicted_step_balances(model: Model, row: dict[str, int], flash: int, low: int, sp: int) -> None:
+    made = one_case(model, row, flash, low, sp)
+    predicted = step.step(made, hardware.of_machine(H100, "bfloat16", "float8"), Constants())
+    assert spent(predicted) == pytest.approx(predicted.wall, rel=1e-9)
+    for line in predicted.lines:
+        assert np.min(line.seconds) >= 0 <= np.min(line.hidden), line
+    ledger = predicted_ledger.ledger(predicted, 0, 1, "h100")  # its own law holds at birth
+    assert ledger.wall_ns == pytest.approx(float(predicted.wall[0]) * 1e9, abs=1)
+
+
+@given(st.sampled_from(list(MODELS.values())), ROWS)
+def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> None:
+    made, slow = one_case(model, row), float(step.step(one_case(model, row), WHERE, Constants()).wall[0])
+    for name in ("peak", "bandwidth", "inside", "between"):
+        better = Site(**{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(Site)})
+        assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), name
+
+
+@given(st.sampled_from(list(MODELS.values())), ROWS)
+def test_a_case_costs_the_same_alone_and_among_others(model: Model, row: dict[str, int]) -> None:
+    """No column is read from another row."""
+    row, other = scheduled(row), scheduled(row | {"tp": 1, "pp": 4, "microbatch": 2, "remat": 2})
+    wanted = Wanted(model, 1, 8, 16 * 16 * 16 * 4, 512)
+    both = layout_space.Space({name: np.array([row[name], other[name]]) for name in row})
+    together = layout_space.as_cases(wanted, both, Keeps(2, 4, 12))
+    for place in (0, 1):
+        alone = together.take(np.array([place]))
+        assert step.step(alone, WHERE, Constants()).wall[0] == step.step(together, WHERE, Constants()).wall[place]
+        assert framework_memory.memory(alone).total[0] == framework_memory.memory(together).total[place]
+
+
+@given(st.sampled_from(list(MODELS.values())), ROWS)
+def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, int]) -> None:
+    """On each stage; the fullest one may become another."""
+    for first in (True, False):
+        stage = partial(framework_memory.of_stage, first=first)
+        kept = [float(np.ravel(stage(one_case(model, row | {"remat": remat})).activations)[0]) for remat in (0, 2)]
+        assert kept[1] <= kept[0] * 1.5, "one layer of a micro-batch is there again while it is recomputed"
+        sizes = [stage(one_case(model, row | {"zero": zero})) for zero in (1, 2, 3)]
+        for part in ("parameters", "gradients", "optimizer"):
+            values = [float(np.ravel(getattr(one, part))[0]) for one in sizes]
+            assert values == sorted(values, reverse=True), part
+
+
+# The search
+
+
+def brute_force(wanted: Wanted) -> set[tuple[int, ...]]:
+    """Every assignment of small numbers that divides what it must, one by one."""
+    model, found = wanted.model, set()
+    upto = range(1, wanted.devices + 1)
+    for tp, pp, cp, ep in product(upto, upto, upto, range(1, max(1, model.experts) + 1)):
+        if wanted.devices % (tp * pp * cp) or pp > model.layers or model.heads % tp or wanted.seq_len % (2 * cp * tp):
+            continue
+        if (model.kv_heads % tp and not model.kv_rank) or (max(1, model.experts) % ep):
+            continue
+        dp = wanted.devices // (tp * pp * cp)
+        if wanted.samples % dp or (dp * cp * tp) % ep:
+            continue
+        for shard, micro in product(range(1, dp + 1), range(1, wanted.samples // dp + 1)):
+            node = wanted.per_node // min(tp * cp, wanted.per_node)
+            if dp % shard or shard not in (1, node, dp) or (wanted.samples // dp) % micro:
+                continue
+            accumulate = wanted.samples // dp // micro
+            stages = [1] + [
+                v for v in range(2, 9)
+                if pp > 1 and accumulate % max(1, accumulate // pp) == 0
+                and 0 in (model.layers % (pp * v), (model.layers + 2) % (pp * v))
+            ]  # fmt: skip
+            zeros = [3] if shard * cp == 1 else [1, 2] if pp > 1 else [1, 2, 3]
+            for zero, interleave, remat in product(zeros, stages, (0, 1, 2)):
+                axes = (dp // shard, shard, tp, cp, pp, ep, zero, interleave, micro, remat, 0)
+                found.add((*axes, schedules.SCHEDULES.index("interleaved") if interleave > 1 else 0))
+    return found
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("devices", [1, 6, 8, 12])
+def test_the_space_is_the_whole_space(name: str, devices: int) -> None:
+    wanted = Wanted(MODELS[name], devices, 8, 24, 256)
+    found = layout_space.space(wanted)
+    rows = [tuple(found.row(place)[axis] for axis in layout_space.AXES) for place in range(len(found))]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == brute_force(wanted)
+
+
+def found_for(model: Model, devices: int = 4, framework: str = "megatron", most: int = 10**9, **more: Any) -> Found:
+    refuses = transformer_ops.check if framework == "trainyard" else lambda _: None
+    return search(Wanted(model, devices, 8, 8, 256, **more), H100, FRAMEWORKS[framework], most=most, refuses=refuses)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
+    found = found_for(MODELS[name])
+    walls = [choice.plan.ledger.wall_ns for choice in found.choices]
+    assert len(walls) == found.fitting
+    assert walls == sorted(walls)
+    known = constant_sets.choose(H100, "megatron")
+    for choice in (found.choices[0], found.choices[-1]):
+        wanted = Wanted(MODELS[name], 4, 8, 8, 256)
+        every = layout_space.space(wanted)
+        layout, recipe = choice.plan.job.layout, choice.plan.job.recipe
+        row = {
+            axis: getattr(layout, axis)
+            for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "zero", "interleave")
+        }
+        row = scheduled(
+            row | {"microbatch": recipe.microbatch, "remat": cases.REMATS.index(recipe.remat), "offload": 0}
+        )
+        assert any(every.row(place) == row for place in range(len(every)))
+        alone = layout_space.as_cases(
+            wanted, layout_space.Space({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
+        )
+        assert planned(alone, choice.plan.job, WHERE, known, "h100").ledger.wall_ns == choice.plan.ledger.wall_ns
+
+
+def test_the_front_is_what_nothing_beats_in_time_and_memory() -> None:
+    choices = found_for(DENSE).choices
+    for one in choices:
+        beaten = any(
+            other.plan.ledger.wall_ns <= one.plan.ledger.wall_ns and other.reserved < one.reserved for other in choices
+        )
+        assert one.front != beaten or any(
+            other is not one and other.reserved == one.reserved and other.plan.ledger.wall_ns <= one.plan.ledger.wall_ns
+            for other in choices
+        )
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("name", MODELS)
+def test_nothing_is_offered_that_the_framework_refuses(name: str, framework: str) -> None:
+    found = found_for(MODELS[name], 4, framework, most=60)
+    assert not found.refused, "what our own runner refuses is left out before it is ranked"
+    for choice in found.choices:
+        layout = choice.plan.job.layout
+        if framework == "megatron":
+            assert layout.zero == 1 or layout.dp_shard * layout.cp == 1
+        if framework == "deepspeed":
+            assert layout.cp == layout.ep == layout.interleave == 1
+
+
+def test_a_refusal_is_passed_over_and_told() -> None:
+    def refuses(one: Job) -> None:
+        if one.layout.tp == 1:
+            raise BadJob("tp is wanted.")
+
+    wanted = Wanted(DENSE, 8, 8, 64, 256)
+    found = search(wanted, H100, FRAMEWORKS["megatron"], most=5, refuses=refuses)
+    assert all(choice.plan.job.layout.tp > 1 for choice in found.choices)
+    with refused(BadJob, "774 layouts", "dp_shard 8, ZeRO-1: no"):
+        search(wanted, H100, FRAMEWORKS["megatron"], refuses=lambda _: (_ for _ in ()).throw(BadJob("no")))
+
+
+def tight(memory_bytes: float) -> Machine:
+    less = msgspec.structs.replace(H100.device.memory, value=memory_bytes)
+    return msgspec.structs.replace(H100, device=msgspec.structs.replace(H100.device, memory=less), host=None)
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would_do() -> None:
+    big = msgspec.structs.replace(DENSE, width=1024, ffn=4096, head_dim=128, layers=8)
+    with refused(BadJob, "2 devices", "153 layouts", "1.3 GiB", "537.9 MiB", "779.3 MiB") as raised:
+        search(Wanted(big, 2, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
+    assert raised.value.next_step.endswith("devices would do.")
+    enough = int(raised.value.next_step.split()[0].replace(",", ""))
+    found = search(Wanted(big, enough, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
+    assert all(choice.reserved <= 6e8 * USABLE for choice in found.choices)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "values"),
+    [
+        ({"tp": 16}, ["tp = 16", "8 heads % tp 16 = 8"]),
+        ({"tp": 8}, ["tp = 8", "4 heads of keys and values % tp 8 = 4"]),
+        ({"pp": 3}, ["pp = 3", "8 devices % pp 3 = 2"]),
+        ({"pp": 8}, ["pp 8", "4 layers"]), ({"dp_shard": 3}, ["--fix dp_shard", 810]),
+    ],
+)  # fmt: skip
+def test_why_not(fixed: dict[str, int], values: list[object]) -> None:
+    with refused(BadJob, "8 devices", "8 samples", *values):
+        found_for(DENSE, 8, fixed=fixed)
+
+
+# What it is told and tells
+
+
+def test_constants_are_claims() -> None:
+    assert constant_sets.known()
+    for one in constant_sets.known():
+        assert one.rows
+        assert set(one.devices) <= set(machine.known())
+        claims = one.claims
+        assert len(claims) == len(Constants._fields)
+        assert all(claim.source and claim.value > 0 for claim in claims)
+        for low, high in one.spread.values():
+            assert 0 < low < 1.2
+            assert high > low
+    with refused(BadInput, "warp"):
+        constant_sets.Tuned(
+            name="x", says="", devices=(), software="fsdp", source="", date="", rows=1, constants={"warp": 1.0}
+        )
+
+
+def test_what_was_never_measured_is_less_sure() -> None:
+    known = constant_sets.choose(machine.load("h100"), "fsdp")
+    assert known.interval("dense") != constant_sets.ASSUMED
+    for name in ("mi300x", "trn2"):
+        assert constant_sets.choose(machine.load(name), "megatron").interval("dense") == constant_sets.ASSUMED
+
+
+def example() -> Job:
+    return job(
+        EXPERTS,
+        {"dtype": "bfloat16", "remat": "op", "schedule": "interleaved"},
+        dp_shard=2,
+        pp=2,
+        interleave=2,
+        ep=2,
+        zero=1,
+    )
+
+
+def test_every_framework_is_told_the_layout() -> None:
+    one = example()
+    assert jobs.parse(FRAMEWORKS["trainyard"].tells(one), "x") == one
+    said = FRAMEWORKS["megatron"].tells(one).split()
+    for flag, value in (
+        ("--pipeline-model-parallel-size", "2"), ("--expert-model-parallel-size", "2"), ("--num-experts", "8"),
+        ("--num-virtual-stages-per-pipeline-rank", "2"), ("--micro-batch-size", "1"), ("--global-batch-size", "16"),
+    ):  # fmt: skip
+        assert said[said.index(flag) + 1] == value
+    assert "--use-distributed-optimizer" in said
+    titan = tomllib.loads(FRAMEWORKS["torchtitan"].tells(one))
+    assert titan["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
+    assert titan["parallelism"]["expert_parallel_degree"] == 2
+    assert titan["activation_checkpoint"]["mode"] == "selective"
+    speed = json.loads(FRAMEWORKS["deepspeed"].tells(one))
+    assert speed["train_batch_size"] == one.batch
+    assert speed["train_micro_batch_size_per_gpu"] * speed["gradient_accumulation_steps"] * 2 == one.batch
+    assert speed["zero_optimization"]["stage"] == 1
+
+
+ASKED = ("plan", "tiny", "--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "128")
+
+
+def test_the_command_prints_and_writes(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "best.toml"
+    assert answer([*ASKED, "--tokens", "1e9", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    for part in ("Layout", "days", "Predicted ledger", "ns exactly", "Memory of the fullest rank", "hopper-fsdp"):
+        assert part in printed
+    assert answer([*ASKED, "--tokens", "1e9", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    best = plain["choices"][0]
+    entries = best["plan"]["ledger"]["entries"]
+    assert sum(entry["ns"] for entry in entries) == best["plan"]["ledger"]["wall_ns"]
+    assert best["plan"]["low"] <= best["plan"]["ledger"]["wall_ns"] <= best["plan"]["high"]
+    again = jobs.load(out)
+    assert msgspec.to_builtins(again.layout) == best["plan"]["job"]["layout"]
+    assert answer(["plan", str(out), "--machine", "a100"]) == 0, "a job is planned for as it is a model"
+    assert "8 x NVIDIA A100" in capsys.readouterr().out
+
+
+def test_plans_are_compared_with_plans_and_with_traces(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("h100", "a100"):
+        assert answer([*ASKED[:3], name, *ASKED[4:], "--json"]) == 0
+        (tmp_path / f"{name}.json").write_text(capsys.readouterr().out)
+    assert answer(["diff", str(tmp_path / "a100.json"), str(tmp_path / "h100.json")]) == 0
+    said = capsys.readouterr().out
+    assert "Different devices: a100 against h100." in said
+    assert "are not comparable" not in said
+    a, b = (read_plans(tmp_path / f"{name}.json").best.plan.ledger for name in ("a100", "h100"))
+    assert sum(change.ns for change in diff(a, b)) == b.wall_ns - a.wall_ns
+    demo = machine.__file__.replace("machine.py", "data/demo")
+    assert answer(["diff", str(tmp_path / "a100.json"), demo]) == 0
+    assert "8 ranks" in capsys.readouterr().out, "the demo's are two"
+    (tmp_path / "torn.json").write_text((tmp_path / "a100.json").read_text()[:3000])
+    assert answer(["diff", str(tmp_path / "torn.json"), demo]) == 2
+    failure = capsys.readouterr().err
+    assert code_of(failure) == "bad-file"
+    assert missing_values(failure, tmp_path / "torn.json", "plans") == []
+    bigger = [*ASKED[:-1], "256", "--json"]
+    assert answer(bigger) == 0
+    (tmp_path / "other.json").write_text(capsys.readouterr().out)
+    assert answer(["diff", str(tmp_path / "a100.json"), str(tmp_path / "other.json")]) == 0
+    assert "Different sequence lengths: 128 against 256" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "values"),
+    [
+        (("plan", "llama3-7b", "--machine", "h100"), "unknown-name", ["'llama3-7b'", "'llama3-70b'"]),
+        (("plan", "tiny"), "bad-input", ["--machine", "h100"]),
+        (("plan", "tiny", "--machine", "h10"), "unknown-name", ["'h10'", "'h100'"]),
+        (("plan", "tiny", "--machine", "h100"), "bad-input", ["--batch", "--seq-len"]),
+        (
+            ("plan", "resnet-50", "--machine", "h100", "--batch", "1"),
+            "bad-job",
+            ["family = 'resnet'", "$.sizes.family"],
+        ),
+        ((*ASKED, "--fix", "tq=8"), "unknown-name", ["--fix tq=8", "'tq'", "dp_shard"]),
+        ((*ASKED, "--fix", "tp=x"), "bad-input", ["--fix tp=x", "'x'"]),
+        ((*ASKED, "--fix", "tp=16"), "bad-job", ["tp = 16", "4 heads % tp 16 = 4"]),
+        ((*ASKED, "--for", "megatrom"), "unknown-name", ["'megatrom'", "'megatron'"]),
+        ((*ASKED, "--fix", "dtype=bf16"), "unknown-name", ["'bf16'", "'bfloat16'"]),
+        ((*ASKED, "--fix", "dtype=float4"), "unknown-name", ["H100", "float4", "'float8'"]),
+        ((*ASKED, "--tokens", "nan"), "bad-input", ["--tokens nan"]),
+        ((*ASKED, "--out", "/nowhere/x.toml"), "not-writable", ["/nowhere/x.toml"]),
+    ],
+)
+def test_bad_input_is_told(
+    arguments: tuple[str, ...], code: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(list(arguments)) == (4 if code == "not-writable" else 2)
+    told = capsys.readouterr()
+    assert code_of(told.err) == code
+    assert missing_values(told.err, *values) == []
+    assert not told.out
+
+
+def test_a_model_file_without_an_ending_is_what_its_contents_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "num_hidden_layers": 2, "hidden_size": 64,
+        "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 256,
+    }  # fmt: skip
+    cluster = ["--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "128", "--json"]
+    pipe = tmp_path / "63"
+    os.mkfifo(pipe)
+    writer = Thread(target=lambda: pipe.write_text("\n " + json.dumps(config)))
+    writer.start()
+    assert answer(["plan", str(pipe), *cluster]) == 0
+    writer.join()
+    assert json.loads(capsys.readouterr().out)["choices"]
+    (tmp_path / "toml").write_text(presets.known()["llama3-8b"].read_text("utf-8"))
+    assert answer(["plan", str(tmp_path / "toml"), *cluster]) == 0
+
+
+def test_help_is_within_ten_flags() -> None:
+    flags = [one for one in command.params if one.param_type_name == "option" and one.name != "as_json"]
+    assert len(flags) <= 10
+    assert CliRunner().invoke(command, ["--help"]).exit_code == 0
+
+
+@pytest.mark.torch
+def test_a_job_is_checked_as_it_is_beside_the_fastest() -> None:
+    pytest.importorskip("torch")
+    job = jobs.load(TINY)
+    said = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--check", "--json"])
+    found = json.loads(said.stdout)
+    first, second, *_ = found["choices"]
+    assert msgspec.convert(first["plan"]["job"], Job) == job
+    assert first["plan"]["job"]["recipe"]["dtype"] == second["plan"]["job"]["recipe"]["dtype"] == "float32"
+    assert second["plan"]["ledger"]["wall_ns"] <= first["plan"]["ledger"]["wall_ns"]
+    assert max(found["exact_bytes"].values()) == pytest.approx(sum(first["plan"]["memory"].values()), rel=0.05)
+
+
+def test_anothers_job_is_not_checked() -> None:
+    said = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--for", "megatron", "--check"])
+    assert said.exit_code
+    assert isinstance(said.exception, BadInput)
+    assert missing_values(str(said.exception), TINY, "megatron", "--for") == []
+
+
+def test_a_job_that_does_not_fit_is_said_to() -> None:
+    job = jobs.load(TINY)
+    wide = msgspec.structs.replace(job.decoder, layers=64, width=16384, ffn=65536)
+    large = msgspec.structs.replace(job, model=wide)
+    choice = check(large, machine.load("a100"), FRAMEWORKS["trainyard"])
+    assert choice.reserved > machine.load("a100").device.memory.value

@@ -1,0 +1,488 @@
+"""Planning for hybrids of attention and state spaces: published sizes, the scan against one that is run, what a
+config.json and Megatron's arguments say, what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.models.test_models import ANYTHING
+from tests.refused import code_of, missing_values, refused
+from trainyard import machine
+from trainyard.cli.main import answer
+from trainyard.errors import BadFile, BadInput, BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.models import hugging_face, presets
+from trainyard.predict.configs import detect_format
+from trainyard.predict.configs.config_keys import Beside
+from trainyard.predict.economics import step_cost
+from trainyard.predict.inputs import cases, hardware, layout_space
+from trainyard.predict.inputs.cases import Cases
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.layout_space import Keeps, Wanted
+from trainyard.predict.memory import framework_memory
+from trainyard.predict.search.search import search
+from trainyard.predict.time import data_parallel, predicted_ledger, state_space, step
+from trainyard.workloads.ops import transformer_ops
+
+HYBRIDS = [name for name in presets.known() if "pattern" in (presets.load(name).model or {})]
+SPACES = {"space_heads": 8, "space_dim": 16, "space_groups": 4, "state": 12, "chunk": 64}
+PLAIN = Model(
+    layers=6, pattern="M-M*M-", width=64, ffn=192, heads=8, kv_heads=4, head_dim=8, vocab=512, mlp="relu2",
+    position="none", **SPACES,
+)  # fmt: skip
+ROUTED = replace(PLAIN, pattern="ME*EM-", experts=8, active=2, expert_ffn=96, shared_experts=1, expert_width=32)
+CHANNELS = replace(
+    PLAIN, pattern="M-*EM-", experts=4, active=2, expert_ffn=96, step_rank=4, space_heads=128, space_dim=1
+)
+MODELS = {"plain": PLAIN, "experts": ROUTED, "channels": CHANNELS}
+H100 = machine.load("h100")
+WHERE = hardware.of_machine(H100, "bfloat16")
+
+
+def a_job(model: Model, recipe: dict[str, Any] | None = None, **layout: Any) -> Job:
+    made = {"seq_len": 256, "tokens_per_step": 256 * 16, "dtype": "bfloat16"} | (recipe or {})
+    return Job(name=model.name, model=model, layout=Layout(**layout), recipe=Recipe(**made))
+
+
+def preset(name: str) -> Model:
+    return msgspec.convert(presets.load(name).model, Model)
+
+
+def weights(model: Model) -> tuple[float, float]:
+    """All, and those that a token uses; but for the last norm."""
+    made = cases.of_jobs([a_job(model)])
+    common, expert = (float(one[0]) * model.layers for one in data_parallel.layer_weights(made))
+    ends = float(data_parallel.ends(made)[0])
+    return common + expert + ends, common + ends + expert * model.active / max(1, model.experts)
+
+
+# Sizes
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_parameters_are_those_published(name: str) -> None:
+    published, (every, used) = presets.load(name), weights(preset(name))
+    assert published.parameters is not None
+    assert every == pytest.approx(published.parameters.value, rel=0.01)
+    if published.active:
+        assert used == pytest.approx(published.active.value, rel=0.07)
+
+
+def test_of_one_that_was_counted_they_are_exact() -> None:
+    last_norm = 4096
+    assert round(weights(preset("nemotron-h-8b"))[0]) + last_norm == 8_100_852_736
+
+
+def shapes_of(model: Model) -> int:
+    """Parameters by the tensors that mamba_ssm, and Jamba's code, have: one shape after the other."""
+    width, inner, state = model.width, model.space_heads * model.space_dim, model.state
+    channels = inner if model.step_rank else inner + 2 * model.space_groups * state
+    tensors = [(channels, model.kernel), (channels,), (inner, width), (inner,), (width,)]  # convolution, out, norms
+    if model.step_rank:
+        tensors += [(width, 2 * inner), (inner, model.step_rank + 2 * state), (model.step_rank, inner), (inner,)]
+        tensors += [(inner, state), (inner,)]  # what decays, and what skips
+    else:
+        tensors += [(width, inner + channels + model.space_heads), *[(model.space_heads,)] * 3]
+    return sum(int(np.prod(one)) for one in tensors)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_layer_more_has_as_many_parameters_as_its_tensors(name: str) -> None:
+    model = MODELS[name]
+    more = replace(model, pattern=model.pattern + "M", layers=model.layers + 1)
+    assert weights(more)[0] - weights(model)[0] == pytest.approx(shapes_of(model), rel=1e-12)
+
+
+# The scan
+
+
+class Counted:
+    """Matrix products, and what they take."""
+
+    def __init__(self) -> None:
+        self.flops = 0
+
+    def __call__(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        self.flops += 2 * a.shape[0] * a.shape[1] * b.shape[1]
+        return a @ b
+
+
+def in_chunks(
+    x: np.ndarray, b: np.ndarray, c: np.ndarray, decay: np.ndarray, chunk: int, product: Counted
+) -> np.ndarray:
+    """(T, H, P) of (T, H, P), (T, G, N), (T, G, N), (T, H): arXiv:2405.21060, section 6, head by head."""
+    steps, heads, dim = x.shape
+    groups, size = b.shape[1:]
+    given = np.zeros_like(x)
+    state = np.zeros((heads, size, dim))
+    for start in range(0, steps, chunk):
+        here = slice(start, start + chunk)
+        scores = [product(c[here, group], b[here, group].T) for group in range(groups)]
+        for head in range(heads):
+            group = head * groups // heads
+            so_far = np.cumsum(np.log(decay[here, head]))
+            between = np.tril(np.exp(np.minimum(so_far[:, None] - so_far[None, :], 0)))
+            inside = product(scores[group] * between, x[here, head])
+            read = product(c[here, group] * np.exp(so_far)[:, None], state[head])
+            given[here, head] = inside + read
+            left = np.exp(so_far[-1] - so_far)[:, None]
+            state[head] = np.exp(so_far[-1]) * state[head] + product((b[here, group] * left).T, x[here, head])
+    return given
+
+
+def one_by_one(x: np.ndarray, b: np.ndarray, c: np.ndarray, decay: np.ndarray) -> np.ndarray:
+    heads, groups = x.shape[1], b.shape[1]
+    given, state = np.zeros_like(x), np.zeros((heads, b.shape[2], x.shape[2]))
+    for at in range(len(x)):
+        for head in range(heads):
+            group = head * groups // heads
+            state[head] = decay[at, head] * state[head] + np.outer(b[at, group], x[at, head])
+            given[at, head] = c[at, group] @ state[head]
+    return given
+
+
+@pytest.mark.parametrize("chunk", [4, 8, 16])
+def test_the_products_of_the_scan_are_those_of_one_that_is_run(chunk: int) -> None:
+    """It gives what the recurrence gives, token by token, and takes the products that are predicted."""
+    draws = np.random.default_rng(0)
+    steps, heads, dim, groups, size = 16, 4, 3, 2, 5
+    x, b, c = (draws.standard_normal((steps, *shape)) for shape in ((heads, dim), (groups, size), (groups, size)))
+    decay, product = draws.uniform(0.5, 1, (steps, heads)), Counted()
+    assert np.allclose(in_chunks(x, b, c, decay, chunk, product), one_by_one(x, b, c, decay))
+    model = replace(PLAIN, space_heads=heads, space_dim=dim, space_groups=groups, state=size, chunk=chunk)
+    made = cases.of_jobs([a_job(model, {"seq_len": steps, "tokens_per_step": steps})])
+    assert sum(float(one.flops[0]) for one in state_space.products(made)) == product.flops
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_add_up(name: str) -> None:
+    """FLOPs of a hybrid are those of its layers, wherever they stand; a decoder's are attention's and MLPs'."""
+    model = MODELS[name]
+
+    def flops(pattern: str) -> float:
+        experts = {"experts": 0} if "E" not in pattern else {}
+        made = replace(model, pattern=pattern, layers=len(pattern), **experts)
+        return float(step_cost.model_flops(cases.of_jobs([a_job(made)]))[0])
+
+    more = [flops(model.pattern + letter) - flops(model.pattern) for letter in "M*-"]
+    assert all(one > 0 for one in more)
+    assert flops(model.pattern + "M*-M") == pytest.approx(flops(model.pattern) + 2 * more[0] + more[1] + more[2])
+    assert flops(model.pattern[::-1]) == flops(model.pattern)
+    dense = replace(PLAIN, pattern="", layers=4, mlp="gelu", position="rope", **dict.fromkeys(SPACES, 0) | {"chunk": 1})
+    plain = replace(PLAIN, pattern="M" + 4 * "*-", layers=9)
+    one = replace(PLAIN, pattern="M*-", layers=3)
+    each = [float(step_cost.model_flops(cases.of_jobs([a_job(made)]))[0]) for made in (plain, one)]
+    workload = transformer_ops.model_flops(a_job(dense))
+    head = 3 * 2 * 64 * 512 * 256 * 16
+    assert (each[0] - each[1]) / 3 == pytest.approx((workload - head) / 4, rel=1e-2), (
+        "half of the scores for those kept"
+    )
+
+
+# Laws
+
+SIZES = st.sampled_from([1, 2, 4])
+ROWS = st.fixed_dictionaries(
+    {
+        "tp": SIZES, "pp": SIZES, "cp": SIZES, "ep": SIZES, "dp_replicate": SIZES, "dp_shard": SIZES,
+        "zero": st.sampled_from([1, 2, 3]), "interleave": st.just(1), "microbatch": SIZES,
+        "remat": st.sampled_from([0, 1, 2]), "schedule": st.just(0), "offload": st.just(0),
+    }
+)  # fmt: skip
+SOME = st.sampled_from([*MODELS.values(), preset("nemotron-3-super"), preset("jamba-1.5-mini")])
+
+
+def one_case(model: Model, row: dict[str, int]) -> Cases:
+    wanted = Wanted(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    return layout_space.as_cases(
+        wanted, layout_space.Space({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
+    )
+
+
+@given(SOME, ROWS)
+def test_every_predicted_step_balances(model: Model, row: dict[str, int]) -> None:
+    predicted = step.step(one_case(model, row), WHERE, Constants())
+    assert sum((np.asarray(line.seconds) for line in predicted.lines), np.zeros(1)) == pytest.approx(predicted.wall)
+    for line in predicted.lines:
+        assert np.min(line.seconds) >= 0 <= np.min(line.hidden), line
+    assert any(line.account == "compute/reduction" and np.max(line.seconds) > 0 for line in predicted.lines)
+    predicted_ledger.ledger(predicted, 0, 1, "h100")
+
+
+@given(SOME, ROWS)
+def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> None:
+    made = one_case(model, row)
+    slow = float(step.step(made, WHERE, Constants()).wall[0])
+    for name in ("peak", "bandwidth", "inside", "between"):
+        better = Site(**{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(Site)})
+        assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), name
+
+
+@given(st.lists(st.tuples(SOME, SIZES, SIZES), min_size=2, max_size=4))
+def test_a_case_costs_the_same_alone_and_among_others(some: list[tuple[Model, int, int]]) -> None:
+    """Among other hybrids, and beside a decoder."""
+    made = [a_job(model, {"microbatch": size}, tp=tp) for model, size, tp in some]
+    made.append(a_job(replace(preset("tiny"), layers=3)))
+    together = replace_own(cases.of_jobs(made))
+    walls, bytes_of = step.step(together, WHERE, Constants()).wall, framework_memory.memory(together).total
+    for place, job in enumerate(made):
+        alone = replace_own(cases.of_jobs([job]))
+        assert float(step.step(alone, WHERE, Constants()).wall[0]) == pytest.approx(float(walls[place]), rel=1e-12)
+        assert float(framework_memory.memory(alone).total[0]) == pytest.approx(float(bytes_of[place]), rel=1e-12)
+
+
+def replace_own(made: Cases) -> Cases:
+    """As somebody else's framework runs them."""
+    columns = {field.name: getattr(made, field.name) for field in fields(Cases)}
+    return Cases(**(columns | {"own": cases.column(0)}))
+
+
+@given(SOME, ROWS)
+def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, int]) -> None:
+    for first in (True, False):
+        kept = [
+            framework_memory.of_stage(one_case(model, row | {"remat": remat}), first).activations for remat in (0, 2)
+        ]
+        assert float(np.ravel(kept[1])[0]) <= float(np.ravel(kept[0])[0]) * 1.5 + 1
+        parts = [framework_memory.of_stage(one_case(model, row | {"zero": zero}), first) for zero in (1, 2, 3)]
+        for part in ("parameters", "gradients", "optimizer"):
+            sizes = [float(np.ravel(getattr(one, part))[0]) for one in parts]
+            assert sizes == sorted(sizes, reverse=True), part
+
+
+# The search
+
+
+def found_for(model: Model, framework: str = "megatron", devices: int = 8, **more: Any) -> Any:
+    return search(Wanted(model, devices, 8, 16, 512, **more), H100, FRAMEWORKS[framework], most=10**6)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
+def test_layouts_divide_what_a_state_space_has(framework: str) -> None:
+    layouts = [choice.plan.job.layout for choice in found_for(ROUTED, framework).choices]
+    assert layouts
+    for one in layouts:
+        assert ROUTED.space_groups % one.tp == ROUTED.kv_heads % one.tp == ROUTED.space_heads % (one.tp * one.cp) == 0
+        if framework == "megatron":
+            assert one.interleave == 1
+            assert ROUTED.layers % one.pp == 0
+        if framework == "deepspeed":
+            assert one.tp == one.pp == 1
+    if framework == "megatron":
+        assert {one.tp for one in layouts} == {1, 2, 4}
+        assert {one.pp for one in layouts} == {1, 2}
+
+
+def test_who_does_not_train_them_says_so() -> None:
+    with refused(BadJob, "our own runner", "pattern = 'M-M*M-'", "--for"):
+        found_for(PLAIN, "trainyard")
+    with refused(BadJob, "Megatron Core", f"step_rank = {CHANNELS.step_rank}", "--for"):
+        found_for(CHANNELS, "megatron")
+    with refused(BadJob, "pattern = 'M-M*M-'", "$.model", "--for megatron"):
+        transformer_ops.check(a_job(PLAIN))
+    for field, value in (("mlp", "relu2"), ("position", "none")):
+        with refused(BadJob, f"{field} = '{value}'", "$.model"):
+            transformer_ops.check(a_job(replace(preset("tiny"), **{field: value})))
+
+
+@pytest.mark.parametrize("name", ["nemotron-h-8b", "nemotron-3-nano", "nemotron-3-super"])
+def test_what_megatron_is_told_is_read_as_the_same_job(name: str) -> None:
+    model = preset(name)
+    job = a_job(model, dp_shard=4, zero=1, tp=2, sequence_parallel=True, loss_parallel=True)
+    said = FRAMEWORKS["megatron"].tells(job)
+    assert "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec" in said
+    assert "pretrain_mamba.py" in said
+    read = detect_format.read(said.encode(), f"{name}.args", Beside(8))
+    assert (read.passed, read.otherwise) == ((), ())
+    assert read.job == job
+
+
+@pytest.mark.parametrize(
+    ("pattern", "values"),
+    [
+        ("MEM|*-", ["'|'", "their.args"]),
+        ("M-", ["their.args", 2, "--num-layers is 6"]),
+    ],
+)
+def test_a_pattern_that_is_not_known_is_refused(pattern: str, values: list[object]) -> None:
+    said = FRAMEWORKS["megatron"].tells(a_job(PLAIN)).replace("'M-M*M-'", f"'{pattern}'")
+    with refused(BadFile, *values):
+        detect_format.read(said.encode(), "their.args", Beside(1))
+
+
+# What a model may be
+
+
+@pytest.mark.parametrize(
+    ("changed", "values"),
+    [
+        ({"pattern": "MxM*M-"}, ["'x'"]),
+        ({"pattern": "M*"}, ["2 letters", "layers = 6", "layers = 2"]),
+        ({"pattern": "MEM*M-"}, ["experts = 0", "1 layers"]),
+        ({"pattern": "------"}, ["pattern = '------'", "0 state spaces"]),
+        ({"dense_layers": 1}, ["dense_layers = 1", "pattern"]),
+        ({"state": 0}, ["state = 0", 1]),
+        ({"space_groups": 3}, ["space_heads 8 % space_groups 3 = 2"]),
+    ],
+)
+def test_impossible_hybrids_are_refused(changed: dict[str, Any], values: list[object]) -> None:
+    with refused(BadJob, *values):
+        replace(PLAIN, **changed)
+
+
+# From a config.json
+
+NEMOTRON_H = {
+    "architectures": ["NemotronHForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
+    "attention_head_dim": 128, "auto_map": {}, "chunk_size": 128, "conv_kernel": 4, "expand": 2, "hidden_dropout": 0.0,
+    "hidden_size": 4096, "hybrid_override_pattern": "M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+    "intermediate_size": 21504, "layer_norm_epsilon": 1e-05, "mamba_head_dim": 64, "mamba_hidden_act": "silu",
+    "mamba_num_heads": 128, "mamba_proj_bias": False, "max_position_embeddings": 8192, "mlp_bias": False,
+    "mlp_hidden_act": "relu2", "model_type": "nemotron_h", "n_groups": 8, "num_attention_heads": 32,
+    "num_hidden_layers": 52, "num_key_value_heads": 8, "num_logits_to_keep": 1, "rescale_prenorm_residual": True,
+    "residual_in_fp32": False, "rms_norm_eps": 1e-05, "ssm_state_size": 128, "tie_word_embeddings": False,
+    "time_step_limit": [0.0, float("inf")], "time_step_rank": 256, "use_bias": False, "use_conv_bias": True,
+    "use_mamba_kernels": True, "vocab_size": 131072,
+}  # fmt: skip
+NANO = NEMOTRON_H | {
+    "hidden_size": 2688, "intermediate_size": 1856, "mamba_num_heads": 64, "num_key_value_heads": 2,
+    "hybrid_override_pattern": None, "n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "norm_topk_prob": True,
+    "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
+    "layers_block_type": [
+        {"M": "mamba", "E": "moe", "*": "attention"}[one]
+        for one in "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+    ],
+}  # fmt: skip
+JAMBA = {
+    "architectures": ["JambaForCausalLM"], "attention_dropout": 0.0, "attn_layer_offset": 4, "attn_layer_period": 8,
+    "expert_layer_offset": 1, "expert_layer_period": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "intermediate_size": 14336, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_state": 16, "mamba_dt_rank": 256,
+    "mamba_expand": 2, "mamba_proj_bias": False, "model_type": "jamba", "num_attention_heads": 32, "num_experts": 16,
+    "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "output_router_logits": False,
+    "rms_norm_eps": 1e-06, "router_aux_loss_coef": 0.001, "sliding_window": None, "tie_word_embeddings": False,
+    "use_mamba_kernels": True, "vocab_size": 65536,
+}  # fmt: skip
+BAMBA = {
+    "architectures": ["BambaForCausalLM"], "attn_layer_indices": [9, 18, 27], "attention_bias": False,
+    "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336, "mamba_chunk_size": 256,
+    "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_expand": 2,
+    "mamba_n_groups": 1, "mamba_n_heads": 128, "mamba_proj_bias": False, "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}  # fmt: skip
+GRANITE = {
+    "architectures": ["GraniteMoeHybridForCausalLM"], "attention_multiplier": 0.0078125, "embedding_multiplier": 12,
+    "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 768, "logits_scaling": 16,
+    "layer_types": ["attention" if one in (5, 15, 25, 35) else "mamba" for one in range(40)],
+    "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_state": 128,
+    "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 128, "mamba_proj_bias": False, "num_attention_heads": 32,
+    "num_experts_per_tok": 10, "num_hidden_layers": 40, "num_key_value_heads": 8, "num_local_experts": 72,
+    "position_embedding_type": "nope", "residual_multiplier": 0.22, "rms_norm_eps": 1e-05,
+    "shared_intermediate_size": 1536, "tie_word_embeddings": True, "vocab_size": 100352,
+}  # fmt: skip
+
+
+def converted(config: dict[str, Any], planned: bool = True) -> dict[str, Any]:
+    return hugging_face.model(json.dumps(config).encode(), "some/config.json", planned=planned)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), [("nemotron-h-8b", NEMOTRON_H), ("nemotron-3-nano", NANO), ("jamba-1.5-mini", JAMBA)]
+)
+def test_a_config_has_the_sizes_of_our_file(name: str, config: dict[str, Any]) -> None:
+    keys = converted(config, planned=False)
+    made = msgspec.convert(keys, Model)
+    assert replace(made, name=name) == preset(name)
+    assert keys["name"] == "some", "nothing was left out"
+
+
+@pytest.mark.parametrize(("config", "billions", "left"), [(BAMBA, 9.78, ""), (GRANITE, 32.2, "embedding_multiplier")])
+def test_other_families_have_their_published_sizes(config: dict[str, Any], billions: float, left: str) -> None:
+    keys = converted(config)
+    assert weights(msgspec.convert(keys, Model))[0] / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert left in keys["name"]
+
+
+@pytest.mark.parametrize(
+    ("config", "changed", "values"),
+    [
+        (
+            NEMOTRON_H,
+            {"hybrid_override_pattern": "M-MX"},
+            ["$.hybrid_override_pattern", "'X'", "M mamba"],
+        ),
+        (NEMOTRON_H, {"num_hidden_layers": 50}, ["$.num_hidden_layers", 50, "52 layers"]),
+        (NEMOTRON_H, {"layers_block_type": ["mamba", "swa"]}, ["$.layers_block_type", "'swa'", "mamba"]),
+        (NEMOTRON_H, {"hybrid_override_pattern": None}, ["$.hybrid_override_pattern"]),
+        (NEMOTRON_H, {"num_nextn_predict_layers": 1}, ['without = ["num_nextn_predict_layers"]', 1]),
+        (
+            NANO,
+            {"moe_shared_expert_intermediate_size": 3000},
+            ["moe_shared_expert_intermediate_size", "3000 % 1856 = 1144"],
+        ),
+        (JAMBA, {"sliding_window": 1024}, ['without = ["sliding_window"]', 1024]),
+        (BAMBA, {"attn_layer_indices": [40]}, ["$.attn_layer_indices", "[40]", "32 layers"]),
+        (
+            BAMBA,
+            {"mamba_n_heads": 100},
+            ["$.mamba_n_heads", "100 x mamba_d_head 64 = 6400", "mamba_expand 2 x hidden_size 4096 = 8192"],
+        ),
+        (GRANITE, {"layer_types": ["mamba"]}, ["$.layer_types", "40 layers"]),
+        (GRANITE, {"position_embedding_type": {}}, ["position_embedding_type", "{}", "embedding_multiplier"]),
+        (JAMBA, {"architectures": ["Zamba2ForCausalLM"]}, ["$.architectures", "Zamba2ForCausalLM", "attention"]),
+        (JAMBA, {"architectures": ["FalconH1ForCausalLM"]}, ["$.architectures", "FalconH1ForCausalLM", "state space"]),
+    ],
+)
+def test_what_is_not_modelled_is_refused_by_name(
+    config: dict[str, Any], changed: dict[str, Any], values: list[object]
+) -> None:
+    with refused(BadFile, "some/config.json", *values):
+        converted(config | changed)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from([NEMOTRON_H, NANO, JAMBA, BAMBA, GRANITE]), st.data())
+def test_a_hostile_config_is_refused_or_is_a_model(config: dict[str, Any], data: st.DataObject) -> None:
+    changed = dict(config)
+    for key in data.draw(st.lists(st.sampled_from(sorted(config)), max_size=3)):
+        changed[key] = data.draw(ANYTHING)
+    try:
+        made = msgspec.convert(converted(changed), Model)
+    except (BadInput, msgspec.ValidationError):
+        return
+    assert len(made.pattern) == made.layers
+
+
+# The command
+
+
+def test_a_config_is_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "Nemotron-H-8B"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(NEMOTRON_H))
+    out = tmp_path / "run.args"
+    asked = ["plan", str(folder / "config.json"), "--machine", "h100", "--devices", "64", "--batch", "512"]
+    assert answer([*asked, "--seq-len", "8192", "--for", "megatron", "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    assert "Nemotron-H-8B on 64" in told
+    assert "Reduction" in told
+    assert answer(["plan", str(out), "--machine", "h100", "--devices", "64", "--check", "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["choices"][0]
+    assert first["plan"]["job"]["model"]["pattern"] == NEMOTRON_H["hybrid_override_pattern"]
+    assert answer([*asked, "--seq-len", "8192"]) == 2
+    failure = capsys.readouterr().err
+    assert code_of(failure) == "bad-job"
+    assert missing_values(failure, "our own runner", f"pattern = {NEMOTRON_H['hybrid_override_pattern'][:20]!r}") == []

@@ -1,0 +1,108 @@
+"""Relabelling: p-values against every label tried one by one, and what they must not depend on."""
+
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.numerics.convergence.effect_size import sizes
+from trainyard.numerics.convergence.permutation_test import adjusted, least_p
+
+counts = st.lists(st.tuples(st.integers(1, 2), st.integers(1, 2)), min_size=1, max_size=4)
+
+
+@st.composite
+def groups(draw):
+    shape, segments = draw(counts), draw(st.integers(1, 4))
+    numbers = np.random.default_rng(draw(st.integers(0, 2**32)))
+    shift = draw(st.sampled_from([0.0, 1.0, 5.0]))
+    made = []
+    for heads, bases in shape:
+        runs = numbers.standard_normal((heads + bases, segments))
+        made.append((runs[:heads] + shift * numbers.random(segments), runs[heads:]))
+    return made
+
+
+def by_brute_force(groups, floor):
+    """Westfall and Young's adjusted p-values, by their definition."""
+    labels = []
+    for heads, bases in groups:
+        runs = np.concatenate([heads, bases])
+        labels.append(
+            [(runs[list(c)], np.delete(runs, list(c), axis=0)) for c in combinations(range(len(runs)), len(heads))]
+        )
+    spread = sum(((np.concatenate(g) - np.concatenate(g).mean(0)) ** 2).sum(0) for g in groups) + floor**2
+
+    def statistic(chosen):
+        return np.abs(sum(heads.mean(0) - bases.mean(0) for heads, bases in chosen)) / np.sqrt(spread)
+
+    seen = statistic(groups)
+    every = np.array([statistic(chosen) for chosen in product(*labels)])
+    order, result, so_far = np.argsort(-seen, kind="stable"), np.empty(len(seen)), 0.0
+    for place, segment in enumerate(order):
+        largest = every[:, order[place:]].max(axis=1)
+        so_far = result[segment] = max(so_far, np.mean(largest >= seen[segment] * (1 - 1e-9)))
+    return result
+
+
+@given(groups(), st.sampled_from([0.01, 1.0]))
+def test_all_labels(groups, floor):
+    assert adjusted(groups, floor) == pytest.approx(by_brute_force(groups, floor))
+
+
+@given(groups())
+def test_no_p_is_below_what_the_design_can_reach(groups):
+    least = least_p([(len(heads), len(bases)) for heads, bases in groups])
+    assert adjusted(groups, 0.1).min() >= least - 1e-12
+
+
+@given(groups())
+def test_sides_swapped_say_the_same(groups):
+    swapped = [(bases, heads) for heads, bases in groups]
+    assert adjusted(swapped, 0.1) == pytest.approx(adjusted(groups, 0.1))
+    ours, theirs = sizes(groups, 0.05), sizes(swapped, 0.05)
+    assert theirs.mean == pytest.approx(-ours.mean)
+    assert theirs.low == pytest.approx(-ours.high)
+
+
+@given(groups(), st.floats(0.01, 100), st.floats(-5, 5))
+def test_units_do_not_count(groups, scale, offset):
+    """A seed's own level cancels, and a common scale of all, floor included, does too."""
+    other = [(scale * heads + offset * k, scale * bases + offset * k) for k, (heads, bases) in enumerate(groups)]
+    assert adjusted(other, scale * 0.1) == pytest.approx(adjusted(groups, 0.1))
+
+
+@given(groups())
+def test_the_interval_is_that_of_a_linear_model(groups):
+    """Against least squares on seed and side."""
+    rows, values = [], []
+    for seed, (heads, bases) in enumerate(groups):
+        for side, runs in ((1.0, heads), (0.0, bases)):
+            for run in runs:
+                rows.append([side, *(float(seed == other) for other in range(len(groups)))])
+                values.append(run[0])
+    design, values = np.array(rows), np.array(values)
+    found = sizes(groups, 0.05)
+    fitted = np.linalg.lstsq(design, values, rcond=None)[0]
+    assert found.mean[0] == pytest.approx(fitted[0])
+    freedom = len(values) - design.shape[1]
+    assert found.freedom == freedom
+    if freedom:
+        variance = ((values - design @ fitted) ** 2).sum() / freedom * np.linalg.inv(design.T @ design)[0, 0]
+        assert found.error[0] == pytest.approx(np.sqrt(variance))
+
+
+def test_many_outcomes_are_drawn_and_the_p_stays_valid():
+    numbers = np.random.default_rng(1)
+    same = [(numbers.standard_normal((1, 2)), numbers.standard_normal((1, 2))) for _ in range(20)]
+    moved = [(heads + 10, bases) for heads, bases in same]
+    assert adjusted(moved, 0.1).max() < 1e-3
+    assert adjusted(same, 0.1).min() >= 1 / (1 << 15)
+
+
+def test_what_designs_can_reach():
+    assert least_p([(1, 1)] * 5) == 2 / 32
+    assert least_p([(1, 1)] * 6) == 2 / 64
+    assert least_p([(1, 2)] * 3) == 1 / 27

@@ -1,0 +1,187 @@
+"""The compiled and the Python scanner keep the same of any file, however odd, and lose nothing in silence."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.trace_maker import trace
+from trainyard.errors import BadFile
+from trainyard.trace.readers.kineto import native
+from trainyard.trace.readers.kineto.native.build import build
+from trainyard.trace.readers.kineto.reader import Kineto
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"the compiled scanner is not built: {build()}")
+
+TIMES = st.one_of(
+    st.integers(-5, 10**7),
+    st.integers(0, 10**7).map(lambda ns: float(f"{ns // 1000}.{ns % 1000:03d}")),
+    st.floats(),
+    st.sampled_from(["12.5", "-3", "1e3", "x", "", None, True, 10**30, 4458676416788.067, [1], 9007199254740993]),
+)
+INTS = st.one_of(st.integers(-3, 9), st.sampled_from([2**31, 2**63, -(2**70), 1.0, "7", None, "stream 7", [], {}]))
+NAMES = st.one_of(
+    st.sampled_from(
+        [
+            "gemm", "aten::mm", "ProfilerStep#1", "Optimizer.step#SGD.step", "gloo:all_reduce", "nccl:", "",
+            "cudaLaunchKernel", "Stream Wait Event", "ncclDevKernel_AllReduce_Sum", "enumerate(DataLoader)#x",
+            "a\"b\\c/d\n\t", "é漢😀",
+        ]
+    ),
+    st.text(max_size=6), st.integers(), st.none(),
+)  # fmt: skip
+CATS = st.sampled_from(
+    ["kernel", "Kernel", "gpu_memcpy", "Memset", "cpu_op", "Operator", "user_annotation", "cuda_runtime", "Runtime",
+     "python_function", "cuda_sync", "ac2g", "", None, 5, "KERNEL"]
+)  # fmt: skip
+ARGS = st.dictionaries(
+    st.sampled_from(
+        ["correlation", "External id", "external id", "device", "stream", "Sequence number", "Fwd thread id", "bytes",
+         "est. achieved occupancy %", "wait_on_stream", "Collective name", "Input Dims", "Input type",
+         "Concrete Inputs", "Seq", "Process Group Name", "other"]
+    ),
+    st.one_of(INTS, st.lists(st.lists(st.integers(0, 5), max_size=2), max_size=2), st.sampled_from(["broadcast", "0"])),
+    max_size=6,
+)  # fmt: skip
+EVENTS = st.fixed_dictionaries(
+    {"ph": st.sampled_from(["X", "X", "X", "i", 5]), "cat": CATS, "name": NAMES, "ts": TIMES},
+    optional={
+        "dur": TIMES, "pid": INTS, "tid": INTS, "args": st.one_of(ARGS, ARGS, ARGS, st.sampled_from([None, [], "a"])),
+        "id": st.floats(),
+    },
+)  # fmt: skip
+ENTRIES = st.lists(st.one_of(EVENTS, EVENTS, EVENTS, st.sampled_from([None, 5, "x", [], {}, [{}]])), max_size=12)
+SEED = json.dumps(
+    trace(
+        device=[("gemm", 7, 0, 100, 0), ("ncclDevKernel_AllGather_RING", 8, 50, 150, 40)],
+        host=[("aten::mm", 100, 0, 50, "cpu_op", {"External id": 3, "Input Dims": [[2, 3], []]})],
+        marks=[("1", 0, 200)],
+    )
+).encode()
+
+
+def kept(path, monkeypatch, pure):
+    """All that reading the file comes to, with the scanner named."""
+    if pure:
+        monkeypatch.setenv("TRAINYARD_PURE", "1")
+    else:
+        monkeypatch.delenv("TRAINYARD_PURE", raising=False)
+    try:
+        return [_flat(events) for events in Kineto().read(path)]
+    except BadFile as error:
+        return str(error)
+
+
+def _flat(struct):
+    flat = {}
+    for field in struct.__struct_fields__:
+        value = getattr(struct, field)
+        if isinstance(value, np.ndarray):
+            flat[field] = (value.dtype.str, value.tolist())
+        else:
+            flat[field] = _flat(value) if field in ("work", "host") else value
+    return flat
+
+
+def same(folder, monkeypatch, data):
+    path = folder / "t.json"
+    path.write_bytes(data)
+    pure = kept(path, monkeypatch, True)
+    assert kept(path, monkeypatch, False) == pure
+    return pure
+
+
+quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+
+
+@quick
+@given(ENTRIES, st.sampled_from([None, 1, 2]), st.booleans())
+def test_odd_events_are_kept_alike(tmp_path, monkeypatch, entries, indent, bare):
+    document = entries if bare else {"traceEvents": entries, "deviceProperties": [{"id": 0, "name": "x"}]}
+    same(tmp_path, monkeypatch, json.dumps(document, indent=indent).encode())
+
+
+@quick
+@given(st.data())
+def test_damaged_bytes_are_kept_alike(tmp_path, monkeypatch, data):
+    mended = bytearray(SEED)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(mended) - 1))
+        how = data.draw(st.sampled_from(["put", "cut", "insert", "end"]))
+        if how == "put":
+            mended[place] = data.draw(st.integers(0, 255))
+        elif how == "cut":
+            del mended[place : place + data.draw(st.integers(1, 20))]
+        elif how == "insert":
+            mended[place:place] = data.draw(
+                st.sampled_from([b"NaN", b"\xff", b"\x00", b"]", b"}", b",", b'"', b"\\u00e9"])
+            )
+        else:
+            del mended[max(place, 1) :]
+        mended = mended or bytearray(b"{")
+    same(tmp_path, monkeypatch, bytes(mended))
+
+
+@pytest.mark.parametrize("reach", [16, 64, 300])
+def test_the_pieces_a_file_comes_in_do_not_matter(tmp_path, monkeypatch, reach):
+    path = tmp_path / "t.json"
+    path.write_bytes(SEED)
+    whole = kept(path, monkeypatch, False)
+    monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK", reach)
+    assert kept(path, monkeypatch, False) == kept(path, monkeypatch, True) == whole
+
+
+def test_public_traces_are_kept_alike(monkeypatch, public_trace):
+    for name in ("a100_ddp_resnet.json.gz", "h100_qwen_0.5b.json.gz", "mi300_resnet_ac.json.gz", "cpu_gloo_3ranks"):
+        path = public_trace(name)
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            assert kept(file, monkeypatch, False) == kept(file, monkeypatch, True)
+
+
+UNDER_SANITIZERS = """
+import random, sys
+from pathlib import Path
+from trainyard.errors import BadFile
+from trainyard.trace.readers.kineto import native, unpack
+native.LIBRARY, unpack.CHUNK = Path(sys.argv[1]), 512
+assert native.library() is not None
+from trainyard.trace.readers.kineto.reader import Kineto
+seed, path = bytes.fromhex(sys.argv[2]), Path(sys.argv[3])
+for number in range(400):
+    chance, data = random.Random(number), bytearray(seed)
+    for _ in range(chance.randint(0, 3)):
+        odd = b'{}[]",:\\\\0 9-.ntf\\xc3\\xff' + bytes([chance.randrange(256)])
+        data[chance.randrange(len(data))] = chance.choice(odd)
+    path.write_bytes(data[: chance.choice([len(data), chance.randrange(1, len(data))])])
+    try:
+        Kineto().read(path)
+    except BadFile:
+        pass
+print("in peace")
+"""
+
+
+def test_the_compiled_code_breaks_no_rule_of_memory(tmp_path):
+    """Built with the address and undefined-behaviour sanitizers it reads damaged files in peace."""
+    library = tmp_path / "native.so"
+    why = build(
+        ("-O1", "-g", "-std=c11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
+         "-fno-sanitize-recover=all"),
+        library,
+    )  # fmt: skip
+    asked = ["cc", "-print-file-name=libasan.so"]
+    preload = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if why or not Path(preload).is_file():
+        pytest.skip(f"no sanitizers here: {why or preload}")
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_SANITIZERS, str(library), SEED.hex(), str(tmp_path / "t.json")],
+        env=os.environ | {"LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout.strip(), done.returncode) == ("in peace", 0), done.stderr[-3000:]

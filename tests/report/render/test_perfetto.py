@@ -1,0 +1,247 @@
+"""The Perfetto archive, read back with the project's own decoder: exact times, and verdicts that add up."""
+
+import gzip
+from collections import Counter, defaultdict
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.page_views import HOSTILE
+from tests.properties.test_trace_properties import cpu_traces, rank_traces
+from tests.refused import refused
+from tests.trace_maker import trace, write
+from trainyard.errors import PlaceUnwritable
+from trainyard.formats import protobuf_writer
+from trainyard.formats.protobuf_reader import double, fields, number, text
+from trainyard.report.render import perfetto
+from trainyard.trace.measure import measure, read
+
+
+class Slice(NamedTuple):
+    start: int
+    stop: int
+    name: str
+    facts: dict
+
+
+class Track(NamedTuple):
+    process: str
+    label: str
+    slices: list
+    counts: list
+
+
+def decode(path):
+    """(process, label) -> its track; those of one name together, as the viewer shows them."""
+    names, tracks, processes, open_ = {}, {}, {}, defaultdict(list)
+    lanes = defaultdict(lambda: ([], []))
+    for field, _, packet in fields(memoryview(gzip.decompress(path.read_bytes()))):
+        assert field == 1
+        found = {key: value for key, _, value in fields(packet)}
+        sequence = found[10]
+        for table, _, entry in fields(found.get(12, memoryview(b""))):
+            pair = {key: value for key, _, value in fields(entry)}
+            names[sequence, table, pair[1]] = text(pair[2])
+        if 60 in found:
+            track = {key: value for key, _, value in fields(found[60])}
+            if 3 in track:
+                process = {key: value for key, _, value in fields(track[3])}
+                processes[track[1]] = text(process[6])
+            else:
+                tracks[track[1]] = (processes[track[5]], text(track[2]))
+        if 11 in found:
+            event = [(key, value) for key, _, value in fields(found[11])]
+            plain = dict(event)
+            slices, counts = lanes[tracks[plain[11]]]
+            if plain[9] == 1:
+                facts = dict(annotation(value, names, sequence) for key, value in event if key == 4)
+                open_[plain[11]].append((found[8], names[sequence, 2, plain[10]], facts))
+            elif plain[9] == 2:
+                start, name, facts = open_[plain[11]].pop()
+                slices.append(Slice(start, found[8], name, facts))
+            else:
+                counts.append((found[8], double(plain[44])))
+    assert not any(open_.values())
+    made = {key: Track(*key, sorted(lanes[key][0], key=lambda one: one[:3]), lanes[key][1]) for key in tracks.values()}
+    return made, list(processes.values())
+
+
+def annotation(value, names, sequence):
+    found = {key: inner for key, _, inner in fields(value)}
+    said = names[sequence, 29, found[17]] if 17 in found else number(found[4])
+    return names[sequence, 3, found[1]], said
+
+
+def archive(measured, folder, host=False):
+    path = folder / "all.pftrace"
+    perfetto.write(measured, path, host)
+    return decode(path)
+
+
+def check(measured, folder):
+    """The verdict tiles the window, and adds up to the ledger."""
+    tracks, processes = archive(measured, folder)
+    assert processes == [f"rank {rank.events.rank}" for rank in measured.ranks]
+    for process, rank in zip(processes, measured.ranks):
+        opening, closing = rank.parts[0].start, rank.parts[-1].stop
+        below = min(0, *perfetto_firsts(measured))
+        slices = tracks[process, "verdict"].slices if closing > opening else []
+        edges = [opening - below, *(one.stop for one in slices)] if slices else [opening]
+        assert [(one.start, one.stop) for one in slices] == list(pairwise(edges))
+        assert edges[-1] == (closing - below if slices else closing)
+        shown, booked = Counter(), Counter()
+        for one in slices:
+            shown[one.name, one.facts.get("phase", "other")] += one.stop - one.start
+        for ledger in rank.ledgers:
+            for entry in ledger.entries:
+                booked[str(entry.account), entry.phase] += entry.ns
+        assert shown == +booked
+        steps = tracks[process, "steps"].slices
+        assert [one.stop - one.start for one in steps if one.stop > one.start] == [
+            ledger.wall_ns for ledger in rank.ledgers if ledger.wall_ns
+        ]
+        assert all(sum(ns for ns in one.facts.values()) == one.stop - one.start for one in steps)
+    return tracks
+
+
+def perfetto_firsts(measured):
+    for rank in measured.ranks:
+        yield from (rank.parts[0].start, *rank.classified.start.tolist(), *rank.waits.start.tolist())
+        if len(rank.events.work):
+            yield from rank.events.work.start.tolist()
+
+
+@settings(max_examples=100)
+@given(st.one_of(rank_traces(), cpu_traces()), st.sampled_from(["steps", "all"]))
+def test_the_verdict_of_a_random_trace_adds_up(tmp_path_factory, document, window):
+    folder = tmp_path_factory.mktemp("t")
+    check(measure(read([write(folder, document)]), window), folder)
+
+
+@pytest.mark.parametrize("name", ["v100_dlrm_8ranks", "cpu_gloo_3ranks", "h100_qwen_0.5b.json.gz"])
+def test_the_verdict_of_a_recorded_trace_adds_up(name, public_trace, tmp_path):
+    measured = measure(read([public_trace(name)]))
+    tracks = check(measured, tmp_path)
+    for rank in measured.ranks:
+        process = f"rank {rank.events.rank}"
+        waits = tracks.get((process, "waits for late ranks"))
+        assert (
+            sum(one.facts["owned_ns"] for one in waits.slices) == rank.waited.sum() if waits else not len(rank.waited)
+        )
+        if len(rank.events.work):
+            streams = Counter(
+                (one.start, one.stop, one.name)
+                for stream in rank.events.streams
+                for one in getattr(tracks.get((process, stream)), "slices", [])
+            )
+            work = rank.events.work
+            assert streams == Counter(
+                zip(work.start.tolist(), work.stop.tolist(), (rank.events.names[name] for name in work.name))
+            )
+
+
+def test_waits_name_the_rank_that_is_late(public_trace, tmp_path):
+    measured = measure(read([public_trace("v100_dlrm_8ranks")]))
+    tracks, _ = archive(measured, tmp_path)
+    cost = Counter()
+    for (process, label), track in tracks.items():
+        for one in track.slices if label == "verdict" else ():
+            if "late rank" in one.facts and process != f"rank {one.facts['late rank']}":
+                cost[one.facts["late rank"]] += one.stop - one.start
+    assert cost.most_common(1)[0][0] == 7
+
+
+def test_slices_that_overlap_stand_on_tracks_of_their_own(tmp_path):
+    spans = [(0, 100), (10, 20), (10, 10), (50, 150), (60, 70), (90, 160), (150, 150)]
+    device = [("gemm", 7, start, stop, None) for start, stop in spans]
+    tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))])), tmp_path)
+    assert [one[:2] for one in tracks["rank 0", "stream 7"].slices] == sorted(spans)
+
+
+def test_too_many_that_overlap_are_left_out_and_counted(tmp_path):
+    device = [("gemm", 7, place, 1000 + place, None) for place in range(200)]
+    tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))])), tmp_path)
+    assert len(tracks["rank 0", "stream 7"].slices) == 128
+    assert ("rank 0", "stream 7: 72 slices that overlap with 128 others were left out") in tracks
+
+
+def test_the_host_is_drawn_when_asked_for(tmp_path):
+    host = [("aten::mm", 100, 10, 90, "cpu_op"), ("aten::mul", 100, 20, 30, "cpu_op"), ("other", 7, 5, 6, "cpu_op")]
+    measured = measure(read([write(tmp_path, trace(device=[("gemm", 7, 100, 200, 50)], host=host))]))
+    assert not any(label.startswith("host") for _, label in archive(measured, tmp_path)[0])
+    tracks, _ = archive(measured, tmp_path, host=True)
+    shown = {one[:3] for key, track in tracks.items() if key[1].startswith("host") for one in track.slices}
+    assert {(10, 90, "aten::mm"), (20, 30, "aten::mul"), (5, 6, "other")} <= shown
+
+
+def test_busy_is_the_share_of_time_at_work(tmp_path):
+    device = [("gemm", 7, 0, 3000, None), ("gemm", 8, 1000, 2000, None), ("gemm", 7, 7000, 10_000, None)]
+    tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))]), "all"), tmp_path)
+    counts = tracks["rank 0", "busy"].counts
+    assert len(counts) == 1001
+    assert sum(share / 100 * (after - at) for (at, share), (after, _) in pairwise(counts)) == pytest.approx(6000)
+    assert {share for at, share in counts if 3000 <= at < 7000} == {0.0}
+
+
+def test_clocks_that_do_not_agree_are_moved_together_and_it_says_so(tmp_path):
+    files = [
+        write(tmp_path, trace(device=[("gemm", 7, start, start + 100, None)], rank=rank, world=2, host_name=f"h{rank}"),
+              f"{rank}.json")
+        for rank, start in enumerate((1_000_000, 5_000))
+    ]  # fmt: skip
+    tracks, processes = archive(measure(read(files)), tmp_path)
+    assert processes == ["rank 0", "rank 1 (its clock is its own: moved to begin with the first)"]
+    assert {track.slices[0].start for (_, label), track in tracks.items() if label == "stream 7"} == {1_000_000}
+
+
+def test_stamps_below_zero_move_all_ranks_alike(tmp_path):
+    files = [
+        write(tmp_path, trace(device=[("gemm", 7, start, start + 5000, None)], rank=rank, world=2, host_name="h"),
+              f"{rank}.json")
+        for rank, start in enumerate((-500_000, -499_000))
+    ]  # fmt: skip
+    tracks, _ = archive(measure(read(files)), tmp_path)
+    assert [tracks[f"rank {rank}", "stream 7"].slices[0].start for rank in (0, 1)] == [0, 1000]
+
+
+def test_hostile_names_are_texts(tmp_path):
+    device = [(name, 7, 100 * i, 100 * i + 50, None) for i, name in enumerate(HOSTILE)]
+    tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))])), tmp_path)
+    shown = [one.name for one in tracks["rank 0", "stream 7"].slices]
+    assert shown == [name.encode("utf-8", "replace").decode() for name in HOSTILE]
+
+
+def test_the_same_trace_gives_the_same_bytes(tmp_path):
+    measured = measure(read([write(tmp_path, trace(device=[("gemm", 7, 0, 100, None)]))]))
+    for name in ("a.pftrace", "b.pftrace"):
+        perfetto.write(measured, tmp_path / name)
+    assert (tmp_path / "a.pftrace").read_bytes() == (tmp_path / "b.pftrace").read_bytes()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    measured = measure(read([write(tmp_path, trace(device=[("gemm", 7, 0, 100, None)]))]))
+    with refused(PlaceUnwritable, tmp_path / "none" / "a.pftrace"):
+        perfetto.write(measured, tmp_path / "none" / "a.pftrace")
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**29 - 1), st.integers(-(2**63), 2**63 - 1), st.text()), max_size=8))
+def test_what_is_written_is_read(rows):
+    data = b"".join(
+        protobuf_writer.number(f, n) + protobuf_writer.text(f, t) + protobuf_writer.double(f, n / 3) for f, n, t in rows
+    )
+    found = list(fields(memoryview(data)))
+    assert [(f, number(n)) for f, _, n in found[::3]] == [(f, n) for f, n, _ in rows]
+    assert [text(t) for _, _, t in found[1::3]] == [t for _, _, t in rows]
+    assert [double(value) for _, _, value in found[2::3]] == [n / 3 for _, n, _ in rows]
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), max_size=20))
+def test_integers_of_one_width_are_the_same_integers(values):
+    made = protobuf_writer.varints(np.array(values, np.int64))
+    found = [value for one in made for _, _, value in fields(memoryview(protobuf_writer.varint(8) + one))]
+    assert found == values

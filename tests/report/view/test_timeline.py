@@ -1,0 +1,32 @@
+"""The timeline: lanes that do not overlap, and folding that always ends within its budget."""
+
+import pytest
+
+from tests.trace_maker import trace, write
+from trainyard.report.view.timeline import timeline
+from trainyard.trace.measure import measure, read
+
+
+@pytest.fixture
+def busy(tmp_path):
+    names = ["gemm", "elementwise_kernel", "reduce_kernel"]
+    device = [(names[i % 3], i % 2, 10 * i, 10 * i + 4 + i % 5, None) for i in range(400)]
+    return measure(read([write(tmp_path, trace(device=device))]), "all")
+
+
+def test_every_interval_is_drawn_where_there_is_room(busy):
+    drawn = timeline(busy)
+    assert drawn.events == sum(len(lane.starts) for lane in drawn.lanes) == 400
+    assert drawn.merged == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 10, 100, 399])
+def test_folding_ends_and_loses_no_time_but_gaps(busy, most):
+    drawn = timeline(busy, most)
+    slices = sum(len(lane.starts) for lane in drawn.lanes)
+    assert slices <= max(most, 3 * len(drawn.lanes))
+    assert drawn.merged == 400 - slices
+    for lane in drawn.lanes:
+        stops = [start + length for start, length in zip(lane.starts, lane.lengths)]
+        assert all(stop <= start for stop, start in zip(stops, lane.starts[1:]))
+        assert stops[-1] <= drawn.length_ns

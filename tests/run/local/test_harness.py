@@ -1,0 +1,399 @@
+"""The harness: what a run leaves in the store when its ranks end well, die, or are interrupted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.refused import missing_values, refused
+from trainyard import plugins
+from trainyard.errors import (
+    BadFile,
+    BadJob,
+    MissingLibrary,
+    PortInUse,
+    RankDied,
+    TrainyardError,
+    UnknownName,
+)
+from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.ledger import Account, Entry, Ledger
+from trainyard.machine import Claim
+from trainyard.record import DeviceSeen, Provenance, Run, Sample
+from trainyard.run.local import harness
+from trainyard.run.local.harness import Progress, execute, find_devices
+from trainyard.run.local.rank_facts import RankFacts, write_facts
+from trainyard.run.record import run_claims
+from trainyard.store.store import Store, new_id
+from trainyard.vendors import cpu_vendor
+
+CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
+LEDGER = Ledger(wall_ns=5, entries=(Entry(account=Account("compute", "matmul"), ns=5),))
+
+WORKER = """
+import os, signal, sys, time
+from pathlib import Path
+import msgspec
+from trainyard.machine import Claim
+from trainyard.record import Sample
+from trainyard.run.local.rank_facts import Facts, write_facts
+folder = Path(sys.argv[1])
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+how = (folder / "job.toml").read_text().partition("how: ")[2].strip()
+(folder / f"pid{rank}").write_text(str(os.getpid()))
+walls = [900, 100, 110, 120, 130, 999, 400, 420]
+with open(folder / "samples" / f"rank{rank}.jsonl", "ab", buffering=0) as out:
+    for step, wall in enumerate(walls):
+        sample = Sample(
+            step=step, rank=rank, repeat=max(0, (step - 1) // 2), wall_ns=wall * 1000, tokens=8, loss=5.0 - step / 10,
+            memory_bytes=1000, warmup=step in (0, 5), profiled=step >= 5,
+        )
+        out.write(msgspec.json.encode(sample) + b"\\n")
+        if step == 3 and how == "die":
+            if rank == 1:
+                print("something is odd here", file=sys.stderr, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+        if step == 3 and how == "hang":
+            time.sleep(60)
+def span(cat, name, start, dur):
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": dur}
+spans = [span("user_annotation", f"ProfilerStep#{n}", 400.0 * n, 400.0) for n in (1, 2)]
+spans += [span("cpu_op", "aten::mm", 400.0 * n + 50, 300.0) for n in (1, 2)]
+info = {"rank": rank, "world_size": world, "backend": "gloo"}
+document = {"traceEvents": spans, "distributedInfo": info}
+(folder / "traces" / f"rank{rank}.json.partial").write_bytes(b"half")
+(folder / "traces" / f"rank{rank}.json").write_bytes(msgspec.json.encode(document))
+write_facts(folder, Facts(
+    rank=rank, local_rank=rank, world=world, vendor="cpu", device="some cores", backend="gloo", threads=1,
+    text="stdlib",
+    digests={"text": "t", "weights_final": "same" if how != "differ" else f"w{rank}"}, seeds={"model": 3},
+    parameters=10, model_flops=5000, clocks={"load": "0.5"} if rank == 0 else {},
+    matmul_rate=Claim(value=1e9 + rank * 1e9, unit="FLOP/s", source="probe", measured=True),
+    torch_build={"version": "x"},
+))
+"""
+
+
+JOB_TEXT = """
+[model]
+layers = 1
+width = 8
+ffn = 8
+heads = 1
+kv_heads = 1
+head_dim = 8
+[recipe]
+seq_len = 8
+tokens_per_step = 16
+"""
+
+
+def job(**layout: int) -> Job:
+    return Job(
+        name="tiny",
+        model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+        layout=Layout(**(layout or {"dp_replicate": 2})),
+        recipe=Recipe(seq_len=8, tokens_per_step=16 * layout.get("tp", 1)),
+        measure=Measure(warmup=2, steps=2, repeats=2, profiled=2),
+    )
+
+
+def book(paths: list[Path]) -> list[Ledger]:
+    assert [path.name for path in paths] == ["rank0.json", "rank1.json"]
+    assert all(path.is_file() for path in paths)
+    return [LEDGER, LEDGER]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store of its own, and the worker above to be found by its ranks."""
+    (tmp_path / "acting_worker.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return Store(tmp_path / "store")
+
+
+def run(store: Store, how: str, book: harness.Book = book, **options) -> Run:  # type: ignore[no-untyped-def]
+    return execute(job(), f"# how: {how}\n", store, book, devices=CORES, worker="acting_worker", **options)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.torch
+def test_a_run_that_ends_well(store: Store) -> None:
+    pytest.importorskip("torch")
+    seen: list[Progress] = []
+    said: list[str] = []
+    done = run(store, "well", progress=seen.append, say=said.append)
+    assert done == store.load(done.id)
+    assert (done.state, len(done.samples), done.ledgers) == ("complete", 16, (LEDGER, LEDGER))
+    assert done.trace == ("traces/rank0.json", "traces/rank1.json")
+    assert [(at.step, at.of) for at in seen] == [(n, 9) for n in range(1, 9)]
+    assert (seen[0].loss, seen[-1].loss) == (5.0, 4.3)
+    assert seen[1].tokens_per_s == pytest.approx(16 / 100e-6)
+    assert done.id in said[0]
+    assert done.claims["matmul_rate"].value == 1.5e9
+    assert done.claims["matmul_rate"].source == "probe; mean of 2 ranks"
+    assert done.claims["model_flops"].value == 5000
+    products = 2 * 8 * (4 * 8 * 8 + 3 * 8 * 8 + 8 * 256)  # 8 tokens a rank; attention's, the gated part's, the head's
+    assert done.claims["matmul_flops"].value == 3 * products
+    assert done.claims["profiler_cost"].value == 410_000 - 115_000
+    assert done.claims["profiler_cost"].measured
+    made = done.provenance
+    assert made.digests == {"text": "t", "weights_final": "same"}
+    assert (made.text, made.seeds, made.torch_build) == ("stdlib", {"model": 3}, {"version": "x"})
+    assert made.environment["OMP_NUM_THREADS"]
+    assert made.packages["trainyard"]
+    assert made.clocks["at_work.cpu.load"] == "0.5"
+    assert made.devices == CORES
+    assert (store.runs / done.id / "job.toml").read_text() == "# how: well\n"
+
+
+@pytest.mark.torch
+def test_ranks_that_differ_are_told_apart(store: Store) -> None:
+    pytest.importorskip("torch")
+    digests = run(store, "differ").provenance.digests
+    assert (digests["weights_final"], digests["weights_final.rank1"]) == ("w0", "w1")
+
+
+@pytest.mark.torch
+def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
+    pytest.importorskip("torch")
+    begun = time.monotonic()
+    with refused(RankDied, "rank 1", "SIGKILL") as caught:
+        run(store, "die")
+    assert time.monotonic() - begun < 20
+    assert caught.value.exit_code == 4
+    assert caught.value.says.endswith("something is odd here")
+    (row,) = store.rows()
+    resume = f"`trainyard run --resume {row.id}`"
+    wanted = (4, 9, "loss 4.7000", "[checkpoint]", "every = N", resume, "[recovery]", "restarts = N", f"run {row.id}")
+    assert missing_values(caught.value.next_step, *wanted) == []
+    assert row.state == "failed"
+    kept = store.load(row.id)
+    assert kept.failure == caught.value.says
+    assert len([sample for sample in kept.samples if sample.rank == 1]) == 4
+    assert not kept.ledgers
+    assert len(kept.digest) == 64
+
+
+@pytest.mark.torch
+def test_traces_that_cannot_be_booked_lose_nothing_that_was_measured(store: Store) -> None:
+    pytest.importorskip("torch")
+
+    def refuse(_: list[Path]) -> list[Ledger]:
+        raise BadFile("rank0.json: it is empty.")
+
+    with pytest.raises(BadFile):
+        run(store, "well", book=refuse)
+    (row,) = store.rows()
+    kept = store.load(row.id)
+    assert (kept.state, len(kept.samples)) == ("failed", 16)
+    assert kept.failure == "its traces could not be booked: rank0.json: it is empty."
+
+
+@pytest.mark.torch
+def test_interrupted_while_booking_it_keeps_what_was_measured(store: Store) -> None:
+    pytest.importorskip("torch")
+
+    def interrupt(_: list[Path]) -> list[Ledger]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(store, "well", book=interrupt)
+    kept = store.load(store.rows()[0].id)
+    assert (kept.state, len(kept.samples), len(kept.trace)) == ("incomplete", 16, 2)
+    assert kept.claims["matmul_rate"].value == 1.5e9
+    assert kept.digest
+
+
+def test_traces_are_the_whole_files_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+    for part in ("traces", "facts", "samples"):
+        (tmp_path / part).mkdir()
+    for name in (
+        "rank10.json.gz",
+        "rank9.json.gz",
+        "rank2.json",
+        "rank3.json.packed",
+        "rank4.json.partial",
+        "rank.json",
+    ):
+        (tmp_path / "traces" / name).touch()
+    bare = Run(id=new_id(), job=job(), started="2025-01-01")
+    found = harness.measured(bare, tmp_path, {}).trace
+    assert found == ("traces/rank2.json", "traces/rank9.json.gz", "traces/rank10.json.gz")
+
+
+STARTER = """
+import signal, sys
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
+sys.path.insert(0, sys.argv[2])
+from test_harness import run
+from trainyard.store.store import Store
+run(Store(Path(sys.argv[1])), "hang")
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_it_leaves_no_process_and_an_incomplete_run(store: Store, sign: signal.Signals) -> None:
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", STARTER, str(store.root), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as parent:
+        assert until(lambda: len(list(store.runs.glob("*/pid?"))) == 2)
+        (folder,) = store.runs.iterdir()
+        assert until(lambda: all((folder / "samples" / f"rank{rank}.jsonl").exists() for rank in range(2)))
+        parent.send_signal(sign)
+        parent.communicate(timeout=60)
+    pids = [int((folder / f"pid{rank}").read_text()) for rank in range(2)]
+    assert until(lambda: all(map(gone, pids)), 8)
+    kept = store.load(folder.name)
+    assert kept.state == "incomplete"
+    assert kept.samples
+
+
+def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
+    with refused(BadJob, "$.layout:", "dp_replicate 2", "tp 2", 4, "some cores", 2):
+        execute(job(dp_replicate=2, tp=2), "", store, book, devices=CORES)
+    assert not store.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "values"),
+    [
+        ({"layout": Layout(tp=2)}, BadJob, ["heads 1 % tp 2", "tp = 1"]),
+        ({"workload": "transfomer"}, UnknownName, ["'transfomer'", "'transformer'"]),
+        (
+            {"recipe": Recipe(seq_len=8, tokens_per_step=16, text="nosuch")},
+            BadJob,
+            ["text = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
+        ),
+        ({"machine": "h100"}, BadJob, ["machine = 'h100'"]),
+    ],
+)
+def test_what_cannot_be_trained_starts_nothing(
+    store: Store, change: dict[str, object], kind: type[TrainyardError], values: list[str]
+) -> None:
+    with refused(kind, *values):
+        execute(msgspec.structs.replace(job(), **change), "", store, book, devices=CORES)
+    assert not store.root.exists()
+
+
+def test_a_port_in_use_starts_nothing(store: Store) -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with refused(PortInUse, port):
+            run(store, "well", port=port)
+    assert not store.root.exists()
+
+
+def test_what_cannot_start_leaves_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.launch.local.find_spec", lambda _: None)
+    with refused(MissingLibrary, "torch"):
+        run(store, "well")
+    assert store.rows() == []
+
+
+def test_accelerators_go_before_cores_and_pretended_ones_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_PRETEND", "3")
+    vendors = plugins.load_all("vendors")
+    assert [device.vendor for device in find_devices(vendors)] == ["pretend"] * 3
+    assert harness.capacity(find_devices(vendors)) == 3
+    monkeypatch.delenv("TRAINYARD_PRETEND")
+    only = {"cpu": vendors["cpu"], "pretend": vendors["pretend"]}
+    assert [device.vendor for device in find_devices(only)] == ["cpu"]
+    assert harness.capacity(find_devices(only)) == cpu_vendor.cores()
+
+
+def facts(vendor: str, device: str) -> RankFacts:
+    return RankFacts(
+        rank=0, local_rank=0, world=1, vendor=vendor, device=device, backend="", threads=1, text="python",
+        digests={}, seeds={}, parameters=1, model_flops=1, torch_build={},
+        matmul_rate=Claim(value=1, unit="FLOP/s", source="probe"),
+    )  # fmt: skip
+
+
+@pytest.mark.torch
+def test_devices_that_torch_cannot_use_end_the_run_with_the_next_step(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
+    with refused(RankDied, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
+        execute(job(dp_replicate=1), JOB_TEXT, store, book, devices=found)
+
+
+def test_half_a_line_waits_for_its_rest(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.jsonl"
+    told = harness._appended(path)
+    assert next(told) == []
+    sample = Sample(step=0, rank=0, repeat=0, wall_ns=1, tokens=1, loss=1.0, memory_bytes=1)
+    line = msgspec.json.encode(sample) + b"\n"
+    path.write_bytes(line[:10])
+    assert next(told) == []
+    path.write_bytes(line + line[:5])
+    assert next(told) == [sample]
+    path.write_bytes(line + line)
+    assert next(told) == [sample]
+    assert next(told) == []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("profiled", [0, 3])
+def test_as_many_steps_are_announced_as_a_rank_takes(profiled: int) -> None:
+    pytest.importorskip("torch")
+    from trainyard.run.local.worker import turns
+
+    measure = Measure(warmup=2, steps=3, repeats=2, profiled=profiled)
+    assert measure.in_all == len(list(turns(measure)))
+
+
+def test_claims_are_left_out_where_nothing_supports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    vendors = plugins.load_all("vendors")
+    monkeypatch.setenv("TRAINYARD_PRETEND", "1")
+    found = Provenance(devices=tuple(vendors["pretend"].devices()))
+    bare = Run(id=new_id(), job=job(), started="2025-01-01", provenance=found)
+    assert run_claims.of_run(bare, [], vendors) == {}, "nobody knows yet what will train"
+    assert run_claims.of_run(bare, [facts("pretend", "Pretend 1")], vendors)["peak"].value == 1e12
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "peak"),
+    [("nvidia", "NVIDIA H200", True), ("nvidia", "NVIDIA H200 MIG 1g.18gb", False), ("cpu", "some cores", False)],
+)
+def test_the_peak_is_that_of_what_trained(tmp_path: Path, vendor: str, device: str, peak: bool) -> None:
+    driver = DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia")
+    half = msgspec.structs.replace(job(), recipe=Recipe(seq_len=8, tokens_per_step=16, dtype="bfloat16"))
+    found = Run(id=new_id(), job=half, started="2025-01-01", provenance=Provenance(devices=(driver,)))
+    write_facts(tmp_path, facts(vendor, device))
+    (tmp_path / "samples").mkdir()
+    kept = harness.measured(found, tmp_path, plugins.load_all("vendors"))
+    assert [(one.vendor, one.name) for one in kept.provenance.devices] == [(vendor, device)]
+    assert ("peak" in kept.claims) == peak

@@ -1,0 +1,279 @@
+"""How a run that ended early is gone on with: what its user hears, and what a new run may take from an old one."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.refused import refused
+from tests.train.checkpoint.test_checkpoint import MANIFEST
+from trainyard.errors import BadInput, BadJob, RankDied
+from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
+from trainyard.job_file import parse, write
+from trainyard.launch.supervisor import event_log
+from trainyard.launch.supervisor.event_log import Diary, JobEvent
+from trainyard.record import DeviceSeen, Origin, Run
+from trainyard.run.local import harness
+from trainyard.run.local.harness import Progress
+from trainyard.run.local.progress_events import ENDS, News
+from trainyard.run.resume import fork_run, resume_hint
+from trainyard.store.store import Store, now
+from trainyard.train.checkpoint import checkpoint_store as shelves
+from trainyard.train.checkpoint.checkpoint_store import Shelf
+
+JOB = Job(
+    model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
+    layout=Layout(dp_replicate=2),
+    recipe=Recipe(seq_len=8, tokens_per_step=16),
+    measure=Measure(warmup=0, steps=20, repeats=1, profiled=0),
+    checkpoint=Checkpoint(every=5),
+    recovery=Recovery(restarts=2, nodes=2, least_nodes=1),
+)
+CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "4"}),)
+
+
+def shelve(run: Path, step: int) -> None:
+    """A checkpoint whose manifest is in order, after `step` (counted from 0)."""
+    shelf = Shelf(run, "token")
+    shelf.part(step).mkdir(parents=True)
+    file = shelves.write(shelf.part(step) / "rank0.bin", [bytes(32)])
+    shelf.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
+
+
+# What is told
+
+
+def test_the_way_on_is_from_the_last_checkpoint_or_there_is_none(tmp_path: Path) -> None:
+    assert "It has no checkpoint (none was saved yet)" in resume_hint.way(tmp_path, JOB)
+    assert "[checkpoint] every = N saves some" in resume_hint.way(tmp_path, replace(JOB, checkpoint=Checkpoint()))
+    shelve(tmp_path, 4)
+    shelve(tmp_path, 9)
+    said = resume_hint.way(tmp_path, JOB)
+    assert said == f"`trainyard run --resume {tmp_path.name}` goes on from its checkpoint after step 10 of 20."
+    (Shelf(tmp_path).folder(9) / "manifest.json").write_text("{}")
+    assert "after step 5 of 20" in resume_hint.way(tmp_path, JOB)
+
+
+def fault(kind: str, **more: Any) -> JobEvent:
+    return JobEvent(what="fault", at=1, noticed=2, kind=kind, **more)
+
+
+DIED = "rank 1 died: killed by SIGKILL (pid 7). It left no last words."
+
+
+def test_each_fault_is_a_line_with_what_follows(tmp_path: Path) -> None:
+    news = News(tmp_path, JOB)
+    says = "rank 1 died: killed by SIGKILL (pid 7)"
+    assert (
+        news.line(fault("worker_death", attempt=0, rank=1, says=DIED))
+        == f"{says}; going on from the beginning, restart 1 of 2"
+    )
+    shelve(tmp_path, 9)
+    assert news.line(fault("hang", attempt=1, says="rank 0 hung: it is stopped.")) == (
+        "rank 0 hung: it is stopped; going on from step 10 of 20, restart 2 of 2"
+    )
+    assert news.line(fault("worker_death", attempt=2, rank=1, says=DIED)) == "", "the job's error says it"
+    assert news.line(fault("slow", says="rank 1 takes 2 times as long")) == "rank 1 takes 2 times as long"
+    assert news.line(fault("preempted", says="asked to leave")) == ""
+
+
+def test_what_is_loaded_is_told_where_it_is_not_what_was_expected(tmp_path: Path) -> None:
+    shelve(tmp_path, 9)
+    news = News(tmp_path, JOB)
+    assert news.line(JobEvent(what="loaded", at=1, step=10)) == ""
+    assert news.line(fault("bad_checkpoint", says="set aside")) == "set aside"
+    assert news.line(JobEvent(what="loaded", at=1, step=5)) == "going on from step 5 of 20"
+    assert news.line(JobEvent(what="loaded", at=1, step=5)) == "", "by another rank"
+    assert news.line(JobEvent(what="loaded", at=1, step=0)) == "going on from the beginning"
+
+
+def test_nodes_that_come_and_go_are_told(tmp_path: Path) -> None:
+    news = News(tmp_path, JOB)
+    assert news.line(JobEvent(what="launched", at=1, nodes=2)) == ""
+    shelve(tmp_path, 4)
+    said = news.line(JobEvent(what="launched", at=1, nodes=1, says="without node 1"))
+    assert said == "without node 1: 1 of 2 nodes, going on from step 5 of 20"
+
+
+@given(st.lists(st.sampled_from(["worker_death", "hang", "slow", "preempted", "agent_death"]), max_size=12))
+def test_no_more_restarts_are_told_than_the_job_has(kinds: list[str]) -> None:
+    news = News(Path("nowhere"), JOB)
+    lines = [news.line(fault(kind, attempt=attempt, says="something.")) for attempt, kind in enumerate(kinds)]
+    told = [line for line in lines if "restart" in line]
+    assert len(told) == min(2, sum(kind in ENDS for kind in kinds))
+    assert [f"restart {number + 1} of 2" in line for number, line in enumerate(told)] == [True] * len(told)
+
+
+def test_only_what_is_added_is_news_and_half_a_line_waits(tmp_path: Path) -> None:
+    Diary(tmp_path, "rank0").saved(5, step=4)
+    following = event_log.Following(tmp_path)
+    assert following.new() == []
+    Diary(tmp_path, "rank1").loaded(7, step=3)
+    path = tmp_path / event_log.PART / "rank0.jsonl"
+    line = msgspec.json.encode(JobEvent(what="saved", at=3, step=9)) + b"\n"
+    with path.open("ab", buffering=0) as file:
+        file.write(line[:9])
+        assert [one.what for one in following.new()] == ["loaded"]
+        file.write(line[9:])
+    assert [one.step for one in following.new()] == [9]
+    assert following.new() == []
+
+
+# What a new run may take from an old one
+
+FREE = {
+    "layout": Layout(tp=1), "measure": Measure(), "checkpoint": Checkpoint(), "recovery": Recovery(), "name": "other",
+}  # fmt: skip
+FREE_IN_RECIPE = {
+    "microbatch": 2, "dtype": "bfloat16", "remat": "full", "learning_rate": 1.0, "rise_steps": 3, "workers": 1,
+}  # fmt: skip
+BOUND = {"seq_len": 16, "tokens_per_step": 32, "seed": 5, "text": "/elsewhere", "optimizer": "sgd"}
+
+
+def old(job: Job = JOB) -> Run:
+    return Run(id="0badcafe", job=job, started=now())
+
+
+@pytest.mark.parametrize("field", FREE)
+def test_how_a_step_is_computed_may_change(field: str) -> None:
+    fork_run.check(old(), replace(JOB, **{field: FREE[field]}))
+
+
+@pytest.mark.parametrize("field", FREE_IN_RECIPE)
+def test_so_may_what_of_the_recipe_leaves_a_step_what_it_is(field: str) -> None:
+    one = replace(JOB, layout=Layout())
+    fork_run.check(old(one), replace(one, recipe=replace(one.recipe, **{field: FREE_IN_RECIPE[field]})))
+
+
+@pytest.mark.parametrize("field", BOUND)
+def test_what_a_step_is_may_not_and_both_values_are_named(field: str) -> None:
+    one = replace(JOB, layout=Layout())
+    before = repr(getattr(JOB.recipe, field))
+    with refused(BadJob, "0badcafe", f"{field} = {BOUND[field]!r}", "$.recipe", before):
+        fork_run.check(old(one), replace(one, recipe=replace(one.recipe, **{field: BOUND[field]})))
+
+
+def test_a_model_is_the_same_one_by_any_name() -> None:
+    assert JOB.model is not None
+    fork_run.check(old(), replace(JOB, model=replace(JOB.model, name="by another name")))
+    with refused(BadJob, "0badcafe", "layers = 2", "$.model", 1, "width = 16", 8):
+        fork_run.check(old(), replace(JOB, model=replace(JOB.model, layers=2, width=16)))
+    with refused(BadJob, "0badcafe", "workload = 'vision'", "$", "'transformer'"):
+        fork_run.check(old(), replace(JOB, workload="vision", model=None))
+    vision = replace(JOB, workload="vision", model=None, sizes={"layers": 3})
+    with refused(BadJob, "0badcafe", "layers = 4", "$.sizes", 3):
+        fork_run.check(old(vision), replace(vision, sizes={"layers": 4}))
+
+
+def test_without_a_good_checkpoint_or_a_step_left_no_run_begins(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    folder = store.begin(old(), write(JOB))
+    with refused(BadInput, "0badcafe", "--resume"):
+        fork_run.execute("0badcafe", JOB, write(JOB), store, lambda _: [], devices=CORES)
+    shelve(folder, 19)
+    with refused(BadJob, "0badcafe", "step 20", "$.measure"):
+        fork_run.execute("0badcafe", JOB, write(JOB), store, lambda _: [], devices=CORES)
+    assert [row.id for row in store.rows()] == ["0badcafe"]
+
+
+def test_an_adopted_checkpoint_is_whole_and_outlives_its_run(tmp_path: Path) -> None:
+    shelve(tmp_path / "old", 9)
+    mine = Shelf(tmp_path / "new", "token")
+    mine.adopt(Shelf(tmp_path / "old"), 9)
+    Shelf(tmp_path / "old", "other").set_aside(9, "torn")
+    found, rejected = mine.last_good()
+    assert (found and found.step, rejected) == (9, [])
+    assert [path.name for path in mine.root.iterdir()] == ["step-000010"]
+
+
+# With real ranks
+
+TINY = """
+[model]
+layers = 2
+width = 16
+ffn = 32
+heads = 2
+kv_heads = 2
+head_dim = 8
+[layout]
+{layout}
+[recipe]
+seq_len = 16
+tokens_per_step = 128
+text = "text.txt"
+[measure]
+warmup = 1
+steps = {steps}
+repeats = 1
+profiled = 0
+[checkpoint]
+every = 4
+"""
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Runs a job of so many steps on a layout, from the beginning or from where the run `after` stands."""
+    pytest.importorskip("torch")
+    (tmp_path / "text.txt").write_bytes(bytes(range(256)) * 40)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def begin(layout: str, steps: int, after: Run | None = None, more: str = "", **options: Any) -> Run:
+        text = TINY.format(layout=layout, steps=steps - 1) + more
+        given = parse(text, "tiny.toml"), text, Store(tmp_path / "store"), lambda _: []
+        if after is None:
+            return harness.execute(*given, devices=CORES, **options)
+        return fork_run.execute(after.id, *given, devices=CORES, **options)
+
+    return begin
+
+
+def losses(run: Run) -> dict[int, float]:
+    return {sample.step: sample.loss or math.nan for sample in run.kept() if sample.rank == 0}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_new_run_goes_on_with_another_s_training_on_any_ranks(go: Callable[..., Run]) -> None:
+    whole = go("dp_shard = 2", 12)
+    first = go("dp_shard = 2", 6)
+    assert whole.origin is None
+    for layout, ranks in (("dp_shard = 1", 1), ("dp_replicate = 2\ntp = 2", 4)):
+        then = go(layout, 12, after=first)
+        assert (then.id != first.id, then.state, then.job.layout.ranks) == (True, "complete", ranks)
+        assert then.origin == Origin(run=first.id, step=5), "the last step is saved, though six is no multiple of four"
+        assert sorted(losses(then)) == list(range(6, 12))
+        assert losses(then) == pytest.approx({step: losses(whole)[step] for step in range(6, 12)}, rel=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_dead_rank_is_told_while_it_happens_and_how_to_go_on(go: Callable[..., Run], tmp_path: Path) -> None:
+    said: list[str] = []
+    killed: list[int] = []
+
+    def kill(at: Progress) -> None:
+        pid = int(next((tmp_path / "store" / "runs").glob("*/logs/rank1.pid")).read_text())
+        if at.step >= 6 and pid not in killed:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    with refused(RankDied, "rank 1", "SIGKILL", "of 400") as caught:
+        go("dp_replicate = 2", 400, more="[recovery]\nrestarts = 1\n", progress=kill, say=said.append, tag="mine")
+    (line,) = [line for line in said if "SIGKILL" in line]
+    assert line.startswith("rank 1 died: killed by SIGKILL")
+    assert line.endswith(", restart 1 of 1")
+    store = Store(tmp_path / "store")
+    assert f"`trainyard run --resume {store.find('mine').name}`" in caught.value.next_step

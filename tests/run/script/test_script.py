@@ -1,0 +1,347 @@
+"""A script of one's own under `trainyard run`: its steps are seen, its profile is booked, and nothing else changes."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+import trainyard
+from tests.refused import code_of, missing_values, refused
+from trainyard.errors import BadInput
+from trainyard.job import SCRIPT, Job, Measure, Recipe
+from trainyard.record import Run, Sample
+from trainyard.report.view.build_view import view_of_run
+from trainyard.run.local import harness
+from trainyard.run.script import step_mark
+from trainyard.run.script.run_command import INJECT
+from trainyard.store.store import Store, now
+
+PLAIN = """
+import os, sys, torch
+import torch.distributed as dist
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+model = torch.nn.Linear(64, 64)
+if "RANK" in os.environ:
+    model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(int(sys.argv[1])):
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("the script's last word")
+"""
+MARKED = """
+import sys, torch, trainyard
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loss = None
+for step in range(int(sys.argv[1])):
+    with trainyard.step(tokens=32, loss=loss):
+        for _ in range(2):  # two updates a step: only the mark counts
+            found = model(torch.randn(8, 64)).square().mean()
+            found.backward()
+            optimizer.step()
+        loss = found.item()
+"""
+
+
+def run(tmp_path, command, *options):
+    """The stored run as JSON, and how the command ended."""
+    given = [sys.executable, "-m", "trainyard.cli.main", "run", *options, "--json", "--", *command]
+    environment = {**__import__("os").environ, "TRAINYARD_STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(given, capture_output=True, text=True, env=environment, check=False, cwd=tmp_path)
+    return (json.loads(done.stdout) if done.stdout else None), done
+
+
+def written(tmp_path, text):
+    path = tmp_path / "my_train.py"
+    path.write_text(text)
+    return str(path)
+
+
+# The watch itself, by a clock of the test's own
+
+
+class Profiler:
+    def __init__(self):
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+
+
+def watched(folder, monkeypatch, measure, walls):
+    """A script of marked steps, `walls` ns each; what was written, and the steps the profiler was told of."""
+    pytest.importorskip("torch")
+    from contextlib import contextmanager
+
+    from trainyard.run.local import capture as captures
+    from trainyard.run.script import watch_steps as watches
+
+    (folder / "samples").mkdir()
+    profiler, now = Profiler(), [0]
+
+    @contextmanager
+    def capture(*_, **__):
+        yield profiler
+
+    monkeypatch.setattr(captures, "capture", capture)
+    watch = watches.ScriptWatch(folder, 0, measure, look=lambda: now[0])
+    for wall in walls:
+        with watch.step(5, None):
+            now[0] += wall
+    watch.close()
+    lines = (folder / "samples" / "rank0.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=Sample) for line in lines], profiler.steps
+
+
+@pytest.mark.torch
+def test_steps_are_warmed_up_timed_profiled_and_timed_again(tmp_path, monkeypatch):
+    walls = [10 + step for step in range(14)]
+    samples, told = watched(tmp_path, monkeypatch, Measure(warmup=2, steps=4, repeats=1, profiled=3), walls)
+    assert [sample.wall_ns for sample in samples] == walls
+    assert [sample.step for sample in samples] == list(range(14))
+    #                       warm-up   timed       profiled, the first thrown away   disturbed, timed
+    assert [sample.warmup for sample in samples] == [True] * 2 + [False] * 4 + [True] + [False] * 3 + [True] + [
+        False
+    ] * 3
+    assert [sample.profiled for sample in samples] == [False] * 6 + [True] * 4 + [False] * 4
+    assert [sample.repeat for sample in samples] == [0] * 6 + [1] * 8
+    assert told == 4
+    assert {(sample.tokens, sample.loss) for sample in samples} == {(5, None)}
+
+
+@pytest.mark.torch
+def test_without_a_profile_no_step_is_thrown_away_after_the_warm_up(tmp_path, monkeypatch):
+    samples, told = watched(tmp_path, monkeypatch, Measure(warmup=1, steps=2, repeats=1, profiled=0), [1] * 6)
+    assert [sample.warmup for sample in samples] == [True] + [False] * 5
+    assert told == 0
+
+
+@pytest.mark.torch
+def test_a_fault_of_ours_ends_the_watching_and_not_the_script(tmp_path, capsys):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch_steps import ScriptWatch
+
+    watch = ScriptWatch(tmp_path / "nowhere", 3, Measure())
+    for _ in range(3):
+        with watch.step(0, None):
+            pass
+    said = capsys.readouterr().err
+    assert said.count("rank 3 is watched no longer") == 1
+
+
+@pytest.mark.torch
+def test_the_first_optimizer_that_steps_ends_a_step(tmp_path):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch_steps import ScriptWatch
+
+    hooks = []
+    (tmp_path / "samples").mkdir()
+    watch = ScriptWatch(tmp_path, 0, Measure(warmup=0, steps=100, profiled=0))
+    watch.follow(SimpleNamespace(register_optimizer_step_post_hook=hooks.append))
+    first, second = Profiler(), Profiler()  # any objects
+    for _ in range(4):
+        for optimizer in (first, second, second):
+            hooks[0](optimizer, (), {})
+    assert watch.took == 3  # nobody saw where the first began
+    del first, optimizer
+    hooks[0](second, (), {})
+    watch.close()
+    assert watch.took == 4, "where the first is no more, another has taken its place"
+
+
+RUNNER = """
+import sys
+from pathlib import Path
+from trainyard.job import Measure
+from trainyard.run.script.run_command import _run
+_run(sys.argv[2:], Path(sys.argv[1]), Measure())
+"""
+ASLEEP = "import os, sys, time; print(os.getpid(), file=sys.stderr, flush=True); time.sleep(60)"
+
+
+def alive(process):
+    """Whether it still runs: one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
+def test_a_command_does_not_outlive_who_watches_it(tmp_path):
+    command = [sys.executable, "-c", RUNNER, str(tmp_path), sys.executable, "-S", "-c", ASLEEP]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stderr is not None
+        child = int(watcher.stderr.readline())
+        watcher.kill()
+        assert watcher.stderr.read() == "", "the pipe is closed, by the command too"
+    while alive(child):
+        time.sleep(0.01)
+
+
+@pytest.mark.torch
+def test_ranks_that_a_script_spawns_are_told_apart(tmp_path, monkeypatch):
+    """They have no number in the environment, and the process group comes after the watch."""
+    pytest.importorskip("torch")
+    import torch.distributed as dist
+
+    from trainyard.run.script.watch_steps import ScriptWatch
+
+    (tmp_path / "samples").mkdir()
+    watches = [ScriptWatch(tmp_path, 0, Measure(warmup=0, steps=100, profiled=0)) for _ in range(2)]
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    for rank, watch in enumerate(watches):
+        monkeypatch.setattr(dist, "get_rank", lambda rank=rank: rank)
+        with watch.step(0, None):
+            pass
+        watch.close()
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["rank0.jsonl", "rank1.jsonl"]
+
+
+@pytest.mark.torch
+def test_a_fork_of_a_rank_is_another_process(tmp_path):
+    pytest.importorskip("torch")
+    from trainyard.run.script.watch_steps import ScriptWatch
+
+    (tmp_path / "samples").mkdir()
+    watch = ScriptWatch(tmp_path, 0, Measure(warmup=0, steps=100, profiled=0))
+    with watch.step(0, None):
+        pass
+    child = os.fork()
+    if child == 0:
+        try:
+            with watch.step(0, None):
+                pass
+            watch.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert len((tmp_path / "samples" / "rank0.jsonl").read_bytes().splitlines()) == 1
+    with watch.step(0, None):
+        pass
+    watch.close()
+    assert len((tmp_path / "samples" / "rank0.jsonl").read_bytes().splitlines()) == 2
+
+
+def test_a_mark_is_nothing_where_nobody_watches():
+    assert trainyard.step is step_mark.step
+    with trainyard.step(tokens=3):
+        pass
+
+
+def test_an_environments_own_sitecustomize_is_still_run(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('its own')")
+    path = f"{INJECT}:{tmp_path}"
+    done = subprocess.run(
+        [sys.executable, "-c", ""], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("its own\n", "")
+
+
+# Whole scripts
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_an_unchanged_script_is_recorded_and_booked(tmp_path):
+    pytest.importorskip("torch")
+    found, done = run(tmp_path, [sys.executable, written(tmp_path, PLAIN), "25"], "--profile", "2")
+    assert done.returncode == 0, done.stderr
+    assert "the script's last word" in done.stderr
+    assert found["job"]["workload"] == SCRIPT
+    assert found["job"]["name"] == "my_train"
+    samples = [sample for sample in found["samples"] if not sample.get("profiled")]
+    assert len(found["samples"]) == 24
+    assert all(sample["wall_ns"] > 0 and sample["memory_bytes"] > 0 for sample in samples)
+    mean = found["ledgers"][-1]
+    assert mean["basis"] == "measured"
+    assert sum(entry["ns"] for entry in mean["entries"]) == mean["wall_ns"]
+    assert len(mean["scope"]["steps"]) == 2
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_whatever_launches_the_ranks(tmp_path):
+    pytest.importorskip("torch")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found, done = run(tmp_path, [*launcher, written(tmp_path, PLAIN), "25"])
+    assert done.returncode == 0, done.stderr
+    assert found["job"]["layout"]["dp_replicate"] == 2
+    assert {sample["rank"] for sample in found["samples"]} == {0, 1}
+    assert any(entry["account"].startswith("comm/") for entry in found["ledgers"][-1]["entries"])
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
+    pytest.importorskip("torch")
+    found, done = run(tmp_path, [sys.executable, written(tmp_path, MARKED), "20"])
+    assert done.returncode == 0, done.stderr
+    assert len(found["samples"]) == 20
+    assert found["job"]["recipe"]["tokens_per_step"] == 32
+    assert [sample.get("loss") is None for sample in found["samples"]] == [True] + [False] * 19
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "code", "error", "values"),
+    [
+        (
+            PLAIN.replace("print(", "raise SystemExit(9)\nprint("),
+            4,
+            "environment-failed",
+            ["exit code 9"],
+        ),
+        ("raise SystemExit(3)", 4, "environment-failed", ["exit code 3", "second"]),
+        ("print('no training here')", 2, "bad-input", ["trainyard.step()"]),
+    ],
+    ids=["fails late", "fails at once", "takes no step"],
+)
+def test_a_script_that_fails_or_takes_no_step(tmp_path, text, code, error, values):
+    pytest.importorskip("torch")
+    found, done = run(tmp_path, [sys.executable, written(tmp_path, text), "8"])
+    assert done.returncode == code
+    assert (found["schema"], found["code"], found["exit_code"]) == ("trainyard/error/1", error, code)
+    assert code_of(done.stderr) == error
+    assert missing_values(done.stderr, *values) == []
+
+
+def test_a_command_is_not_gone_on_with(tmp_path):
+    store = Store(tmp_path)
+    job = Job(workload=SCRIPT, recipe=Recipe(tokens_per_step=0))
+    store.begin(Run(id="0badcafe", job=job, started=now()), "# python train.py\n")
+    with refused(BadInput, "0badcafe", "command"):
+        harness.resume("0bad", store, lambda traces: ())
+
+
+def test_what_is_neither_a_job_nor_a_program(tmp_path):
+    _, done = run(tmp_path, ["no-such-program", "x"])
+    assert done.returncode == 2
+    assert code_of(done.stderr) == "bad-input"
+    assert missing_values(done.stderr, "no-such-program", "PATH") == []
+
+
+@pytest.mark.parametrize(
+    ("profiled", "says"), [(3, "was too short for a profile, which takes 17 timed steps; it had 4"),
+                           (0, "asked for no profile")],
+)  # fmt: skip
+def test_a_script_too_short_for_a_profile_is_told_from_one_that_asked_for_none(profiled, says):
+    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profiled)
+    job = Job(workload=SCRIPT, sizes={"command": "python short.py"}, recipe=Recipe(tokens_per_step=0), measure=measure)
+    samples = tuple(
+        Sample(step=step, rank=rank, repeat=0, wall_ns=9, tokens=0, memory_bytes=1)
+        for rank in (0, 1)
+        for step in range(4)
+    )
+    done = Run(id="0badcafe", job=job, started=now(), state="complete", samples=samples)
+    assert says in view_of_run(done).title

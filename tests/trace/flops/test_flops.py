@@ -1,0 +1,347 @@
+"""What an op must compute and move: against loops that count, torch's own counter, and real tensors' sizes."""
+
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.events import OperandShape
+from trainyard.trace.flops.formulas import cost_of
+from trainyard.trace.flops.operands import FORMATS
+from trainyard.trace.flops.signatures import SIGNATURES
+
+HALF, SINGLE, LONG = "c10::BFloat16", "float", "long int"
+sizes = st.integers(1, 5)
+
+
+def shape(*arguments):
+    """A tensor is (format, dims), None an argument left out, anything else a value as the profiler spells it."""
+    dims, types, values = [], [], []
+    for argument in arguments:
+        if argument is None:
+            entry = ((), "", "")
+        elif isinstance(argument, tuple):
+            entry = (tuple(argument[1]), argument[0], "")
+        else:
+            entry = ((), "ScalarList" if isinstance(argument, list) else "Scalar", str(argument))
+        for column, part in zip((dims, types, values), entry):
+            column.append(part)
+    return OperandShape(dims=tuple(dims), types=tuple(types), values=tuple(values))
+
+
+def cost(name, *arguments):
+    found = cost_of(f"aten::{name}", shape(*arguments))
+    assert found is not None
+    return found
+
+
+# ---- matrix products
+
+
+@given(sizes, sizes, sizes, sizes)
+def test_products_count_a_multiplication_and_an_addition_each_time_round(b, m, n, k):
+    loops = 2 * sum(1 for _ in product(range(b), range(m), range(n), range(k)))
+    read, bias = b * m * k + b * k * n, b * m * n
+    batch = cost("bmm", (HALF, (b, m, k)), (HALF, (b, k, n)))
+    assert (batch.flops, batch.bytes) == (loops, 2 * (read + b * m * n))
+    added = cost("baddbmm", (HALF, (b, m, n)), (HALF, (b, m, k)), (HALF, (b, k, n)), 1, 1)
+    assert (added.flops, added.bytes) == (loops, 2 * (read + bias + b * m * n))
+    linear = cost("linear", (SINGLE, (b, m, k)), (SINGLE, (n, k)), (SINGLE, (n,)))
+    assert (linear.flops, linear.bytes) == (loops, 4 * (b * m * k + n * k + n + b * m * n))
+    grouped = cost("_grouped_mm", (HALF, (m, k)), (HALF, (b, k, n)), ("int", (b,)), None, None)
+    assert (grouped.flops, grouped.at_most) == (2 * m * k * n, True)
+
+
+def test_a_product_of_packed_four_bit_numbers_counts_both_of_each_byte():
+    four = "c10::Float4_e2m1fn_x2"
+    found = cost("_scaled_mm", (four, (32, 64)), (four, (64, 16)), (SINGLE, ()), (SINGLE, ()), None, None, 15)
+    assert found.flops == 2 * 32 * 16 * 128
+    assert found.bytes == 32 * 64 + 64 * 16 + 8 + 2 * 32 * 16
+
+
+# ---- convolutions
+
+
+@st.composite
+def convolutions(draw):
+    width = draw(st.integers(1, 3))
+    groups = draw(st.integers(1, 3))
+    axes = [draw(st.tuples(st.integers(3, 6), st.integers(1, 3), *[st.integers(1, 2)] * 2, st.integers(0, 2)))
+            for _ in range(width)]  # fmt: skip
+    return draw(sizes), groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2)), groups, axes
+
+
+@given(convolutions())
+def test_a_convolution_against_loops_over_its_taps(case):
+    """`axes`: (length, taps, stride, dilation, padding)."""
+    batch, channels, made, groups, axes = case
+    if any(n + 2 * pad < gap * (k - 1) + 1 for n, k, step, gap, pad in axes):
+        return
+    # Where a window's first tap may lie so that its last one is still inside.
+    starts = [len(range(-pad, n + pad - gap * (k - 1), step)) for n, k, step, gap, pad in axes]
+    loops = 2 * batch * made * prod(starts) * (channels // groups) * prod(k for _, k, *_ in axes)
+    lengths, taps, steps, gaps, pads = ([axis[place] for axis in axes] for place in range(5))
+    image, weight = (SINGLE, (batch, channels, *lengths)), (SINGLE, (made, channels // groups, *taps))
+    out = (batch, made, *starts)
+    forward = cost("convolution", image, weight, None, steps, pads, gaps, False, [0] * len(axes), groups)
+    assert forward.flops == loops
+    assert forward.bytes == 4 * (prod(image[1]) + prod(weight[1]) + prod(out))
+    miopen = cost("miopen_convolution", image, weight, None, pads, steps, gaps, groups, False, False)
+    assert miopen == forward
+    for mask in product((False, True), repeat=3):
+        back = cost("convolution_backward", (SINGLE, out), image, weight, [made], steps, pads, gaps, False,
+                    [0] * len(axes), groups, list(mask))  # fmt: skip
+        assert back.flops == loops * (mask[0] + mask[1])
+
+
+@given(convolutions())
+def test_a_transposed_convolution_is_the_other_ones_input_gradient(case):
+    """Turned round, its input is the plain one's output: the same taps, and as many pixels where strides leave none."""
+    batch, channels, made, groups, axes = case
+    lengths, taps, steps, gaps, pads = ([axis[place] for axis in axes] for place in range(5))
+    image, weight = (SINGLE, (batch, channels, *lengths)), (SINGLE, (channels, made // groups, *taps))
+    out = [(n - 1) * step - 2 * pad + gap * (k - 1) + 1 for n, k, step, gap, pad in axes]
+    found = cost_of("aten::convolution", shape(image, weight, None, steps, pads, gaps, True, [0] * len(axes), groups))
+    if min(out) < 0:
+        assert found is None
+        return
+    loops = 2 * batch * prod(lengths) * channels * (made // groups) * prod(taps)
+    assert found is not None
+    assert found.flops == loops
+    assert found.bytes == 4 * (prod(image[1]) + prod(weight[1]) + batch * made * prod(out))
+    back = cost("convolution_backward", (SINGLE, (batch, made, *out)), image, weight, [0], steps, pads, gaps, True,
+                [0] * len(axes), groups, [True, True, False])  # fmt: skip
+    assert back.flops == 2 * loops
+
+
+def test_resnet_50s_convolutions_are_the_published_four_billion():
+    """torchvision (stride on the 3 x 3) states 4.09 billion multiply-adds an image, 0.002 of them in its last layer."""
+    layers = [(3, 64, 7, 2, 224)]
+    width, inside = 64, 56
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        narrow = 64 * 2**stage
+        for block in range(blocks):
+            step = 2 if stage and not block else 1
+            layers += [(width, narrow, 1, 1, inside), (narrow, narrow, 3, step, inside)]
+            layers += [(width, 4 * narrow, 1, step, inside)] if not block else []
+            inside //= step
+            layers.append((narrow, 4 * narrow, 1, 1, inside))
+            width = 4 * narrow
+    assert len(layers) == 53
+    total = sum(
+        cost("conv2d", (HALF, (1, c, n, n)), (HALF, (o, c, k, k)), None, [step] * 2, [k // 2] * 2, [1, 1], 1).flops or 0
+        for c, o, k, step, n in layers
+    )
+    assert total == 2 * 4_087_136_256
+
+
+# ---- attention
+
+
+@given(sizes, st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), sizes, sizes)
+def test_attention_counts_the_pairs_its_mask_keeps(batch, groups, heads, rows, columns, wide, deep):
+    """Grouped queries: `heads` query heads a key head. Causal from the first key (sdpa) or to the last one (flash)."""
+    query, key, value = (
+        (batch, groups * heads, rows, wide),
+        (batch, groups, columns, wide),
+        (batch, groups, columns, deep),
+    )
+    every = [(i, j) for i in range(rows) for j in range(columns)]
+    kept = {
+        "first": [(i, j) for i, j in every if j <= i],
+        "last": [(i, j) for i, j in every if j <= i + columns - rows],
+    }
+    each = 2 * batch * groups * heads * (wide + deep)
+    tensors = [(HALF, dims) for dims in (query, key, value)]
+    for causal, pairs in ((False, every), (True, kept["first"])):
+        found = cost("_scaled_dot_product_flash_attention", *tensors, 0.0, causal, False, None)
+        assert found.flops == each * len(pairs)
+        out = batch * groups * heads * rows * deep
+        said = 2 * (prod(query) + prod(key) + prod(value) + out) + 4 * batch * groups * heads * rows
+        assert found.bytes == said
+    turned = [(HALF, (dims[0], dims[2], dims[1], dims[3])) for dims in (query, key, value)]
+    rest = [None, None, rows, columns, 0.0, True, False, None, None, None]
+    assert cost("_flash_attention_forward", *turned, *rest).flops == each * len(kept["last"])
+    for mask, name in ((1, "first"), (2, "last")):
+        efficient = cost("_efficient_attention_forward", *turned, None, None, None, None, None, 0.0, mask, True)
+        assert efficient.flops == each * len(kept[name])
+
+
+def test_backward_attention_is_five_products_and_a_packed_one_an_upper_bound():
+    tensor = (HALF, (2, 8, 128, 64))
+    forward = cost("_scaled_dot_product_flash_attention", tensor, tensor, tensor, 0.0, False, False, None)
+    sums = (SINGLE, (2, 8, 128))
+    back = cost("_scaled_dot_product_flash_attention_backward", *[tensor] * 5, sums, None, None, 128, 128, 0.0, False)
+    assert 2 * (back.flops or 0) == 5 * (forward.flops or 0)
+    packed, starts = (HALF, (300, 8, 64)), ("int", (4,))
+    some = cost("_flash_attention_forward", packed, packed, packed, starts, starts, 150, 150, 0.0, True, False, None)
+    assert some.at_most
+    lengths = (150, 150)
+    assert some.flops == 4 * 64 * 8 * sum(n * (n + 1) // 2 for n in lengths)
+
+
+# ---- what the file does not say
+
+
+def test_nothing_is_guessed():
+    image, weight = (SINGLE, (2, 4, 9, 9)), (SINGLE, (6, 4, 3, 3))
+    bare = OperandShape(dims=(image[1], weight[1], (), (), (), ()), types=(SINGLE, SINGLE, "", "", "", ""))
+    assert cost_of("aten::conv2d", bare) is None
+    tensor = (HALF, (2, 8, 128, 64))
+    unsaid = OperandShape(dims=(tensor[1],) * 3 + ((), ()), types=(HALF,) * 3 + ("Scalar", "Scalar"))
+    assert cost_of("aten::_scaled_dot_product_flash_attention", unsaid) is None
+    assert cost_of("aten::mm", shape((SINGLE, (2, 3)), (SINGLE, (4, 5)))) is None
+    assert cost_of("aten::mm", shape(("c10::complex<float>", (2, 3)), ("c10::complex<float>", (3, 5)))) is None
+    assert cost_of("aten::mm", shape(("Martian", (2, 3)), (SINGLE, (3, 5)))) is None
+    assert cost_of("aten::exp", shape((LONG, (2, 3)))) is None
+    assert cost_of("mine::mm", shape((SINGLE, (2, 3)), (SINGLE, (3, 5)))) is None
+    assert cost_of("aten::mm", shape((SINGLE, (2**40, 2**40)), (SINGLE, (2**40, 2**40)))) is None
+    summed = cost("sum", (SINGLE, (4, 5)), None, None, None)
+    assert (summed.flops, summed.bytes) == (20, None)
+
+
+ODD = st.one_of(
+    st.sampled_from(["", "True", "False", "[1, 1]", "[]", "[True, False, True]", "0", "-7"]), st.text(max_size=9)
+)
+KINDS = st.one_of(st.sampled_from([*FORMATS, "", "Scalar", "ScalarList", "TensorList"]), st.text(max_size=9))
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from(
+        [*SIGNATURES, "mm", "addmm", "matmul", "linear", "_grouped_mm", "add_", "where", "sum", "max", "copy_"]
+    ),
+    st.lists(st.lists(st.integers(-2, 6), max_size=5).map(tuple), max_size=14).map(tuple),
+    st.lists(KINDS, max_size=14).map(tuple),
+    st.lists(ODD, max_size=14).map(tuple),
+)
+def test_whatever_a_file_says_there_is_a_cost_or_none(name, dims, types, values):
+    found = cost_of(f"aten::{name}", OperandShape(dims=dims, types=types, values=values))
+    assert found is None or all(part is None or part >= 0 for part in found[:2])
+
+
+# ---- torch as the judge
+
+
+def seen_by_profiler(arguments):
+    """Arguments as Kineto writes them."""
+    import torch
+
+    types = {torch.float32: SINGLE, torch.bfloat16: HALF, torch.float16: "c10::Half", torch.float64: "double",
+             torch.int64: LONG, torch.int32: "int", torch.bool: "bool", torch.uint8: "unsigned char"}  # fmt: skip
+    numbers = {torch.float32: 6, torch.float64: 7, torch.bfloat16: 15, torch.int64: 4}
+    said = []
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            said.append((types[argument.dtype], tuple(argument.shape)))
+        else:
+            said.append(numbers.get(argument, argument) if isinstance(argument, torch.dtype) else argument)
+    return shape(*said)
+
+
+def run(name, arguments):
+    """(cost, bytes that torch's own inputs and outputs hold) of an op run with all its schema's arguments."""
+    import torch
+
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+    given_, kept = list(arguments), {}
+    for argument, value in zip(op._schema.arguments, given_):
+        if argument.kwarg_only:
+            kept[argument.name] = value
+    made = op(*given_[: len(given_) - len(kept)], **kept)
+    made = made if isinstance(made, tuple | list) else (made,)
+    tensors = [part for part in (*given_, *made) if isinstance(part, torch.Tensor)]
+    found = cost_of(f"aten::{packet}", seen_by_profiler(given_))
+    assert found is not None
+    return found, sum(part.numel() * part.element_size() for part in tensors)
+
+
+@pytest.mark.torch
+def test_bytes_are_those_of_torchs_inputs_and_outputs():
+    torch = pytest.importorskip("torch")
+    f, h = torch.rand(4, 6, 5), torch.rand(4, 6, 5).bfloat16()
+    i, mask = torch.randint(0, 4, (6, 5)), torch.rand(4, 6, 5) > 0.5
+    image, few = torch.rand(2, 6, 8, 8), torch.rand(6)
+    cases = [
+        ("add.Tensor", (f, torch.rand(6, 1), 1)), ("mul.Tensor", (h, f)), ("add.Tensor", (i, i, 1)),
+        ("mul.Tensor", (h, torch.rand(5).bfloat16())), ("mul.Tensor", (h, h.half())), ("eq.Tensor", (f, f)),
+        ("gt.Scalar", (f, 0.5)), ("logical_not", (mask,)), ("sigmoid", (h,)), ("gelu", (f, "none")), ("neg", (i,)),
+        ("where.self", (mask, f, h)), ("masked_fill.Scalar", (f, mask, 0.0)), ("addcmul", (f, f, f, 1)),
+        ("threshold_backward", (f, f, 0)), ("silu_backward", (h, h)), ("clamp", (f, 0, 1)), ("div.Tensor", (f, f)),
+        ("sum", (f, None)), ("sum.dim_IntList", (h, [0, -1], True, None)), ("sum.dim_IntList", (i, [1], False, None)),
+        ("mean.dim", (h, [-1], False, torch.float32)), ("amax", (f, [], False)), ("max", (f,)),
+        ("max.dim", (f, 1, False)), ("max.other", (f, f)), ("argmax", (f, None, False)), ("any.dim", (mask, 0, True)),
+        ("linalg_vector_norm", (f, 2, None, False, None)), ("var_mean.correction", (f, [0], 1, True)),
+        ("cumsum", (i, 0, None)), ("_softmax", (h, -1, False)), ("_log_softmax", (f, 1, False)),
+        ("_softmax_backward_data", (f, f, 1, torch.float32)), ("native_dropout", (f, 0.5, True)),
+        ("native_dropout_backward", (f, mask, 2.0)), ("native_layer_norm", (f, [6, 5], None, None, 1e-5)),
+        ("native_layer_norm_backward", (f, f, [5], torch.rand(4, 6, 1), torch.rand(4, 6, 1), torch.rand(5),
+                                        torch.rand(5), [True, True, True])),
+        ("native_group_norm", (image, few, few, 2, 6, 64, 3, 1e-5)),
+        ("native_batch_norm_backward", (image, image, few, few, few, few, few, True, 1e-5, [True, True, True])),
+        ("native_batch_norm_backward", (image, image, few, few, few, few, few, True, 1e-5, [False, True, True])),
+        ("max_pool2d_with_indices", (image, [3, 3], [2, 2], [1, 1], [1, 1], False)),
+        ("avg_pool2d", (image, [2, 2], [], [0, 0], False, True, None)),
+        ("mm", (torch.rand(3, 4), torch.rand(4, 5))),
+        ("addmm", (torch.rand(5), torch.rand(3, 4), torch.rand(4, 5), 1, 1)),
+        ("matmul", (torch.rand(2, 1, 3, 4), torch.rand(5, 4, 6))), ("matmul", (torch.rand(4), torch.rand(5, 4, 6))),
+        ("mv", (torch.rand(3, 4), torch.rand(4))), ("dot", (few, few)),
+        ("linear", (f, torch.rand(7, 5), torch.rand(7))),
+        ("addbmm", (torch.rand(3, 5), torch.rand(2, 3, 4), torch.rand(2, 4, 5), 1, 1)),
+        ("convolution", (image, torch.rand(4, 3, 3, 3), torch.rand(4), [2, 1], [1, 0], [1, 2], False, [0, 0], 2)),
+        ("convolution", (image, torch.rand(6, 2, 3, 3), None, [2, 2], [1, 1], [1, 1], True, [1, 1], 3)),
+        ("convolution_backward", (torch.rand(2, 4, 6, 6), image, torch.rand(4, 6, 3, 3), [4], [1, 1], [0, 0], [1, 1],
+                                  False, [0, 0], 1, [True, True, True])),
+        ("_scaled_dot_product_flash_attention_for_cpu", (torch.rand(2, 3, 8, 4),) * 3 + (0.0, True, None, None)),
+    ]  # fmt: skip
+    for name, arguments in cases:
+        found, held = run(name, arguments)
+        assert found.bytes == held, (name, seen_by_profiler(arguments))
+
+
+@pytest.mark.torch
+@settings(max_examples=40)
+@given(convolutions(), st.booleans())
+def test_flops_are_those_of_torchs_counter(case, transposed):
+    """A convolution forward and backward, a matrix product and attention without a mask."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    batch, channels, made, groups, axes = case
+    lengths, taps, steps, gaps, pads = ([axis[place] for axis in axes] for place in range(5))
+    outer, inner = (channels, made // groups) if transposed else (made, channels // groups)
+    with torch.device("meta"):
+        image, weight = torch.empty(batch, channels, *lengths), torch.empty(outer, inner, *taps)
+    arguments = (image, weight, None, steps, pads, gaps, transposed, [0] * len(axes), groups)
+    try:
+        with FlopCounterMode(display=False) as counter:
+            torch.ops.aten.convolution.default(*arguments)
+    except RuntimeError:
+        return  # The window does not fit into the image.
+    found = cost_of("aten::convolution", seen_by_profiler(arguments))
+    assert found is not None
+    assert found.flops == counter.get_total_flops()
+    query, key = torch.empty(batch, 4, made, taps[0], device="meta"), torch.empty(batch, 4, 7, taps[0], device="meta")
+    with FlopCounterMode(display=False) as counter:
+        torch.ops.aten._scaled_dot_product_flash_attention.default(query, key, key)
+    arguments = (query, key, key, 0.0, False, False, None)
+    found = cost_of("aten::_scaled_dot_product_flash_attention", seen_by_profiler(arguments))
+    assert found is not None
+    assert found.flops == counter.get_total_flops()
+
+
+@pytest.mark.torch
+def test_arguments_stand_where_torchs_schemas_have_them():
+    torch = pytest.importorskip("torch")
+    checked = 0
+    for name, ours in SIGNATURES.items():
+        packet = getattr(torch.ops.aten, name, None)
+        if packet is None:
+            continue
+        schemas = [[one.name for one in getattr(packet, overload)._schema.arguments] for overload in packet.overloads()]
+        assert any(schema[: len(ours.split())] == ours.split() for schema in schemas), (name, ours, schemas)
+        checked += 1
+    assert checked == len(SIGNATURES)

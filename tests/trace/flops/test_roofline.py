@@ -1,0 +1,253 @@
+"""From ops to kernels, ledgers and the table of what lies below the roofline: exact cases, laws, and public traces."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.trace_maker import MAIN, trace, write
+from trainyard.machine import Claim, Device, RateCurve
+from trainyard.trace.classify.kernels import Classified
+from trainyard.trace.flops.attribution import apportion, by_part
+from trainyard.trace.flops.roofline import op_roofline
+from trainyard.trace.measure import measure, read
+from trainyard.trace.readers.nesting import nearest
+from trainyard.trace.top_kernels import top
+
+SINGLE, HALF = "float", "c10::BFloat16"
+
+
+def claim(value, unit="FLOP/s"):
+    return Claim(value=value, unit=unit, source="this test")
+
+
+# A FLOP a ns in bfloat16 at the very best, half of that measured; a byte a ns.
+DEVICE = Device(
+    name="Pretend 9000",
+    vendor="pretend",
+    memory=claim(1e9, "bytes"),
+    bandwidth=claim(1e9, "bytes/s"),
+    peak={"float32": claim(2e8), "tf32": claim(4e8), "bfloat16": claim(1e9)},
+    reached={"matmul": RateCurve(points=((1.0, 5e8),), claim=claim(5e8))},
+)
+
+
+def op(name, start, stop, dims, types, values=(), thread=MAIN):
+    said = {"Input Dims": dims, "Input type": types, "Concrete Inputs": list(values) or [""] * len(dims)}
+    return (name, thread, start, stop, "cpu_op", said)
+
+
+def addmm(start, stop, m=8, k=10, n=5, kind=HALF, name="aten::addmm"):
+    if name == "aten::linear":
+        return op(name, start, stop, [[m, k], [n, k], [n]], [kind] * 3)
+    return op(name, start, stop, [[n], [m, k], [k, n], [], []], [kind] * 3 + ["Scalar"] * 2, ["", "", "", "1", "1"])
+
+
+def measured(tmp_path, **rows):
+    return measure(read([write(tmp_path, trace(**rows))]))
+
+
+def test_kernels_share_their_innermost_ops_work_and_composites_have_none(tmp_path):
+    """linear around addmm: two kernels of the product share it 3 : 1, linear's own kernel has none of it."""
+    host = [addmm(1000, 9000, name="aten::linear"), addmm(2000, 5000)]
+    device = [("gemm", 7, 20000, 20300, 3000), ("splitKreduce", 7, 20300, 20400, 4000), ("pad", 7, 20400, 20500, 6000)]
+    seen = measured(tmp_path, host=host, device=device)
+    flops, moved = 2 * 8 * 10 * 5, 2 * (5 + 80 + 50 + 40)
+    assert seen.ranks[0].flops.tolist() == [600, 200, 0]
+    assert seen.ranks[0].bytes.tolist() == [263, 87, 0]
+    (entry,) = (entry for entry in seen.mean.entries if entry.account.what == "matmul")
+    assert (entry.flops, entry.bytes) == (flops, moved)
+    rows = {row.op: row for row in op_roofline(seen, DEVICE).rows}
+    assert rows["aten::addmm"].count == 1
+    assert rows["aten::addmm"].flops == flops
+    assert rows["aten::linear"].flops is None
+    assert rows["aten::linear"].ns == 100
+
+
+def test_the_least_time_is_the_measured_best_or_the_memorys_whichever_is_longer(tmp_path):
+    host = [
+        addmm(1000, 2000, m=100, k=100, n=100),
+        op("aten::add", 3000, 4000, [[50, 20], [20], []], [SINGLE, SINGLE, "Scalar"], ["", "", "1"]),
+        op("aten::mystery", 5000, 6000, [[3]], [SINGLE]),
+    ]
+    device = [("gemm", 7, 10_000_000, 15_000_000, 1500), ("add", 7, 15_000_000, 15_010_000, 3500),
+              ("what", 7, 15_010_000, 15_020_000, 5500)]  # fmt: skip
+    seen = measured(tmp_path, host=host, device=device)
+    table = op_roofline(seen, DEVICE)
+    product, add, mystery = table.rows
+    assert (product.op, product.shape) == ("aten::addmm", "bfloat16[100] bfloat16[100,100] bfloat16[100,100]")
+    # Two million FLOPs at half a FLOP a ns: the measured best, not the peak.
+    assert (product.bound, product.reachable_ns, product.loss_ns) == ("compute", 4_000_000, 1_000_000)
+    assert product.flops_rate == pytest.approx(4e8)
+    assert (add.bound, add.flops, add.bytes) == ("memory", 1000, 4 * (1000 + 20 + 1000))
+    # A fifth of a FLOP a ns, the slowest peak: 5,000 ns. The bytes take longer.
+    assert (add.reachable_ns, add.loss_ns) == pytest.approx((8080, 1920), abs=1)
+    assert (mystery.op, mystery.bound, mystery.loss_ns, mystery.flops) == ("aten::mystery", "unknown", None, None)
+    assert (table.known_ns, table.compute_ns) == (5_010_000, 5_020_000)
+    assert {entry.flops for entry in seen.mean.entries if entry.account.what == "other"} == {None}
+    bare = op_roofline(seen)
+    assert "Pretend 9000" in bare.notes[0]
+    assert all(row.reachable_ns is None and row.bound == "unknown" for row in bare.rows)
+    assert next(row for row in bare.rows if row.op == "aten::addmm").flops_rate == product.flops_rate
+
+
+@pytest.mark.parametrize(("kernel", "ns", "said"), [("sgemm", 20000, "float32"), ("sgemm", 3000, "tf32"),
+                                                    ("xmma_gemm_tf32f32_x", 20000, "tf32")])  # fmt: skip
+def test_float32_products_ran_in_tf32_where_the_name_or_the_speed_says_so(tmp_path, kernel, ns, said):
+    """800 FLOPs take float32 4000 ns at least."""
+    seen = measured(tmp_path, host=[addmm(1000, 2000, kind=SINGLE)], device=[(kernel, 7, 20000, 20000 + ns, 1500)])
+    (row,) = op_roofline(seen, DEVICE).rows
+    assert row.dtype == said
+    assert row.reachable_ns == (4000 if said == "float32" else 2000)
+
+
+def test_an_upper_bound_is_said_and_judges_nothing(tmp_path):
+    packed, starts = [300, 8, 64], [3]
+    values = ["", "", "", "", "", "150", "150", "0.", "True", "False", "", "", ""]
+    types = [HALF] * 3 + ["int"] * 2 + ["Scalar"] * 5 + [""] * 3
+    varlen = op("aten::_flash_attention_forward", 1000, 2000, [packed] * 3 + [starts] * 2 + [[]] * 8, types, values)
+    seen = measured(tmp_path, host=[varlen], device=[("flash", 7, 20000, 30000, 1500)])
+    table = op_roofline(seen, DEVICE)
+    (row,) = table.rows
+    assert (row.at_most, row.bound, row.loss_ns) == (True, "unknown", None)
+    assert row.flops == 4 * 64 * 8 * 300 * 151 // 2
+    assert any("upper bounds" in note for note in table.notes)
+    assert seen.ranks[0].flops.tolist() == [-1]
+    assert seen.mean.entries[0].flops is None
+
+
+def test_steps_and_ranks_are_averaged_and_ops_counted_once(tmp_path):
+    """Three steps, the first cut off; an op whose two kernels run in it is one call."""
+    host, device = [], []
+    for step in range(3):
+        at = 100_000 * step
+        host.append(addmm(at + 1000, at + 5000))
+        device += [("gemm", 7, at + 10_000, at + 10_300, at + 2000), ("reduce", 7, at + 10_300, at + 10_400, at + 3000)]
+    marks = [(step, 100_000 * step, 100_000 * step + 90_000) for step in range(3)]
+    seen = measured(tmp_path, host=host, device=device, marks=marks)
+    (row,) = op_roofline(seen, DEVICE).rows
+    assert (row.count, row.ns, row.flops) == (1, 400, 800)
+    assert next(entry for entry in seen.mean.entries if entry.account.what == "matmul").flops == 800
+
+
+def test_a_copys_bytes_are_the_files_and_a_cpus_ops_carry_their_work(tmp_path):
+    copy = ("Memcpy HtoD (Pageable -> Device)", 7, 20000, 30000, 1500, {"bytes": 4096})
+    seen = measured(tmp_path, device=[copy, ("gemm", 7, 30000, 31000, 1600)])
+    assert seen.ranks[0].bytes.tolist() == [4096, -1]
+    inner = op("aten::as_strided", 2500, 2600, [[5], [], [], []], [HALF, "ScalarList", "ScalarList", ""])
+    cpu = measured(tmp_path, host=[addmm(1000, 9000, name="aten::linear"), addmm(2000, 5000), inner], device=[])
+    assert int(cpu.ranks[0].flops[cpu.ranks[0].flops > 0].sum()) == 800
+    (product,) = (row for row in op_roofline(cpu, DEVICE).rows if row.op == "aten::addmm")
+    assert (product.count, product.ns, product.flops) == (1, 2900, 800)
+
+
+def test_a_call_that_a_tensor_subclass_passes_on_counts_once(tmp_path):
+    """DTensor: the outer op has the whole's shape, the inner one the local part's; between them is its dispatch."""
+    host = [
+        addmm(1000, 9000, m=16), ("PythonSubclass", MAIN, 1500, 8000, "cpu_op"), addmm(2000, 5000),
+        op("aten::add", 6000, 7000, [[8], [8], []], [HALF, HALF, "Scalar"], ["", "", "1"]),
+    ]  # fmt: skip
+    seen = measured(tmp_path, host=host)
+    (entry,) = (entry for entry in seen.mean.entries if entry.account.what == "matmul")
+    assert (entry.count, entry.flops, entry.ns) == (1, 800, 4500)
+    (row,) = (row for row in top(seen, "kernels") if row.name == "aten::addmm")
+    assert row.count == 1
+    products = [row for row in op_roofline(seen, DEVICE).rows if row.op == "aten::addmm"]
+    assert sorted((row.count, row.flops) for row in products if row.shape) == [(1, 800)]
+    assert [row.count for row in products if not row.shape] == [0]
+
+
+@given(st.integers(0, 10**15), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
+def test_shares_sum_to_the_whole_and_lie_within_one_of_their_due(whole, weights):
+    shares = apportion(whole, weights)
+    assert sum(shares) == whole
+    if total := sum(weights):
+        assert all(abs(share * total - whole * weight) < total for share, weight in zip(shares, weights))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), max_size=60))
+def test_the_nearest_wanted_row_above_is_what_a_walk_finds(rows):
+    parent = [choice % (place + 1) - 1 for place, (_, choice) in enumerate(rows)]
+    wanted = [want for want, _ in rows]
+    found = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
+    for row, above in zip(range(len(rows)), found):
+        at = parent[row]
+        while at >= 0 and not wanted[at]:
+            at = parent[at]
+        assert above == at
+
+
+@pytest.mark.torch
+def test_a_profiled_step_counts_what_torchs_counter_does(tmp_path):
+    torch = pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch.manual_seed(1)
+    layers = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 6, 3, stride=2, padding=1), torch.nn.ReLU(), torch.nn.BatchNorm2d(6),
+        torch.nn.Flatten(), torch.nn.Linear(96, 20), torch.nn.GELU(), torch.nn.Linear(20, 5),
+    )  # fmt: skip
+    image = torch.randn(3, 4, 8, 8, requires_grad=True)
+
+    def step():
+        made = layers(image)
+        torch.einsum("bi,bj->bij", made, made).softmax(-1).sum().backward()
+
+    with FlopCounterMode(display=False) as counter:
+        step()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+        step()
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    seen = measure(read([tmp_path / "trace.json"]))
+    # torch's counter takes a grouped convolution's weight gradient for an ungrouped one's, so there are no groups here.
+    heavy = [entry for entry in seen.mean.entries if entry.account.what in ("matmul", "conv")]
+    assert sum(entry.flops or 0 for entry in heavy) == counter.get_total_flops()
+    assert None not in {entry.flops for entry in heavy}
+
+
+def test_a_trace_that_computes_nothing_has_an_empty_table(tmp_path):
+    copy = ("Memcpy HtoD (Pageable -> Device)", 7, 20000, 30000, 1500, {"bytes": 4096})
+    table = op_roofline(measured(tmp_path, device=[copy]), DEVICE)
+    assert (table.rows, table.compute_ns) == ((), 0)
+
+
+# ---- public traces
+
+
+@pytest.mark.parametrize("name", ["h100_qwen_0.5b", "mi300_qwen_0.5b"])
+def test_qwens_matrix_products_are_two_flops_a_weight_and_token(name, public_trace):
+    """24 layers of 4 x 1024 x 1024 and 3 x 1024 x 2816 weights, 16 sequences of 559 tokens, and the rotary angles."""
+    seen = measure(read([public_trace(f"{name}.json.gz")]))
+    flops = sum(entry.flops or 0 for entry in seen.mean.entries if entry.account.what == "matmul")
+    weights = 24 * (4 * 1024**2 + 3 * 1024 * 2816)
+    assert flops == 2 * weights * 16 * 559 + 2 * 32 * 559
+    attention = sum(entry.flops or 0 for entry in seen.mean.entries if entry.account.what == "attention")
+    assert attention == 24 * 4 * 64 * 16 * 16 * (559 * 560 // 2)
+    table = op_roofline(seen)
+    assert table.notes == ()
+    assert table.known_ns > 0.9 * table.compute_ns
+    assert [row for row in table.rows if row.reachable_ns and row.busy_ns < row.reachable_ns] == []
+    assert table.rows[0].op == "aten::_flash_attention_forward"
+
+
+def test_resnet_18s_backward_pass_is_two_forward_ones_less_the_first_layers_input(public_trace):
+    """1.81 billion multiply-adds an image are published (torchvision); ten images."""
+    mean = measure(read([public_trace("mi300_resnet_ac.json.gz")])).mean
+    conv = {entry.phase: entry.flops for entry in mean.entries if entry.account.what == "conv"}
+    first = 2 * 10 * 64 * 112 * 112 * 3 * 7 * 7
+    assert conv["forward"] == 2 * 10 * 1_813_561_344
+    assert conv["backward"] == 2 * conv["forward"] - first
+    assert conv["recompute"] == conv["forward"] - first
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(-1, 2**62)), max_size=9))
+def test_no_sum_of_costs_wraps(rows):
+    key, column = np.array(rows, np.int64).reshape(-1, 2).T
+    start = np.arange(len(rows))
+    one = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {})
+    sums = by_part(column, one, np.array([0, 99]), 2)[0].tolist()
+    for place, found in enumerate(sums):
+        values = column[key == place].tolist()
+        most = 2**62 // max(1, len(values))
+        known = values and min(values) >= 0 and max(values) <= most
+        assert found == (sum(values) if known else -1)

@@ -1,0 +1,869 @@
+"""Torch's memory snapshots: read as plain data only, replayed to the byte, explained, drawn small.
+
+Recorded on an accelerator they cannot be here: the snapshots are a simulator's (tests/caching_allocator.py), whose own
+books are the oracle, or torch's own from a profile of a real run on the CPU, with torch's own categories.
+"""
+
+import gzip
+import io
+import json
+import pickle
+import pickletools
+import re
+import time
+import tracemalloc
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from tests.caching_allocator import MIB, CachingAllocator
+from tests.memory_runs import BACKWARD, CALLS, TORCH, frame, linear, training
+from tests.refused import refused
+from tests.report.render.test_html import BROWSER, Elements, drawn
+from trainyard import units, words
+from trainyard.errors import BadFile
+from trainyard.plugins import AS_WRITTEN
+from trainyard.report.memory import memory_view as report
+from trainyard.report.memory.memory_terminal import print_memory, sparkline
+from trainyard.trace.memory import snapshot as reader
+from trainyard.trace.memory.allocator import AllocatorSettings
+from trainyard.trace.memory.categories import KINDS, phase_and_kind, where
+from trainyard.trace.memory.measure_snapshot import measure, record
+from trainyard.trace.memory.replay_allocations import totals
+from trainyard.trace.memory.snapshot import ACTIONS, Frame, is_snapshot, load
+from trainyard.trace.memory.unpickle import loads
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=30,
+)
+
+
+def dumped(tmp_path: Path, snapshot: object, name: str = "snapshot.pickle") -> Path:
+    path = tmp_path / name
+    path.write_bytes(pickle.dumps(snapshot))
+    return path
+
+
+def measured(tmp_path: Path, run: CachingAllocator):
+    snapshot, memories = measure(dumped(tmp_path, run.snapshot()))
+    return snapshot, memories[0]
+
+
+# ---- plain data only -------------------------------------------------------------------------------------------
+
+
+@given(PLAIN, st.sampled_from([3, 4, 5]))
+def test_plain_data_comes_back(value, protocol):
+    assert loads(pickle.dumps(value, protocol), "x") == value
+
+
+@given(st.dictionaries(st.text(), st.lists(st.integers() | st.text())))
+def test_so_does_protocol_2_without_bytes(value):
+    assert loads(pickle.dumps(value, 2), "x") == value
+
+
+def test_shared_and_recursive_lists_are_made_once():
+    shared: list = [1]
+    shared.append(shared)
+    found = loads(pickle.dumps([shared, shared]), "x")
+    assert found[0] is found[1] is found[0][1]
+
+
+class Touches:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+def test_nothing_in_a_file_is_called(tmp_path, protocol):
+    path = dumped(tmp_path, {"segments": []})
+    path.write_bytes(pickle.dumps({"segments": [Touches(tmp_path / "touched")]}, protocol))
+    with refused(BadFile, path) as caught:
+        load(path)
+    assert caught.value.next_step
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "opcode"),
+    [
+        ({1}, "EMPTY_SET"),
+        (frozenset(), "FROZENSET"),
+        (bytearray(b"x"), "BYTEARRAY8"),
+        *((value, "STACK_GLOBAL") for value in (1j, ..., len, Path("x"), np.int64(3))),
+    ],
+    ids=repr,
+)
+def test_what_is_not_plain_is_refused(value, opcode):
+    with refused(BadFile, "x", f"opcode {opcode}"):
+        loads(pickle.dumps(value, 5), "x")
+
+
+ADMITTED = re.findall(
+    r"\w+",
+    "PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT SHORT_BINUNICODE "
+    "BINUNICODE BINUNICODE8 SHORT_BINBYTES BINBYTES BINBYTES8 EMPTY_DICT EMPTY_LIST EMPTY_TUPLE DICT LIST TUPLE "
+    "TUPLE1 TUPLE2 TUPLE3 SETITEM SETITEMS APPEND APPENDS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET ",
+)
+REFUSED = [code for code in pickletools.opcodes if code.name not in ADMITTED]
+
+
+@pytest.mark.parametrize("opcode", REFUSED, ids=lambda code: code.name)
+def test_every_other_opcode_is_refused_by_name(opcode):
+    with refused(BadFile, "x", f"opcode {opcode.name}", "byte 2"):
+        loads(b"\x80\x04" + opcode.code.encode("latin-1") + b"os\nsystem\n.", "x")
+
+
+@pytest.mark.parametrize(
+    ("data", "values"),
+    [
+        (b"\x80\x04Nr\xff\xff\xff\xff.", ()),
+        (b"\x80\x04}N" + b"2\x86" * 60 + b"Ns.", ("opcode DUP", "byte 4")),
+        (b"\x80\x04}N" + b"\x85" * 60 + b"Ns.", ("dict's key", "byte 65")),
+        (b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7fx.", ("byte 11", 13)),
+        (b"\x80\x04\x8e" + b"\xff" * 8 + b"x.", ("byte 11", 13)),
+        (b"\x80\x04\x95" + b"\xff" * 8 + b"N.", ("byte 11", 13)),
+        (b"\x80\x04\x8b\xff\xff\xff\xff.", ("byte 7", 8)),
+        (b"\x80\x04h\x05.", ("byte 3", 5)),
+        (b"\x80\x04(((.", ("byte 6", 6)),
+        (b"\x80\x04](K\x01u.", ("list", "dict", "byte 6")),
+        (b"\x80\x04}(K\x01e.", ("dict", "list", "byte 6")),
+        (b"\x80\x04}(\x8c\x01au.", ("byte 8", 9)),
+        (b"\x80\x09N.", ("protocol 9", "byte 1")),
+        (b"", ("byte 0", 0)),
+    ],
+)
+def test_bombs_cost_no_more_than_their_bytes(data, values):
+    tracemalloc.start()
+    try:
+        if values:
+            with refused(BadFile, "x", *values):
+                loads(data, "x")
+        else:
+            assert loads(data, "x") is None
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_deep_nesting_is_no_crash():
+    loads(b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".", "x")
+
+
+@given(st.data())
+@settings(max_examples=300)
+def test_damage_is_a_bad_file_or_other_plain_data(data):
+    whole = bytearray(pickle.dumps(training(layers=2, steps=1)[0].snapshot()))
+    for _ in range(data.draw(st.integers(0, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(whole)))
+    with suppress(BadFile):
+        loads(bytes(whole[:cut]), "x")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------
+
+
+def test_pickle_json_gzip_and_bare_segments_are_one(tmp_path):
+    snapshot = training(layers=3, steps=2)[0].snapshot()
+    plain = dumped(tmp_path, snapshot)
+    packed, text = tmp_path / "snapshot.pickle.gz", tmp_path / "snapshot.json"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    text.write_text(json.dumps(snapshot))
+    first = load(plain)
+    for path in (packed, text):
+        assert is_snapshot(path)
+        other = load(path)
+        assert (other.devices[0].segments, other.stacks) == (first.devices[0].segments, first.stacks)
+        assert (other.devices[0].trace.size == first.devices[0].trace.size).all()
+    bare = load(dumped(tmp_path, snapshot["segments"], "bare.pickle"))
+    assert [len(segment.blocks) for segment in bare.devices[0].segments] == [
+        len(segment.blocks) for segment in first.devices[0].segments
+    ]
+
+
+def test_other_files_are_not_taken_for_snapshots(tmp_path):
+    for name, text in [("a.json", '{"traceEvents": [], "segments": 1}'), ("b.json", "[]"), ("c", "")]:
+        (tmp_path / name).write_text(text)
+        assert not is_snapshot(tmp_path / name)
+    assert not is_snapshot(tmp_path / "absent")
+    (tmp_path / "d.gz").write_bytes(b"\x1f\x8bnot gzip at all")
+    assert not is_snapshot(tmp_path / "d.gz")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "values"),
+    [
+        ({}, ["$.segments"]),
+        ("text", ["$.segments"]),
+        ({"segments": [1]}, ["$.segments[0]", "blocks"]),
+        (
+            {"segments": [{"address": 0, "total_size": 5, "blocks": [{"size": 4}]}]},
+            ["$.segments[0]", "total_size is 5", 4],
+        ),
+        (
+            {"segments": [{"address": -1, "total_size": 0, "blocks": []}]},
+            ["$.segments[0].address", "2**62", "int"],
+        ),
+        ({"segments": [{"address": True, "total_size": 0, "blocks": []}]}, ["$.segments[0].address", "2**62", "bool"]),
+        ({"segments": [{"address": 0, "total_size": 1 << 70, "blocks": []}]}, ["$.segments[0].total_size", "2**62"]),
+        ({"segments": [{"address": 0, "total_size": 0, "blocks": [None]}]}, ["$.segments[0].blocks[0]"]),
+        ({"segments": [], "device_traces": [1]}, ["$.device_traces"]),
+        ({"segments": [], "device_traces": []}, ["0 segments", "0 events"]),
+        ({"segments": [], "device_traces": [[{"action": "alloc"}]]}, ["0 segments", "0 events"]),
+    ],
+)
+def test_bad_snapshots_name_the_place(tmp_path, snapshot, values):
+    path = dumped(tmp_path, snapshot)
+    with refused(BadFile, path, *values) as caught:
+        measure(path)
+    assert caught.value.next_step
+
+
+def test_endless_names_are_cut_before_patterns_search_them(tmp_path):
+    run = CachingAllocator()
+    for file in ("/torch/nn/init.py", "x" * 10**6, "none", "adam" * 10**5):
+        for name in ("a" * 10**6, "(1" * 10**6, "aBackward" * 10**5, "_" * 10**6):
+            run.malloc(1, [frame(file, 1, name)])
+    snapshot, _ = measured(tmp_path, run)
+    assert max(len(line.name) + len(line.file) for stack in snapshot.stacks for line in stack) <= 1000
+
+
+def test_small_files_that_stand_for_endless_work_are_refused(tmp_path):
+    trace = [{"action": "snapshot", "size": 0}] * 3000
+    path = dumped(tmp_path, {"segments": [], "device_traces": [trace] * 3000})
+    with refused(BadFile, path, "$.device_traces", f"{path.stat().st_size:,}"):
+        load(path)
+    segment = {"address": 0, "total_size": 3000, "blocks": [{"size": 1, "state": "inactive"}] * 3000}
+    path = dumped(tmp_path, {"segments": [segment] * 3000})
+    with refused(BadFile, path, "$.segments[4]", f"{path.stat().st_size:,}"):
+        load(path)
+
+
+def written_in(value: object, place: str, opcodes: bytes) -> bytes:
+    """A pickle of `value` in which what `opcodes` push stands for the text `place`."""
+    whole, text = pickle.dumps(value, 3), b"X" + len(place).to_bytes(4, "little") + place.encode()
+    assert whole.count(text) == 1
+    return whole.replace(text, opcodes)
+
+
+TOWERS = {
+    "tuples in tuples": b")" + b"q\xffh\xff\x86" * 60,
+    "lists in lists": b"(" * 60 + b"]" + b"q\xffh\xffl" * 60,
+    "deep lists": b"(" * 3000 + b"]" + b"l" * 3000,
+    "a large number": b"\x8b" + (2501).to_bytes(4, "little") + (2**20_000).to_bytes(2501, "little"),
+}
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+def test_values_endless_to_hash_or_to_print_are_neither(tmp_path, tower):
+    snapshot = CachingAllocator()
+    snapshot.malloc(1000, [frame("/x/y.py", 1, "f")], metadata="m")
+    whole = json.loads(json.dumps(snapshot.snapshot()))
+    whole["external_annotations"] = [{"name": "eval", "device": 0, "time_us": 5}]
+    whole["device_traces"][0][0]["category"] = "input"
+    path, start = tmp_path / "tower.pickle", time.perf_counter()
+    for container, key in list(nodes(whole)):
+        kept, container[key] = container[key], "the place"
+        path.write_bytes(written_in(whole, "the place", TOWERS[tower]))
+        container[key] = kept
+        with suppress(BadFile):
+            read, memories = measure(path)
+            view = report.view_of(read, memories[0], memories)
+            assert report.page(view)
+            assert msgspec.json.encode(record(read, memories[0]))
+    assert time.perf_counter() - start < 10
+
+
+def test_long_texts_shared_by_many_entries_are_read_and_compared_in_part(tmp_path):
+    """Two equal texts, one of them shared: each comparison would read them whole, each annotation repeat them."""
+    one, other = ("x" * 10**6 + end for end in ("yz", "y"))
+    other += "z"
+    assert one == other
+    assert one is not other
+    lines = [frame(one, 1, one)] + [frame(other, 1, other)] * 10**5
+    alloc = {"action": "alloc", "addr": 1, "size": 1, "stream": 0}
+    entries = [{**alloc, "user_metadata": one, "frames": lines}] + [{**alloc, "user_metadata": other}] * 10**5
+    marks = [{"time_us": 1, "name": one}] * 10**5
+    whole = {"segments": [], "device_traces": [entries], "external_annotations": marks}
+    start = time.perf_counter()
+    read = load(dumped(tmp_path, whole))
+    assert time.perf_counter() - start < 5
+    assert [len(label) for label in read.labels] == [0, 500]
+    assert [len(mark.text) for mark in read.marks] == [500]
+    with refused(BadFile, "x", "dict's key", "500 characters"):
+        loads(pickle.dumps({one: 1}), "x")
+
+
+def test_without_a_limit_of_its_own_a_snapshot_may_hold_less_than_a_trace(tmp_path, monkeypatch):
+    path = dumped(tmp_path, training(layers=2, steps=1)[0].snapshot())
+    monkeypatch.setattr(reader, "MOST_BYTES", 1000)
+    for limit in ((), (AS_WRITTEN.limit,)):
+        with refused(BadFile, path, units.show_size(1000), "--limit"):
+            measure(path, *limit)
+    assert measure(path, path.stat().st_size)
+
+
+def test_damaged_and_oversized_files_are_bad_files(tmp_path):
+    path = dumped(tmp_path, training(layers=2, steps=1)[0].snapshot())
+    packed = tmp_path / "cut.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes())[:-20])
+    with refused(BadFile, packed, "gzip"):
+        load(packed)
+    bomb = tmp_path / "bomb.gz"
+    bomb.write_bytes(gzip.compress(bytes(10**7)))
+    with refused(BadFile, bomb, units.show_size(10**6), "--limit"):
+        measure(bomb, 10**6)
+    joined = tmp_path / "joined.gz"
+    joined.write_bytes(gzip.compress(path.read_bytes()[:1000]) + gzip.compress(path.read_bytes()[1000:]))
+    assert load(joined, path.stat().st_size).devices[0].segments == load(path).devices[0].segments
+    with refused(BadFile, joined, units.show_size(path.stat().st_size - 1), "--limit"):
+        load(joined, path.stat().st_size - 1)
+    for name, text, values in [
+        ("e", b"", ["0 bytes"]),
+        ("t", b"hello", ["pickle", "protocol 2", "JSON"]),
+        ("j", b'{"segments": [', ["JSON", "14 bytes"]),
+    ]:
+        (tmp_path / name).write_bytes(text)
+        with refused(BadFile, tmp_path / name, *values):
+            load(tmp_path / name)
+    with refused(BadFile, tmp_path / "absent"):
+        load(tmp_path / "absent")
+
+
+ODD = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=3)
+    | st.just([])
+    | st.just({})
+)
+
+
+def nodes(value):
+    """Every place of a structure that can be replaced: (container, key)."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], dict | list):
+            yield from nodes(value[key])
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_odd_values_anywhere_are_a_bad_file_or_a_report(tmp_path_factory, data):
+    snapshot = json.loads(json.dumps(training(layers=2, steps=1, capacity=230 * MIB)[0].snapshot()))
+    places = list(nodes(snapshot))
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = places[data.draw(st.integers(0, len(places) - 1))]
+        container[key] = data.draw(ODD)
+    path = dumped(tmp_path_factory.mktemp("odd"), snapshot)
+    with suppress(BadFile):
+        read, memories = measure(path)
+        memory = report.busiest(memories)
+        assert report.page(report.view_of(read, memory, memories))
+        assert msgspec.json.encode(record(read, memory))
+        print_memory(report.view_of(read, memory, memories), Console(file=io.StringIO(), width=100))
+
+
+def test_entries_of_odd_shape_are_left_out_and_counted(tmp_path):
+    run, _ = training(layers=2, steps=1)
+    snapshot = run.snapshot()
+    snapshot["device_traces"][0] += [{}, 3, {"action": "dance"}, {"action": "alloc", "addr": "here", "size": 1}]
+    snapshot["device_traces"][0].append({"action": "alloc", "addr": 1, "size": 1, "time_us": 1 << 61})
+    read, memories = measure(dumped(tmp_path, snapshot))
+    assert read.odd == 5
+    assert len(memories[0].device.trace.action) == len(run.trace)
+    assert any("5 entries could not be read" in note for note in record(read, memories[0]).notes)
+
+
+def test_the_format_of_torch_1_13_is_read(tmp_path):
+    """Blocks with a history and without addresses or requested sizes, entries without a clock."""
+    history = [{"addr": 4096, "real_size": 700, "frames": linear(0)}]
+    blocks = [
+        {"size": 1024, "state": "active_allocated", "history": history},
+        {"size": 512, "state": "active_pending_free"},
+        {"size": 2 * MIB - 1536, "state": "inactive"},
+    ]
+    segment = {
+        "device": 1,
+        "address": 4096,
+        "total_size": 2 * MIB,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": blocks,
+    }
+    snapshot, memories = measure(dumped(tmp_path, {"segments": [segment]}))
+    [memory] = memories
+    assert memory.device.index == 1
+    assert (memory.peak.allocated, memory.peak.requested, memory.peak.active) == (1024, 700, 1536)
+    assert memory.peak.holders[0].where == "user/model.py:20 forward"
+    assert memory.end.rounding == 324
+    assert "no trace" in record(snapshot, memory).notes[0]
+
+
+# ---- replay ----------------------------------------------------------------------------------------------------
+
+SIZES = st.sampled_from([1, 512, 600, MIB, MIB + 1, 3 * MIB, 11 * MIB, 30 * MIB]) | st.integers(1, 40 * MIB)
+DOINGS = st.lists(
+    st.tuples(st.just("malloc"), SIZES, st.sampled_from([0, 0, 0, 7]))
+    | st.tuples(st.sampled_from(["free", "pend", "complete", "empty"]), st.integers(0, 10**6), st.just(0)),
+    min_size=1,
+    max_size=120,
+)
+
+
+def simulated(doings, **options) -> CachingAllocator:
+    run = CachingAllocator(**options)
+    live: list[int] = []
+    pending: list[int] = []
+    for what, number, stream in doings:
+        if what == "malloc":
+            try:
+                live.append(run.malloc(number, linear(number % 5), stream))
+            except MemoryError:
+                continue
+        elif what in ("free", "pend") and live:
+            address = live.pop(number % len(live))
+            run.free(address, pending=what == "pend")
+            if what == "pend":
+                pending.append(address)
+        elif what == "complete" and pending:
+            run.complete(pending.pop(number % len(pending)))
+        elif what == "empty":
+            run.empty_cache()
+    return run
+
+
+@given(DOINGS, st.booleans(), st.sampled_from([1 << 40, 200 * MIB]))
+@settings(max_examples=150, deadline=None)
+def test_the_replay_is_the_allocators_own_books(tmp_path_factory, doings, expandable, capacity):
+    run = simulated(doings, expandable=expandable, capacity=capacity)
+    if not run.trace:
+        return
+    _, memory = measured(tmp_path_factory.mktemp("replay"), run)
+    replayed = memory.replay
+    found = np.stack([replayed.requested, replayed.allocated, replayed.active, replayed.reserved])
+    assert (np.array(run.history) == found.T).all()
+    assert (replayed.lost, replayed.agreed) == (0, replayed.checked)
+
+
+@given(DOINGS, st.booleans(), st.integers(1, 60))
+@settings(max_examples=100, deadline=None)
+def test_a_trace_that_lost_its_beginning_still_ends_at_the_snapshot(tmp_path_factory, doings, expandable, kept):
+    run = simulated(doings, expandable=expandable, max_entries=kept)
+    if not run.trace:
+        return
+    snapshot, memory = measured(tmp_path_factory.mktemp("ring"), run)
+    replayed = memory.replay
+    books = np.array(run.history[-len(replayed.allocated) :])
+    # What was asked for and what was reserved is known throughout, what was allocated at the end.
+    assert (replayed.requested == books[:, 0]).all()
+    assert (replayed.reserved == books[:, 3]).all()
+    assert replayed.allocated[-1] == books[-1, 1] == sum(s["allocated_size"] for s in run.snapshot()["segments"])
+    assert replayed.active[-1] == books[-1, 2] == sum(s["active_size"] for s in run.snapshot()["segments"])
+    assert replayed.lost == 0
+    before = record(snapshot, memory).before
+    assert (before > 0) == any("before the trace began" in note for note in record(snapshot, memory).notes)
+
+
+@given(DOINGS, st.sampled_from([10**9, 30]))
+@settings(max_examples=60, deadline=None)
+def test_parts_add_up_at_every_moment(tmp_path_factory, doings, kept):
+    run = simulated(doings, max_entries=kept)
+    if not run.trace:
+        return
+    _, memory = measured(tmp_path_factory.mktemp("parts"), run)
+    replayed, peak, lives = memory.replay, memory.peak, memory.replay.lives
+    assert (memory.by_kind.sum(axis=0) == replayed.allocated).all()
+    assert (replayed.requested <= replayed.allocated).all()
+    assert (replayed.allocated <= replayed.active).all()
+    assert (replayed.active <= replayed.reserved).all()
+    assert peak.allocated == replayed.allocated.max() == sum(peak.held.values())
+    assert sum(holder.size for holder in peak.holders) == peak.allocated
+    assert sum(holder.requested for holder in peak.holders) == peak.requested
+    assert sum(holder.count for holder in peak.holders) == int(lives.at(peak.moment).sum())
+    for one, moment in ((peak.fragments, peak.moment), (memory.end, len(replayed.allocated) - 1)):
+        assert one.reserved == replayed.reserved[moment]
+        assert one.active == replayed.active[moment]
+        assert one.unused == one.reserved - one.active
+        assert 0 <= one.split <= one.unused
+        assert one.largest <= one.unused <= one.largest * one.pieces
+
+
+def test_events_missing_from_the_trace_are_counted(tmp_path):
+    run, _ = training(layers=4, steps=2)
+    snapshot = run.snapshot()
+    trace = snapshot["device_traces"][0]
+    snapshot["device_traces"][0] = [entry for entry in trace if not entry["action"].startswith("free")]
+    read, memories = measure(dumped(tmp_path, snapshot))
+    assert memories[0].replay.lost > 0
+    assert memories[0].replay.allocated[-1] == sum(s["allocated_size"] for s in snapshot["segments"])
+    assert any("recorded in part" in note for note in record(read, memories[0]).notes)
+
+
+def test_totals_that_64_bits_do_not_hold_are_refused(tmp_path):
+    trace = [{"action": "alloc", "addr": number, "size": 1 << 61} for number in range(4)]
+    path = dumped(tmp_path, {"segments": [], "device_traces": [trace]})
+    with refused(BadFile, path, f"{float(4 << 61):.4g}", "2**62"):
+        measure(path)
+
+
+def test_rounding_is_the_allocators():
+    plain, quarters = (
+        AllocatorSettings(),
+        AllocatorSettings.of({"roundup_power2_divisions": {"1": 4, "2": 4, "64": 4}}, True),
+    )
+    assert [plain.rounded(size) for size in (1, 511, 512, 513, 5000)] == [512, 512, 512, 1024, 5120]
+    assert quarters.rounded(84 * MIB) == 96 * MIB
+    assert quarters.rounded(64 * MIB) == 64 * MIB
+    assert quarters.rounded(32 * MIB + 1) == 32 * MIB + 512
+    assert plain.taken(2 * MIB, 3 * MIB) == 3 * MIB
+    assert plain.taken(2 * MIB, 3 * MIB + 512) == 2 * MIB
+    assert plain.taken(512, 1024) == 512
+    assert plain._replace(expandable=True).taken(2 * MIB, 3 * MIB) == 2 * MIB
+    assert plain._replace(max_split=2 * MIB).taken(2 * MIB, 30 * MIB) == 30 * MIB
+    assert plain._replace(exact=True).rounded(7) == 7
+
+
+# ---- categories ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("python_only", [False, True])
+def test_each_category_of_a_run_is_found_to_the_byte(tmp_path, python_only):
+    run, asked = training(layers=8, steps=3)
+    snapshot = run.snapshot()
+    if python_only:
+        for entry in snapshot["device_traces"][0]:
+            entry["frames"] = [line for line in entry["frames"] if line["filename"].endswith(".py")]
+    read, [memory] = measure(dumped(tmp_path, snapshot))
+    lives, count = memory.replay.lives, len(memory.device.trace.action)
+    for kind, most in asked.items():
+        here = memory.category == KINDS.index(kind)
+        assert totals(lives.requested[here], lives.start[here], lives.stop[here], count).max() == most, kind
+    comm = memory.category == KINDS.index("communication")
+    assert lives.requested[comm].tolist() == [8 * MIB] * 3
+    assert lives.stream[comm].tolist() == [7] * 3
+    assert python_only == any("taken for the autograd engine's" in note for note in record(read, memory).notes)
+    unknown = lives.requested[memory.category == KINDS.index("unknown")]
+    assert unknown.tolist() == [4 * MIB + 7] * 3
+
+
+FSDP = [
+    frame(f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_state.py", 90, "fsdp_hook_wrapper"),
+    frame(f"{TORCH}/nn/parallel/distributed.py", 1661, "_run_ddp_forward"),
+]
+ENGINE = frame("??", 0, "torch::autograd::Engine::thread_main(std::shared_ptr<torch::autograd::GraphTask> const&)")
+
+
+@pytest.mark.parametrize(
+    ("stack", "phase", "kind"),
+    [
+        ([], "other", ""),
+        (linear(0), "forward", ""),
+        ([*linear(0), *FSDP], "forward", ""),
+        ([frame(f"{TORCH}/distributed/tensor/_dispatch.py", 150, "dispatch"), *linear(0)], "forward", ""),
+        ([frame(f"{TORCH}/distributed/fsdp/_fully_shard/_fsdp_collectives.py", 200, "allocate"), *FSDP, *CALLS],
+         "forward", "communication"),
+        ([frame("??", 0, "c10d::ProcessGroupNCCL::collective(at::Tensor&)"), ENGINE], "backward", "communication"),
+        ([*linear(0), frame(f"{TORCH}/utils/checkpoint.py", 1100, "recompute_fn")], "backward", "activation"),
+        ([*linear(0), frame("/home/user/optim_test.py", 9, "<module>")], "forward", ""),
+        ([frame("/x/apex/optimizers/fused_adam.py", 120, "step")], "optimizer", ""),
+        ([frame("/home/user/ops.py", 12, "backward"), frame(f"{TORCH}/autograd/function.py", 320, "apply")],
+         "backward", ""),
+        ([frame(f"{TORCH}/nn/init.py", 70, "_no_grad_normal_"), frame(f"{TORCH}/nn/modules/linear.py", 99, "__init__")],
+         "init", ""),
+        ([frame(f"{TORCH}/utils/data/_utils/pin_memory.py", 60, "pin_memory")], "other", "input"),
+    ],
+)  # fmt: skip
+def test_the_innermost_telling_frame_decides(stack, phase, kind):
+    phases = ["forward", "backward", "optimizer", "init", "other"]
+    lines = tuple(Frame(line["filename"], line["line"], line["name"]) for line in stack)
+    assert phase_and_kind(lines) == (phases.index(phase), kind)
+
+
+def test_what_the_program_says_goes_first(tmp_path):
+    run = CachingAllocator()
+    run.malloc(1000, linear(0), metadata="optimizer_state")
+    run.malloc(3000, linear(0), metadata="whatever it likes")
+    _, memory = measured(tmp_path, run)
+    assert memory.peak.held == {"optimizer_state": 1024, "activation": 3072}
+
+
+def test_annotations_are_marks_on_the_clock(tmp_path):
+    run, _ = training(layers=2, steps=1)
+    snapshot = run.snapshot()
+    trace = snapshot["device_traces"][0]
+    trace.insert(9, {"action": "user_defined", "time_us": trace[8]["time_us"], "user_metadata": "step 1"})
+    snapshot["external_annotations"] = [{"name": "eval", "device": 0, "time_us": trace[0]["time_us"] + 30}]
+    snapshot["external_annotations"].append({"name": "before the trace", "device": 0, "time_us": 5})
+    _, [memory] = measure(dumped(tmp_path, snapshot))
+    assert [(mark.ns, mark.text) for mark in memory.marks] == [(30_000, "eval"), (int(memory.ns[10]), "step 1")]
+
+
+def test_the_place_shown_is_the_users_own_line():
+    def lines(*stack):
+        return tuple(Frame(line["filename"], line["line"], line["name"]) for line in stack)
+
+    assert where(lines(*linear(3))) == "user/model.py:23 forward"
+    assert where(lines(frame(f"{TORCH}/nn/functional.py", 9, "relu"))) == "nn/functional.py:9 relu"
+    assert where((Frame("", 0, "torch::autograd::Engine::thread_main"),)) == "torch::autograd::Engine::thread_main"
+    assert where(lines(*BACKWARD)) == "autograd AddmmBackward0"
+    assert where(()) == ""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_torchs_own_categories_agree_on_a_real_run(tmp_path):
+    """A real training on the CPU, profiled; torch's viewer makes a snapshot of it with torch's own categories.
+
+    Torch starts an allocation's life anew at each in-place change: joined here, as an allocator sees it. It also calls
+    activation what the forward pass frees itself, and what the optimizer computes from parameters a parameter: what
+    ours is compared on is what lives on.
+    """
+    torch = pytest.importorskip("torch")
+    from torch.cuda._memory_viz import _profile_to_snapshot
+
+    with torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True) as profile:
+        model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        for _ in range(3):
+            model(torch.randn(32, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    snapshot = _profile_to_snapshot(profile)
+    told, [memory] = measure(dumped(tmp_path, snapshot))
+    assert not told.allocator
+    assert memory.peak.fragments is None
+    assert (memory.by_kind.sum(axis=0) == memory.replay.allocated).all()
+
+    trace, labels, joined = snapshot["device_traces"][0], [], []
+    place: dict[int, int] = {}
+    at = 0
+    while at < len(trace):
+        entry = {key: value for key, value in trace[at].items() if key != "category"}
+        again = trace[at + 2] if at + 2 < len(trace) else {}
+        if entry["action"] == "free_requested" and (again.get("action"), again.get("addr")) == ("alloc", entry["addr"]):
+            labels[place[entry["addr"]]].append(again["category"])
+            at += 3
+            continue
+        if entry["action"] == "alloc":
+            place[entry["addr"]] = len(joined)
+        joined.append(entry)
+        labels.append([trace[at].get("category")])
+        at += 1
+    snapshot["device_traces"][0] = joined
+    _, [memory] = measure(dumped(tmp_path, snapshot))
+    lives = memory.replay.lives
+    found = {
+        kind: {int(start) for start in lives.start[(memory.category == KINDS.index(kind)) & (lives.start >= 0)]}
+        for kind in KINDS
+    }
+    theirs = {kind: {at for at, named in enumerate(labels) if kind in named[:1]} for kind in KINDS}
+    big = {int(start) for start, size in zip(lives.start, lives.size) if size >= 256}
+    assert found["gradient"] & big == theirs["gradient"] & big
+    assert found["optimizer_state"] & big == theirs["optimizer_state"] & big
+    assert found["parameter"] & big == (theirs["parameter"] & big) - found["temporary"]
+    assert found["activation"] & big
+    assert found["activation"] & big <= theirs["activation"] & big
+
+
+# ---- fragmentation and shortages -------------------------------------------------------------------------------
+
+
+def test_fragmentation_of_a_small_heap_is_exact(tmp_path):
+    run = CachingAllocator()
+    blocks = [run.malloc(5 * MIB - 100) for _ in range(4)]
+    run.free(blocks[1])
+    run.free(blocks[3])
+    spare = run.malloc(12 * MIB)
+    run.free(spare)
+    _, memory = measured(tmp_path, run)
+    end = memory.end
+    assert (end.reserved, end.active, end.unused) == (32 * MIB, 10 * MIB, 22 * MIB)
+    assert (end.pieces, end.largest, end.split, end.rounding, end.segments) == (3, 12 * MIB, 10 * MIB, 200, 2)
+
+
+def short(tmp_path: Path, run: CachingAllocator, size: int, stream: int = 0):
+    with pytest.raises(MemoryError):
+        run.malloc(size, linear(1), stream)
+    _, memory = measured(tmp_path, run)
+    [shortage] = memory.shortages
+    assert shortage.asked == size
+    assert shortage.where == "user/model.py:21 forward"
+    return shortage
+
+
+def test_why_a_request_failed(tmp_path):
+    run = CachingAllocator(capacity=40 * MIB)
+    blocks = [run.malloc(5 * MIB) for _ in range(8)]
+    for block in blocks[::2]:
+        run.free(block)
+    shortage = short(tmp_path, run, 12 * MIB)
+    assert (shortage.why, shortage.unused, shortage.largest, shortage.device_free) == (
+        "fragmented",
+        20 * MIB,
+        5 * MIB,
+        0,
+    )
+
+    run = CachingAllocator(capacity=40 * MIB)
+    blocks = [run.malloc(5 * MIB, stream=7) for _ in range(8)]
+    for block in (blocks[0], blocks[1], blocks[4]):
+        run.free(block)
+    shortage = short(tmp_path, run, 9 * MIB)
+    assert (shortage.why, shortage.unused, shortage.usable) == ("elsewhere", 15 * MIB, 0)
+
+    run = CachingAllocator(capacity=50 * MIB)
+    blocks = [run.malloc(5 * MIB) for _ in range(8)]
+    run.free(blocks[0])
+    assert short(tmp_path, run, 12 * MIB).why == "divided"
+    shortage = short(tmp_path, CachingAllocator(capacity=40 * MIB), 100 * MIB)
+    assert (shortage.why, shortage.device_free) == ("full", 40 * MIB)
+
+
+def test_every_reason_has_its_remedy(tmp_path):
+    assert set(report._REMEDIES) == set(words.SHORTAGES)
+    run, _ = training(capacity=2860 * MIB)
+    snapshot, memory = measured(tmp_path, run)
+    assert memory.shortages[0].why == "fragmented"
+    view = report.view_of(snapshot, memory)
+    assert view.title.startswith("Out of memory at event ")
+    assert "expandable_segments:True" in view.warnings[0]
+
+
+# ---- the report ------------------------------------------------------------------------------------------------
+
+NAMES = ["</script><img src=x onerror=alert(1)>", "\x1b[31mred\x07", "=cmd()", "a\u2028b", "lone \ud800 surrogate"]
+
+
+def hostile() -> CachingAllocator:
+    run = CachingAllocator()
+    for number, name in enumerate(NAMES):
+        run.malloc(MIB * (number + 2), [frame(f"/x/{name}/y.py", 1, name)])
+    return run
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.integers(-50, 50), st.integers(0, 9)), min_size=1), st.integers(1, 40)
+)
+def test_thinning_keeps_every_extreme(moves, buckets):
+    gaps, sizes, more = (np.array(column, np.int64) for column in zip(*moves))
+    ns, allocated = np.cumsum(gaps), np.cumsum(sizes)
+    keep = report.moments_kept(ns, allocated, allocated + more, buckets)
+    assert len(keep) <= 5 * buckets
+    assert (np.diff(keep) > 0).all()
+    assert {0, len(ns) - 1, int(allocated.argmax())} <= set(keep.tolist())
+    assert allocated[keep].min() == allocated.min()
+    assert (allocated + more)[keep].max() == (allocated + more).max()
+
+
+def test_a_long_trace_makes_a_small_page(tmp_path):
+    size, segments = 2 * MIB, []
+    trace, live = [], []
+    for number in range(1500):
+        block = {"address": number * size, "size": size, "requested_size": size, "state": "inactive", "frames": []}
+        segments.append({"device": 0, "address": number * size, "total_size": size, "stream": 0, "blocks": [block]})
+    stacks = [linear(number) for number in range(300)]
+    for event in range(40_000):
+        address = (event * 7919) % 1500 * size
+        live.append(address)
+        trace.append(
+            {"action": "alloc", "addr": address, "size": size - event % 999, "time_us": event * 3, "stream": 0}
+        )
+        trace[-1]["frames"] = stacks[event % 300]
+        if len(live) > 700 + event // 200:
+            for action in ("free_requested", "free_completed"):
+                trace.append({"action": action, "addr": live[0], "size": size, "time_us": event * 3 + 1, "stream": 0})
+            live.pop(0)
+    snapshot, [memory] = measure(dumped(tmp_path, {"segments": segments, "device_traces": [trace]}))
+    view = report.view_of(snapshot, memory)
+    assert view.curve.moments > 100_000
+    assert len(view.curve.ns) <= 2000
+    assert max(map(sum, zip(*view.curve.kinds))) == memory.peak.allocated
+    assert len(report.page(view).encode()) < 600_000
+
+
+def test_the_view_adds_up(tmp_path):
+    run, _ = training(layers=24, steps=2)
+    snapshot, memory = measured(tmp_path, run)
+    view = report.view_of(snapshot, memory)
+    peak = [column[view.curve.peak] for column in view.curve.kinds]
+    assert sum(peak) == sum(view.held.values()) == memory.peak.allocated
+    assert sum(holder.size for holder in view.holders) + view.rest[1] == memory.peak.allocated
+    for shown, (_, one) in zip(view.segments, view.fragments, strict=True):
+        assert sum(row.size for row in shown.rows) + shown.left_bytes == one.reserved
+        assert len(shown.rows) + shown.left_out == one.segments
+        for row in shown.rows:
+            assert sum(length for _, length in row.pieces) == row.size
+    text = msgspec.json.decode(msgspec.json.encode(record(snapshot, memory)))
+    assert text["peak"]["held"] == memory.peak.held
+
+
+def test_hostile_names_stay_text(tmp_path):
+    snapshot, memory = measured(tmp_path, hostile())
+    document = Elements(report.page(report.view_of(snapshot, memory)))
+    assert [tag for tag, _ in document.tags if tag in ("script", "img", "style")] == ["style", "script", "script"]
+    assert not re.search("[<\u2028\u2029]", document.inside["script"][0])
+    out = io.StringIO()
+    print_memory(report.view_of(snapshot, memory), Console(file=out, width=200, highlight=False))
+    assert "onerror" in out.getvalue()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\ud800]", out.getvalue())
+
+
+def test_the_terminal_shows_the_curve_and_the_peak(tmp_path):
+    run, _ = training(layers=24, steps=2)
+    snapshot, memory = measured(tmp_path, run)
+    view = report.view_of(snapshot, memory, [memory, memory._replace(device=memory.device._replace(index=3))])
+    out = io.StringIO()
+    print_memory(view, Console(file=out, width=120, highlight=False), top=5)
+    text = out.getvalue()
+    assert f"{memory.peak.allocated:,}" in text
+    assert "Optimizer state" in text
+    assert re.search(r"\d+ more places", text)
+    assert "Device 3: peak " in text
+    assert max(sparkline(view.curve)) == "█"
+    assert sparkline(view.curve)[0] < "█"
+
+
+def test_every_action_of_the_format_is_known():
+    torch = pytest.importorskip("torch")
+    import torch.cuda.memory as documented
+
+    assert torch
+    for action in re.findall(r'^\s+"(\w+)",?\s+#', documented._snapshot.__doc__ or "", re.MULTILINE):
+        assert action in ACTIONS or action.startswith(("active", "inactive"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("case", ["run", "oom", "hostile", "ring", "still"])
+def test_a_browser_draws_it_without_complaint(tmp_path, case):
+    made = {
+        "run": lambda: training(layers=24, steps=3)[0],
+        "oom": lambda: training(layers=24, capacity=2860 * MIB)[0],
+        "hostile": hostile,
+        "ring": lambda: training(layers=24, steps=3, max_entries=200, expandable=True)[0],
+        "still": lambda: training(layers=24, steps=1, max_entries=0)[0],
+    }[case]()
+    snapshot, memory = measured(tmp_path, made)
+    report.write(report.view_of(snapshot, memory), tmp_path / "memory.html")
+    document, complaints = drawn(tmp_path / "memory.html", "#theme=dark&kind=Activations")
+    assert complaints == []
+    document = re.sub(r"(?s)<script.*?</script>", "", document)
+    assert "What held the peak" in document
+    assert 'class="segment"' in document
+    assert (case == "oom") == ("could it have been served?" in document)
+    assert "<img" not in document

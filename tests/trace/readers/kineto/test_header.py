@@ -1,0 +1,68 @@
+"""What stands over a run's report: its recipe where it is not the default, in its workload's own unit; and why there is
+no MFU of a script."""
+
+import pytest
+from msgspec.structs import replace
+
+from trainyard.job import SCRIPT, Job, Model, Recipe
+from trainyard.ledger import Account, Entry, Ledger, Scope
+from trainyard.models import presets
+from trainyard.record import Run, Sample
+from trainyard.report.view.build_view import view_of_run
+from trainyard.store.run_summary import summarise
+
+LEDGER = Ledger(
+    wall_ns=5, entries=(Entry(account=Account("compute", "matmul"), ns=5),), scope=Scope(steps=("1",), ranks=(0,))
+)
+SAMPLES = (Sample(step=0, rank=0, repeat=0, wall_ns=1_000_000, tokens=0, memory_bytes=1, loss=2.0),)
+MODEL = Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+PLAIN = Job(name="plain", model=MODEL, recipe=Recipe(seq_len=4, tokens_per_step=8, microbatch=2))
+
+
+def view(job):
+    return view_of_run(Run(id="x", job=job, started="", state="complete", samples=SAMPLES, ledgers=(LEDGER,)))
+
+
+def test_defaults_are_not_said():
+    assert view(PLAIN).subtitle == "plain · 1 × CPU · one rank · float32 · seq 4 · 8 tokens a step"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tokens_per_step": 24}, "24 tokens a step · 3 micro-batches of 2"),
+        ({"optimizer": "muon"}, "optimizer muon"),
+        ({"remat": "full", "remat_every": 2}, "remat full · remat_every 2"),
+        ({"schedule": "1f1b"}, "schedule 1f1b"),
+        ({"compile": True}, "compile"),
+        ({"compile": "whole"}, "compile whole"),
+    ],
+)
+def test_what_is_not_the_default_is(change, said):
+    assert view(replace(PLAIN, recipe=replace(PLAIN.recipe, **change))).subtitle.endswith(f" · {said}")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [("tiny-vit", "images"), ("tiny-dit", "images"), ("tiny-dlrm", "samples"), ("", "tok")]
+)
+def test_a_workload_counts_in_its_own_unit(name, unit):
+    job = PLAIN
+    if name:
+        preset = presets.load(name)
+        job = Job(name=name, workload=preset.workload, sizes=preset.sizes, recipe=Recipe(tokens_per_step=8))
+    made = view(job)
+    rate = next(figure for figure in made.figures if figure.label == "throughput")
+    assert rate.unit.split()[-1] == f"{unit}/s"
+    assert ("seq" in made.subtitle) == (unit == "tok")
+    assert f"8 {unit}" in made.subtitle
+
+
+def test_an_unknown_workload_counts_tokens():
+    assert "8 tokens a step" in view(replace(PLAIN, workload="of-somebody-else")).subtitle
+
+
+def test_a_script_is_told_why_it_has_no_mfu():
+    job = Job(name="s", workload=SCRIPT, sizes={"command": "python s.py"}, recipe=Recipe(tokens_per_step=0))
+    assert "No MFU: no model FLOPs are known of a script." in view(job).notes
+    assert not [note for note in view(PLAIN).notes if "MFU" in note]
+    assert summarise(Run(id="x", job=job, started="")).no_mfu == ""

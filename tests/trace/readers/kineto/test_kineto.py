@@ -1,0 +1,327 @@
+"""The Kineto reader: formats, exact stamps, and every way a file can be damaged."""
+
+import gzip
+import json
+import zipfile
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refused import refused
+from tests.trace_maker import trace, write
+from trainyard import units
+from trainyard.errors import BadFile, BadInput
+from trainyard.events import CALL, KERNEL, OperandShape
+from trainyard.plugins import ReadOptions
+from trainyard.trace.measure import measure, read
+from trainyard.trace.readers.gather import Gather
+from trainyard.trace.readers.kineto.reader import Kineto
+
+GEMM = ("gemm", 7, 0, 100, 0)
+
+
+def test_stamps_are_exact_where_a_float_is_not(tmp_path):
+    document = trace(device=[GEMM])
+    text = json.dumps(document).replace('"ts": 0.0, "dur": 0.1', '"ts": 4458676416788.067, "dur": 1428625731896.179')
+    document["baseTimeNanoseconds"] = 0
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    (events,) = Kineto().read(path)
+    assert events.work.start.tolist() == [4458676416788067]
+    assert events.work.stop.tolist() == [4458676416788067 + 1428625731896179]
+
+
+@given(st.integers(0, 2**52), st.integers(0, 6))
+def test_any_decimal_stamp_floors_to_its_nanosecond(ns, digits):
+    text = str(Decimal(ns) / 10**digits)
+    assert units.ns_from_us(text) == int(Decimal(text) * 1000)
+
+
+def test_base_time_is_added_so_that_ranks_can_be_laid_side_by_side(tmp_path):
+    document = trace(device=[GEMM]) | {"baseTimeNanoseconds": 1_711_964_646_000_000_000}
+    (events,) = Kineto().read(write(tmp_path, document))
+    assert events.window == (1_711_964_646_000_000_000, 1_711_964_646_000_000_100)
+
+
+def test_plain_gzipped_pretty_printed_and_bare_lists_read_alike(tmp_path):
+    document = trace(device=[GEMM, ("ncclDevKernel_AllGather_RING", 8, 50, 150, 40)])
+    paths = [write(tmp_path, document), write(tmp_path, document, "t.json.gz")]
+    pretty, bare = tmp_path / "pretty.json", tmp_path / "bare.json"
+    pretty.write_text(json.dumps(document, indent=2))
+    bare.write_text(json.dumps(document["traceEvents"]))
+    ledgers = [measure(read([path])).mean for path in (*paths, pretty, bare)]
+    assert len({ledger.entries for ledger in ledgers}) == 1
+
+
+def test_the_2021_names_of_categories_read_as_today(tmp_path):
+    today = trace(device=[GEMM, ("Memcpy HtoD (Pageable -> Device)", 7, 100, 120, 90)], marks=[("1", 0, 200)])
+    old = json.loads(json.dumps(today))
+    names = {"kernel": "Kernel", "gpu_memcpy": "Memcpy", "cuda_runtime": "Runtime", "user_annotation": "Operator"}
+    for event in old["traceEvents"]:
+        event["cat"] = names[event["cat"]]
+        event["tid"] = f"stream {event['tid']}" if event["cat"] in ("Kernel", "Memcpy") else str(event["tid"])
+    assert (
+        measure(read([write(tmp_path, old, "old.json")])).mean.entries
+        == measure(read([write(tmp_path, today)])).mean.entries
+    )
+
+
+def test_one_nan_does_not_cost_the_file(tmp_path):
+    path = tmp_path / "t.json"
+    document = trace(device=[GEMM, ("elementwise_kernel", 7, 100, 200, 90)])
+    document["traceEvents"][0]["args"]["est. achieved occupancy %"] = float("nan")
+    path.write_text(json.dumps(document))
+    assert measure(read([path])).mean.wall_ns == 200
+
+
+def test_events_with_unreadable_times_are_left_out_and_counted(tmp_path):
+    document = trace(device=[GEMM, ("gemm", 7, 100, 200, 90)])
+    document["traceEvents"][2]["dur"] = -5
+    measured = measure(read([write(tmp_path, document)]))
+    assert measured.mean.wall_ns == 100
+    assert any("1 events with an unreadable or negative time" in note for note in measured.notes)
+
+
+def test_odd_args_cost_their_field_and_no_more(tmp_path):
+    document = trace(device=[GEMM])
+    document["traceEvents"][0]["args"] |= {"stream": 7.5, "device": 10**30, "Sequence number": "a", "External id": None}
+    assert measure(read([write(tmp_path, document)])).mean.wall_ns == 100
+
+
+def test_several_devices_in_one_file_are_several_ranks(tmp_path):
+    one, two = trace(device=[GEMM]), trace(device=[("gemm", 7, 0, 80, 0)], device_index=1)
+    one["traceEvents"] += two["traceEvents"]
+    measured = measure(read([write(tmp_path, one)]))
+    assert [(ledger.scope.ranks, ledger.wall_ns) for ledger in measured.ledgers[:-1]] == [((0,), 100), ((1,), 80)]
+
+
+_KERNEL = '{"ph": "X", "cat": "kernel", "name": "x", "ts": %s, "dur": 1, "args": %s}'
+
+
+def test_a_rank_that_touches_a_second_device_is_one_rank(tmp_path):
+    one, stray = (
+        trace(device=[GEMM], rank=1, world=4),
+        trace(device=[("Memset (Device)", 7, 50, 60, 0)], device_index=0),
+    )
+    one["traceEvents"][0]["args"]["device"] = 1
+    one["traceEvents"] += stray["traceEvents"]
+    (events,) = read([write(tmp_path, one)])
+    assert (events.rank, len(events.work), len(events.streams)) == (1, 2, 2)
+
+
+def test_marks_are_of_one_thread_and_each_stands_once(tmp_path):
+    marks = [("1", 0, 400), ("2", 410, 800)]
+    document = trace(host=[("aten::mm", 100, 10, 300, "cpu_op")], marks=marks)
+    for label, start, stop in marks:
+        document["traceEvents"].append(
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{label}", "pid": 1, "tid": 200,
+             "ts": (start + 1) / 1000, "dur": (stop - start) / 1000, "args": {}}
+        )  # fmt: skip
+    measured = measure(read([write(tmp_path, document)]))
+    assert [ledger.wall_ns for ledger in measured.ledgers[:-1]] == [410, 390]
+
+
+def test_an_op_without_length_is_no_trouble(tmp_path):
+    document = trace(host=[("aten::mm", 100, 10, 10, "cpu_op")], marks=[("1", 0, 100)])
+    assert measure(read([write(tmp_path, document)])).mean.wall_ns == 100
+
+
+def test_overlapping_annotations_of_asynchronous_work_keep_their_length(tmp_path):
+    host = [("gloo:all_reduce", 101, 60, 100, "user_annotation"), ("gloo:all_gather", 101, 80, 5200, "user_annotation")]
+    measured = measure(read([write(tmp_path, trace(host=host, marks=[("1", 0, 6000)]))]))
+    assert measured.mean.by_kind()["comm"] == 5200 - 60
+
+
+DAMAGE = {
+    "missing": (None, ()),
+    "empty": (b"", ("0 bytes",)),
+    "spaces": (b"  \n", ("3 bytes",)),
+    "not json": (b"{traceEvents: oops", ("0 trace events", "18 bytes")),
+    "text": (b"hello", ("kineto", "xplane")),
+    "nothing whole in it": (b'{"traceEvents": [{"ph": "X", "cat": "ker', ("0 trace events", "23 bytes")),
+    "gzip of nothing": (gzip.compress(b"x" * 10**6)[:12], ("gzip", "12 bytes")),
+    "no events": (b'{"traceEvents": []}', ("0 trace events", "19 bytes")),
+    "another schema": (b'{"rows": [1, 2]}', ("kineto", "xplane")),
+    "wrong types": (b'{"traceEvents": {"a": 1}}', ("0 trace events", "25 bytes")),
+    "endless nesting": (
+        b'{"traceEvents": [' + (_KERNEL % (1, "[" * 200_000 + "]" * 200_000)).encode() + b"]}",
+        ("0 trace events", "1,000 brackets"),
+    ),
+    "a stamp of a million digits": (
+        b'{"traceEvents": [' + (_KERNEL % ("1e999999", "{}")).encode() + b"]}",
+        ("1 events",),
+    ),
+    "no work": (b'{"traceEvents": [{"ph": "i", "name": "x", "ts": 1}]}', ("1 events",)),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_file_is_one_clear_error_with_its_path(kind, tmp_path):
+    data, values = DAMAGE[kind]
+    path = tmp_path / "t.json"
+    if data is not None:
+        path.write_bytes(data)
+    with refused(BadFile, path, *values) as caught:
+        read([path])
+    assert caught.value.exit_code == 2
+
+
+_MANY = trace(device=[("gemm", 7, 100 * number, 100 * number + 60, 100 * number) for number in range(50)])
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
+def test_of_a_file_cut_short_the_whole_part_is_analysed_and_the_loss_said(name, tmp_path):
+    path = write(tmp_path, _MANY, name)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 3 // 4])
+    measured = measure(read([path]))
+    assert 60 < measured.mean.wall_ns < 4960
+    assert any("What was whole is analysed" in note and "ends" in note for note in measured.notes)
+
+
+def test_a_damaged_gzip_gives_what_came_before_the_damage(tmp_path):
+    path = write(tmp_path, _MANY, "t.json.gz")
+    data = bytearray(path.read_bytes())
+    data[-6] ^= 1  # the checksum
+    path.write_bytes(data)
+    measured = measure(read([path]))
+    assert measured.mean.wall_ns == 4960
+    assert any("gzip stream is damaged" in note for note in measured.notes)
+
+
+def test_a_zip_holds_one_or_many_ranks(tmp_path):
+    archive = tmp_path / "traces.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for rank in range(2):
+            document = trace(device=[GEMM], rank=rank, world=2, host_name="a")
+            packed.writestr(f"rank{rank}.json", json.dumps(document))
+        packed.writestr("readme.txt", "no trace")
+    assert [ledger.scope.ranks for ledger in measure(read([archive])).ledgers[:-1]] == [(0,), (1,)]
+
+
+def test_rubbish_between_events_costs_itself_alone(tmp_path):
+    text = json.dumps(trace(device=[GEMM, ("gemm", 7, 100, 200, 90)]))
+    path = tmp_path / "t.json"
+    path.write_text(text.replace('}, {"ph"', '}, oops, {"ph": }, 7 {"ph"', 1))
+    measured = measure(read([path]))
+    assert measured.mean.wall_ns == 200
+    assert any("entries of t.json are no events that can be read" in note for note in measured.notes)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("distributedInfo", {"rank": "a"}), ("distributedInfo", [1]), ("deviceProperties", "x"), ("host_name", 7),
+        ("baseTimeNanoseconds", "x"), ("baseTimeNanoseconds", 10**40), ("distributedInfo", {"pg_config": "odd"}),
+    ],
+)  # fmt: skip
+def test_wrong_metadata_is_left_out_and_said(field, value, tmp_path):
+    measured = measure(read([write(tmp_path, trace(device=[GEMM]) | {field: value})]))
+    assert measured.mean.wall_ns == 100
+    assert any(note.startswith(f"{field} is not what Kineto writes") for note in measured.notes)
+
+
+def test_a_bomb_stops_at_the_limit(tmp_path):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 10**7))
+    with refused(BadFile, path, "976.6 KiB", "--limit"):
+        Kineto().read(path, ReadOptions(limit=10**6))
+
+
+def test_a_header_behind_the_events_counts_as_one_before_them(tmp_path):
+    args = {"Collective name": "allreduce", "Process Group Name": "7", "Seq": 1}
+    document = trace(device=[("ncclDevKernel_AllReduce_Sum", 7, 0, 100, 0, args)], rank=0, world=4)
+    document["baseTimeNanoseconds"] = 5000
+    document["distributedInfo"]["pg_config"] = [{"pg_name": "7", "pg_desc": "mesh_tp", "ranks": [0, 1], "pg_size": 2}]
+    late = {"traceEvents": document.pop("traceEvents")} | document
+    early = document | {"traceEvents": late["traceEvents"]}
+    for order in (early, late):
+        (events,) = Kineto().read(write(tmp_path, order))
+        assert events.window[0] == 5000
+        assert [met.group for met in events.work.collectives.values()] == ["mesh_tp"]
+
+
+def test_shapes_and_stream_waits_and_sizes_are_kept(tmp_path):
+    document = trace(
+        device=[
+            ("gemm", 7, 0, 100, 0),
+            ("gemm", 8, 150, 200, 120, {"est. achieved occupancy %": 31}),
+            ("Memcpy HtoD (Pageable -> Device)", 7, 210, 220, 200, {"bytes": 4096}),
+        ],
+        host=[
+            ("aten::mm", 100, 0, 50, "cpu_op",
+             {"Input Dims": [[2, 3], [3, 4], []], "Input type": ["float", "half", "Scalar"],
+              "Concrete Inputs": ["", "", "1"]}),
+            ("cudaStreamWaitEvent", 100, 110, 115, "cuda_runtime", {"correlation": 77}),
+            ("Stream Wait Event", 100, 110, 115, "cuda_sync",
+             {"correlation": 77, "stream": 8, "device": 0, "wait_on_stream": 7}),
+        ],
+    )  # fmt: skip
+    (events,) = Kineto().read(write(tmp_path, document))
+    (row,) = np.flatnonzero(events.host.shape >= 0)
+    shape = events.shapes[events.host.shape[row]]
+    assert shape == OperandShape(dims=((2, 3), (3, 4), ()), types=("float", "half", "Scalar"), values=("", "", "1"))
+    assert events.work.occupancy.tolist() == [-1, 31, -1]
+    assert events.work.bytes.tolist() == [-1, -1, 4096]
+    assert [events.streams[stream] if stream >= 0 else "" for stream in events.work.awaits] == ["", "stream 7", ""]
+
+
+def test_own_annotations_can_be_the_steps(tmp_path):
+    host = [("train_step", 100, 100 * step, 100 * step + 90, "user_annotation") for step in range(3)]
+    device = [("gemm", 7, 100 * step + 10, 100 * step + 80, 100 * step + 5) for step in range(3)]
+    (events,) = Kineto().read(write(tmp_path, trace(device=device, host=host)), ReadOptions(mark="train_step"))
+    assert [mark.label for mark in events.marks] == ["0", "1", "2"]
+
+
+@given(st.data())
+def test_no_cut_or_flipped_byte_is_worse_than_a_clear_error(tmp_path_factory, data):
+    """Either the file reads and its ledgers balance, or it is BadInput: never another error."""
+    whole = json.dumps(trace(device=[GEMM, ("elementwise_kernel", 7, 120, 200, 90)], marks=[("1", 0, 300)])).encode()
+    raw = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for _ in range(data.draw(st.integers(0, 3))):
+        if raw:
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("fuzz") / "t.json"
+    path.write_bytes(raw)
+    try:
+        measured = measure(read([path]))
+    except BadInput:
+        return
+    assert all(sum(e.ns for e in ledger.entries) == ledger.wall_ns for ledger in measured.ledgers)
+
+
+def test_two_files_of_one_rank_are_refused(tmp_path):
+    files = [write(tmp_path, trace(device=[GEMM], rank=0, world=2), f"{name}.json") for name in "ab"]
+    with refused(BadInput, "a.json", "b.json", "rank 0"):
+        measure(read(files))
+
+
+def test_a_folder_without_traces_says_so(tmp_path):
+    with refused(BadFile, tmp_path, ".json.gz", ".pftrace"):
+        read([Path(tmp_path)])
+
+
+@pytest.mark.parametrize("reader", ["kineto", "gather"])
+def test_a_wait_on_one_device_is_no_other_device_s(tmp_path, reader):
+    """Device 1 makes its stream 8 wait for its stream 7; the streams of device 0 have the same numbers."""
+    rows = [(7, 0, 100, 0), (8, 150, 200, 120), (7, 0, 100, 0), (8, 150, 200, 120)]
+    if reader == "kineto":
+        said = {"correlation": 77, "stream": 8, "device": 1, "wait_on_stream": 7}
+        host = [("cudaStreamWaitEvent", 100, 110, 115, "cuda_runtime", {"correlation": 77}),
+                ("Stream Wait Event", 100, 110, 115, "cuda_sync", said)]  # fmt: skip
+        device = [("gemm", *row, {"device": place // 2}) for place, row in enumerate(rows)]
+        found = Kineto().read(write(tmp_path, trace(device=device, host=host)))
+    else:
+        gather = Gather("x")
+        gather.span("cudaStreamWaitEvent", CALL, 100, 110, 115, correlation=77)
+        for place, (stream, start, stop, launch) in enumerate(rows):
+            gather.span("cudaLaunchKernel", CALL, 100, launch, launch + 1, correlation=place)
+            gather.work("gemm", KERNEL, f"stream {stream}", place // 2, start, stop, correlation=place)
+        gather.wait(77, 1, "stream 8", "stream 7")
+        found = gather.events([])
+    waited = [[each.streams[on] if on >= 0 else "" for on in each.work.awaits] for each in found]
+    assert waited == [["", ""], ["", "stream 7"]]

@@ -1,0 +1,371 @@
+"""What if: a replay with nothing supposed is what was measured; and what is supposed has the exact answer."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import PUBLIC_DATA
+from tests.properties.test_trace_properties import cpu_traces, rank_traces
+from tests.refused import refused
+from tests.trace_maker import trace, write
+from trainyard import ledger as ledgers
+from trainyard.errors import BadInput, UnknownName
+from trainyard.trace.measure import measure, read
+from trainyard.trace.whatif.changes import parse
+from trainyard.trace.whatif.dependency_graph import Needs, fit, plan, replay
+from trainyard.trace.whatif.profile_ops import HOST, TRANSFER, WORK, Ops
+from trainyard.trace.whatif.typical_lengths import typical
+from trainyard.trace.whatif.what_if import what_if
+
+MEETS = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2}
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+@st.composite
+def graphs(draw):
+    """n ops with times and needs, some of which the times contradict."""
+    n = draw(st.integers(1, 12))
+    numbers = st.integers(0, n - 1)
+    start = np.array(draw(st.lists(st.integers(-50, 50), min_size=n, max_size=n)), np.int64)
+    length = np.array(draw(st.lists(st.integers(0, 30), min_size=n, max_size=n)), np.int64)
+    edges = draw(st.lists(st.tuples(numbers, numbers, st.integers(-5, 20)), max_size=30))
+    need, op, weight = np.array(edges, np.int64).reshape(-1, 3).T
+    shorter = np.array([draw(st.integers(0, int(own))) for own in length], np.int64)
+    return start, length, Needs(need, op, weight), shorter
+
+
+@given(graphs())
+def test_a_replay_with_nothing_changed_is_what_was_measured(drawn):
+    start, length, needs, _ = drawn
+    graph = fit(start, start + length, needs, np.zeros(len(start), np.int64))
+    again, stop = replay(graph)
+    assert (again == start).all()
+    assert (stop == start + length).all()
+
+
+@given(graphs())
+def test_shorter_ops_make_nothing_later(drawn):
+    start, length, needs, shorter = drawn
+    graph = fit(start, start + length, needs, np.zeros(len(start), np.int64))
+    assert (replay(graph, shorter)[1] <= start + length).all()
+
+
+@given(graphs())
+def test_without_slack_every_op_starts_with_the_last_of_its_needs(drawn):
+    _, length, needs, _ = drawn
+    forward = needs.need < needs.op
+    needs = Needs(*(column[forward] for column in needs))
+    start, stop = replay(plan(length, needs))
+    for op in range(len(length)):
+        own = needs.op == op
+        assert start[op] == max((stop[needs.need[own]] + needs.weight[own]).tolist(), default=0)
+
+
+def test_ops_that_wait_for_each_other_in_a_circle_are_refused():
+    with refused(BadInput, "2 of 3 ops"):
+        plan(np.ones(3, np.int64), Needs(np.array([1, 2]), np.array([2, 1]), np.zeros(2, np.int64)))
+
+
+def told(measured):
+    """All ledgers without what a prediction says of itself."""
+    plain = [
+        msgspec.structs.replace(
+            ledger,
+            basis="measured",
+            entries=tuple(msgspec.structs.replace(entry, how="seen") for entry in ledger.entries),
+        )
+        for ledger in measured.ledgers
+    ]
+    return ledgers.to_json(plain)
+
+
+def read_all(folder, *documents):
+    return read([write(folder, document, f"{number}.json") for number, document in enumerate(documents)])
+
+
+@given(st.one_of(st.tuples(rank_traces()), st.tuples(cpu_traces()), st.tuples(rank_traces(0, 2), rank_traces(1, 2))))
+def test_with_nothing_supposed_the_ledgers_are_the_measured_ones(tmp_path_factory, documents):
+    measured = measure(read_all(tmp_path_factory.mktemp("t"), *documents))
+    prediction = what_if(measured, [])
+    assert told(prediction.would) == told(measured)
+    assert prediction.mean.basis == "predicted"
+    assert {entry.how for entry in prediction.mean.entries} <= {"modelled"}
+    assert sum(change.ns for change in prediction.changes) == 0
+
+
+@given(
+    st.one_of(st.tuples(rank_traces()), st.tuples(cpu_traces()), st.tuples(rank_traces(0, 2), rank_traces(1, 2))),
+    st.sampled_from(["no-stragglers", "no-launch-gaps", "perfect-overlap", "network=3x", "compute=2x", "launch_gap=0"]),
+)
+def test_whatever_is_supposed_balances_and_the_window_grows_no_longer(tmp_path_factory, documents, text):
+    measured = measure(read_all(tmp_path_factory.mktemp("t"), *documents), "all")
+    try:
+        prediction = what_if(measured, [text])
+    except BadInput:
+        return
+    changes = sum(change.ns for change in prediction.changes)
+    assert changes == prediction.mean.wall_ns - measured.mean.wall_ns
+    if text != "no-stragglers" and len(documents) == 1:
+        # A window begins with its first work, which may begin sooner too: what ends it cannot end later.
+        assert prediction.would.ranks[0].events.window[1] <= measured.ranks[0].events.window[1]
+
+
+def wall_and_accounts(prediction, place=0):
+    (ledger,) = prediction.would.ranks[place].ledgers
+    return ledger.wall_ns, {str(account): ns for account, ns in ledger.by_account().items() if ns}
+
+
+def late_rank(start_late):
+    gemm = 20 + start_late
+    return trace(
+        device=[("gemm", 7, 10, 10 + gemm, 5), (REDUCE, 8, 10 + gemm, 70, 6, MEETS)],
+        rank=1 if start_late else 0, world=2, host_name="one",
+    )  # fmt: skip
+
+
+def test_without_stragglers_every_rank_computes_as_the_one_in_time(tmp_path):
+    measured = measure(read_all(tmp_path, late_rank(0), late_rank(30)), "all")
+    assert measured.mean.late == {1: 30}
+    prediction = what_if(measured, ["no-stragglers"])
+    for place in (0, 1):
+        assert wall_and_accounts(prediction, place) == (30, {"compute/matmul": 20, "comm/all_reduce@world": 10})
+    assert prediction.mean.late == {}
+
+
+def test_a_faster_network_shortens_the_transfer_and_not_the_wait(tmp_path):
+    measured = measure(read_all(tmp_path, late_rank(0), late_rank(30)), "all")
+    wall, accounts = wall_and_accounts(what_if(measured, ["network=2x"]))
+    assert (wall, accounts) == (
+        55,
+        {"compute/matmul": 20, "straggler/all_reduce@world": 30, "comm/all_reduce@world": 5},
+    )
+
+
+HOST_BOUND = trace(
+    device=[("gemm", 7, 10, 20, 5), ("elementwise_kernel", 7, 60, 70, 55), ("gemm", 7, 70, 90, 56)],
+    host=[("aten::mm", 100, 4, 7, "cpu_op"), ("aten::mul", 100, 54, 56, "cpu_op")],
+)
+
+
+def test_an_infinitely_fast_host_leaves_the_device_no_gap(tmp_path):
+    measured = measure(read_all(tmp_path, HOST_BOUND), "all")
+    assert measured.mean.wall_ns == 80
+    wall, accounts = wall_and_accounts(what_if(measured, ["no-launch-gaps"]))
+    # Every stretch of the host keeps a nanosecond, and the device is busy meanwhile.
+    assert (wall, accounts) == (40, {"compute/matmul": 30, "compute/elementwise": 10})
+
+
+def test_a_faster_op_gives_a_host_bound_step_nothing(tmp_path):
+    measured = measure(read_all(tmp_path, HOST_BOUND), "all")
+    wall, accounts = wall_and_accounts(what_if(measured, ["op:aten::mm=2x"]))
+    assert wall == 80
+    assert accounts["compute/matmul"] == 25
+
+
+def test_the_host_comes_back_from_a_sync_when_the_device_is_done(tmp_path):
+    document = trace(
+        device=[("gemm", 7, 10, 50, 5), ("gemm", 7, 65, 75, 60)],
+        host=[("cudaStreamSynchronize", 100, 8, 52, "cuda_runtime")],
+    )
+    measured = measure(read_all(tmp_path, document), "all")
+    # The first product ends 20 sooner, so the second is launched 20 sooner and ends 20 + 5 sooner.
+    assert what_if(measured, ["compute/matmul=2x"]).mean.wall_ns == measured.mean.wall_ns - 25
+
+
+def test_a_loader_that_never_keeps_the_host_waiting(tmp_path):
+    document = trace(
+        device=[("gemm", 7, 10, 20, 5), ("gemm", 7, 60, 70, 55)],
+        host=[("enumerate(DataLoader)#x.__next__", 100, 22, 52, "user_annotation")],
+    )
+    measured = measure(read_all(tmp_path, document), "all")
+    assert measured.mean.by_kind()["data_wait"] == 30
+    prediction = what_if(measured, ["data_wait=0"])
+    assert prediction.mean.wall_ns == 60 - 30 + 1  # the nanosecond that keeps the order
+    assert [str(change.account) for change in prediction.changes if change.ns < -1] == ["data_wait"]
+
+
+def test_overlapped_perfectly_communication_costs_where_nothing_else_is_to_do(tmp_path):
+    device = [("gemm", 7, 10, 20, 5), (REDUCE, 8, 20, 50, 6), ("gemm", 7, 50, 70, 7), ("gemm", 7, 70, 72, 8)]
+    measured = measure(read_all(tmp_path, trace(device=device)), "all")
+    # The second product no longer waits for the all-reduce; the last one, which ends the step, still does.
+    wall, accounts = wall_and_accounts(what_if(measured, ["perfect-overlap"]))
+    assert (wall, accounts) == (42, {"compute/matmul": 32, "comm/all_reduce": 10})
+
+
+def stage(rank):
+    """Stage 0 computes until 40 and sends; stage 1 has waited since 12, and computes from 50."""
+    name, peer, start = ("recv", "Src Rank", 12) if rank else ("send", "Dst Rank", 40)
+    said = {"Collective name": name, peer: 1 - rank, "Process Group Name": "0", "Process Group Ranks": [0, 1]}
+    before, after = ([], [("gemm", 7, 50, 60, 7)]) if rank else ([("gemm", 7, 10, 40, 5)], [])
+    device = [*before, ("ncclDevKernel_SendRecv", 8, start, 50, 6, said | {"Group size": 2}), *after]
+    return trace(device=device, rank=rank, world=2, host_name="one")
+
+
+def test_a_receive_comes_as_much_sooner_as_its_send(tmp_path):
+    measured = measure(read_all(tmp_path, stage(0), stage(1)), "all")
+    assert measured.ranks[1].ledgers[0].by_kind()["bubble"] == 28
+    prediction = what_if(measured, ["compute=2x"])
+    assert [ledger.wall_ns for ledger in prediction.would.by_rank] == [40 - 15, 48 - 15 - 5]
+
+
+def cpu_rank(rank, works):
+    """Works, all-reduces with its peer until 200, and goes on when that is done."""
+    return trace(
+        host=[
+            ("aten::mm", 100, 10, 10 + works, "cpu_op"),
+            ("c10d::allreduce_", 100, 10 + works, 15 + works, "cpu_op"),
+            ("gloo:all_reduce", 101, 12 + works, 200, "user_annotation", {"Process Group Ranks": "[0, 1]"}),
+            ("aten::mul", 100, 205, 215, "cpu_op"),
+        ],
+        marks=[("1", 0, 220)], rank=rank, world=2, host_name="one", backend="gloo",
+    )  # fmt: skip
+
+
+def test_on_cpus_the_training_thread_waits_for_its_collectives(tmp_path):
+    measured = measure(read_all(tmp_path, cpu_rank(0, 40), cpu_rank(1, 140)))
+    assert measured.mean.late == {1: 100}
+    prediction = what_if(measured, ["no-stragglers"])
+    assert [ledger.wall_ns for ledger in prediction.would.by_rank] == [120, 120]
+    assert prediction.mean.by_kind().get("straggler", 0) == 0
+    faster = what_if(measured, ["network=2x"])
+    assert faster.mean.wall_ns == 220 - 24  # the transfer lasts from 152 to 200
+
+
+def one_op_each(took, place, step):
+    n = len(took)
+    zero, every = np.zeros(n, np.int64), np.ones(n, bool)
+    ops = Ops(np.array(step) * 100, zero, zero + WORK, np.array(place), zero, zero, zero, np.arange(n), np.array(step))
+    return typical(ops, np.array(took, np.int64), every, every).tolist()
+
+
+@pytest.mark.parametrize(
+    ("took", "takes"),
+    [
+        ([100, 108], 104),  # neither is late: the mean over both
+        ([100, 108, 500], 104),  # the third is late, and left out
+        ([10, 50], 10),
+        ([50, 60, 52, 51], 51),
+    ],
+)
+def test_an_op_takes_its_mean_over_the_ranks_that_are_not_late(took, takes):
+    assert one_op_each(took, range(len(took)), [0] * len(took)) == [takes] * len(took)
+
+
+def test_a_rank_is_late_by_its_mean_over_steps():
+    # Rank 1 is late in one step of two: each step of rank 0 counts, and none of rank 1.
+    assert one_op_each([10, 14, 10, 90], [0, 0, 1, 1], [0, 1, 0, 1]) == [12] * 4
+
+
+def test_an_op_without_its_like_keeps_its_own_ranks_mean():
+    n = np.arange(4)
+    place, label = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 7])
+    ops = Ops(n, n, n * 0 + WORK, place, n * 0, label, n, n, n * 0)
+    # Rank 1 is late; its op with label 7 no other rank has.
+    found = typical(ops, np.array([10, 20, 30, 90]), np.ones(4, bool), np.ones(4, bool))
+    assert found.tolist() == [10, 20, 10, 90]
+
+
+def test_pieces_of_one_thing_keep_their_proportion():
+    place = np.array([0, 0, 1])
+    zero = np.zeros(3, np.int64)
+    ops = Ops(np.array([0, 30, 0]), zero, zero + HOST, place, zero, zero, zero, place, zero)
+    assert typical(ops, np.array([30, 10, 20]), np.ones(3, bool), np.ones(3, bool)).tolist() == [15, 5, 20]
+
+
+def test_times_of_transfers_do_not_make_a_rank_late():
+    zero = np.zeros(4, np.int64)
+    role, place = np.array([WORK, TRANSFER, WORK, TRANSFER]), np.array([0, 0, 1, 1])
+    ops = Ops(zero, zero, role, place, zero, zero, zero, zero, zero)
+    own = role == WORK
+    assert typical(ops, np.array([10, 90, 10, 30]), np.ones(4, bool), own).tolist() == [10, 60, 10, 60]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "values"),
+    [
+        ("no-stragler", BadInput, ["'no-stragler'", "'no-stragglers'"]),
+        ("", BadInput, ["''", "network=2x", "op:aten::mm=roofline"]),
+        ("no-stragglers=2x", BadInput, ["no-stragglers", "'no-stragglers=2x'", "'2x'"]),
+        ("netwrk=2x", UnknownName, ["'netwrk'", "'network'"]),
+        ("comput/norm=2x", UnknownName, ["'comput/norm'", "'compute'"]),
+        ("network=fast", BadInput, ["'fast'", "'network=fast'", "network=2x"]),
+        ("network=0x", BadInput, ["'0x'", "'network=0x'", "network=2x"]),
+        ("network=-2x", BadInput, ["'-2x'", "'network=-2x'", "network=2x"]),
+        ("network=roofline", BadInput, ["'roofline'", "'network=roofline'", "network=2x"]),
+        ("straggler=0", BadInput, ["straggler", "no-stragglers"]),
+        ("bubble/warmup=0", BadInput, ["bubble"]),
+        ("op:=2x", BadInput, ["'op:=2x'", "op:aten::mm=2x"]),
+    ],
+)
+def test_what_cannot_be_supposed_is_refused_with_the_next_step(text, kind, values):
+    with refused(kind, *values):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("no-stragglers", ["no-stragglers", "ranks"]),
+        ("network=2x", ["network=2x", "collective"]),
+        ("data_wait=0", ["data_wait=0", "compute/elementwise, compute/matmul, launch_gap/launch"]),
+        ("op:aten::conv2d=2x", ["op:aten::conv2d=2x"]),
+        ("op:aten::mm=roofline", ["op:aten::mm=roofline", "2x"]),
+    ],
+)
+def test_what_these_traces_do_not_have_cannot_be_supposed_of_them(tmp_path, text, values):
+    measured = measure(read_all(tmp_path, HOST_BOUND), "all")
+    with refused(BadInput, *values):
+        what_if(measured, [text])
+
+
+def test_suppositions_add_up(tmp_path):
+    measured = measure(read_all(tmp_path, HOST_BOUND), "all")
+    assert what_if(measured, ["no-launch-gaps", "compute=2x"]).mean.wall_ns == 20
+    assert what_if(measured, ["compute=2x", "no-launch-gaps"]).mean.wall_ns == 20
+
+
+PUBLIC = [
+    "a100_ddp_resnet.json.gz",
+    "diff_test.json.gz",
+    "mi300_resnet_ac.json.gz",
+    "v100_dlrm_8ranks",
+    "cpu_gloo_3ranks",
+]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_traces_replay_to_the_nanosecond(public_trace, name):
+    measured = measure(read([public_trace(name)]))
+    assert told(what_if(measured, []).would) == told(measured)
+
+
+def test_hidden_altogether_and_for_nothing_cost_a_lone_rank_the_same(public_trace):
+    measured = measure(read([public_trace("diff_test.json.gz")]))
+    hidden, free = (what_if(measured, [text]).mean.wall_ns for text in ("perfect-overlap", "network=0"))
+    assert abs(hidden - free) < 1_000 < measured.mean.wall_ns - hidden
+
+
+def test_the_published_answer_of_a_64_rank_job():
+    pytest.importorskip("duckdb")
+    from validation.stragglers import analyse, model, rows
+
+    from validation.stragglers import read as read_ops  # isort: skip
+
+    folder = PUBLIC_DATA / "stragglers"
+    if not (folder / "trace-AR.parquet").exists():
+        pytest.skip("the public straggler trace is not on this machine")
+    answer = analyse(model(read_ops(folder / "trace-AR.parquet")))
+    for what, published, ours in rows(answer, folder):
+        assert ours == pytest.approx(published, rel=1e-3, abs=1e-3), what
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_planted_wait_for_data_is_what_the_prediction_saves():
+    pytest.importorskip("torch")
+    from validation.whatif import Plant, pair
+
+    found = pair(Plant("loader", 1, 512, 60, "data_wait=0"))
+    assert 0.98 * 60e6 < found.planted - found.predicted < 1.5 * 60e6

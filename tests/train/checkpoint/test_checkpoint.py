@@ -1,0 +1,771 @@
+"""Checkpoints: training goes on as if nothing had been, on any layout; what is damaged is never used, and said so."""
+
+import errno
+import os
+import pickle
+import shutil
+import threading
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ranks import on_ranks
+from tests.refused import missing_values, refused
+from trainyard import job_file as jobs
+from trainyard import plugins
+from trainyard.cli.runs import command as runs_command
+from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed
+from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe
+from trainyard.record import DeviceSeen, Run
+from trainyard.run.local import harness
+from trainyard.store.store import Store, now
+from trainyard.train.checkpoint import checkpoint_store as shelves
+from trainyard.train.checkpoint import manifest as manifests
+from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.manifest import File, Manifest, Piece, Stored
+
+MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+MOE = msgspec.structs.replace(
+    MODEL, experts=4, active=2, expert_ffn=16, shared_experts=1, router="sigmoid", balance="bias"
+)
+UNTIL, SAVED = 6, 2
+TEXT = str(Path(manifests.__file__))
+
+
+def a_job(spread=None, every=0, mode="sync", keep=2, model=MODEL, **recipe):
+    recipe = {"seq_len": 16, "tokens_per_step": 128, "learning_rate": 1e-2, "seed": 7, "text": TEXT, **recipe}
+    if spread is not None and spread.pp > 1:
+        recipe["schedule"] = "1f1b"
+    kept = Checkpoint(every=every, mode=mode, keep=keep)
+    return Job(model=model, layout=spread or Layout(), recipe=Recipe(**recipe), checkpoint=kept)
+
+
+def train(ranks, job, run, until=UNTIL):
+    """From the last good checkpoint on: the first step, losses and norms, what was said, the weights' digest."""
+    from trainyard.train.checkpoint.checkpoint_saver import Saver
+
+    training = plugins.load("workloads", job.workload).build(job, "cpu")
+    saver = Saver(Path(run), job, ranks, training)
+    first = saver.resume()
+    outcomes = []
+    for step in range(first, until):
+        outcomes.append(tuple(training(step)))
+        saver.after(step)
+    saver.close()
+    return first, outcomes, [notice[:3] for notice in saver.notices()], training.about().digests["weights_final"]
+
+
+def here():
+    """A rank alone, in this process."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.process_group import Ranks
+
+    torch.set_num_threads(1)
+    return Ranks(0, 0, 1, 1, "cpu", torch.device("cpu"))
+
+
+def steps_of(run):
+    return Shelf(Path(run)).steps()
+
+
+def folder_of(run, step):
+    return Shelf(Path(run)).folder(step)
+
+
+# On any layout
+
+FOUR = {
+    "fsdp": a_job(Layout(dp_shard=4), every=3),
+    "hsdp": a_job(Layout(dp_replicate=2, dp_shard=2), every=3, mode="async"),
+    "tp x fsdp": a_job(Layout(tp=2, dp_shard=2), every=3),
+}
+TWO = {
+    "ddp": a_job(Layout(dp_replicate=2), every=3, mode="async"),
+    "fsdp": a_job(Layout(dp_shard=2), every=3),
+    "zero1": a_job(Layout(dp_shard=2, zero=1), every=3),
+    "tp": a_job(Layout(tp=2), every=3, mode="async"),
+    "pp": a_job(Layout(pp=2), every=3),
+}
+THEN = {"ddp": "tp", "fsdp": "pp", "zero1": "fsdp", "tp": "zero1", "pp": "ddp"}
+OTHERS = {
+    name: a_job(Layout(dp_shard=2), every=3, optimizer=name, update="foreach") for name in ("muon", "shampoo", "sgd")
+} | {
+    "experts": a_job(Layout(dp_shard=2, ep=2), every=3, model=MOE),
+    "loss scale": a_job(Layout(dp_shard=2), every=3, dtype="float16"),
+}
+
+
+def unkept(job):
+    return msgspec.structs.replace(job, checkpoint=Checkpoint())
+
+
+def alone_of(job):
+    return msgspec.structs.replace(unkept(job), layout=Layout())
+
+
+def several(ranks, work):
+    """`train` for each (job, run). A job that saves does it twice, from the beginning and from step 3 on."""
+    import torch.distributed as dist
+
+    told = {}
+    for name, job, run in work:
+        told[name] = [train(ranks, job, run)]
+        if job.checkpoint.every:
+            if ranks.rank == 0:
+                shutil.rmtree(folder_of(run, 5))
+            if ranks.world > 1:
+                dist.barrier()
+            told[name].append(train(ranks, unkept(job), run))
+    return told
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """What was said by each job that saved, and by each that went on with what another had saved, by name."""
+    pytest.importorskip("torch")
+    at = str(tmp_path_factory.mktemp("runs")) + "/"
+    one = [("alone", a_job(every=3), at + "alone")]
+    four = [(name, job, f"{at}four {name}") for name, job in FOUR.items()]
+    two = [(name, job, f"{at}two {name}") for name, job in (TWO | OTHERS).items()]
+    two += [(f"{name} to {then}", unkept(TWO[then]), f"{at}two {name}") for name, then in THEN.items()]
+    two += [(f"four {name} to two", unkept(TWO["fsdp"]), f"{at}four {name}") for name in FOUR]
+    two += [(f"alone to {then}", unkept(TWO[then]), at + "alone") for then in ("ddp", "fsdp")]
+    last = [(f"four {name} to one", alone_of(job), f"{at}four {name}") for name, job in FOUR.items()]
+    last += [(f"{name} to one", alone_of(job), f"{at}two {name}") for name, job in OTHERS.items()]
+    told = {}
+    for world, work in ((1, one), (4, four), (2, two), (1, last)):
+        every = on_ranks(world, several, work, patience_s=400)
+        for name in every[0]:
+            assert all(rank[name] == every[0][name] for rank in every), "ranks say the same"
+        told |= every[0]
+    return told
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alone", *FOUR, *TWO, *OTHERS])
+def test_on_the_same_layout_it_goes_on_bit_for_bit(runs, name):
+    (first, outcomes, _, digest), (again, rest, notices, same) = runs[name]
+    assert (first, again, notices) == (0, SAVED + 1, [])
+    assert rest == outcomes[again:]
+    assert same == digest
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_saving_changes_nothing(runs):
+    assert train(here(), a_job(), "/nowhere")[1] == runs["alone"][0][1]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"four {name} to {fewer}" for name in FOUR for fewer in ("two", "one")),
+        *(f"{before} to {after}" for before, after in THEN.items()),
+        *(f"alone to {after}" for after in ("ddp", "fsdp")),
+    ],
+)
+def test_on_another_layout_it_goes_on_with_the_same_losses(runs, name):
+    ((first, outcomes, notices, _),) = runs[name]
+    assert (first, notices) == (SAVED + 1, [])
+    assert np.allclose(outcomes, runs["alone"][0][1][first:], rtol=1e-5, atol=0)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_whatever_else_is_kept_comes_back(runs, name):
+    ((first, outcomes, _, _),) = runs[f"{name} to one"]
+    assert first == SAVED + 1
+    near = 1e-5 if name != "loss scale" else 5e-3  # half precision adds up in another order
+    assert np.allclose(outcomes, runs[name][0][1][first:], rtol=near, atol=0)
+
+
+@pytest.mark.torch
+def test_replicas_are_written_once_and_divided(tmp_path):
+    pytest.importorskip("torch")
+    on_ranks(2, train, a_job(Layout(dp_replicate=2), every=1, keep=1), str(tmp_path), 1)
+    manifest = Shelf(tmp_path).read(0)
+    sizes = [file.bytes for file in manifest.files.values()]
+    assert len(sizes) == 2
+    values = sum(np.prod(t.shape) * manifests.WIDTHS[t.dtype] for t in manifest.tensors.values())
+    assert values <= sum(sizes) < 1.05 * values
+    assert max(sizes) < 0.6 * sum(sizes)
+
+
+# Damage
+
+LATEST = 5
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """A run with checkpoints after its third and sixth step, by one rank."""
+    run = tmp_path_factory.mktemp("good")
+    _, outcomes, _, digest = train(here(), a_job(every=3), run)
+    return run, outcomes, digest
+
+
+@pytest.fixture
+def run(good, tmp_path):
+    shutil.copytree(good[0] / "checkpoints", tmp_path / "checkpoints")
+    return tmp_path
+
+
+# Each does its damage and returns what the notice of it must name.
+
+
+def truncated(folder):
+    path = folder / "rank0.bin"
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(size // 2)
+    return path.name, f"{size // 2:,}", f"{size:,}"
+
+
+def flipped(folder, name="rank0.bin", at=1000):
+    path = folder / name
+    data = bytearray(path.read_bytes())
+    data[at % len(data)] ^= 4
+    path.write_bytes(data)
+    return name, "sha256"
+
+
+def missing(folder):
+    (folder / "rank0.bin").unlink()
+    return ("rank0.bin",)
+
+
+def without_manifest(folder):
+    (folder / manifests.NAME).unlink()
+    return manifests.NAME, os.strerror(errno.ENOENT)
+
+
+def swapped(folder):
+    shutil.copy(folder.with_name("step-000003") / manifests.NAME, folder)
+    return manifests.NAME, 3
+
+
+def stranger(folder):
+    (folder / "rank7.bin").write_bytes(b"x")
+    return ("rank7.bin",)
+
+
+def flipped_manifest(folder):
+    return flipped(folder, manifests.NAME, 500)[:1]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("harm", [truncated, flipped, missing, without_manifest, swapped, stranger, flipped_manifest])
+def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(good, run, harm):
+    values = harm(folder_of(run, LATEST))
+    first, outcomes, notices, digest = train(here(), a_job(), run)
+    assert first == SAVED + 1
+    assert outcomes == good[1][SAVED + 1 :]
+    assert digest == good[2]
+    ((kind, step, said),) = notices
+    assert (kind, step) == ("bad_checkpoint", LATEST)
+    assert missing_values(said, *values) == []
+    assert missing_values((run / "checkpoints" / "bad-step-000006" / "why.txt").read_text(), *values) == []
+    assert steps_of(run) == [SAVED]
+
+
+@pytest.mark.torch
+def test_when_none_is_good_training_begins_at_its_beginning(good, run):
+    for step in (SAVED, LATEST):
+        flipped(folder_of(run, step))
+    first, outcomes, notices, _ = train(here(), a_job(), run)
+    assert (first, outcomes) == (0, good[1])
+    assert [step for _, step, _ in notices] == [LATEST, SAVED]
+
+
+@given(st.data())
+def test_a_manifest_with_any_byte_changed_is_refused(data):
+    whole = manifests.seal(MANIFEST)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    other = data.draw(st.integers(0, 255).filter(lambda value: value != whole[at]))
+    with pytest.raises(BadFile):
+        manifests.unseal(whole[:at] + bytes([other]) + whole[at + 1 :])
+
+
+@given(st.integers(0, 10**6))
+def test_a_manifest_cut_short_is_refused(at):
+    whole = manifests.seal(MANIFEST)
+    with pytest.raises(BadFile):
+        manifests.unseal(whole[: at % len(whole)])
+
+
+MANIFEST = Manifest(
+    step=1,
+    ranks=1,
+    saved="2026-01-01T00:00:00.000+00:00",
+    job=a_job(),
+    files={"rank0.bin": File(bytes=32, sha256="0" * 64)},
+    tensors={"model/w": Stored(dtype="float32", shape=(2, 4), pieces=(Piece((0, 0), (2, 4), "rank0.bin", 0),))},
+)
+
+
+def test_a_manifest_comes_back_as_it_was():
+    assert manifests.unseal(manifests.seal(MANIFEST)) == MANIFEST
+
+
+@pytest.mark.parametrize(
+    ("stored", "values"),
+    [
+        (Stored(dtype="object", shape=(2,), pieces=()), ["'object'"]),
+        (Stored(dtype="float32", shape=(8,), pieces=(Piece((0,), (8,), "rank0.bin", 1),)), ["byte 1", "'rank0.bin'"]),
+        (Stored(dtype="float32", shape=(8,), pieces=(Piece((0,), (8,), "../x", 0),)), ["byte 0", "'../x'"]),
+        (Stored(dtype="float32", shape=(8,), pieces=(Piece((-1,), (8,), "rank0.bin", 0),)), ["[-1]", "[8]"]),
+        (Stored(dtype="float32", shape=(8,), pieces=(Piece((0,), (4,), "rank0.bin", 0),)), [4, 8]),
+        (Stored(dtype="float32", shape=(8,), pieces=(Piece((0,), (4,), "rank0.bin", 0),) * 2), [8]),
+        (Stored(dtype="float32", shape=(-1, 0), pieces=()), ["[-1, 0]"]),
+        (Stored(dtype="float32", shape=(2**62, 2**62, 0), pieces=()), [f"[{2**62}, {2**62}, 0]"]),
+        (Stored(dtype="float32", shape=(2**62,) * 1000, pieces=()), [1000]),
+    ],
+)
+def test_a_sealed_manifest_that_makes_no_sense_is_refused(stored, values):
+    wrong = msgspec.structs.replace(MANIFEST, tensors={"model/w": stored})
+    with refused(BadFile, "manifest.json:", "model/w", *values):
+        manifests.unseal(manifests.seal(wrong))
+
+
+class Bomb:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.write_text, (self.trace, "it ran")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "rank0.bin", "manifest.json", "rank1.bin"])
+def test_nothing_in_the_folder_is_ever_executed(good, run, tmp_path, name):
+    bomb = pickle.dumps(Bomb(tmp_path / "trace"))
+    (folder_of(run, LATEST) / name).write_bytes(bomb)
+    first, outcomes, notices, _ = train(here(), a_job(), run)
+    assert (first, outcomes) == (SAVED + 1, good[1][SAVED + 1 :])
+    assert [(kind, step) for kind, step, _ in notices] == [("bad_checkpoint", LATEST)]
+    assert not (tmp_path / "trace").exists()
+    pickle.loads(bomb)  # noqa: S301 - it is a bomb
+    assert (tmp_path / "trace").exists()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_ranks_agree_on_what_to_load(good, run):
+    """The damage is in the file that only the second rank reads; both go back."""
+    on_ranks(2, train, a_job(Layout(dp_shard=2), every=1, keep=9), str(run), LATEST + 3)
+    assert steps_of(run)[:3] == [7, 6, 5]
+    flipped(folder_of(run, 7), "rank1.bin")
+    told = on_ranks(2, train, a_job(Layout(dp_shard=2)), str(run), LATEST + 3)
+    assert [rank[0] for rank in told] == [7, 7]
+    assert [rank[2] for rank in told] == [told[0][2]] * 2
+    assert missing_values(told[1][2][0][2], "rank1.bin", "sha256") == []
+
+
+@pytest.mark.torch
+def test_one_of_another_model_is_refused(run):
+    with refused(BadJob, 6, "(256, 16)"):
+        train(here(), a_job(model=msgspec.structs.replace(MODEL, width=16)), run)
+    with refused(BadJob, 6, "layers.2"):
+        train(here(), a_job(model=msgspec.structs.replace(MODEL, layers=3)), run)
+
+
+# A full disk
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """`full["after"]`: how many more files find room."""
+    left = {"after": 10**6}
+    whole = shelves.write
+
+    def write(path, parts):
+        if not left["after"]:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left["after"] -= 1
+        return whole(path, parts)
+
+    from trainyard.train.checkpoint import checkpoint_saver as saver
+
+    monkeypatch.setattr(shelves, "write", write)
+    monkeypatch.setattr(saver, "write", write)
+    return left
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("room", [2, 3], ids=["for nothing", "for all but the manifest"])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_full_disk_is_said_and_training_goes_on(good, tmp_path, full, room, mode):
+    pytest.importorskip("torch")
+    full["after"] = room
+    first, outcomes, notices, _ = train(here(), a_job(every=3, mode=mode), tmp_path)
+    assert (first, outcomes) == (0, good[1])
+    assert [(kind, step) for kind, step, _ in notices] == [("disk_full", LATEST)]
+    assert "No space left on device" in notices[0][2]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000003"]
+
+
+@pytest.mark.torch
+def test_any_other_failure_to_write_ends_training(tmp_path, monkeypatch):
+    here()
+    (tmp_path / "checkpoints").write_text("no folder")
+    with refused(EnvironmentFailed, 3, "rank 0", os.strerror(errno.ENOTDIR)):
+        train(here(), a_job(every=3, mode="async"), tmp_path)
+
+
+def fill_on_one(ranks, job, run):
+    """`train`, where the second rank finds no room for its part of step 2."""
+    from trainyard.train.checkpoint import checkpoint_saver as saver
+
+    whole = saver.write
+
+    def write(path, parts):
+        if ranks.rank == 1 and path.parent.name.startswith(".step-000003"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return whole(path, parts)
+
+    saver.write = write
+    return train(ranks, job, run)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_one_rank_is_so_for_all(good, tmp_path):
+    told = on_ranks(2, fill_on_one, a_job(Layout(dp_shard=2), every=3, mode="async"), str(tmp_path))
+    assert [rank[2] for rank in told] == [told[0][2]] * 2
+    assert told[0][2][0][:2] == ("disk_full", SAVED)
+    assert np.allclose(told[0][1], good[1], rtol=1e-5, atol=0)
+    assert steps_of(tmp_path) == [LATEST]
+
+
+# When, how many, and what is waited for
+
+
+@pytest.mark.torch
+def test_the_last_are_kept(tmp_path):
+    train(here(), a_job(every=1, keep=3), tmp_path)
+    assert steps_of(tmp_path) == [5, 4, 3]
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-000004", "step-000005", "step-000006"}
+
+
+def test_older_ones_go_only_when_the_new_one_is_whole(tmp_path):
+    shelf = Shelf(tmp_path, "token")
+    for step in (1, 2, 3):
+        shelf.part(step).mkdir(parents=True)
+        file = shelves.write(shelf.part(step) / "rank0.bin", [bytes(32)])
+        if step < 3:
+            shelf.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
+        shelf.retain(1)
+    assert shelf.steps() == [2]
+    assert shelf.part(3).is_dir(), "what is being written is no older one"
+    Shelf(tmp_path, "other").clear()
+    assert not shelf.part(3).exists()
+    assert shelf.read(2).step == 2
+
+
+def test_what_was_set_aside_goes_with_what_is_older(tmp_path):
+    shelf = Shelf(tmp_path, "token")
+    for step in (1, 2, 3):
+        shelf.folder(step).mkdir(parents=True)
+    assert shelf.set_aside(1, "torn").name == "bad-step-000002"
+    shelf.folder(1).mkdir()
+    assert shelf.set_aside(1, "again").name == "bad-step-000002.1"
+    shelf.retain(2)
+    assert len(list(shelf.root.iterdir())) == 4 - 2
+    assert shelf.steps() == [3, 2]
+
+
+@pytest.mark.torch
+def test_only_one_is_in_flight_and_the_next_waits(tmp_path, monkeypatch):
+    ranks = here()
+    from trainyard.train.checkpoint import checkpoint_saver as savers
+
+    going, free, busy = threading.Event(), threading.Event(), []
+    whole = savers.write
+
+    def write(path, parts):
+        busy.append(path)
+        going.set()
+        assert free.wait(60)
+        assert len(busy) == 1
+        busy.clear()
+        return whole(path, parts)
+
+    monkeypatch.setattr(savers, "write", write)
+    job = a_job(every=1, mode="async")
+    training = plugins.load("workloads", "transformer").build(job, "cpu")
+    saver = savers.Saver(tmp_path, job, ranks, training)
+    training(0)
+    saver.after(0)
+    assert going.wait(60)
+    outcome = training(1)  # while it is written
+    assert steps_of(tmp_path) == []
+    threading.Timer(0.3, free.set).start()
+    before = saver.stalled_ns
+    saver.after(1)
+    assert saver.stalled_ns - before > 0.2e9, "waiting for the one before is a stall too"
+    saver.close()
+    assert steps_of(tmp_path) == [1, 0]
+    shutil.rmtree(folder_of(tmp_path, 1))
+    assert train(ranks, a_job(), tmp_path, 2)[1] == [tuple(outcome)], (
+        "what was saved is the state when it was asked for"
+    )
+
+
+@pytest.mark.torch
+def test_saved_now_it_is_on_the_disk(tmp_path):
+    ranks = here()
+    from trainyard.train.checkpoint.checkpoint_saver import Saver
+
+    job = a_job(every=2, mode="async")
+    training = plugins.load("workloads", "transformer").build(job, "cpu")
+    saver = Saver(tmp_path, job, ranks, training)
+    for step in range(2):
+        training(step)
+        saver.after(step)
+    saver.save_now(1)
+    assert steps_of(tmp_path) == [1], "the state after step 1 was on its way already"
+    training(2)
+    saver.save_now(2)
+    assert steps_of(tmp_path) == [2, 1]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_stall_is_booked_to_the_checkpoint(tmp_path, mode):
+    ranks = here()
+    from trainyard.run.local.capture import capture
+    from trainyard.trace.measure import measure, read
+    from trainyard.train.checkpoint.checkpoint_saver import Saver
+
+    job = a_job(every=1, mode=mode)
+    training = plugins.load("workloads", "transformer").build(job, "cpu")
+    saver = Saver(tmp_path, job, ranks, training)
+    stalls = []
+    with capture(tmp_path, 0, 3, ranks.device, together=lambda: None) as profiler:
+        for step in range(4):
+            training(step)
+            before = saver.stalled_ns
+            saver.after(step)
+            stalls.append(saver.stalled_ns - before)
+            profiler.step()
+    saver.close()
+    mean = measure(read([tmp_path / "traces" / "rank0.json.gz"])).ledgers[-1]
+    booked = {str(account): ns for account, ns in mean.by_account().items()}
+    # The last step of a profile has no mark after it; the first was warm-up.
+    assert booked["checkpoint/save"] == pytest.approx(np.mean(stalls[1:]), rel=0.35)
+    assert not any(account.startswith("comm") for account in booked)
+
+
+# For other programs
+
+
+@pytest.mark.torch
+def test_weights_are_exported_as_safetensors(good, run, tmp_path):
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    from trainyard.train.checkpoint.export_weights import export
+
+    training = plugins.load("workloads", "transformer").build(a_job(), "cpu")
+    for step in range(SAVED + 1):
+        training(step)
+    flipped(folder_of(run, LATEST))
+    with refused(BadFile, "step-000006:", "rank0.bin", "sha256"):
+        export(run, tmp_path / "no.safetensors", LATEST)
+    done = export(run, tmp_path / "w.safetensors")
+    assert done.step == SAVED
+    assert missing_values(done.rejected[0], 6, "rank0.bin", "sha256") == []
+    weights = safetensors.load_file(tmp_path / "w.safetensors")
+    whole = training.spread.modules[0].state_dict()
+    assert weights.keys() == whole.keys()
+    assert all(torch.equal(weights[name], whole[name]) for name in whole)
+    with refused(BadInput, 10, 6, 3):
+        export(run, tmp_path / "no.safetensors", 9)
+    with refused(BadInput, tmp_path / "nothing", "[checkpoint]", "every"):
+        export(tmp_path / "nothing", tmp_path / "no.safetensors")
+    assert not (tmp_path / "no.safetensors").exists()
+    with refused(BadInput, "w.bin:", "w.safetensors"):
+        export(run, tmp_path / "w.bin")
+    (tmp_path / "new").touch()
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
+def test_pieces_make_a_whole_and_bfloat16_becomes_float32_exactly(tmp_path):
+    pytest.importorskip("safetensors")
+    from trainyard.train.checkpoint.export_weights import tensor
+
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    halves = (values.view(np.uint32) >> 16).astype(np.uint16)
+    (tmp_path / "rank0.bin").write_bytes(halves[:, :2].tobytes())
+    (tmp_path / "rank1.bin").write_bytes(bytes(64) + halves[:, 2:].tobytes())
+    pieces = (Piece((0, 0), (4, 2), "rank0.bin", 0), Piece((0, 2), (4, 1), "rank1.bin", 64))
+    assert np.array_equal(tensor(tmp_path, Stored(dtype="bfloat16", shape=(4, 3), pieces=pieces)), values)
+
+
+# A whole run
+
+TOML = """
+[model]
+layers = 1
+width = 16
+ffn = 16
+heads = 2
+kv_heads = 1
+head_dim = 8
+[recipe]
+seq_len = 16
+tokens_per_step = 32
+[measure]
+warmup = 1
+steps = 4
+repeats = 1
+profiled = 1
+[checkpoint]
+every = 2
+"""
+
+
+@pytest.mark.torch
+def test_a_rank_goes_on_where_it_was_killed(tmp_path, monkeypatch):
+    """As the second attempt of a run whose first left half a line behind it."""
+    pytest.importorskip("torch")
+    from trainyard.run.local import worker
+    from trainyard.store.run_folder import read_samples
+    from trainyard.train.step import trainer
+
+    (tmp_path / "job.toml").write_text(TOML)
+    monkeypatch.chdir(tmp_path)
+    real = trainer.Trainer.__call__
+
+    def dies(self, step):
+        if step == 3:
+            raise KeyboardInterrupt
+        return real(self, step)
+
+    monkeypatch.setattr(trainer.Trainer, "__call__", dies)
+    with pytest.raises(KeyboardInterrupt):
+        worker.main(tmp_path)
+    with (tmp_path / "samples" / "rank0.jsonl").open("ab") as log:
+        log.write(b'{"step":3,"ra')
+    monkeypatch.setattr(trainer.Trainer, "__call__", real)
+    worker.main(tmp_path)
+    samples = read_samples(tmp_path)
+    assert [(sample.step, sample.attempt) for sample in samples] == [
+        (0, 0), (1, 0), (2, 0), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1),
+    ]  # fmt: skip
+    losses = {sample.step: sample.loss for sample in samples if sample.attempt == 0}
+    assert [s.loss for s in samples if (s.step, s.attempt) == (2, 1)] == [losses[2]]
+    assert steps_of(tmp_path) == [6, 5], "the last is saved, whatever every says"
+
+
+@pytest.mark.parametrize(
+    ("begin", "rest"),
+    [
+        (0, [(0, 1, 0), (1, 0, 0), (2, 0, 0), (3, 1, 1), (4, 0, 1), (5, 0, 1)]),
+        (2, [(2, 1, 0), (3, 1, 1), (4, 0, 1), (5, 0, 1)]),
+        (4, [(4, 1, 1), (5, 0, 1)]),
+        (5, [(5, 1, 0)]),
+        (6, []),
+    ],
+)
+def test_what_is_left_of_a_run(begin, rest):
+    """(step, warm-up, profiled) of what is left from a step on."""
+    pytest.importorskip("torch")
+    from trainyard.run.local.worker import left, turns
+
+    every = left(turns(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
+    assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
+    assert not every or every[0].first
+
+
+@pytest.mark.torch
+@given(st.integers(0, 3), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.data())
+def test_a_run_that_is_gone_on_with_is_warmed_up_anew(warmup, steps, repeats, profiled, data):
+    """No step that a new process takes first is measured, and ranks meet before those that are."""
+    pytest.importorskip("torch")
+    from trainyard.run.local.worker import left, turns
+
+    measure = Measure(warmup=warmup, steps=steps, repeats=repeats, profiled=profiled)
+    whole = list(turns(measure))
+    begin = data.draw(st.integers(0, measure.in_all))
+    rest = left(whole, begin, measure.warmup)
+    assert [(turn.step, turn.repeat) for turn in rest] == [(turn.step, turn.repeat) for turn in whole[begin:]]
+    bare = [turn for turn in rest if not turn.profiled]
+    assert all(turn.warmup for turn in bare[: measure.warmup])
+    assert all(turn.first for turn in bare[measure.warmup : measure.warmup + 1])
+    window = [turn for turn in rest if turn.profiled]
+    assert [turn.warmup for turn in window] == [True] * bool(window) + [False] * (len(window) - 1)
+    assert len(window) != 1
+    if begin == 0:
+        assert [turn._replace(first=False) for turn in rest] == [turn._replace(first=False) for turn in whole]
+
+
+CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
+
+
+@pytest.fixture
+def killed(tmp_path, monkeypatch):
+    """A stored run that was killed in step 3."""
+    pytest.importorskip("torch")
+    from trainyard.run.local import worker
+    from trainyard.train.step import trainer
+
+    store = Store(tmp_path / "store")
+    folder = store.begin(Run(id="0badcafe", job=jobs.parse(TOML, "here"), started=now()), TOML)
+    real = trainer.Trainer.__call__
+
+    def dies(self, step):
+        if step == 3:
+            raise KeyboardInterrupt
+        return real(self, step)
+
+    monkeypatch.setattr(trainer.Trainer, "__call__", dies)
+    with pytest.raises(KeyboardInterrupt):
+        worker.main(folder)
+    return store
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
+    told = []
+    run = harness.resume("0bad", killed, lambda traces: (), told.append, devices=CORES)
+    assert (run.id, run.state, run.failure) == ("0badcafe", "complete", "")
+    assert [(s.step, s.attempt) for s in killed.load("0bad").samples] == [(n, 0) for n in (0, 1, 2)] + [
+        (n, 1) for n in (2, 3, 4, 5, 6)
+    ]
+    assert [at.step for at in told] == [3, 4, 5, 6, 7], "old news is not told again"
+    assert run.trace == ("traces/rank0.json.gz",)
+    with refused(BadInput, "0badcafe", "complete"):
+        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+
+
+@pytest.mark.torch
+def test_a_run_that_is_still_going_is_left_alone(killed):
+    going = harness.alone(killed.find("0bad"))
+    with going, refused(EnvironmentFailed, "0badcafe"):
+        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+
+
+@pytest.mark.torch
+def test_the_command_exports_weights(killed, tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    monkeypatch.setenv("TRAINYARD_STORE", str(killed.root))
+    out = tmp_path / "weights.safetensors"
+    done = CliRunner().invoke(runs_command, ["export-weights", "0bad", "--out", str(out), "--json"])
+    assert done.exit_code == 0, done.output
+    said = msgspec.json.decode(done.stdout)
+    assert (said["run"], said["step"], said["rejected"]) == ("0badcafe", 1, [])
+    assert out.stat().st_size > said["bytes"] > 0

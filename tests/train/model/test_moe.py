@@ -1,0 +1,328 @@
+"""A mixture of experts: who gets which token, how use is kept even, and the same training however it is divided."""
+
+import re
+from functools import cache
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.ranks import on_ranks
+from tests.refused import refused
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.train.rules import expert_parallel_rules as rules
+
+MODEL = Model(
+    layers=2, width=16, ffn=24, heads=4, kv_heads=4, head_dim=4, experts=4, active=2, expert_ffn=8, dense_layers=1
+)
+"""Seven tokens a micro-batch would not divide by its experts: ranks get unequal numbers."""
+DEEPSEEK = replace(
+    MODEL,
+    router="sigmoid",
+    balance="bias",
+    shared_experts=1,
+    route_scale=2.5,
+    expert_groups=2,
+    active_groups=1,
+    kv_rank=6,
+    q_rank=10,
+    rope_dim=4,
+    value_dim=3,
+)
+
+
+def a_job(model=MODEL, layout=None, **recipe):
+    recipe = {"seq_len": 8, "tokens_per_step": 128, "microbatch": 2, "learning_rate": 3e-3, **recipe}
+    return Job(model=model, layout=layout or Layout(), recipe=Recipe(**recipe))
+
+
+def a_router(**options):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model.router import Router
+
+    torch.manual_seed(0)
+    router = Router(replace(MODEL, **options))
+    with torch.no_grad():
+        router.weight.normal_()
+        if router.bias is not None:
+            router.bias.zero_()
+    return router
+
+
+# Routing; the values of each way of it are in test_decoder.py
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_a_bias_changes_who_is_chosen_and_not_what_they_count(kind):
+    torch = pytest.importorskip("torch")
+    router = a_router(router=kind, balance="bias")
+    x = torch.randn(50, 16)
+    router.bias[3] = 100.0
+    chosen, gates, counts = router(x)
+    assert (chosen == 3).any(dim=1).all()
+    assert counts[3] == 50
+    assert int(counts.sum()) == 100
+    scores = x @ router.weight.T
+    scores = scores.softmax(1) if kind == "softmax" else scores.sigmoid()
+    picked = scores.gather(1, chosen)
+    assert torch.allclose(gates, picked / picked.sum(1, keepdim=True))
+
+
+@pytest.mark.torch
+def test_experts_are_chosen_in_the_best_groups_alone():
+    torch = pytest.importorskip("torch")
+    router = a_router(experts=12, expert_groups=4, active_groups=2, active=4, router="sigmoid")
+    x = torch.randn(50, 16)
+    chosen, _, _ = router(x)
+    best = (x @ router.weight.T).sigmoid().unflatten(1, (4, 3)).topk(2, dim=2).values.sum(2).topk(2, dim=1).indices
+    assert all(set((row // 3).tolist()) <= set(groups.tolist()) for row, groups in zip(chosen, best))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("counts", [(3, 0, 5, 1), (0, 0, 0, 9), (9, 0, 0, 0), (0, 0, 0, 0)])
+def test_each_expert_multiplies_its_own_tokens(counts):
+    torch = pytest.importorskip("torch")
+    import torch.nn.functional as F
+
+    from trainyard.train.model.moe import Experts
+
+    torch.manual_seed(0)
+    experts = Experts(MODEL)
+    for parameter in experts.parameters():
+        torch.nn.init.normal_(parameter)
+    x = torch.randn(sum(counts), 16, requires_grad=True)
+    one = torch.cat(
+        [
+            (F.silu(part @ experts.gate[e].T) * (part @ experts.up[e].T)) @ experts.down[e].T
+            for e, part in enumerate(x.split(counts))
+        ]
+    )
+    expected = torch.autograd.grad(one.square().sum(), [x, *experts.parameters()])
+    other = experts(x, torch.tensor(counts))
+    grads = torch.autograd.grad(other.square().sum(), [x, *experts.parameters()])
+    assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+    for grad, right in zip(grads, expected):
+        assert torch.allclose(grad, right, rtol=1e-4, atol=1e-3)
+
+
+# Balance
+
+
+@pytest.mark.torch
+@given(counts=st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
+def test_a_bias_falls_above_the_mean_and_rises_below_it(counts):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model.expert_balance import BIAS_RATE, follow
+
+    bias = torch.zeros(len(counts))
+    follow(bias, torch.tensor(counts))
+    mean = sum(counts) / len(counts)
+    expected = [BIAS_RATE * ((count < mean) - (count > mean)) for count in counts]
+    assert bias.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_following_the_counts_evens_them(kind):
+    torch = pytest.importorskip("torch")
+    router = a_router(router=kind, balance="bias")
+    with torch.no_grad():
+        router.weight *= 0.05
+    x = torch.randn(100, 16)
+    x += 5 * (router.weight[0] - router.weight[1:].mean(0)).detach()  # all like expert 0
+    before = router(x)[2]
+    for _ in range(150):
+        router.load.last = router(x)[2]
+        router.follow()
+    after = router(x)[2]
+    assert before.max() > 70
+    assert after.max() < 55
+    assert after.sum() == before.sum() == 200
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_the_balance_loss_is_felt_and_not_seen(kind, share):
+    """Gradients are those of loss + share * E * sum of (tokens' share * mean score) * weight, and the result is not."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model.expert_balance import LOSS_WEIGHT
+
+    with_it, without = a_router(router=kind, balance="loss"), a_router(router=kind)
+    with_it.load.share = share
+    x = torch.randn(50, 16)
+    chosen, gates, _ = with_it(x)
+    _, plain, _ = without(x)
+    assert torch.equal(gates, plain)
+    gates.square().sum().backward()
+    scores = x @ without.weight.T
+    scores = scores.softmax(1) if kind == "softmax" else scores.sigmoid() / scores.sigmoid().sum(1, keepdim=True)
+    used = torch.tensor([float((chosen == e).sum()) for e in range(4)]) / 100
+    (plain.square().sum() + share * LOSS_WEIGHT * 4 * (used * scores.mean(0)).sum()).backward()
+    assert torch.allclose(with_it.weight.grad, without.weight.grad, rtol=1e-4, atol=1e-7)
+    assert float(with_it.load.loss(torch.ones(8, 4), torch.full((4,), 4))) == pytest.approx(LOSS_WEIGHT)
+
+
+@pytest.mark.torch
+def test_tokens_are_counted_once_a_step_and_for_the_bias_too():
+    """However often a block runs forward; and only where a backward pass comes."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model import blocks, initial_weights
+    from trainyard.train.model.language_task import Language
+
+    told = []
+    for remat in ("none", "full", "op"):
+        job = a_job(replace(MODEL, balance="bias"), remat=remat)
+        task = Language(job)
+        decoder = task.module()
+        blocks.prepare(task.blocks(decoder), job.recipe)
+        initial_weights.fill(decoder, task.draw)
+        assert decoder.tallies() == {}
+        tokens = torch.arange(14).view(2, 7)
+        with torch.no_grad():
+            decoder(tokens)
+        for part in (tokens, tokens + 1):
+            task.loss(decoder(part), (part,)).backward()
+        decoder.after_step()
+        told.append((decoder.tallies(), decoder.layers["1"].mlp.router.bias.tolist()))
+    assert told[0] == told[1] == told[2]
+    assert told[0][0].keys() == {"layers.1"}
+    assert sum(told[0][0]["layers.1"]) == 2 * 14 * MODEL.active
+    assert any(told[0][1])
+
+
+# Spread over ranks
+
+
+def _exchanged(ranks, tokens):
+    """Rank r's tokens through experts of two ranks, and through all of them here: how far results and gradients are."""
+    import torch
+    import torch.distributed as dist
+
+    from trainyard.train.model.moe import Experts, here
+    from trainyard.train.parallel.expert_parallel import Exchange
+
+    torch.manual_seed(0)
+    whole = Experts(MODEL)
+    for parameter in whole.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    mine = Experts(replace(MODEL, experts=2))
+    mine.load_state_dict({name: values.chunk(2)[ranks.rank] for name, values in whole.state_dict().items()})
+    torch.manual_seed(ranks.rank)
+    counts = torch.tensor(tokens[ranks.rank])
+    x = torch.randn(int(counts.sum()), 16, requires_grad=True)
+    said = []
+    for dispatch, experts in ((Exchange(dist.group.WORLD), mine), (here, whole)):
+        y = dispatch(experts, x, counts)
+        said += [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *experts.parameters()])]
+    parts, wholes = said[: len(said) // 2], said[len(said) // 2 :]
+    for number in (2, 3, 4):  # an expert's gradient is that of all ranks' tokens
+        dist.all_reduce(wholes[number])
+        wholes[number] = wholes[number].chunk(2)[ranks.rank]
+    return [float(torch.dist(part, other) / (other.norm() + 1e-9)) for part, other in zip(parts, wholes)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "tokens",
+    [((2, 3, 1, 4), (1, 0, 6, 2)), ((0, 0, 3, 4), (0, 0, 1, 2)), ((0, 0, 0, 0), (5, 0, 0, 1)), ((0,) * 4, (0,) * 4)],
+    ids=["uneven", "to one rank", "from one rank", "none"],
+)
+def test_tokens_come_back_from_the_experts_of_other_ranks(tokens):
+    for errors in on_ranks(2, _exchanged, tokens):
+        assert max(errors) < 1e-5
+
+
+def _trained(ranks, job, steps):
+    from trainyard import plugins
+
+    training = plugins.load("workloads", job.workload).build(job, "cpu")
+    outcomes = [training(step) for step in range(steps)]
+    return outcomes, training.about()
+
+
+@cache
+def _alone(model):
+    """By one process."""
+    return on_ranks(1, _trained, a_job(model), 3)[0]
+
+
+SPREADS = {
+    "fsdp, by bias": (replace(MODEL, balance="bias"), Layout(dp_shard=2), {}),
+    "ep, by loss": (replace(MODEL, balance="loss"), Layout(dp_shard=2, ep=2, zero=2), {"remat": "full"}),
+    "cp, by loss": (replace(MODEL, balance="loss"), Layout(cp=2, ep=2), {}),
+    "ep of all": (replace(DEEPSEEK, balance="loss"), Layout(dp_shard=4, ep=4), {}),
+    "ep in hsdp": (replace(MODEL, balance="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
+    "ep in stages": (replace(MODEL, balance="loss"), Layout(pp=2, dp_shard=2, ep=2), {"schedule": "1f1b"}),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("spread", SPREADS)
+def test_spread_over_ranks_it_is_the_same_training(spread):
+    """Losses, gradient norms, and to the token how many each expert got."""
+    pytest.importorskip("torch")
+    model, layout, recipe = SPREADS[spread]
+    alone, known = _alone(model)
+    told = on_ranks(layout.ranks, _trained, a_job(model, layout, **recipe), 3)
+    for outcomes, _ in told:
+        assert outcomes == told[0][0]
+        for one, other in zip(outcomes, alone):
+            assert tuple(one) == pytest.approx(tuple(other), rel=1e-5)
+    assert {layer: tokens for _, about in told for layer, tokens in about.experts.items()} == known.experts
+    assert {sum(tokens) for tokens in known.experts.values()} == {128 * MODEL.active}
+    assert {about.digests["weights_initial"] for _, about in told} == {known.digests["weights_initial"]}
+    assert {about.parameters for _, about in told} == {known.parameters}
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "values"),
+    [
+        (replace(MODEL, experts=0, active=0), Layout(dp_shard=2, ep=2), ["ep = 2", "$.layout", "ep = 1"]),
+        (
+            MODEL,
+            Layout(dp_shard=3, ep=3),
+            ["experts 4 % ep 3 = 1", "ep = 1"],
+        ),
+        (MODEL, Layout(dp_shard=2, ep=4), ["dp_shard 2 * cp 1 = 2 ranks", "$.layout", "2 % ep 4 = 2", "ep = 2"]),
+        (
+            MODEL,
+            Layout(ep=2),
+            ["1 % ep 2 = 1", "ep = 1", "dp_shard = 2"],
+        ),
+        (
+            replace(MODEL, expert_ffn=10),
+            Layout(dp_shard=8, ep=2),
+            ["expert_ffn 10 % 4 = 2", "$.model", "8 ranks", "ep 2", "expert_ffn = 12", "ep = 4"],
+        ),
+    ],
+)
+def test_refused_with_the_arithmetic_and_what_works(model, layout, values):
+    with refused(BadJob, *values):
+        rules.check(a_job(model, layout, tokens_per_step=16 * layout.batch_ranks))
+
+
+@given(*(st.integers(1, 12) for _ in range(4)), *(st.sampled_from([4, 6, 10, 12, 16]) for _ in range(2)))
+@example(4, 8, 1, 2, 16, 10)
+def test_the_ep_that_is_advised_works(experts, shard, cp, ep, width, ffn):
+    """For a reason at a time: the rows of an expert may still not be divided where the number of experts now is."""
+    model = replace(MODEL, experts=experts, active=1, width=width, expert_ffn=ffn)
+
+    def reason(ep):
+        try:
+            rules.check(a_job(model, Layout(dp_shard=shard, cp=cp, ep=ep), tokens_per_step=16 * shard))
+        except BadJob as error:
+            return str(error)
+        return ""
+
+    if says := reason(ep):
+        advised = int(re.search(r"Use (?:\w+ = \d+, or )?ep = (\d+)", says)[1])
+        again = reason(advised)
+        assert not again or (again.startswith(("width", "expert_ffn")) and not says.startswith(("width", "expert_ffn")))

@@ -1,0 +1,314 @@
+"""Optimizers against oracles, ZeRO-1 against torch's and against the whole, and the learning rate's law."""
+
+import multiprocessing
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refused import refused
+from trainyard import plugins
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.train.rules import data_parallel_rules, recipe_rules, trainable
+
+MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Some of this project's own sources."""
+    path = tmp_path_factory.mktemp("text") / "sources.txt"
+    path.write_bytes(b"".join(file.read_bytes() for file in sorted(Path(trainable.__file__).parents[1].glob("*.py"))))
+    return str(path)
+
+
+def a_job(text="python", spread=None, **recipe):
+    recipe = {"seq_len": 16, "tokens_per_step": 256, "microbatch": 2, "learning_rate": 1e-2, "seed": 3, **recipe}
+    return Job(model=MODEL, layout=spread or Layout(), recipe=Recipe(text=text, **recipe))
+
+
+def train(job, steps=STEPS):
+    """Losses and gradient norms of a rank alone, in this process."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model.language_task import Bytes, Language
+    from trainyard.train.process_group import Ranks
+    from trainyard.train.step.trainer import Trainer
+
+    torch.set_num_threads(1)
+    trainer = Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), Language(job), Bytes(job), model_flops=0)
+    return [trainer(step) for step in range(steps)]
+
+
+def matrices(seed, steps=3, shape=(6, 10)):
+    """A weight and its gradients, float32."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator) for _ in range(steps + 1)]
+
+
+def steps_of(optimizer, parameter, grads):
+    for grad in grads:
+        parameter.grad = grad.clone()
+        optimizer.step()
+    return parameter.detach()
+
+
+# The learning rate
+
+
+@pytest.mark.torch
+@given(rise=st.integers(0, 50), fall=st.integers(0, 50), top=st.floats(1e-6, 1.0), step=st.integers(0, 200))
+def test_the_rate_rises_to_its_top_and_falls_to_a_tenth(rise, fall, top, step):
+    pytest.importorskip("torch")
+    from trainyard.train.optimizers.make_optimizer import FALLS_TO, rate
+
+    recipe = Recipe(tokens_per_step=1, learning_rate=top, rise_steps=rise, fall_steps=fall)
+    rates = [rate(recipe, number) for number in range(step, step + 2)]
+    assert all(0 < value <= top * (1 + 1e-12) for value in rates)
+    if step + 1 < rise:
+        assert rates[1] - rates[0] == pytest.approx(top / rise), "the same more each step"
+    if step >= rise:
+        assert rates[1] <= rates[0]
+    assert rate(recipe, max(0, rise - 1)) == pytest.approx(top) or (rise == 0 and rate(recipe, 0) == pytest.approx(top))
+    assert rate(recipe, rise) == pytest.approx(top), "the fall begins at the top"
+    last = rate(recipe, rise + fall + step)
+    assert last == pytest.approx(top * (FALLS_TO if fall else 1.0))
+
+
+@pytest.mark.torch
+def test_the_fall_is_half_a_cosine():
+    pytest.importorskip("torch")
+    from trainyard.train.optimizers.make_optimizer import rate
+
+    recipe = Recipe(tokens_per_step=1, learning_rate=1.0, fall_steps=100)
+    rates = [rate(recipe, step) for step in range(101)]
+    assert rates[50] == pytest.approx((1 + 0.1) / 2)
+    assert [a + b for a, b in zip(rates, reversed(rates))] == pytest.approx([1.1] * 101), "symmetric about the middle"
+    falls = [before - after for before, after in pairwise(rates)]
+    assert np.argmax(falls) in (49, 50), "steepest in the middle"
+
+
+# Against oracles
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6), (8, 8)])
+def test_muon_is_torchs_muon(shape):
+    """In bfloat16, where torch's iteration is; with the adjustment that both can make."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.optimizers.matrix_optimizers import Orthogonal
+
+    start, *grads = matrices(1, shape=shape)
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    recipe = Recipe(tokens_per_step=1, learning_rate=0.1, dtype="bfloat16")
+    oracle = torch.optim.Muon([theirs], lr=0.1, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    got = steps_of(Orthogonal([("layers.0.w", ours)], recipe), ours, grads)
+    assert torch.allclose(got, steps_of(oracle, theirs, grads), rtol=0, atol=2e-2 * 0.1)
+    assert not torch.allclose(got, start, atol=0.05)
+
+
+@pytest.mark.torch
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 12))
+def test_orthogonal_keeps_the_directions_and_evens_their_lengths(seed, rows, columns):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.optimizers.matrix_optimizers import orthogonal
+
+    (matrix,) = matrices(seed, steps=0, shape=(rows, columns))
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    along = u.T @ orthogonal(matrix, torch.float32) @ v.T  # diagonal: the same singular vectors
+    lengths = along.diagonal()
+    assert torch.allclose(along, torch.diag(lengths), atol=1e-3)
+    seen = s / s.norm() > 0.05  # smaller ones are not all the way there after five iterations
+    assert ((lengths[seen] > 0.5) & (lengths[seen] < 1.35)).all()
+
+
+@pytest.mark.torch
+@given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5))
+def test_shampoo_is_its_kronecker_product_written_out(seed, rows, columns):
+    """(L x R)^(-1/4) on the matrix as one long vector (Gupta et al. 2018, lemma 4 and algorithm 1)."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.optimizers.matrix_optimizers import EPSILON, Kronecker
+
+    start, *grads = matrices(seed, shape=(rows, columns))
+    parameter = torch.nn.Parameter(start.clone())
+    recipe = Recipe(tokens_per_step=1, learning_rate=0.1)
+    got = steps_of(Kronecker([("layers.0.w", parameter)], recipe), parameter, grads).double().numpy()
+
+    weight = start.double().numpy().reshape(-1)
+    left, right = EPSILON * np.eye(rows), EPSILON * np.eye(columns)
+    for grad in (grad.double().numpy() for grad in grads):
+        left, right = left + grad @ grad.T, right + grad.T @ grad
+        values, vectors = np.linalg.eigh(np.kron(left, right))
+        root = vectors @ np.diag(np.clip(values, EPSILON**2, None) ** -0.25) @ vectors.T
+        weight = weight - 0.1 * root @ grad.reshape(-1)
+    # float32 sums of G G^T hold their smallest eigenvalues to 1e-7 of the largest: to 1e-1 of EPSILON.
+    assert np.allclose(got.reshape(-1), weight, atol=3e-3)
+
+
+@pytest.mark.torch
+@given(st.integers(0, 10**6), st.integers(1, 8))
+def test_the_inverse_fourth_root_is_one(seed, size):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.optimizers.matrix_optimizers import inverse_fourth_root
+
+    (square,) = matrices(seed, steps=0, shape=(size, size))
+    matrix = (square @ square.T + torch.eye(size)).double()
+    root = inverse_fourth_root(matrix)
+    assert torch.allclose(torch.linalg.matrix_power(root, 4) @ matrix, torch.eye(size, dtype=torch.float64), atol=1e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("optimizer", ["muon", "shampoo"])
+def test_what_is_no_matrix_of_a_layer_gets_adamw(optimizer):
+    torch = pytest.importorskip("torch")
+    start, *grads = matrices(2, shape=(4, 4))
+    recipe = Recipe(tokens_per_step=1, learning_rate=0.1)
+
+    def moved(plugin, name):
+        parameter = torch.nn.Parameter(start.clone())
+        return steps_of(plugins.load("optimizers", plugin).make([(name, parameter)], recipe), parameter, grads)
+
+    adamw = moved("adamw", "any")
+    for name in ("embed.weight", "head.weight", "position.weight"):
+        assert torch.equal(moved(optimizer, name), adamw), name
+    assert not torch.allclose(moved(optimizer, "layers.0.mlp.up.weight"), adamw, atol=1e-3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_how_the_optimizer_goes_over_parameters_changes_nothing(text, optimizer):
+    told = [train(a_job(text, optimizer=optimizer, update=update)) for update in ("fused", "foreach", "loop")]
+    for other in told[1:]:
+        assert np.allclose(told[0], other, rtol=1e-5, atol=0)
+
+
+# ZeRO-1
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.integers(1, 8), st.randoms(use_true_random=False))
+def test_parameters_are_divided_whole_and_evenly(sizes, ranks, shuffle):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.parallel.zero import divide
+
+    named = [(f"p{number}", torch.empty(size, device="meta")) for number, size in enumerate(sizes)]
+    parts = divide(named, ranks)
+    assert sorted(name for part in parts for name, _ in part) == sorted(name for name, _ in named)
+    loads = [sum(values.numel() for _, values in part) for part in parts]
+    assert max(loads) - min(loads) <= max(sizes), "else one move would even them"
+    again = list(named)
+    shuffle.shuffle(again)
+    assert [[name for name, _ in part] for part in divide(again, ranks)] == [
+        [name for name, _ in part] for part in parts
+    ]
+
+
+def _zero_rank(rank, path, pipe):
+    """One of two ranks: the same gradients through ours, torch's ZeRO and a whole AdamW."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    from trainyard.train.parallel.zero import Zero
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+
+    def parameters():
+        return [torch.nn.Parameter(values.clone()) for values in [*matrices(5, steps=2), *matrices(6, shape=(7,))]]
+
+    one, two, three, four = (parameters() for _ in range(4))
+    named = [(f"p{number}", parameter) for number, parameter in enumerate(one)]
+    ours = Zero(named, dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1))
+    theirs = ZeroRedundancyOptimizer(two, torch.optim.AdamW, lr=0.1)
+    whole = torch.optim.AdamW(three, lr=0.1)
+    lone = Zero([("p", four[0])], dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1))
+    for step in range(3):
+        for optimizer, those in ((ours, one), (theirs, two), (whole, three), (lone, four[:1])):
+            optimizer.zero_grad()
+            for number, parameter in enumerate(those):
+                assert parameter.grad is None
+                parameter.grad = torch.full_like(parameter, 0.3 * (number + 1) * (step - 1.5))
+            optimizer.step()
+    kept = [name for name, parameter in named if parameter in ours.state]
+    same = [torch.equal(a, c) and torch.equal(b, c) for a, b, c in zip(one, two, three)]
+    pipe.send((kept, all(same), torch.equal(four[0], three[0])))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_zero_1_is_torchs_and_the_whole_optimizer(tmp_path):
+    pytest.importorskip("torch")
+    context = multiprocessing.get_context("forkserver")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    given = [(rank, str(tmp_path / "meet"), pipes[rank][1]) for rank in range(2)]
+    processes = [context.Process(target=_zero_rank, args=each, daemon=True) for each in given]
+    for process in processes:
+        process.start()
+    assert all(reading.poll(240) for reading, _ in pipes)
+    told = [reading.recv() for reading, _ in pipes]
+    for process in processes:
+        process.join(60)
+    for _, same, lone in told:
+        assert same
+        assert lone, "a rank that owns nothing gets the others' values all the same"
+    (first, _, _), (second, _, _) = told
+    assert sorted(first + second) == [f"p{number}" for number in range(7)], "each state has one owner"
+    assert first
+    assert second
+
+
+# On any layout
+
+
+# What cannot be
+
+
+def test_an_unknown_optimizer_is_refused_with_the_nearest():
+    with refused(BadJob, "optimizer = 'adam'", "$.recipe", "'adamw'"):
+        trainable.check(a_job(optimizer="adam"))
+
+
+def test_fused_sgd_takes_no_shards():
+    with refused(BadJob, "dp_shard 2", "update = 'auto'", "'foreach'"):
+        trainable.check(a_job(optimizer="sgd", update="fused", spread=Layout(dp_shard=2)))
+    trainable.check(a_job(optimizer="sgd", update="foreach", spread=Layout(dp_shard=2)))
+    trainable.check(a_job(optimizer="sgd", spread=Layout(dp_replicate=2)))
+    trainable.check(a_job(optimizer="sgd", spread=Layout(dp_shard=2, zero=1)))
+
+
+@given(
+    st.sampled_from(["adamw", "sgd", "muon", "shampoo"]),
+    st.sampled_from([{"dp_shard": 2}, {"tp": 2}, {"dp_replicate": 2}, {"dp_shard": 2, "zero": 1}, {}]),
+)
+def test_an_update_that_nobody_asked_for_is_one_that_works(name, spread):
+    job = a_job(optimizer=name, spread=Layout(**spread))
+    trainable.check(job)
+    settled = recipe_rules.update(job.recipe, job.layout)
+    trainable.check(a_job(optimizer=name, update=settled, spread=job.layout))
+    assert settled == ("foreach" if name == "sgd" and spread in ({"dp_shard": 2}, {"tp": 2}) else "fused")
+    assert recipe_rules.update(a_job(update="loop").recipe, job.layout) == "loop"
+
+
+@given(st.sampled_from(["tp", "cp", "pp"]))
+def test_zero_1_with_weights_divided_is_refused_with_zero_2(axis):
+    spread = Layout(dp_shard=2, zero=1, **{axis: 2})
+    with refused(BadJob, f"zero = 1 with {axis} = 2", "$.layout", f"zero = 2: dp_shard 2 x {axis} 2, ZeRO-2"):
+        data_parallel_rules.check(a_job(spread=spread))
+    data_parallel_rules.check(a_job(spread=Layout(dp_shard=2, zero=2, **{axis: 2})))
+
+
+@given(*[st.integers(1, 2)] * 5, st.sampled_from([1, 2, 3]))
+def test_weights_are_replicated_or_sharded_or_there_is_no_other_sample(dp_replicate, dp_shard, tp, cp, pp, zero):
+    spread = Layout(dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, cp=cp, pp=pp, zero=zero)
+    assert data_parallel_rules.replicates(spread) + data_parallel_rules.shards(spread) == (
+        dp_replicate * dp_shard * cp > 1
+    )
+    if data_parallel_rules.replicates(spread):
+        assert spread.ranks == dp_replicate * dp_shard

@@ -1,0 +1,366 @@
+"""Number formats, recomputation and compilation: the same training, to what each format can hold."""
+
+import multiprocessing
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refused import missing_values, refused
+from trainyard.errors import BadJob, EnvironmentFailed, MissingLibrary
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.train.rules import device_rules, trainable
+
+MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Some of this project's own sources."""
+    path = tmp_path_factory.mktemp("text") / "sources.txt"
+    path.write_bytes(b"".join(file.read_bytes() for file in sorted(Path(trainable.__file__).parents[1].glob("*.py"))))
+    return str(path)
+
+
+def a_job(text="python", spread=None, **recipe):
+    recipe = {"seq_len": 16, "tokens_per_step": 256, "microbatch": 2, "learning_rate": 1e-2, "seed": 3, **recipe}
+    return Job(model=MODEL, layout=spread or Layout(), recipe=Recipe(text=text, **recipe))
+
+
+def a_trainer(job):
+    """A rank alone, in this process."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model.language_task import Bytes, Language
+    from trainyard.train.process_group import Ranks
+    from trainyard.train.step.trainer import Trainer
+
+    torch.set_num_threads(1)
+    return Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), Language(job), Bytes(job), model_flops=0)
+
+
+def train(job, steps=STEPS):
+    trainer = a_trainer(job)
+    return [trainer(step) for step in range(steps)]
+
+
+# Loss scaling
+
+
+def a_scaling(dtype="float16", **spread):
+    pytest.importorskip("torch")
+    from trainyard.train.step.loss_scaling import LossScaling
+
+    return LossScaling(a_job(dtype=dtype, spread=Layout(**spread)))
+
+
+@pytest.mark.torch
+@given(st.lists(st.sampled_from([1.0, float("inf"), float("nan")]), max_size=40))
+def test_the_scale_halves_where_it_was_too_much_and_doubles_after_good_steps(norms):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.step import loss_scaling
+
+    one, saved, patience = a_scaling(), loss_scaling.GROW_AFTER, 3
+    loss_scaling.GROW_AFTER = patience
+    try:
+        expected, good = loss_scaling.START, 0
+        for norm in norms:
+            assert one.passes(torch.tensor(norm)) == (norm == 1.0)
+            good = good + 1 if norm == 1.0 else 0
+            expected *= 0.5 if norm != 1.0 else 2.0 if good and good % patience == 0 else 1.0
+            assert one.scale == expected
+        again = a_scaling()
+        again.restore(one.state())
+        for norm in (1.0,) * patience:
+            assert one.passes(torch.tensor(norm)) == again.passes(torch.tensor(norm))
+            assert one.state() == again.state()
+    finally:
+        loss_scaling.GROW_AFTER = saved
+
+
+@pytest.mark.torch
+def test_only_float16_is_scaled():
+    torch = pytest.importorskip("torch")
+    for dtype in ("float32", "bfloat16", "float8"):
+        one = a_scaling(dtype)
+        assert one.passes(torch.tensor(float("inf")))
+        assert (one.factor, one.state()) == (1.0, {})
+
+
+@pytest.mark.torch
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_a_tokens_gradient_is_scaled_alike_on_any_layout(replicate, shard):
+    """A rank averages over its own samples: over 1/n of them each weighs n times as much."""
+    ranks = replicate * shard
+    recipe = {"tokens_per_step": 16 * 2 * ranks}
+    pytest.importorskip("torch")
+    from trainyard.train.step.loss_scaling import START, LossScaling
+
+    spread = LossScaling(a_job(dtype="float16", spread=Layout(dp_replicate=replicate, dp_shard=shard), **recipe))
+    assert spread.factor * ranks == pytest.approx(START)
+
+
+@pytest.mark.torch
+def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(text, monkeypatch):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.step import loss_scaling
+
+    monkeypatch.setattr(loss_scaling, "START", 2.0**36)
+    trainer = a_trainer(a_job(text, dtype="float16"))
+    before = [parameter.detach().clone() for parameter in trainer.spread.parameters]
+    skipped = trainer(0)
+    assert np.isinf(skipped.grad_norm)
+    assert 5 < skipped.loss < 6
+    assert trainer.scaling.scale == 2.0**35
+    assert all(map(torch.equal, before, trainer.spread.parameters))
+    assert not trainer.optimizer.state
+    taken = next(outcome for outcome in map(trainer, [0] * 36) if np.isfinite(outcome.grad_norm))
+    assert taken.loss == skipped.loss
+    assert not any(map(torch.equal, before, trainer.spread.parameters))
+    assert trainer.numbers()["scale"] == trainer.scaling.scale < 2.0**35
+
+
+@pytest.mark.torch
+def test_float16_holds_gradients_because_the_loss_is_scaled(text, monkeypatch):
+    """Gradients are divided by a step's tokens, and float16 loses what is below 6e-8: with a scale of 2^-12 this step's
+    are as small as the unscaled ones of a million tokens."""
+    pytest.importorskip("torch")
+    from trainyard.train.step import loss_scaling
+
+    (whole,), (half,) = train(a_job(text), steps=1), train(a_job(text, dtype="float16"), steps=1)
+    monkeypatch.setattr(loss_scaling, "START", 2.0**-12)
+    (lost,) = train(a_job(text, dtype="float16"), steps=1)
+    off, scaled_off = (abs(one.grad_norm / whole.grad_norm - 1) for one in (lost, half))
+    assert scaled_off < 2e-4
+    assert off > 3 * scaled_off, (off, scaled_off)
+
+
+# Formats on layouts
+
+NEAR_FLOAT32 = {"bfloat16": 5e-3, "float16": 3e-3, "float8": 2e-2}
+"""Relative, of the losses of a few steps and the first step's norm. Later norms are of weights that went elsewhere."""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8"])
+def test_a_format_is_near_float32_and_not_the_same(text, dtype):
+    if dtype == "float8":
+        pytest.importorskip("torchao")
+    pytest.importorskip("torch")
+    alone, whole = np.array(train(a_job(text, dtype=dtype))), np.array(train(a_job(text)))
+    assert np.allclose(alone[:, 0], whole[:, 0], rtol=NEAR_FLOAT32[dtype], atol=0)
+    assert np.allclose(alone[0], whole[0], rtol=NEAR_FLOAT32[dtype], atol=0)
+    assert not np.allclose(alone, whole, rtol=1e-6, atol=0), "it is another arithmetic"
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_float8_is_of_the_blocks_products_alone():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchao")
+    from torchao.float8.float8_linear import Float8Linear
+
+    model = a_trainer(a_job(dtype="float8")).spread.modules[0]
+    swapped = {name for name, part in model.named_modules() if isinstance(part, Float8Linear)}
+    linear = {name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)}
+    assert linear - swapped == {"head"}
+    plain = a_trainer(a_job()).spread.modules[0]
+    assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_float8_layers_of_other_widths_and_routers_stay():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("torchao")
+    from trainyard.train.step.float8 import fits
+
+    with torch.device("meta"):
+        assert fits(torch.nn.Linear(32, 48), "mlp.up")
+        assert not fits(torch.nn.Linear(32, 40), "mlp.up")
+        assert not fits(torch.nn.Linear(24, 32), "mlp.up")
+        assert not fits(torch.nn.Linear(32, 48), "moe.router")
+        assert not fits(torch.nn.LayerNorm(32), "norm")
+
+
+# Recomputation
+
+REMAT = ({"remat": "none"}, {"remat": "op"}, {"remat": "full", "remat_every": 2}, {"remat": "full"})
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("recipe", REMAT[1:], ids=str)
+def test_what_is_computed_again_is_the_same(text, recipe):
+    assert train(a_job(text, **recipe)) == train(a_job(text))
+
+
+def _kept(recipe, text):
+    """Bytes that a forward pass leaves for the backward pass, and FLOPs of both."""
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile
+    from torch.utils.flop_counter import FlopCounterMode
+
+    trainer = a_trainer(a_job(text, **recipe))
+    batch = trainer._data(0).split(trainer.job.accumulate)[0]
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        outputs = trainer.spread.call(*batch.inputs)
+    kept = sum(event.self_cpu_memory_usage for event in seen.events())
+    del outputs
+    with FlopCounterMode(display=False) as flops:
+        trainer.spread.task.loss(trainer.spread.call(*batch.inputs), batch.targets).backward()
+    assert torch.is_grad_enabled()
+    return kept, flops.get_total_flops()
+
+
+@pytest.mark.torch
+def test_less_is_kept_for_more_arithmetic(text):
+    nothing, op, every_second, full = (_kept(recipe, text) for recipe in REMAT)
+    assert nothing[0] > op[0] > full[0] > 0
+    assert nothing[0] > every_second[0] > full[0]
+    assert full[0] < nothing[0] / 3
+    assert op[1] == nothing[1], "no matrix product is computed twice"
+    assert nothing[1] < every_second[1] < full[1]
+    assert full[1] - nothing[1] == 2 * (every_second[1] - nothing[1]), "half the blocks"
+
+
+# Compilation
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", [{}, {"remat": "op"}], ids=str)
+def test_blocks_are_compiled_once_for_all(text, recipe):
+    torch = pytest.importorskip("torch")
+    if not any(map(shutil.which, device_rules.compilers("cpu"))):
+        pytest.skip("no C++ compiler on this machine")
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = train(a_job(text, compile=True, **recipe), steps=2)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1, f"{MODEL.layers} blocks, one graph"
+    assert np.allclose(compiled, train(a_job(text), steps=2), rtol=1e-5, atol=0)
+
+
+# Offload
+
+
+def _offloaded_rank(rank, job, path, pipe):
+    """One of two ranks that shard as an accelerator's would, with the host for both memories."""
+    import os
+
+    import torch
+
+    from trainyard.train import process_group as ranks
+    from trainyard.train.model.language_task import Bytes, Language
+    from trainyard.train.step.trainer import Trainer
+
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    device_rules.check = lambda recipe, vendor: None
+    with ranks.joined(ranks.find("cpu"), f"file://{path}"):
+        trainer = Trainer(job, ranks.find("cpu"), Language(job), Bytes(job), model_flops=0)
+        state = trainer.spread.modules[0]._get_fsdp_state()
+        told = [trainer(step) for step in range(STEPS)]
+        pipe.send((told, type(state._fsdp_param_group.offload_policy).__name__))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_offloaded_shards_are_the_same_training(text, tmp_path):
+    pytest.importorskip("torch")
+    job = a_job(text, Layout(dp_shard=2), offload=True, optimizer="muon")
+    context = multiprocessing.get_context("forkserver")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    given = [(rank, job, str(tmp_path / "meet"), pipes[rank][1]) for rank in range(2)]
+    processes = [context.Process(target=_offloaded_rank, args=each, daemon=True) for each in given]
+    for process in processes:
+        process.start()
+    assert all(reading.poll(240) for reading, _ in pipes)
+    told = [reading.recv() for reading, _ in pipes]
+    for process in processes:
+        process.join(60)
+    alone = train(a_job(text, optimizer="muon"))
+    for outcomes, policy in told:
+        assert policy == "CPUOffloadPolicy"
+        assert np.allclose(alone, outcomes, rtol=1e-5, atol=0)
+
+
+# What cannot be
+
+
+def test_a_recipe_that_these_devices_cannot_run_is_refused(monkeypatch):
+    recipe = Recipe(tokens_per_step=1)
+    for vendor in ("cpu", "nvidia", "amd"):
+        device_rules.check(recipe, vendor)
+    with refused(BadJob, "dtype = 'tf32'", "$.recipe", "cpu", "dtype = 'float32'"):
+        device_rules.check(Recipe(tokens_per_step=1, dtype="tf32"), "cpu")
+    device_rules.check(Recipe(tokens_per_step=1, dtype="tf32"), "nvidia")
+    with refused(BadJob, "offload = true", "$.recipe", "CPU", "offload = false"):
+        device_rules.check(Recipe(tokens_per_step=1, offload=True), "cpu")
+    device_rules.check(Recipe(tokens_per_step=1, offload=True), "nvidia")
+    monkeypatch.setattr(device_rules, "find_spec", lambda name: None)
+    with refused(MissingLibrary, "dtype = 'float8'", "torchao", "trainyard[float8]"):
+        device_rules.check(Recipe(tokens_per_step=1, dtype="float8"), "nvidia")
+
+
+def test_emulated_float8_is_said_to_be():
+    def notices(dtype, vendor):
+        return device_rules.notices(Recipe(tokens_per_step=1, dtype=dtype), vendor)
+
+    [notice] = notices("float8", "cpu")
+    assert "emulated" in notice
+    assert not notices("float8", "nvidia")
+    assert not notices("bfloat16", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "variable", "usual"), [("cpu", "CXX", {"g++", "clang++"}), ("nvidia", "CC", {"gcc or clang"})]
+)
+def test_compiling_needs_a_compiler(monkeypatch, tmp_path, vendor, variable, usual):
+    compiled = Recipe(tokens_per_step=1, compile=True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(variable, raising=False)
+    with refused(EnvironmentFailed, "compile", "$.recipe") as caught:
+        device_rules.check(compiled, vendor)
+    assert any(missing_values(str(caught.value), name) == [] for name in usual)
+    own = tmp_path / "own-compiler"
+    own.touch(mode=0o755)
+    monkeypatch.setenv(variable, "own-compiler")
+    device_rules.check(compiled, vendor)
+    monkeypatch.setenv(variable, "another")
+    with refused(EnvironmentFailed, "compile", "$.recipe", "another"):
+        device_rules.check(compiled, vendor)
+
+
+@pytest.mark.parametrize(
+    ("change", "values"),
+    [
+        ({"dtype": "float4"}, ["dtype = 'float4'", "$.recipe", "'float8'"]),
+        (
+            {"dtype": "float8", "spread": Layout(tp=2)},
+            ["dtype = 'float8'", "tp = 2", "$.layout", "dtype = 'bfloat16'", "tp = 1"],
+        ),
+        ({"offload": True}, ["offload = true", "one rank", "offload = false"]),
+        (
+            {"offload": True, "spread": Layout(dp_replicate=2)},
+            ["offload = true", "dp_replicate 2", "dp_shard = 2, zero = 3"],
+        ),
+        ({"offload": True, "spread": Layout(dp_shard=2, zero=1)}, ["offload = true", "dp_shard 2, ZeRO-1", "zero = 3"]),
+        (
+            {"offload": True, "spread": Layout(dp_shard=2, tp=2)},
+            ["offload = true", "tp = 2", "$.layout", "dp_shard = 4"],
+        ),
+        ({"remat_every": 2}, ["remat_every = 2", "remat = 'none'", "remat = 'full'"]),
+        (
+            {"compile": "whole", "schedule": "gpipe", "spread": Layout(pp=2)},
+            ["compile = 'whole'", "pp = 2", "$.layout", "compile = true"],
+        ),
+    ],
+)
+def test_refused_with_what_works(change, values):
+    with refused(BadJob, "$.recipe", *values):
+        trainable.check(a_job(**change))

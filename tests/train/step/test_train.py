@@ -1,0 +1,286 @@
+"""The training step: it learns, and it is the same step however it is spread."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.refused import refused
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Measure, Model, Recipe
+from trainyard.run.local.rank_facts import read_facts
+from trainyard.store.run_folder import read_samples
+from trainyard.train.data import text as texts
+from trainyard.train.rules import trainable
+from trainyard.workloads.ops import transformer_ops
+
+MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+STEPS = 6
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def a_job(model=MODEL, spread=None, machine="", **recipe):
+    recipe = {"seq_len": 32, "tokens_per_step": 512, "microbatch": 2, "learning_rate": 1e-2, "seed": 7, **recipe}
+    return Job(
+        machine=machine,
+        model=model,
+        layout=spread or Layout(),
+        recipe=Recipe(**recipe),
+        measure=Measure(warmup=0, steps=STEPS, repeats=1, profiled=0),
+    )
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Some of this project's own sources."""
+    path = tmp_path_factory.mktemp("text") / "sources.txt"
+    path.write_bytes(b"".join(file.read_bytes() for file in sorted(Path(trainable.__file__).parents[1].glob("*.py"))))
+    return str(path)
+
+
+def train(job, steps=STEPS):
+    """Losses and gradient norms of a rank alone, in this process; and its trainer."""
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model.language_task import Bytes, Language
+    from trainyard.train.process_group import Ranks
+    from trainyard.train.step.trainer import Trainer
+
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
+    alone = Ranks(0, 0, 1, 1, "cpu", torch.device("cpu"))
+    trainer = Trainer(job, alone, Language(job), Bytes(job), model_flops=0)
+    return [trainer(step) for step in range(steps)], trainer
+
+
+def launch(job, folder):
+    """The same job on as many ranks as its layout has, through torch's launcher: samples of all, facts of all."""
+    pytest.importorskip("torch")
+    (folder / "job.toml").write_text(_toml(msgspec.to_builtins(job)))
+    ranks = ["--standalone", "--nproc-per-node", str(job.layout.ranks)]
+    command = [sys.executable, "-m", "torch.distributed.run", *ranks, "-m", "trainyard.run.local.worker", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return read_samples(folder), read_facts(folder)
+
+
+def _toml(job):
+    """Plain keys before tables; JSON's values are TOML's here."""
+    lines = [
+        f"{key} = {msgspec.json.encode(value).decode()}" for key, value in job.items() if not isinstance(value, dict)
+    ]
+    for table, values in job.items():
+        if isinstance(values, dict):
+            lines += [
+                f"[{table}]",
+                *(f"{key} = {msgspec.json.encode(value).decode()}" for key, value in values.items()),
+            ]
+    return "\n".join(lines)
+
+
+# Text and samples
+
+
+def test_the_standard_library_is_the_text():
+    first, again = texts.read("python"), texts.read("python")
+    assert first.sha256 == again.sha256
+    assert re.fullmatch(r"Python 3\.\d+\.\S+ standard library, \d+ files, \d+\.\d MB(, cut at 32 MB)?", first.source)
+    assert len(first.data) > 10**6
+    assert b"def " in first.data[: 10**6].tobytes()
+
+
+def test_a_folder_is_read_in_order_without_hidden_files_or_its_place(tmp_path):
+    for name, data in (("b/2", b"two"), ("a", b"one"), (".git/x", b"no"), ("b/.hidden", b"no")):
+        (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / name).write_bytes(data)
+    text = texts.read(str(tmp_path / "corpus"))
+    assert text.data.tobytes() == b"onetwo"
+    assert text.source == "folder corpus, 2 files, 0.0 MB"
+
+
+def test_text_is_cut_at_the_cap(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "CAP", 10)
+    (tmp_path / "long").write_bytes(b"x" * 25)
+    text = texts.read(str(tmp_path / "long"))
+    assert len(text.data) == 10
+    assert "cut at" in text.source
+
+
+def test_missing_or_short_text_is_refused(tmp_path):
+    with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
+        texts.read(str(tmp_path / "nowhere"))
+    (tmp_path / "short").write_bytes(b"abcd")
+    text = texts.read(str(tmp_path / "short"))
+    assert texts.sample(text, 3, seed=0, step=0, index=0).tobytes() == b"abcd"
+    with refused(BadJob, "4 bytes", "seq_len 4 + 1 = 5"):
+        texts.sample(text, 4, seed=0, step=0, index=0)
+
+
+def test_text_is_checked_without_reading_it(tmp_path):
+    def check(source, seq_len):
+        texts.check(Recipe(seq_len=seq_len, tokens_per_step=seq_len, text=str(source)))
+
+    check("python", 4096)
+    with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
+        check(tmp_path / "nowhere", 4)
+    (tmp_path / "short").write_bytes(b"abcd")
+    (tmp_path / ".hidden").write_bytes(b"abcd")
+    for source in (tmp_path, tmp_path / "short"):
+        check(source, 3)
+        with refused(BadJob, "4 bytes", "seq_len 4 + 1 = 5"):
+            check(source, 4)
+
+
+PLACES = texts.TrainingText(np.arange(251, dtype=np.uint8), "numbers", "")
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 10**6), st.sampled_from([1, 2, 3, 4, 6, 12]))
+def test_the_stream_does_not_know_the_number_of_ranks(seed, step, ranks):
+    whole = texts.batch(PLACES, 8, seed, step, range(12))
+    share = 12 // ranks
+    parts = [texts.batch(PLACES, 8, seed, step, range(rank * share, (rank + 1) * share)) for rank in range(ranks)]
+    assert np.array_equal(np.concatenate(parts), whole)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 10**6))
+def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
+    one = texts.batch(PLACES, 8, seed, step, range(16))
+    assert (np.diff(one.astype(int), axis=1) == 1).all()
+    assert not np.array_equal(one, texts.batch(PLACES, 8, seed, step + 1, range(16)))
+
+
+# What can be trained
+
+
+@pytest.mark.parametrize(
+    ("change", "values"),
+    [
+        ({"model": msgspec.structs.replace(MODEL, vocab=200)}, ["vocab = 200", "256 - 200 = 56", "vocab = 256"]),
+        ({"dtype": "float4"}, ["dtype = 'float4'", "$.recipe", "'float8'"]),
+        ({"offload": True}, ["offload = true", "$.recipe", "one rank"]),
+        ({"machine": "h100"}, ["machine = 'h100'", "$"]),
+    ],
+)
+def test_refused_with_the_arithmetic_and_the_next_step(change, values):
+    with refused(BadJob, *values):
+        transformer_ops.check(a_job(**change))
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_examples_can_be_trained(path):
+    from trainyard import job_file as jobs
+
+    trainable.check(jobs.load(path))
+
+
+# The step
+
+
+@pytest.mark.torch
+def test_the_loss_falls_on_real_text(text):
+    outcomes, _ = train(a_job(text=text, tokens_per_step=1024, microbatch=8), steps=40)
+    losses = [outcome.loss for outcome in outcomes]
+    assert losses[0] == pytest.approx(np.log(256), rel=0.02), "an untrained model knows nothing"
+    assert np.mean(losses[-5:]) < 3.5
+    assert all(outcome.grad_norm > 0 for outcome in outcomes)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "change", [{"microbatch": 16}, {"microbatch": 1}, {"remat": "full"}], ids=["one micro-batch", "many", "remat"]
+)
+def test_how_a_step_is_computed_does_not_change_it(text, change):
+    (plain, _), (other, _) = train(a_job(text=text)), train(a_job(text=text, **change))
+    assert np.allclose(plain, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_compiled_blocks_compute_the_same(text):
+    plain, _ = train(a_job(text=text), steps=3)
+    compiled, _ = train(a_job(text=text, compile=True, remat="full"), steps=3)
+    assert np.allclose(plain, compiled, rtol=0, atol=1e-4)
+
+
+@pytest.mark.torch
+def test_bfloat16_keeps_float32_weights_and_stays_near(text):
+    torch = pytest.importorskip("torch")
+    (plain, _), (half, trainer) = train(a_job(text=text)), train(a_job(text=text, dtype="bfloat16"))
+    assert {parameter.dtype for parameter in trainer.spread.parameters} == {torch.float32}
+    assert plain != half
+    assert np.allclose([o.loss for o in plain], [o.loss for o in half], rtol=0.01)
+
+
+@pytest.mark.torch
+def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
+    pytest.importorskip("torch")
+    from trainyard.train.step import trainer as trainers
+
+    monkeypatch.setattr(trainers, "CLIP", 0.25)
+    outcomes, trainer = train(a_job(text=text), steps=1)
+    assert outcomes[0].grad_norm > 0.25
+    squares = sum(float(p.grad.square().sum()) for p in trainer.spread.parameters)
+    assert squares**0.5 == pytest.approx(0.25, rel=1e-4)
+
+
+@pytest.mark.torch
+def test_the_seed_chooses_the_weights_and_nothing_else_does(text):
+    digests = [
+        train(a_job(text=text, **change), steps=0)[1].about().digests["weights_initial"]
+        for change in ({}, {"microbatch": 4, "remat": "full"}, {"seed": 8})
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.torch
+def test_weights_too_large_to_digest_are_named(text, monkeypatch):
+    pytest.importorskip("torch")
+    from trainyard.train.model import initial_weights
+
+    monkeypatch.setattr(initial_weights, "DIGEST_CAP", 1000)
+    _, trainer = train(a_job(text=text), steps=1)
+    about = trainer.about()
+    assert about.digests.keys() == {"text", "weights"}
+    assert about.digests["weights"].startswith("none: they are larger than")
+
+
+@pytest.mark.torch
+def test_attention_is_causal():
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model import initial_weights
+    from trainyard.train.model.language_task import Language
+
+    task = Language(a_job())
+    decoder = task.module()
+    initial_weights.fill(decoder, task.draw)
+    tokens = torch.randint(256, (1, 16))
+    other = tokens.clone()
+    other[0, 9] = (tokens[0, 9] + 1) % 256
+    changed = (decoder(tokens) != decoder(other)).any(dim=2)[0]
+    assert not changed[:9].any()
+    assert changed[9:].all()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "spread",
+    [Layout(dp_replicate=2, dp_shard=2)],
+    ids=["hsdp"],
+)
+def test_spread_over_ranks_it_is_the_same_training(text, tmp_path, spread):
+    alone, trainer = train(a_job(text=text))
+    about = trainer.about()
+    samples, facts = launch(a_job(text=text, spread=spread), tmp_path)
+    for rank in range(spread.ranks):
+        losses = [sample.loss for sample in samples if sample.rank == rank]
+        assert np.allclose(losses, [outcome.loss for outcome in alone], rtol=0, atol=1e-5)
+    assert len(facts) == spread.ranks
+    assert {fact.digests["weights_initial"] for fact in facts} == {about.digests["weights_initial"]}
+    assert len({fact.digests["weights_final"] for fact in facts}) == 1
+    assert {fact.parameters for fact in facts} == {about.parameters}
+    assert {fact.backend for fact in facts} == {"gloo"}

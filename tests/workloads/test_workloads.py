@@ -1,0 +1,289 @@
+"""What a transformer step is expected to do, against what torch counts it doing."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.ranks import on_ranks
+from tests.refused import refused
+from trainyard.errors import BadJob
+from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.models import presets
+from trainyard.workloads.ops.matmul_ops import widths
+from trainyard.workloads.ops.transformer_ops import model_flops, operations, parameters
+
+MODEL = Model(layers=2, width=32, ffn=48, heads=4, kv_heads=2, head_dim=8)
+
+
+def a_job(model=MODEL, layout=None, **recipe):
+    """2 sequences of 16 bytes a micro-batch, 8 a step."""
+    recipe = {"seq_len": 16, "tokens_per_step": 128, "microbatch": 2, **recipe}
+    return Job(model=model, layout=layout or Layout(), recipe=Recipe(**recipe))
+
+
+def flops(job, *ops):
+    total = Counter()
+    for operation in operations(job):
+        if operation.op in ops:
+            total[operation.phase] += operation.flops
+    return total
+
+
+def test_worked_by_hand():
+    # One layer, one head of 2, width 2, ffn 3, vocabulary 256, one sequence of 4.
+    model = Model(layers=1, width=2, ffn=3, heads=1, kv_heads=1, head_dim=2)
+    job = a_job(model, seq_len=4, tokens_per_step=4, microbatch=1)
+    weights = 4 * (2 * 2) + 3 * (2 * 3) + 2 * 256
+    pairs = 1 + 2 + 3 + 4
+    assert flops(job, "matmul") == {"forward": 2 * 4 * weights, "backward": 4 * 4 * weights}
+    assert flops(job, "attention") == {"forward": 2 * 2 * pairs * 2, "backward": 5 * 2 * pairs * 2}
+    assert parameters(model) == weights + 2 * 256 + 3 * 2
+    assert model_flops(job) == 3 * (2 * 4 * weights + 2 * 2 * pairs * 2)
+
+
+@given(
+    replicate=st.sampled_from([1, 2, 4]),
+    shard=st.sampled_from([1, 2]),
+    microbatch=st.sampled_from([1, 2]),
+    remat=st.sampled_from(["none", "full"]),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+)
+def test_any_split_does_the_same_arithmetic(replicate, shard, microbatch, remat, dtype):
+    """Ranks share the products and attention equally; how a rank cuts its share into micro-batches is free."""
+    layout = Layout(dp_replicate=replicate, dp_shard=shard)
+    split = a_job(layout=layout, microbatch=microbatch, tokens_per_step=256, remat=remat, dtype=dtype)
+    alone = a_job(microbatch=16, tokens_per_step=256, remat=remat, dtype=dtype)
+    for ops in (("matmul",), ("attention",), ("norm",), ("softmax",)):
+        assert {phase: n * layout.ranks for phase, n in flops(split, *ops).items()} == flops(alone, *ops)
+    assert model_flops(split) == model_flops(alone)
+    assert all(operation.bytes > 0 for operation in operations(split) if operation.count)
+
+
+def test_model_flops_leave_recomputation_out():
+    assert (
+        model_flops(a_job(remat="full"))
+        == model_flops(a_job())
+        == 3 * sum(flops(a_job(), op)["forward"] for op in ("matmul", "attention"))
+    )
+    assert not flops(a_job(), "matmul", "attention", "norm", "elementwise")["recompute"]
+
+
+def test_accumulation_moves_more_bytes_and_sharding_updates_fewer_weights():
+    def moved(job, op, phase):
+        return sum(o.bytes for o in operations(job) if (o.op, o.phase) == (op, phase))
+
+    assert moved(a_job(microbatch=2), "matmul", "forward") > moved(a_job(microbatch=8), "matmul", "forward")
+    sharded, replicated = a_job(layout=Layout(dp_shard=2)), a_job(layout=Layout(dp_replicate=2))
+    assert moved(replicated, "optimizer", "optimizer") == 28 * parameters(MODEL)
+    assert moved(sharded, "optimizer", "optimizer") == 14 * parameters(MODEL)
+
+
+def test_what_cannot_be_trained_is_not_expected_either():
+    with refused(BadJob, "tp = 4", "$.layout", "kv_heads 2 % tp 4 = 2"):
+        operations(a_job(layout=Layout(tp=4)))
+    with refused(BadJob, "pp = 2", "$.layout", "schedule = 'none'"):
+        model_flops(a_job(layout=Layout(pp=2)))
+
+
+def test_a_rank_is_the_mean_of_those_that_share_samples():
+    """Of two stages one looks up embeddings, the other has head and loss. Ranks of tp repeat what is not split."""
+    alone, staged = a_job(), a_job(layout=Layout(pp=2), schedule="gpipe")
+    tensor, divided = (a_job(layout=Layout(tp=2, sequence_parallel=sp, loss_parallel=sp)) for sp in (False, True))
+    for op in ("matmul", "attention", "norm", "elementwise", "embedding", "softmax"):
+        for phase in ("forward", "backward"):
+            whole = flops(alone, op)[phase]
+            assert flops(staged, op)[phase] == whole // 2
+            assert flops(divided, op)[phase] <= flops(tensor, op)[phase] <= whole
+    assert flops(tensor, "norm") == flops(alone, "norm"), "each rank norms all positions"
+    assert flops(divided, "norm")["forward"] * 2 == flops(alone, "norm")["forward"], "or its own"
+    assert flops(tensor, "softmax") == flops(alone, "softmax"), "and has all logits"
+    assert flops(divided, "softmax")["forward"] * 2 == flops(alone, "softmax")["forward"], "or its own"
+
+
+def formats(dtype, model=MODEL):
+    kept = ("matmul", "attention", "norm")
+    return {(o.op, o.dtype) for o in operations(a_job(model, dtype=dtype)) if o.op in kept}
+
+
+def test_formats():
+    """Products alone are in float8 or tf32; in float8 those of the blocks' linear layers, as kernels take them."""
+    assert formats("float16") == {("matmul", "float16"), ("attention", "float16"), ("norm", "float16")}
+    assert formats("tf32") == {("matmul", "tf32"), ("attention", "tf32"), ("norm", "float32")}
+    eight = {("matmul", "float8"), ("matmul", "bfloat16"), ("attention", "bfloat16"), ("norm", "bfloat16")}
+    assert formats("float8") == eight
+    assert ("matmul", "float32") in formats("bfloat16", decoder("tiny-moe")), "a router"
+    odd = msgspec.structs.replace(MODEL, ffn=40)
+    in_float8 = {job.decoder.ffn: flops8(job) for job in (a_job(MODEL, dtype="float8"), a_job(odd, dtype="float8"))}
+    tokens, attention = 128, 2 * (2 * 32 * 32 + 2 * 32 * 16)  # layers x (q and out, k and v)
+    assert in_float8 == {48: 3 * 2 * tokens * (attention + 2 * 3 * 32 * 48), 40: 3 * 2 * tokens * attention}
+
+
+def flops8(job):
+    return sum(o.flops for o in operations(job) if o.op == "matmul" and o.dtype == "float8")
+
+
+def test_an_optimizer_nobody_told_us_of_is_not_guessed(monkeypatch):
+    from trainyard.train.rules import recipe_rules as recipe
+
+    known = {"theirs": None, **recipe.plugins.names("optimizers")}
+    monkeypatch.setattr(recipe.plugins, "names", lambda door: known)
+    assert not flops(a_job(optimizer="theirs"), "optimizer")
+    assert flops(a_job(), "optimizer")
+
+
+# Against torch
+
+
+def decoder(name):
+    return msgspec.convert(presets.load(name).model, Model)
+
+
+def of(name, **change):
+    return msgspec.structs.replace(decoder(name), **change)
+
+
+DENSE = {"experts": 0, "active": 0, "expert_ffn": 0, "shared_experts": 0, "dense_layers": 0, "balance": "none"}
+MODELS = {
+    "llama": decoder("tiny"),
+    "gpt": of("tiny", norm="layer", mlp="gelu", position="learned", bias="all", tied=True, kv_heads=4),
+    "gpt without biases": of("tiny", norm="layer", mlp="gelu", position="learned"),
+    "qwen2": of("tiny", bias="qkv", layers=3),
+    "qwen3": of("tiny", qk_norm=True),
+    "all options": of("tiny", qk_norm=True, bias="all", norm="layer", tied=True),
+    "moe": decoder("tiny-moe"),
+    "mixtral": of("tiny-moe", shared_experts=0, dense_layers=0),
+    "all dense": of("tiny-moe", dense_layers=3),
+    "latent": decoder("tiny-mla"),
+    "latent, dense, one query matrix": of("tiny-mla", **DENSE, expert_groups=1, active_groups=1, q_rank=0),
+}
+
+
+def products_counted(run):
+    """(FLOPs of matrix products, FLOPs of attention) that torch counts; `run` gets a context to run in.
+
+    torch's counter does not know the grouped product of experts, nor the CPU's fused attention: both are told it here.
+    Of a product of DTensors it counts the whole: here they are passed on, so that each rank's own part is counted.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.distributed.tensor import DTensor
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
+
+    class Local(_FlopCounterMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if any(issubclass(kind, DTensor) for kind in types):
+                return NotImplemented
+            if any(isinstance(arg, torch.Tensor) and (arg.is_meta or isinstance(arg, FakeTensor)) for arg in args):
+                return func(*args, **(kwargs or {}))  # torch asks what shape a whole product would have
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def attended(q, k, v, *_, **__):
+        return 2 * q[0] * q[1] * q[2] * k[2] * (k[3] + v[3])
+
+    aten = torch.ops.aten
+    told = {
+        # (N, K) by (E, K, M) in groups of rows, or (K, N) by (N, M) in groups of columns
+        aten._grouped_mm: lambda a, b, *_, **__: 2 * a[0] * a[1] * b[-1],
+        aten._scaled_dot_product_flash_attention_for_cpu: attended,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda _, *qkv, **__: 2 * attended(*qkv),
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=told)
+    with sdpa_kernel(SDPBackend.MATH), counter.mod_tracker, Local(counter):
+        run()
+    counted = Counter()
+    for op, count in counter.get_flop_counts()["Global"].items():
+        name = str(op).partition(".")[2]
+        counted["attention" if name == "bmm" or "attention" in name else "matmul"] += count
+    return counted["matmul"], counted["attention"]
+
+
+def products_expected(job, pairs):
+    """The same by us. torch's counter knows the plain attention kernel, which multiplies pairs that a mask hides and
+    computes no scores again: 4 products backward where a fused kernel has 5. `pairs`: so multiplied of a sequence."""
+    length, (key, value) = job.recipe.seq_len, widths(job.decoder)
+    expected = flops(job, "attention")
+    plain = expected["backward"] * (2 * key + 2 * value) / (3 * key + 2 * value)
+    kept = length * (length + 1) / 2
+    return sum(flops(job, "matmul").values()), (expected["forward"] + expected["recompute"] + plain) * pairs / kept
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("remat", ["none", "full", "full 2", "op", "op 2"])
+@pytest.mark.parametrize("name", MODELS)
+def test_flops_and_parameters_as_torch_counts_them(name, remat):
+    torch = pytest.importorskip("torch")
+    from trainyard.train.model import blocks
+    from trainyard.train.model import initial_weights as weights
+    from trainyard.train.model.language_task import Language
+
+    model, (again, every) = MODELS[name], (remat.split() + ["1"])[:2]
+    job = a_job(model, microbatch=8, remat=again, remat_every=int(every))
+    task = Language(job)
+    module = task.module()
+    blocks.prepare(task.blocks(module), job.recipe)
+    weights.fill(module, task.draw)
+    assert weights.count([module], None) == parameters(model, job.recipe.seq_len)
+    tokens = torch.randint(256, (8, 16))
+    counted = products_counted(lambda: task.loss(module(tokens), (tokens,)).backward())
+    assert counted == pytest.approx(products_expected(job, pairs=16 * 16), rel=1e-9)
+
+
+@pytest.mark.torch
+def test_muons_products_as_torch_counts_them():
+    pytest.importorskip("torch")
+    from trainyard.train.model import initial_weights as weights
+    from trainyard.train.model.language_task import Language
+    from trainyard.train.optimizers import make_optimizer
+
+    job = a_job(decoder("tiny-mla"), microbatch=8, optimizer="muon")
+    task = Language(job)
+    module = task.module()
+    weights.fill(module, task.draw)
+    for parameter in module.parameters():
+        parameter.grad = parameter.detach().clone()
+    step = make_optimizer.make([module], job.recipe, None).step
+    assert products_counted(step) == (flops(job, "matmul")["optimizer"], 0)
+
+
+SPREAD = {
+    # What attention multiplies of a sequence of 16 (see train/parallel/context_parallel.py): ranks of cp have two
+    # chunks of it each, and every chunk meets all before its end; or halves of parts meet.
+    "tp": (Layout(tp=2), "tiny", {}, 16 * 16),
+    "sp": (Layout(tp=2, sequence_parallel=True, loss_parallel=True), "qwen2", {}, 16 * 16),
+    "pp": (Layout(pp=2), "qwen2", {"schedule": "1f1b", "remat": "full", "remat_every": 2}, 16 * 16),
+    "pp interleaved": (Layout(pp=2, interleave=2), "deep", {"schedule": "interleaved", "remat": "full"}, 16 * 16),
+    "cp": (Layout(cp=2), "tiny", {}, (4 + 8 + 12 + 16) * 4),
+    "cp ulysses": (Layout(cp=2, cp_method="ulysses"), "tiny", {"remat": "full"}, 16 * 16),
+    "cp ring": (Layout(cp=2, cp_method="ring"), "tiny", {}, 8 * 8 * 2 + 8 * 4 * 2),
+    "ep": (Layout(dp_shard=2, ep=2), "moe", {"remat": "full"}, 16 * 16),
+    "ep cp latent": (Layout(cp=2, ep=2), "latent", {}, (4 + 8 + 12 + 16) * 4),
+    "fsdp tp pp": (Layout(dp_shard=2, tp=2, pp=2), "tiny", {"schedule": "gpipe"}, 16 * 16),
+}
+MODELS["tiny"], MODELS["deep"] = decoder("tiny"), of("tiny", layers=5)
+
+
+def counted_here(ranks, job):
+    """One rank's FLOPs of a step."""
+    from trainyard.train.model.language_task import Bytes, Language
+    from trainyard.train.parallel.parallelize import Spread
+
+    spread = Spread(job, ranks, Language(job))
+    share = job.batch // job.layout.batch_ranks
+    batch = Bytes(job).batch(0, range(spread.batch_rank * share, (spread.batch_rank + 1) * share))
+    return products_counted(lambda: spread.forward_backward(batch))
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("mix", SPREAD)
+def test_the_mean_over_ranks_is_what_torch_counts_on_them(mix):
+    pytest.importorskip("torch")
+    layout, model, recipe, pairs = SPREAD[mix]
+    job = a_job(MODELS[model], layout, **recipe)
+    told = on_ranks(layout.ranks, counted_here, job)
+    counted = [sum(parts) / layout.ranks for parts in zip(*told)]
+    assert counted == pytest.approx(products_expected(job, pairs), rel=1e-5)
