@@ -58,7 +58,7 @@ test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'
 	$(LIGHT)/python $(SPREAD) -m "not torch and not device and not slow" $(ALSO)
 
-lint: $(READY)  ## ruff, types, floors
+lint: $(READY)  ## ruff, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python

@@ -15,9 +15,9 @@ PUBLIC_DATA = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", ROOT.parent / "shared
 # A shared machine stalls now and then: a law is judged by its examples, not by their speed.
 # Continuous integration judges a change by the same examples each time; new ones are looked for elsewhere.
 settings.register_profile(
-    "laws", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+    "properties", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
 )
-settings.load_profile("laws")
+settings.load_profile("properties")
 
 
 def _accelerator() -> bool:
