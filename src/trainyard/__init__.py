@@ -10,10 +10,9 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Account": "ledger",
-    "Change": "ledger",
+    "AccountChange": "ledger",
     "Claim": "machine",
     "Collective": "events",
-    "Curve": "machine",
     "Device": "machine",
     "Entry": "ledger",
     "Events": "events",
@@ -28,6 +27,7 @@ _PUBLIC = {
     "Operation": "cost",
     "Plan": "plan",
     "Provenance": "record",
+    "RateCurve": "machine",
     "Recipe": "job",
     "Remedy": "finding",
     "Run": "record",
@@ -36,10 +36,10 @@ _PUBLIC = {
     "TrainyardError": "errors",
     "diff": "ledger",
     "mean": "ledger",
-    "measure_files": "trace.ranks",
-    "step": "run.script.mark",
-    "tables": "trace.export.tables",
-    "what_if": "trace.whatif.predict",
+    "measure_files": "trace.parallel.ranks",
+    "step": "run.script.step_mark",
+    "tables": "trace.export.trace_tables",
+    "what_if": "trace.whatif.what_if",
 }
 __all__ = list(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 

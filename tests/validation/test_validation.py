@@ -116,7 +116,7 @@ def test_a_scale_that_anchors_give_takes_a_constant_factor_away(tmp_path: Path) 
     """Rows that are all twice as slow as predicted are predicted exactly once four of them are known."""
     path = write(tmp_path / "x.csv", [line(f"a{n}", "step_s", "1", micro_batch=str(2**n)) for n in range(3)] * 1)
     some = rows.read(path)
-    expected, _ = fit.predicted(some, plan.tuned.choose(rows.machine_of(some[0]), "fsdp").values())
+    expected, _ = fit.predicted(some, plan.constant_sets.choose(rows.machine_of(some[0]), "fsdp").values())
     lines = [line(f"a{n}", "step_s", repr(2 * float(expected[n % 3])), micro_batch=str(2 ** (n % 3))) for n in range(9)]
     (group,) = plan.validate(rows.read(write(path, lines)), known=False)["groups"]
     assert group["bias"] == pytest.approx(-0.5)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.page_views import HOSTILE, VIEWS, names, timeline, view
 from tests.refused import refused
+from trainyard import report
 from trainyard.errors import PlaceUnwritable
 from trainyard.printable import printable
 from trainyard.report.history import history_page
@@ -24,7 +25,7 @@ from trainyard.report.memory import memory_view
 from trainyard.report.render import html
 from trainyard.report.view.view import Lane, Legend, Timeline
 
-PAGE = Path(html.__file__).parent / "page"
+PAGE = Path(report.__file__).parent / "page"
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 

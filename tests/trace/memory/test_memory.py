@@ -273,7 +273,7 @@ def test_values_endless_to_hash_or_to_print_are_neither(tmp_path, tower):
     whole = json.loads(json.dumps(snapshot.snapshot()))
     whole["external_annotations"] = [{"name": "eval", "device": 0, "time_us": 5}]
     whole["device_traces"][0][0]["category"] = "input"
-    path, start = tmp_path / "tower.pickle", time.perf_counter()
+    path, start = tmp_path / "tower.pickle", time.process_time()
     for container, key in list(nodes(whole)):
         kept, container[key] = container[key], "the place"
         path.write_bytes(written_in(whole, "the place", TOWERS[tower]))
@@ -283,7 +283,7 @@ def test_values_endless_to_hash_or_to_print_are_neither(tmp_path, tower):
             view = report.view_of(read, memories[0], memories)
             assert report.page(view)
             assert msgspec.json.encode(record(read, memories[0]))
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_long_texts_shared_by_many_entries_are_read_and_compared_in_part(tmp_path):
@@ -297,9 +297,9 @@ def test_long_texts_shared_by_many_entries_are_read_and_compared_in_part(tmp_pat
     entries = [{**alloc, "user_metadata": one, "frames": lines}] + [{**alloc, "user_metadata": other}] * 10**5
     marks = [{"time_us": 1, "name": one}] * 10**5
     whole = {"segments": [], "device_traces": [entries], "external_annotations": marks}
-    start = time.perf_counter()
+    start = time.process_time()
     read = load(dumped(tmp_path, whole))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert [len(label) for label in read.labels] == [0, 500]
     assert [len(mark.text) for mark in read.marks] == [500]
     with refused(BadFile, "x", "dict's key", "500 characters"):

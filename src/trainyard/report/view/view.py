@@ -105,8 +105,8 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
     """`digits`: decimals to show of numbers, whose unit the head names; None for text. `prose`: text that is read to
-    its end, where a name may be cut in its middle. `id`: what users copy: never cut. `spare`: left out if not
-    all columns fit."""
+    its end, where a name may be cut in its middle. `id`: never cut, as ids that users copy and dates. `spare`:
+    left out if not all columns fit."""
 
     head: str
     digits: int | None = None
