@@ -137,6 +137,19 @@ def test_the_pieces_a_file_comes_in_do_not_matter(tmp_path, monkeypatch, reach):
     assert kept(path, monkeypatch, False) == kept(path, monkeypatch, True) == whole
 
 
+@pytest.mark.parametrize("depth", range(1, 12))
+@pytest.mark.parametrize("reach", [16, 1 << 20])
+def test_an_odd_event_nests_as_deeply_as_it_likes(tmp_path, monkeypatch, depth, reach):
+    """Brackets and quotes inside its texts do not count; the events around it keep their order."""
+    odd = '[{"a]\\\\\\"[": ' * depth + "NaN" + "}]" * depth
+    times = '"ph": "X", "cat": "kernel", "ts": 1, "dur": 2'
+    entries = [f'{{"name": "{name}", {times}, "args": {args}}}' for name, args in zip("abc", ("{}", odd, "{}"))]
+    monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK", reach)
+    (events,) = same(tmp_path, monkeypatch, f'{{"traceEvents": [{",".join(entries)}], "x": {odd}}}'.encode())
+    assert events["names"] == ("a", "b", "c")
+    assert not events["cut_short"]
+
+
 def test_public_traces_are_kept_alike(monkeypatch, public_trace):
     for name in ("a100_ddp_resnet.json.gz", "h100_qwen_0.5b.json.gz", "mi300_resnet_ac.json.gz", "cpu_gloo_3ranks"):
         path = public_trace(name)

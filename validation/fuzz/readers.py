@@ -80,7 +80,11 @@ class Passed:
 
 def _file(data: bytes, folder: Path, name: str) -> Path:
     path = folder / name
-    path.write_bytes(data)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        os.write(file, data)
+    finally:
+        os.close(file)
     return path
 
 
@@ -102,33 +106,32 @@ def _choose_chunks(data: bytes) -> None:
 
 
 def _kineto(data: bytes, folder: Path) -> bool:
-    _choose_chunks(data)
-    os.environ["TRAINYARD_PURE"] = "1"
-    try:
-        return _profile("trainyard.trace.readers.kineto.reader", "Kineto")(data, folder)
-    finally:
-        del os.environ["TRAINYARD_PURE"]
-
-
-def _both_scanners(data: bytes, folder: Path) -> bool:
     """The scanner in Python and the compiled one must keep the same."""
     _choose_chunks(data)
     from trainyard.trace.readers.kineto.native import library
     from trainyard.trace.readers.kineto.reader import Kineto
 
     path = _file(data, folder, "profile")
+    Kineto().sniff(path)
     results: list[Any] = []
     for pure in ("1", "") if library() is not None else ("1",):
         os.environ["TRAINYARD_PURE"] = pure
         try:
-            results.append([flat(events) for events in Kineto().read(path)])
+            results.append(Kineto().read(path))
         except BadInput as error:
             results.append(str(error))
         finally:
             del os.environ["TRAINYARD_PURE"]
-    if results[0] != results[-1]:
+    if not _same(results[0], results[-1]):
         raise AssertionError("the two scanners disagree")
     return not isinstance(results[0], str)
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two refusals, or the events of two scanners, are equal."""
+    if isinstance(first, str) or isinstance(second, str):
+        return first == second
+    return len(first) == len(second) and all(a is b or flat(a) == flat(b) for a, b in zip(first, second))
 
 
 def flat(struct: Any) -> dict[str, Any]:
@@ -299,16 +302,9 @@ READERS: dict[str, Reader] = {
     "kineto": Reader(
         _kineto,
         (
-            *(f"{_KINETO}.{name}" for name in ("reader", "document", "rows", "event", "header")),
+            *(f"{_KINETO}.{name}" for name in ("reader", "document", "rows", "scanner", "event", "header")),
             f"{_READERS}.collectives",
         ),
-        trees.json_document,
-        (f"{_KINETO}.reader:_check_launches",),
-        _EVENT_KEYS,
-    ),
-    "kineto-scanners": Reader(
-        _both_scanners,
-        tuple(f"{_KINETO}.{name}" for name in ("scanner", "rows", "document", "event")),
         trees.json_document,
         (f"{_KINETO}.reader:_check_launches",),
         _EVENT_KEYS,

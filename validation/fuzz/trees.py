@@ -16,7 +16,6 @@ from typing import Any
 
 from trainyard.errors import BadFile
 from trainyard.formats import toml
-from trainyard.trace.memory.unpickle import loads
 
 Words = Sequence[str]
 Mutator = Callable[[bytes, Random, Words], bytes]
@@ -30,6 +29,9 @@ TEXTS = ("", " ", "\0", "\x1b[31m", "\u202e", "\ud800", "é漢😀", "a" * 300, 
          "-1",
          "1e999", "0x10", "nan", "true", "[", "{", '"', "\\", "\n", "$.a", "auto", "none")  # fmt: skip
 _MOST_SLOTS = 4000
+_MOST_PICKLED = 4096
+_PICKLED: set[bytes] = set()
+"""Pickles that were made here, and can be read by Python's own reader, which is faster."""
 _WRITTEN = {
     "lists-in-lists": "[" * 1100 + "]" * 1100,
     "tables-in-tables": '{"a":' * 1100 + "1" + "}" * 1100,
@@ -74,12 +76,18 @@ def toml_document(data: bytes, chance: Random, words: Words) -> bytes:
 
 
 def pickle_document(data: bytes, chance: Random, words: Words) -> bytes:
-    """Only plain data is unpickled, with the project's own reader: a mutated pickle is a hostile one."""
+    """Only plain data is unpickled, with the project's own reader: a pickle with changed bytes is a hostile one."""
+    from trainyard.trace.memory.unpickle import loads  # here, so that a worker can instrument it first
+
     try:
         if data[:1] != b"\x80":
             return json_document(data, chance, words)
-        value = mutate(loads(data, "seed"), chance, words)
-        return pickle.dumps(value, protocol=chance.choice((2, 3, 4, 5)))
+        value = pickle.loads(data) if data in _PICKLED else loads(data, "seed")  # noqa: S301
+        changed = pickle.dumps(mutate(value, chance, words), protocol=chance.choice((2, 3, 4, 5)))
+        if len(_PICKLED) >= _MOST_PICKLED:
+            _PICKLED.clear()
+        _PICKLED.add(changed)
+        return changed
     except (BadFile, RecursionError) as error:
         raise ValueError from error
 

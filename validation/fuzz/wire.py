@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 import struct
 from collections.abc import Mapping
 from random import Random
@@ -16,19 +17,32 @@ PERFETTO: Schema = {
     1: {6: {1: {}}, 11: {4: {}}, 12: {1: {}, 2: {}, 3: {}, 29: {}}, 59: {11: {}}, 60: {}},
 }
 XPLANE: Schema = {1: {3: {4: {4: {}}}, 4: {2: {5: {}}}, 5: {2: {}}, 6: {}}}
+_SIZES = {FIXED64: 8, FIXED32: 4}
+_SMALL = [bytes([value]) for value in range(128)]
 Field = list[Any]
 """Number, wire type and value; the value of a message is the list of its fields."""
 
 
+_MOST = 4096
+"""Messages of which the fields are kept: a mutation is often mutated again."""
+
+
 def message(schema: Schema) -> Mutator:
+    parsed: dict[bytes, bytes] = {}
+
     def mutate(data: bytes, chance: Random, words: Words) -> bytes:
-        root = _parse(memoryview(data), schema)
+        kept = parsed.get(data)
+        root: list[Field] = marshal.loads(kept) if kept else _parse(memoryview(data), schema)  # noqa: S302
         for _ in range(chance.choice((1, 1, 1, 2, 3))):
             parents = [(inside, known) for inside, known in _messages(root, schema) if inside]
             if not parents:
                 raise ValueError
             _change(*chance.choice(parents), chance, words)
-        return _encode(root)
+        changed = _encode(root)
+        if len(parsed) >= _MOST:
+            parsed.clear()
+        parsed[changed] = marshal.dumps(root)
+        return changed
 
     return mutate
 
@@ -105,21 +119,26 @@ def _text(chance: Random, words: Words) -> bytes:
 
 
 def _encode(inside: list[Field]) -> bytes:
-    return b"".join(_varint(number << 3 | kind) + _payload(kind, value) for number, kind, value in inside)
-
-
-def _payload(kind: int, value: int | bytes | list[Field]) -> bytes:
-    if isinstance(value, int):
-        size = {FIXED64: 8, FIXED32: 4}.get(kind)
-        return (value & (1 << 8 * size) - 1).to_bytes(size, "little") if size else _varint(value)
-    raw = _encode(value) if isinstance(value, list) else value
-    return _varint(len(raw)) + raw
+    whole = bytearray()
+    for number, kind, value in inside:
+        whole += _varint(number << 3 | kind)
+        if isinstance(value, int):
+            size = _SIZES.get(kind)
+            whole += (value & (1 << 8 * size) - 1).to_bytes(size, "little") if size else _varint(value)
+        else:
+            raw = _encode(value) if isinstance(value, list) else value
+            whole += _varint(len(raw))
+            whole += raw
+    return bytes(whole)
 
 
 def _varint(value: int) -> bytes:
+    if 0 <= value < 128:
+        return _SMALL[value]
     value &= 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
         value >>= 7
-    return bytes([*out, value])
+    out.append(value)
+    return bytes(out)

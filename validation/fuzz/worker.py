@@ -19,8 +19,10 @@ from pathlib import Path
 from random import Random
 
 import atheris
+from atheris.import_hook import HookManager
 
 from trainyard.errors import BadInput
+from validation.fuzz import result_caches
 from validation.fuzz.figures import Crash, read_figures, write_figures
 from validation.fuzz.readers import READERS, Passed, Reader, corpus, words
 
@@ -37,6 +39,7 @@ class Fuzzing:
         self.reader, self.folder, self.last = reader, folder, inputs
         self.words = words(name)
         self.seeds = [path.read_bytes() for path in corpus(name)]
+        self.chance = Random()
         self.done = 0
         self.figures = read_figures(folder)
         self.last += self.figures.inputs
@@ -107,7 +110,8 @@ class Fuzzing:
             return b""
 
     def mutate(self, data: bytes, most: int, seed: int) -> bytes:
-        chance = Random(seed)
+        chance = self.chance
+        chance.seed(seed)
         if chance.random() >= _RAW:
             changed = self.change(data, chance) or self.change(chance.choice(self.seeds), chance)
             if 0 < len(changed) <= most:
@@ -136,9 +140,13 @@ def main() -> None:
     folder: Path = arguments.folder
     kept = folder / "corpus"
     kept.mkdir(parents=True, exist_ok=True)
-    with atheris.instrument_imports(include=list(reader.modules)):  # pyright: ignore[reportAttributeAccessIssue]
+    # atheris instruments whole packages. Comparisons are not traced: they add words for the mutations of bytes, and the
+    # dictionary holds the readers' words.
+    left_out = set(result_caches.uninstrumented())
+    with HookManager({"trainyard"}, left_out, enable_loader_override=True, trace_dataflow=False):
         for module in reader.modules:
             import_module(module)
+    result_caches.install()
     fuzzing = Fuzzing(arguments.reader, reader, folder, arguments.inputs)
     options = [
         f"-max_len={reader.longest}", f"-timeout={SECONDS}", f"-rss_limit_mb={MEMORY_MB}", "-verbosity=0",
@@ -150,6 +158,7 @@ def main() -> None:
         custom_mutator=fuzzing.mutate,  # pyright: ignore[reportArgumentType]
     )
     gc.collect()
+    gc.freeze()
     atheris.Fuzz()
 
 

@@ -159,5 +159,5 @@ class ConfigKeys:
 
 
 def _rule(rules: Mapping[str, str], key: str, value: object) -> str:
-    said = (key, f"{key}={value:.60}" if isinstance(value, str) else key)
-    return next((reason for pattern, reason in rules.items() if any(re.fullmatch(pattern, one) for one in said)), "")
+    texts = (key, f"{key}={value:.60}") if isinstance(value, str) else (key,)
+    return next((reason for pattern, reason in rules.items() if any(re.fullmatch(pattern, text) for text in texts)), "")

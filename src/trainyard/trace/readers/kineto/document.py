@@ -17,7 +17,17 @@ from trainyard.trace.readers.kineto.unpack import UnpackedText
 
 _HEADER = ("deviceProperties", "distributedInfo", "baseTimeNanoseconds", "host_name")
 _SPACE = re.compile(rb"[ \t\r\n,]*")
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[\]{}"]', re.S)
+_TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_TOKEN = re.compile(_TEXT + rb'|[\[\]{}"]', re.S)
+
+
+def _brackets(depth: int) -> bytes:
+    """A pattern of an object or list with at most so many brackets in one another, which one call then reads."""
+    inside = b"|" + _brackets(depth - 1) if depth > 1 else b""
+    return rb'[\[{](?:[^\[\]{}"]++|%b%b)*+[\]}]' % (_TEXT, inside)
+
+
+_SHALLOW = re.compile(_TEXT + b"|" + _brackets(5), re.S)
 _SCALAR = re.compile(rb"[^\s,\[\]{}\":]+")
 _RUBBISH = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
 _LONGEST = 16 << 20
@@ -196,6 +206,9 @@ class Walk:
             value = found[0] if found else b""
             self._at += len(value)
             return value or None
+        if shallow := _SHALLOW.match(self._rest, self._at):
+            self._at = shallow.end()
+            return shallow[0]
         depth, seen = 0, self._at
         while True:
             for token in _TOKEN.finditer(self._rest, seen):

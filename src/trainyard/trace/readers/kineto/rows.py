@@ -48,6 +48,7 @@ _GAP = re.compile(rb"[ \t\r\n,]*")
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")
 _CLOSE = ord("]")
 _WIDEST, _NARROWEST = 4 << 20, 1 << 12
+_MOST_APART = 1 << 14
 _FARTHEST = 2**61
 
 
@@ -74,6 +75,8 @@ class Rows:
         self._host, self._device = Growing(HOST_KINDS), Growing(DEVICE_KINDS)
         self._waits = Growing(WAIT_KINDS)
         self._reach, self._without = _WIDEST, b""
+        self._apart: list[ChromeEvent] = []
+        """Events that were read apart and not taken yet: columns of one row are as much work as columns of many."""
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
         place = _after_gap(text, at)
@@ -87,17 +90,23 @@ class Rows:
                 # Halve until the odd event stands alone: the others are still read at once.
                 if self._reach <= _NARROWEST:
                     return place, StopReason.ODD
-                self._reach //= 2
+                self._reach = min(self._reach, max(end - place, 2 * _NARROWEST)) // 2
                 continue
             self._reach = min(2 * self._reach, _WIDEST)
-            self._take(events)
+            self.entries += len(events)
+            self._take([*self._apart, *events])
+            self._apart = []
             place = _after_gap(text, end)
         return (place + 1, StopReason.CLOSED) if place < len(text) else (place, StopReason.NEED_MORE)
 
     def add(self, event: ChromeEvent) -> None:
-        self._take([event])
+        self.entries += 1
+        self._apart.append(event)
+        if len(self._apart) >= _MOST_APART:
+            self._take_apart()
 
     def tables(self) -> Tables:
+        self._take_apart()
         return Tables(
             HostTable._make([*self._host.columns(), self._host.collectives]),
             DeviceTable._make([*self._device.columns(), self._device.collectives]),
@@ -123,9 +132,12 @@ class Rows:
         self._without = text
         return 0
 
+    def _take_apart(self) -> None:
+        events, self._apart = self._apart, []
+        self._take(events)
+
     def _take(self, events: list[ChromeEvent]) -> None:
         """Keeps what counts of the events: `X` events of a known category with a readable time."""
-        self.entries += len(events)
         code_of = {
             cat: _CODES.get(cat.lower(), -1) if cat and cat.isascii() else -1 for cat in {event.cat for event in events}
         }
@@ -250,6 +262,8 @@ class Growing:
 
     def columns(self) -> list[NDArray[Any]]:
         """The whole columns, made one by one while their blocks go, so that nothing stands twice."""
+        if len(self._blocks) == 1:
+            return self._blocks.pop()
         made = []
         for place, kind in enumerate(self.kinds):
             made.append(np.concatenate([np.empty(0, kind), *(block[place] for block in self._blocks)]))

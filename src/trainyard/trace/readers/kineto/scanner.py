@@ -47,6 +47,7 @@ class Compiled(Rows):
             self._library.scan_free(self._scan)
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
+        self._take_apart()
         why, entries = c_int(), c_int64()
         done = self._library.scan_feed(self._scan, text, at, len(text), byref(why), byref(entries))
         self.entries += entries.value
@@ -56,6 +57,7 @@ class Compiled(Rows):
         return done, StopReason(why.value)
 
     def tables(self) -> Tables:
+        self._take_apart()
         names, place = _merged([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
         host = HostTable._make([*self._columns(_HOST, HOST_KINDS), self._host.collectives])
         device = DeviceTable._make([*self._columns(_DEVICE, DEVICE_KINDS), self._device.collectives])

@@ -14,13 +14,15 @@ from trainyard.events import I64
 _COMMA, _DOT = b",."
 _PLAIN = np.zeros(256, bool)
 _PLAIN[list(b"0123456789,.")] = True
+_FEW = 8
+"""Stamps that are read as fast one by one."""
 _DIGITS = 17
 """Of a stamp: with them neither the stamp nor a thousand of its last unit leaves 64 bits."""
 
 
 def ns_of(stamps: Sequence[Raw | bytes]) -> tuple[I64, NDArray[np.bool_]]:
     """(ns of each stamp, whether it is one); quotes around a stamp do not count."""
-    quick = _plain_ns(stamps)
+    quick = _plain_ns(stamps) if len(stamps) > _FEW else None
     if quick is not None:
         return quick, np.ones(len(quick), bool)
     ns, good = np.zeros(len(stamps), np.int64), np.zeros(len(stamps), bool)
