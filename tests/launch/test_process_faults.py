@@ -58,6 +58,7 @@ from trainyard.job_file import parse
 from trainyard.launch.supervisor import event_log as life
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
+from trainyard.run.session import Session
 from trainyard.store.store import Store
 
 scope = {"fault": lambda step, folder: None}
@@ -71,7 +72,7 @@ def progress(at):
 
 code, error = 0, ""
 try:
-    execute(parse(text, "job.toml"), text, store, lambda _: [], progress, devices=devices)
+    execute(parse(text, "job.toml"), text, Session(store, lambda _: [], progress=progress, devices=devices))
 except TrainyardError as caught:
     code, error = caught.exit_code, str(caught)
 folder = next(store.runs.iterdir())

@@ -24,9 +24,9 @@ from trainyard.launch.supervisor import event_log
 from trainyard.launch.supervisor.event_log import Diary, JobEvent
 from trainyard.record import DeviceSeen, Origin, Run
 from trainyard.run.local import harness
-from trainyard.run.local.harness import Progress
 from trainyard.run.local.progress_events import ENDS, News
 from trainyard.run.resume import fork_run, resume_hint
+from trainyard.run.session import Progress, Session
 from trainyard.store.store import Store, now
 from trainyard.train.checkpoint import checkpoint_store as shelves
 from trainyard.train.checkpoint.checkpoint_store import Shelf
@@ -179,10 +179,10 @@ def test_without_a_good_checkpoint_or_a_step_left_no_run_begins(tmp_path: Path) 
     store = Store(tmp_path / "store")
     folder = store.begin(old(), write(JOB))
     with refused(BadInput, "0badcafe", "--resume"):
-        fork_run.execute("0badcafe", JOB, write(JOB), store, lambda _: [], devices=CORES)
+        fork_run.execute("0badcafe", JOB, write(JOB), Session(store, lambda _: [], devices=CORES))
     shelve(folder, 19)
     with refused(BadJob, "0badcafe", "step 20", "$.measure"):
-        fork_run.execute("0badcafe", JOB, write(JOB), store, lambda _: [], devices=CORES)
+        fork_run.execute("0badcafe", JOB, write(JOB), Session(store, lambda _: [], devices=CORES))
     assert [row.id for row in store.rows()] == ["0badcafe"]
 
 
@@ -230,12 +230,12 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def begin(layout: str, steps: int, after: Run | None = None, more: str = "", **options: Any) -> Run:
+    def begin(layout: str, steps: int, after: Run | None = None, more: str = "", tag: str = "", **options: Any) -> Run:
         text = TINY.format(layout=layout, steps=steps - 1) + more
-        given = parse(text, "tiny.toml"), text, Store(tmp_path / "store"), lambda _: []
+        session = Session(Store(tmp_path / "store"), lambda _: [], devices=CORES, **options)
         if after is None:
-            return harness.execute(*given, devices=CORES, **options)
-        return fork_run.execute(after.id, *given, devices=CORES, **options)
+            return harness.execute(parse(text, "tiny.toml"), text, session, tag=tag)
+        return fork_run.execute(after.id, parse(text, "tiny.toml"), text, session, tag=tag)
 
     return begin
 

@@ -23,6 +23,7 @@ from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe
 from trainyard.record import DeviceSeen, Run
 from trainyard.run.local import harness
+from trainyard.run.session import Session
 from trainyard.store.store import Store, now
 from trainyard.train.checkpoint import checkpoint_store as shelves
 from trainyard.train.checkpoint import manifest as manifests
@@ -741,7 +742,7 @@ def killed(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
     told = []
-    run = harness.resume("0bad", killed, lambda traces: (), told.append, devices=CORES)
+    run = harness.resume("0bad", Session(killed, lambda traces: (), progress=told.append, devices=CORES))
     assert (run.id, run.state, run.failure) == ("0badcafe", "complete", "")
     assert [(s.step, s.attempt) for s in killed.load("0bad").samples] == [(n, 0) for n in (0, 1, 2)] + [
         (n, 1) for n in (2, 3, 4, 5, 6)
@@ -749,14 +750,14 @@ def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
     assert [at.step for at in told] == [3, 4, 5, 6, 7], "old news is not told again"
     assert run.trace == ("traces/rank0.json.gz",)
     with refused(BadInput, "0badcafe", "complete"):
-        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+        harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 
 @pytest.mark.torch
 def test_a_run_that_is_still_going_is_left_alone(killed):
     going = harness.alone(killed.find("0bad"))
     with going, refused(EnvironmentFailed, "0badcafe"):
-        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+        harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 
 @pytest.mark.torch

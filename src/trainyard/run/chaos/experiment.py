@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +16,9 @@ from trainyard.run.chaos import chaos_files
 from trainyard.run.chaos.fault_plan import FaultPlan
 from trainyard.run.chaos.score_recovery import FaultScore, score, strays
 from trainyard.run.local import harness
-from trainyard.run.local.harness import Book, Progress
+from trainyard.run.session import Session
 from trainyard.store.disk_space import write_whole
 from trainyard.store.run_folder import write_digests
-from trainyard.store.store import Store
 
 SCHEMA = "trainyard/chaos/1"
 
@@ -49,11 +47,8 @@ def execute(
     job: Job,
     job_text: str,
     plan: FaultPlan,
-    store: Store,
-    book: Book,
-    progress: Callable[[Progress], None] = lambda _: None,
-    say: Callable[[str], None] = lambda _: None,
-    port: int | None = None,
+    session: Session,
+    *,
     against: str | None = None,
     tag: str = "",
 ) -> Ordeal:
@@ -65,11 +60,11 @@ def execute(
     """
     plan.check(job)
     if against is not None:
-        calm = comparable(store.load(against), job)
+        calm = comparable(session.store.load(against), job)
     else:
-        say("first without faults:")
-        calm = harness.execute(job, job_text, store, book, progress, say, port)
-        say(f"and now with {len(plan.fault)}:")
+        session.say("first without faults:")
+        calm = harness.execute(job, job_text, session)
+        session.say(f"and now with {len(plan.fault)}:")
     begun: list[Path] = []
 
     def arm(folder: Path) -> None:
@@ -80,13 +75,13 @@ def execute(
     for turn in range(plan.preempts + 1):
         try:
             if turn:
-                run = harness.resume(begun[0].name, store, book, progress, say, port)
+                run = harness.resume(begun[0].name, session)
             else:
-                run = harness.execute(job, job_text, store, book, progress, say, port, begun=arm, tag=tag)
+                run = harness.execute(job, job_text, session, begun=arm, tag=tag)
         except TrainyardError as error:
             if not begun or not begun[0].exists():
                 raise  # nothing was started
-            run, failure = store.load(begun[0].name), error
+            run, failure = session.store.load(begun[0].name), error
             if isinstance(error, Preempted) and turn < plan.preempts:
                 continue
         else:
