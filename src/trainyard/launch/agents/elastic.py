@@ -39,9 +39,9 @@ from torch.distributed.elastic.rendezvous import (
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import rank_process
-from trainyard.launch.agents.fork_server import load
 from trainyard.launch.agents.heartbeat import Board
 from trainyard.launch.agents.pdeathsig import die_with_parent
+from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import entitle
 from trainyard.launch.launch_spec import Spec
 from trainyard.launch.supervisor import messages, resource_exhaustion
@@ -270,7 +270,7 @@ def main(path: Path, node: int, parent: int | None) -> int:
 
 def alone(path: Path, node: int, parent: int | None) -> int:
     """An agent that no supervisor of this machine forked."""
-    load(msgspec.json.decode(path.read_bytes(), type=Spec))
+    preload(msgspec.json.decode(path.read_bytes(), type=Spec).preload)
     return main(path, node, parent)
 
 

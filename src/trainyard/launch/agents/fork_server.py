@@ -8,7 +8,6 @@ this process, and this process with the supervisor. Should it die alone, the sup
 
 from __future__ import annotations
 
-import importlib
 import os
 import select
 import signal
@@ -24,6 +23,7 @@ from typing import NoReturn
 import msgspec
 
 from trainyard.launch.agents.pdeathsig import die_with_parent
+from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import entitle
 from trainyard.launch.launch_spec import Spec
 
@@ -95,9 +95,7 @@ class Nursery:
 
 def load(spec: Spec) -> None:
     """Imports what agents and ranks need, before any is forked."""
-    for name in (*spec.preload, "trainyard.launch.agents.elastic"):
-        with suppress(ImportError):  # who needs it will say what it lacks
-            importlib.import_module(name)
+    preload((*spec.preload, "trainyard.launch.agents.elastic"))
 
 
 def agent(path: Path, node: int, parent: int) -> int:
