@@ -29,10 +29,11 @@ from trainyard.launch.supervisor import event_log, find_cause, supervisor_main
 from trainyard.launch.supervisor import failure as failures
 from trainyard.launch.supervisor.event_log import Diary, JobEvent
 from trainyard.launch.supervisor.messages import RankSays, Says
-from trainyard.launch.supervisor.supervision import SILENT_S, Now, Supervision
+from trainyard.launch.supervisor.supervision import HANDLERS, SILENT_S, Now, State, Supervision
 from trainyard.record import DeviceSeen, Run, Sample
-from trainyard.run.local.harness import Progress, execute
+from trainyard.run.local.harness import execute
 from trainyard.run.resume import recovery
+from trainyard.run.session import Progress, Session
 from trainyard.store.store import Store
 
 S = 1_000_000_000
@@ -271,6 +272,21 @@ def test_a_rank_that_is_held_leaves_where_it_is_told() -> None:
 # What a supervisor concludes
 
 
+FOLLOWING = {
+    State.GATHER: {State.RUN, State.STOP},
+    State.RUN: {State.SETTLE, State.STACKS, State.LEAVE, State.STOP},
+    State.LEAVE: {State.SETTLE, State.STACKS, State.STOP},
+    State.SETTLE: {State.RUN, State.LEAVE, State.STOP},
+    State.STACKS: {State.STOP},
+    State.STOP: {State.GATHER, State.STOP},
+}
+"""State -> the states that may follow it; asserted at each turn of a `World`."""
+
+
+def test_every_state_has_a_handler() -> None:
+    assert HANDLERS.keys() == set(State) == FOLLOWING.keys()
+
+
 class World:
     """Nodes that do as they are told, on a clock that only `turn` moves."""
 
@@ -304,14 +320,16 @@ class World:
             self._act()
             said = {node: self._says(node) for node in self.lives if node not in self.silent}
             self.supervision.hear(self.now, said)
+            state = self.supervision.state
             self.supervision.look(self.now)
+            assert self.supervision.state in {state, *FOLLOWING[state]}
             if self.plan.serial != before:
                 self.plans.append(self.plan.do)
 
     def until(self, condition: Callable[[], bool], seconds: float = 400) -> None:
         end = self.seconds + seconds
         while not condition():
-            assert self.seconds < end, (self.plan, self.supervision._state, self.ranks)
+            assert self.seconds < end, (self.plan, self.supervision.state, self.ranks)
             self.turn()
 
     def change(self, rank: int, **to: Any) -> None:
@@ -689,7 +707,7 @@ def test_asked_to_leave_around_a_silence_that_ends_it_does(asked: str) -> None:
     one.turn(round(SILENT_S / 0.05) - 2)
     if asked == "before":
         one.supervision.notice(one.now)
-    one.until(lambda: one.supervision._state == "settle")
+    one.until(lambda: one.supervision.state is State.SETTLE)
     one.silent.clear()
     if asked == "while":
         one.supervision.notice(one.now)
@@ -1059,7 +1077,7 @@ def test_a_killed_run_comes_back_with_the_same_losses(tmp_path: Path, monkeypatc
     store = Store(tmp_path / "store")
 
     def go(text: str, progress: Callable[[Progress], None] = lambda _: None) -> Run:
-        return execute(parse(text, "tiny.toml"), text, store, lambda _: [], progress, devices=cores)
+        return execute(parse(text, "tiny.toml"), text, Session(store, lambda _: [], progress=progress, devices=cores))
 
     killed: list[int] = []
 

@@ -1,17 +1,14 @@
 """What a supervisor concludes from what the agents say, and what it has them do. No process, store or clock in here.
 
-    gather -> run -> (settle | stacks) -> stop -> gather ... -> over
-               |-> leave ----------------->|
-
-`gather`: until as many nodes are there as the job can run on. `settle`: something failed; who did first shows when all
-have spoken. `stacks`: no rank moves; they are writing where they stand. `leave`: the ranks save and leave, since
-the job is to move to more nodes, or to end. `stop`: until no rank of the generation is left.
+It is a state machine: `State` says what each state waits for and which states follow it, and `HANDLERS` which method
+of `Supervision` is called in it.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -34,6 +31,26 @@ STACKS_S, STACKS_MOST_S = 0.7, 6.0
 STOP_S = 10.0
 LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
 """How many times `hang_s` a rank may take where it does something else than steps."""
+
+
+class State(Enum):
+    """What a supervision waits for. From every state, `STOP` follows if the job cannot go on or is over."""
+
+    GATHER = "gather"
+    """As many nodes as the job can run on; then `RUN`."""
+    RUN = "run"
+    """The end of all ranks. `SETTLE`: a rank or an agent failed. `STACKS`: no rank moves. `LEAVE`: the job was asked to
+    end, or more nodes are there."""
+    LEAVE = "leave"
+    """The ranks save and leave; then `STOP`. `SETTLE` and `STACKS` as in `RUN`."""
+    SETTLE = "settle"
+    """Reports from all agents after a failure, since the first to fail may not be the first to be reported; then
+    `STOP`. `RUN` or `LEAVE`, whichever it was before, if the report was only late."""
+    STACKS = "stacks"
+    """The ranks write where they stand; then `STOP`."""
+    STOP = "stop"
+    """No rank of the generation is left; then `GATHER`, unless the job is over. `STOP` again if it was asked to end in
+    the meantime."""
 
 
 class Now(NamedTuple):
@@ -62,10 +79,10 @@ class Heard(NamedTuple):
 class Supervision:
     """`look` is called again and again; what it wants done stands in `plan`, what it has to tell in `events`.
 
-    `result`: None until the job is over and no rank is left: 0, 4 (`failure` says why) or `LEFT`, when it was asked to
-    leave. `lost`: nodes whose agents, should they still run, are to be killed. `port`: gives each generation a store
-    of its own, so that no rank finds what the ranks of another one left there. `stacks`: where each rank stands, as it
-    wrote it. `attempts`: how many there were before this supervisor's.
+    `state`: what it waits for. `result`: None until the job is over and no rank is left: 0, 4 (`failure` says why) or
+    `LEFT`, when it was asked to leave. `lost`: nodes whose agents, should they still run, are to be killed. `port`:
+    gives each generation a store of its own, so that no rank finds what the ranks of another one left there. `stacks`:
+    where each rank stands, as it wrote it. `attempts`: how many there were before this supervisor's.
     """
 
     def __init__(
@@ -84,7 +101,7 @@ class Supervision:
         self.lost: set[int] = set()
         self.restarts = 0
         self._port, self._read_stacks = port, stacks
-        self._state = "gather"
+        self.state = State.GATHER
         self._since, self._until = now.seconds, now.seconds + spec.gather_s
         self._heard: dict[int, Heard] = {}
         self._last: dict[str, Now] = {}
@@ -145,12 +162,12 @@ class Supervision:
     def look(self, now: Now) -> None:
         """One turn; at most one change of state."""
         if self.result is None:
-            getattr(self, f"_{self._state}")(now)
+            HANDLERS[self.state](self, now)
 
     def notice(self, now: Now) -> None:
         """The job is asked to save and leave; at once while there is nothing to save."""
         self._asked = "notice"
-        if self._state == "gather":
+        if self.state is State.GATHER:
             self._end(now, LEFT, self._preempted(now))
 
     def abort(self, now: Now, says: str) -> None:
@@ -172,12 +189,12 @@ class Supervision:
         says = _moved(before, {member.node for member in members})
         self._tell("run", generation=generation, members=tuple(members), port=self._port())
         self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=says))
-        self._state, self._moved, self._slowness, self._asked = "run", {}, find_cause.Slowness(), ""
+        self.state, self._moved, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
     def _run(self, now: Now) -> None:
         ranks = self.ranks()
         self._watch(now, ranks)
-        if self._state != "run":
+        if self.state is not State.RUN:
             return
         if self._asked:
             if self._whole(ranks):
@@ -193,7 +210,7 @@ class Supervision:
     def _leave(self, now: Now) -> None:
         ranks = self.ranks()
         self._watch(now, ranks)
-        if self._state != "leave" or self.plan.before >= 0 or not self._all_asked():
+        if self.state is not State.LEAVE or self.plan.before >= 0 or not self._all_asked():
             return
         if any(rank.begun < 0 for rank in ranks):
             # It still starts, which may take long; and no step has ended, since a step takes all ranks.
@@ -213,14 +230,14 @@ class Supervision:
         """Whether something failed, all has ended, or nothing moves."""
         self._see_movement(now, ranks)
         if self._failed(ranks) or self._missing(now):
-            self._state, self._since, self._until = "settle", now.seconds, now.seconds + SETTLE_S
+            self.state, self._since, self._until = State.SETTLE, now.seconds, now.seconds + SETTLE_S
         elif self._whole(ranks) and all(rank.exit_code is not None for rank in ranks):
             self._all_ended(now, ranks)
         elif still := self._still(now, ranks):
             self._ticks = {rank.rank: rank.ticks for rank in ranks}
             self._alone = still[0] if len(still) == 1 < len(ranks) else -1
             self._tell("stacks")
-            self._state, self._until = "stacks", now.seconds + STACKS_S
+            self.state, self._until = State.STACKS, now.seconds + STACKS_S
 
     def _failed(self, ranks: list[RankSays]) -> list[RankSays]:
         """A rank without a pulse cannot save, and is killed when it is asked to leave: that is as it should be."""
@@ -270,7 +287,7 @@ class Supervision:
 
     def _ask_to_leave(self) -> None:
         self._tell("leave", before=-1)
-        self._state = "leave"
+        self.state = State.LEAVE
 
     def _settle(self, now: Now) -> None:
         """Until all have spoken since: the peers of a failed rank fail too, and may be heard of before it."""
@@ -291,7 +308,7 @@ class Supervision:
         if causes:
             self._fault(now, causes)
         else:
-            self._state = "leave" if self.plan.do == "leave" else "run"  # the late agent has reported
+            self.state = State.LEAVE if self.plan.do == "leave" else State.RUN  # the late agent has reported
 
     def _stacks(self, now: Now) -> None:
         """The ranks have had time to write where they stand."""
@@ -364,7 +381,7 @@ class Supervision:
 
     def _stop_ranks(self, now: Now) -> None:
         self._tell("stop")
-        self._state, self._until = "stop", now.seconds + STOP_S
+        self.state, self._until = State.STOP, now.seconds + STOP_S
 
     def _stop(self, now: Now) -> None:
         """Until no rank of the generation is left, so that it cannot touch what the next one writes."""
@@ -384,12 +401,23 @@ class Supervision:
             self._end(now, LEFT, self._preempted(now))
         else:
             # Without waiting where it can go on with the nodes that are there; one more is taken in later.
-            self._state, self._until = "gather", now.seconds
+            self.state, self._until = State.GATHER, now.seconds
             if not self.spec.size(len(self._live(now))):
                 self._until += self.spec.gather_s
 
     def _tell(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
         self.plan = replace(self.plan, serial=self.plan.serial + 1, do=do, **changed)
+
+
+HANDLERS: Mapping[State, Callable[[Supervision, Now], None]] = {
+    State.GATHER: Supervision._gather,
+    State.RUN: Supervision._run,
+    State.LEAVE: Supervision._leave,
+    State.SETTLE: Supervision._settle,
+    State.STACKS: Supervision._stacks,
+    State.STOP: Supervision._stop,
+}
+"""What `Supervision.look` calls in each state."""
 
 
 def _moved(before: set[int], after: set[int]) -> str:
