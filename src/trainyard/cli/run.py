@@ -165,9 +165,9 @@ def _shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
         columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
         with Bar(*columns, console=console(err=True), transient=True) as bar:
             task = bar.add_task("starting the ranks", total=None)
-            yield lambda at: bar.update(task, completed=at.step, total=at.of, description=_line(at))
+            yield lambda at: bar.update(task, completed=at.step, total=at.steps, description=_line(at))
     else:
-        yield lambda at: say(f"step {at.step}/{at.of}  {_line(at)}")
+        yield lambda at: say(f"step {at.step}/{at.steps}  {_line(at)}")
 
 
 def _line(at: Progress) -> str:

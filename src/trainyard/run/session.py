@@ -18,10 +18,10 @@ Book = Callable[[list[Path]], Sequence[Ledger]]
 
 
 class Progress(NamedTuple):
-    """Rank 0 has ended step `step` of `of`, counted from one."""
+    """Rank 0 has ended step `step` of `steps`, counted from one."""
 
     step: int
-    of: int
+    steps: int
     loss: float | None
     tokens_per_s: float
 

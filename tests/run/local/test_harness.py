@@ -151,7 +151,7 @@ def test_a_run_that_ends_well(store: Store) -> None:
     assert done == store.load(done.id)
     assert (done.state, len(done.samples), done.ledgers) == ("complete", 16, (LEDGER, LEDGER))
     assert done.trace == ("traces/rank0.json", "traces/rank1.json")
-    assert [(at.step, at.of) for at in seen] == [(n, 9) for n in range(1, 9)]
+    assert [(at.step, at.steps) for at in seen] == [(n, 9) for n in range(1, 9)]
     assert (seen[0].loss, seen[-1].loss) == (5.0, 4.3)
     assert seen[1].tokens_per_s == pytest.approx(16 / 100e-6)
     assert done.id in said[0]

@@ -34,7 +34,7 @@ LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
 
 
 class State(Enum):
-    """What a supervision waits for. From every state, `STOP` follows if the job cannot go on or is over."""
+    """What a supervision waits for. From every state, `STOP` follows if the job is over or cannot continue."""
 
     GATHER = "gather"
     """As many nodes as the job can run on; then `RUN`."""
@@ -47,7 +47,7 @@ class State(Enum):
     """Reports from all agents after a failure, since the first to fail may not be the first to be reported; then
     `STOP`. `RUN` or `LEAVE`, whichever it was before, if the report was only late."""
     STACKS = "stacks"
-    """The ranks write where they stand; then `STOP`."""
+    """The ranks write their stacks; then `STOP`."""
     STOP = "stop"
     """No rank of the generation is left; then `GATHER`, unless the job is over. `STOP` again if it was asked to end in
     the meantime."""
@@ -79,10 +79,10 @@ class Heard(NamedTuple):
 class Supervision:
     """`look` is called again and again; what it wants done stands in `plan`, what it has to tell in `events`.
 
-    `state`: what it waits for. `result`: None until the job is over and no rank is left: 0, 4 (`failure` says why) or
+    `state`: the current state. `result`: None until the job is over and no rank is left: 0, 4 (see `failure`) or
     `LEFT`, when it was asked to leave. `lost`: nodes whose agents, should they still run, are to be killed. `port`:
     gives each generation a store of its own, so that no rank finds what the ranks of another one left there. `stacks`:
-    where each rank stands, as it wrote it. `attempts`: how many there were before this supervisor's.
+    the stack of each rank, as it wrote it. `attempts`: how many there were before this supervisor's.
     """
 
     def __init__(

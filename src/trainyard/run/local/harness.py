@@ -88,7 +88,7 @@ def execute(
             news = News(folder, job)
             started = _start(launcher, folder, files)
         except TrainyardError:
-            session.store.delete(run.id)  # what never started is no run
+            session.store.delete(run.id)  # its ranks never started
             raise
         session.say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
         return _see_through(_Started(launcher, started, run, folder, news), session, vendors, tag)
@@ -126,29 +126,29 @@ def resume(name: str, session: Session, *, tag: str = "") -> Run:
         ]
         if changed:
             parts = ", ".join(changed)
-            session.say(f"run {run.id} goes on with other {parts} than it began with; its record keeps the first.")
+            session.say(f"run {run.id} resumes with other {parts} than it began with; its record keeps the first.")
         files = launcher.render(run.job, [session.worker, str(folder), seen[0].vendor])
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
-        told = log.stat().st_size if log.exists() else 0
+        reported_bytes = log.stat().st_size if log.exists() else 0
         news = News(folder, run.job)
         started = _start(launcher, folder, files)
         ranks = f"{run.job.layout.ranks} x {seen[0].name}"
         where = resume_hint.where(resume_hint.saved(folder), run.job)
         session.say(f"run {run.id}, {where}: {ranks}, in {folder}")
-        return _see_through(_Started(launcher, started, run, folder, news, told), session, vendors, tag)
+        return _see_through(_Started(launcher, started, run, folder, news, reported_bytes), session, vendors, tag)
 
 
 class _Started(NamedTuple):
-    """A run whose ranks have been started. `job_id`: the launcher's name of it. `told`: how many bytes of rank 0's
-    samples were there before."""
+    """A run whose ranks have been started. `job_id`: its id at the launcher. `reported_bytes`: size of rank 0's samples
+    that an earlier attempt has reported."""
 
     launcher: Local
     job_id: str
     run: Run
     folder: Path
     news: News
-    told: int = 0
+    reported_bytes: int = 0
 
 
 def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSeen, ...]:
@@ -194,10 +194,10 @@ def _see_through(started: _Started, session: Session, vendors: Mapping[str, Vend
     launcher, run, folder = started.launcher, started.run, started.folder
     try:
         try:
-            with _passing_on(launcher, started.job_id) as asked:
+            with _passing_on(launcher, started.job_id) as signals:
                 if tag:
                     session.store.tag(run.id, tag)
-                _follow(started, session.progress, lambda: _say_news(started.news, asked, session.say))
+                _follow(started, session.progress, lambda: _say_news(started.news, signals, session.say))
         finally:
             launcher.cancel(started.job_id)  # nothing is left to end, unless we were interrupted
         kept = measured(run, folder, vendors)
@@ -278,11 +278,11 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
 def _follow(started: _Started, progress: Callable[[Progress], None], each_turn: Callable[[], object]) -> None:
     """Until the launcher says that the job has ended or failed."""
     job = started.run.job
-    told = _appended(started.folder / "samples" / "rank0.jsonl", started.told)
+    appended = _appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
         running = started.launcher.status(started.job_id) == "running"
-        for sample in next(told):
+        for sample in next(appended):
             rate = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
             progress(Progress(sample.step + 1, job.measure.in_all, sample.loss, rate))
         each_turn()
