@@ -55,7 +55,7 @@ from pathlib import Path
 import msgspec
 from trainyard.errors import TrainyardError
 from trainyard.job_file import parse
-from trainyard.launch.supervisor import event_log as life
+from trainyard.launch.supervisor import event_log
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
 from trainyard.run.session import Session
@@ -78,7 +78,7 @@ except TrainyardError as caught:
 folder = next(store.runs.iterdir())
 run = store.load(folder.name)
 print(json.dumps({"code": code, "error": error, "run": msgspec.to_builtins(run),
-                  "events": msgspec.to_builtins(life.read(folder))}))
+                  "events": msgspec.to_builtins(event_log.read(folder))}))
 """
 
 

@@ -98,7 +98,7 @@ def command(
     if (chaos or against) and (not chaos or len(what) != 1 or resume is not None):
         raise click.UsageError("--chaos is for a JOB.toml, and --against for --chaos.")
     store = Store(say=say)
-    score: experiment.Ordeal | None = None
+    score: experiment.ChaosResult | None = None
     if tag:
         check_tag(tag)
     talk = (lambda _: None) if quiet else say
@@ -150,7 +150,7 @@ def _is_command(word: str) -> bool:
     return not word.endswith(".toml") and (which(word) is not None or not Path(word).exists())
 
 
-def _raise(score: experiment.Ordeal | None) -> None:
+def _raise(score: experiment.ChaosResult | None) -> None:
     """What ended the job, now that all is said of it."""
     if score and score.failure:
         raise score.failure

@@ -132,11 +132,11 @@ def test_a_fault_is_made_once_in_the_life_of_a_run(tmp_path: Path) -> None:
     wanted = FaultPlan(fault=(fault("stop"), fault("delay")))
     chaos_files.arm(tmp_path, wanted)
     assert chaos_files.armed(tmp_path) == wanted
-    assert chaos_files.made(tmp_path) == {}
+    assert chaos_files.injected_faults(tmp_path) == {}
     assert chaos_files.claim(tmp_path, 1, 7, 0)
     assert not chaos_files.claim(tmp_path, 1, 8, 1)
     assert chaos_files.claim(tmp_path, 0, 9, 1)
-    assert {number: (one.step, one.attempt) for number, one in chaos_files.made(tmp_path).items()} == {
+    assert {number: (fault.step, fault.attempt) for number, fault in chaos_files.injected_faults(tmp_path).items()} == {
         1: (7, 0),
         0: (9, 1),
     }

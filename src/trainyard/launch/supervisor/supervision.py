@@ -17,7 +17,7 @@ from trainyard.launch.launch_spec import LEFT, Spec
 from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure import Failure
-from trainyard.launch.supervisor.messages import AgentPlan, Member, RankSays, Says
+from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 
 SILENT_S = 8.0
 """An agent that says nothing new for so long is lost; it speaks twenty times a second."""
@@ -69,10 +69,10 @@ class _Cause(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """When an agent said something new last, and what; `dead`: it has ended since."""
+    """The last report of an agent, and when it came. `dead`: the agent has ended since."""
 
     when: Now
-    says: Says
+    report: AgentReport
     dead: bool = False
 
 
@@ -116,24 +116,25 @@ class Supervision:
 
     # What is there
 
-    def hear(self, now: Now, said: Mapping[int, Says]) -> None:
-        """What each agent said last. A second agent of a node is not listened to while the first speaks."""
-        for node, says in said.items():
+    def hear(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
+        """Takes the last report of each agent. A second agent of a node is not listened to while the first speaks."""
+        for node, report in reports.items():
             known = self._heard.get(node)
-            if known and known.says.life != says.life and not known.dead and now.seconds - known.when.seconds < TWICE_S:
+            other = known is not None and known.report.life != report.life
+            if known and other and not known.dead and now.seconds - known.when.seconds < TWICE_S:
                 continue
-            if known is None or (known.says.life, known.says.beat) != (says.life, says.beat):
-                self._heard[node] = Heard(now, says)
-                self._last[says.life] = now
+            if known is None or (known.report.life, known.report.beat) != (report.life, report.beat):
+                self._heard[node] = Heard(now, report)
+                self._last[report.life] = now
 
     def gone(self, node: int) -> None:
         """The agent of this node has ended: the supervisor started it, so that this is known at once."""
         if node in self._heard:
             self._heard[node] = self._heard[node]._replace(dead=True)
 
-    def _live(self, now: Now) -> dict[int, Says]:
+    def _live(self, now: Now) -> dict[int, AgentReport]:
         return {
-            node: heard.says
+            node: heard.report
             for node, heard in sorted(self._heard.items())
             if not heard.dead and now.seconds - heard.when.seconds < SILENT_S
         }
@@ -143,14 +144,14 @@ class Supervision:
         live = self._live(now)
         return [m.node for m in self.plan.members if m.node not in live or live[m.node].life != m.life]
 
-    def ranks(self) -> list[RankSays]:
+    def ranks(self) -> list[RankReport]:
         """All ranks of the generation that were spoken of; those of a lost node as they were seen last."""
         members = {member.node: member.life for member in self.plan.members}
         return [
             rank
-            for node, (_, says, _) in self._heard.items()
-            if says.generation == self.plan.generation and members.get(node) == says.life
-            for rank in says.ranks
+            for node, (_, report, _) in self._heard.items()
+            if report.generation == self.plan.generation and members.get(node) == report.life
+            for rank in report.ranks
         ]
 
     def _node(self, rank: int) -> int:
@@ -179,7 +180,7 @@ class Supervision:
         live = self._live(now)
         size, sizes = self.spec.size(len(live)), self.spec.sizes or (self.spec.nodes,)
         if size == max(sizes) or (size and now.seconds >= self._until):
-            self._launch(now, [Member(node, says.life) for node, says in live.items()][:size])
+            self._launch(now, [Member(node, report.life) for node, report in live.items()][:size])
         elif now.seconds >= self._until + GIVE_UP_S:
             self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are there, but the job needs {min(sizes)}")
 
@@ -197,7 +198,7 @@ class Supervision:
         if self.state is not State.RUN:
             return
         if self._asked:
-            if self._whole(ranks):
+            if self._all_reported(ranks):
                 self._ask_to_leave()
             return
         for rank, times in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
@@ -218,20 +219,20 @@ class Supervision:
         else:
             self._tell("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
 
-    def _whole(self, ranks: list[RankSays]) -> bool:
-        """Whether all ranks of the generation have been spoken of."""
+    def _all_reported(self, ranks: list[RankReport]) -> bool:
+        """Whether all ranks of the generation have been reported."""
         return len(ranks) == len(self.plan.members) * self.spec.ranks_each
 
     def _all_asked(self) -> bool:
         """Whether each member has held its ranks, and has looked at them after that."""
-        return all(self._heard[member.node].says.serial >= self.plan.serial for member in self.plan.members)
+        return all(self._heard[member.node].report.serial >= self.plan.serial for member in self.plan.members)
 
-    def _watch(self, now: Now, ranks: list[RankSays]) -> None:
+    def _watch(self, now: Now, ranks: list[RankReport]) -> None:
         """Whether something failed, all has ended, or nothing moves."""
         self._see_movement(now, ranks)
         if self._failed(ranks) or self._missing(now):
             self.state, self._since, self._until = State.SETTLE, now.seconds, now.seconds + SETTLE_S
-        elif self._whole(ranks) and all(rank.exit_code is not None for rank in ranks):
+        elif self._all_reported(ranks) and all(rank.exit_code is not None for rank in ranks):
             self._all_ended(now, ranks)
         elif still := self._still(now, ranks):
             self._ticks = {rank.rank: rank.ticks for rank in ranks}
@@ -239,12 +240,12 @@ class Supervision:
             self._tell("stacks")
             self.state, self._until = State.STACKS, now.seconds + STACKS_S
 
-    def _failed(self, ranks: list[RankSays]) -> list[RankSays]:
-        """A rank without a pulse cannot save, and is killed when it is asked to leave: that is as it should be."""
+    def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
+        """A rank without a heartbeat cannot save, and is killed when it is asked to leave: that is as it should be."""
         failed = find_cause.failed(ranks)
         return [one for one in failed if not self._asked or one.count or one.exit_code != -signal.SIGKILL]
 
-    def _all_ended(self, now: Now, ranks: list[RankSays]) -> None:
+    def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
         if all(rank.exit_code == 0 for rank in ranks):
             self._end(now, 0, None)
         elif self._asked == "grow":
@@ -264,13 +265,13 @@ class Supervision:
         self._record(now, "preempted", now.epoch, -1, says)
         return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=says, kind="preempted")
 
-    def _see_movement(self, now: Now, ranks: list[RankSays]) -> None:
+    def _see_movement(self, now: Now, ranks: list[RankReport]) -> None:
         for rank in ranks:
             known = self._moved.get(rank.rank)
             if known is None or known[0] != rank.count:
                 self._moved[rank.rank] = (rank.count, now.seconds)
 
-    def _still(self, now: Now, ranks: list[RankSays]) -> list[int]:
+    def _still(self, now: Now, ranks: list[RankReport]) -> list[int]:
         """Ranks that have not moved for longer than the most patient of those that run may take. In lockstep they come
         to that within moments of each other: none are named before the last of them must have."""
         running = [rank for rank in ranks if rank.exit_code is None]
@@ -280,7 +281,7 @@ class Supervision:
             return []
         return [rank for rank, seconds in times.items() if seconds > may]
 
-    def _can_grow(self, now: Now, ranks: list[RankSays]) -> bool:
+    def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
         """A node more is there, and every rank has trained since it was started and still does."""
         steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
         return bool(steady and self.spec.size(len(self._live(now))) > len(self.plan.members))
@@ -332,7 +333,7 @@ class Supervision:
             causes = [self._hung(now, rank, why) for rank, why in hung]
         self._fault(now, causes)
 
-    def _died(self, now: Now, rank: RankSays) -> _Cause:
+    def _died(self, now: Now, rank: RankReport) -> _Cause:
         failure = Failure(
             rank=rank.rank, pid=rank.pid, exit_code=rank.exit_code or 0, when=now.epoch / 1e9, last_words=rank.why,
             shortage=rank.shortage,
@@ -350,7 +351,7 @@ class Supervision:
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         says = f"node {node} is gone, and its ranks with it"
-        if heard.says.life == life and not heard.dead:  # of one that is dead, another is on its way
+        if heard.report.life == life and not heard.dead:  # of one that is dead, another is on its way
             self.lost.add(node)
             says += f": its agent has been silent for {SILENT_S:g} s"
         failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says, kind="agent_death")
@@ -386,9 +387,9 @@ class Supervision:
     def _stop(self, now: Now) -> None:
         """Until no rank of the generation is left, so that it cannot touch what the next one writes."""
         there = {
-            node: says
-            for node, says in self._live(now).items()
-            if says.generation == self.plan.generation and any(rank.exit_code is None for rank in says.ranks)
+            node: report
+            for node, report in self._live(now).items()
+            if report.generation == self.plan.generation and any(rank.exit_code is None for rank in report.ranks)
         }
         if there and now.seconds < self._until:
             return

@@ -23,7 +23,7 @@ from trainyard.store.run_folder import write_digests
 SCHEMA = "trainyard/chaos/1"
 
 
-class Ordeal(NamedTuple):
+class ChaosResult(NamedTuple):
     """`strays`: incidents of no planned fault. `failure`: what ended the disturbed run, where it was not got over."""
 
     run: Run
@@ -51,7 +51,7 @@ def execute(
     *,
     against: str | None = None,
     tag: str = "",
-) -> Ordeal:
+) -> ChaosResult:
     """Runs `job` undisturbed (or takes the stored run `against`), then under `plan`; the score is stored with the run,
     whose name is `tag`.
 
@@ -88,12 +88,12 @@ def execute(
             failure = None
         break
     folder = begun[0]
-    made = chaos_files.made(folder)
-    rows, others = score(run, calm, plan, made, event_log.read(folder)), strays(run, plan, made)
+    injected = chaos_files.injected_faults(folder)
+    rows, others = score(run, calm, plan, injected, event_log.read(folder)), strays(run, plan, injected)
     told = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows, strays=others)
     write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
     write_digests(folder)  # the score is kept with the run
-    return Ordeal(run, rows, others, calm.id, failure)
+    return ChaosResult(run, rows, others, calm.id, failure)
 
 
 def comparable(calm: Run, job: Job) -> Run:

@@ -28,7 +28,7 @@ from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Origin, Run, Sample
 from trainyard.redact import redact
-from trainyard.run.local.progress_events import News
+from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_facts import read_facts
 from trainyard.run.record import provenance, run_claims
 from trainyard.run.resume import recovery, resume_hint
@@ -85,13 +85,13 @@ def execute(
     with alone(folder):
         try:
             begun(folder)
-            news = News(folder, job)
+            messages = ProgressMessages(folder, job)
             started = _start(launcher, folder, files)
         except TrainyardError:
             session.store.delete(run.id)  # its ranks never started
             raise
         session.say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-        return _see_through(_Started(launcher, started, run, folder, news), session, vendors, tag)
+        return _see_through(_Started(launcher, started, run, folder, messages), session, vendors, tag)
 
 
 def resume(name: str, session: Session, *, tag: str = "") -> Run:
@@ -131,12 +131,12 @@ def resume(name: str, session: Session, *, tag: str = "") -> Run:
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
         reported_bytes = log.stat().st_size if log.exists() else 0
-        news = News(folder, run.job)
+        messages = ProgressMessages(folder, run.job)
         started = _start(launcher, folder, files)
         ranks = f"{run.job.layout.ranks} x {seen[0].name}"
         where = resume_hint.where(resume_hint.saved(folder), run.job)
         session.say(f"run {run.id}, {where}: {ranks}, in {folder}")
-        return _see_through(_Started(launcher, started, run, folder, news, reported_bytes), session, vendors, tag)
+        return _see_through(_Started(launcher, started, run, folder, messages, reported_bytes), session, vendors, tag)
 
 
 class _Started(NamedTuple):
@@ -147,7 +147,7 @@ class _Started(NamedTuple):
     job_id: str
     run: Run
     folder: Path
-    news: News
+    messages: ProgressMessages
     reported_bytes: int = 0
 
 
@@ -197,7 +197,7 @@ def _see_through(started: _Started, session: Session, vendors: Mapping[str, Vend
             with _passing_on(launcher, started.job_id) as signals:
                 if tag:
                     session.store.tag(run.id, tag)
-                _follow(started, session.progress, lambda: _say_news(started.news, signals, session.say))
+                _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
             launcher.cancel(started.job_id)  # nothing is left to end, unless we were interrupted
         kept = measured(run, folder, vendors)
@@ -241,11 +241,11 @@ def _passing_on(launcher: Local, started: str) -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _say_news(news: News, asked: list[int], say: Callable[[str], None]) -> None:
-    if asked:
-        asked.clear()
+def _say_messages(messages: ProgressMessages, signals: list[int], say: Callable[[str], None]) -> None:
+    if signals:
+        signals.clear()
         say("asked to leave (SIGTERM): ranks that train end their step, save and leave")
-    for line in news.lines():
+    for line in messages.lines():
         say(line)
 
 

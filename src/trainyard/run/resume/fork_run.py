@@ -13,7 +13,7 @@ from trainyard.job import SCRIPT, Job
 from trainyard.record import Origin, Run
 from trainyard.run.local import harness
 from trainyard.run.session import Session
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.same_training import differences
 
 
@@ -25,8 +25,8 @@ def execute(name: str, job: Job, job_text: str, session: Session, *, tag: str = 
     """
     source, folder = session.store.load(name), session.store.find(name)
     check(source, job)
-    shelf = Shelf(folder)
-    manifest, rejected = shelf.last_good()
+    checkpoints = CheckpointStore(folder)
+    manifest, rejected = checkpoints.last_good()
     for said in rejected:
         session.say(f"{said}.")
     if manifest is None:
@@ -38,7 +38,7 @@ def execute(name: str, job: Job, job_text: str, session: Session, *, tag: str = 
             "Raise steps or repeats at $.measure.",
         )
     session.say(f"beginning with the checkpoint of run {source.id} after step {steps}")
-    begun = partial(_adopt, shelf, manifest.step)
+    begun = partial(_adopt, checkpoints, manifest.step)
     origin = Origin(run=source.id, step=manifest.step)
     return harness.execute(job, job_text, session, begun=begun, tag=tag, origin=origin)
 
@@ -54,9 +54,9 @@ def check(source: Run, job: Job) -> None:
         )
 
 
-def _adopt(source: Shelf, step: int, folder: Path) -> None:
+def _adopt(source: CheckpointStore, step: int, folder: Path) -> None:
     try:
-        Shelf(folder, "adopted").adopt(source, step)
+        CheckpointStore(folder, "adopted").adopt(source, step)
     except OSError as error:
         why = error.strerror or error
         raise EnvironmentFailed(f"{source.folder(step)} cannot be taken into {folder}: {why}.") from error
