@@ -19,7 +19,7 @@ from typing import Any
 
 from trainyard import plugins, units
 from trainyard.job import Checkpoint, Job, Layout, Model, Recipe
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 _TEXT = str(Path(plugins.__file__).parent / "words.py")
 _TINY = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
@@ -61,7 +61,7 @@ def stalls(width: int, saves: int) -> None:
                     found[which].append((time.perf_counter() - began) * 1e3)
                 step += 2
                 saver.save_now(saver.saved)  # what is in flight ends before the next is timed
-        size = sum(file.bytes for file in Shelf(Path(folder)).read(saver.saved).files.values())
+        size = sum(file.bytes for file in CheckpointStore(Path(folder)).read(saver.saved).files.values())
         saver.close()
     where = torch.cuda.get_device_name() if here.device.type == "cuda" else "one core"
     print(f"state {units.show_size(size)}, one rank, {where}, {saves} saves of each kind")
@@ -77,7 +77,7 @@ def _fields(job: Job) -> dict[str, Any]:
 def losses() -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = _trained(a_job(_TINY, Layout(dp_shard=4), every=3), folder)
-        shutil.rmtree(Shelf(Path(folder)).folder(_UNTIL - 1))
+        shutil.rmtree(CheckpointStore(Path(folder)).folder(_UNTIL - 1))
         print(
             f"\nsaved on 4 ranks after step {_SAVED}; losses of the steps after it, and the largest relative difference"
         )

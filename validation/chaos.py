@@ -31,6 +31,7 @@ from trainyard.run.chaos import experiment
 from trainyard.run.chaos.fault_plan import Fault, FaultPlan
 from trainyard.run.chaos.score_recovery import FaultScore
 from trainyard.run.local.harness import execute
+from trainyard.run.session import Session
 from trainyard.store.store import Store
 
 ROOT = Path(__file__).parents[1]
@@ -133,7 +134,7 @@ def calm(job: Job, text: str, store: Store) -> str:
             return experiment.comparable(store.load(CALM), job).id
         except TrainyardError:
             store.untag(CALM)
-    run = execute(job, text, store, lambda _: [])
+    run = execute(job, text, Session(store, lambda _: []))
     store.tag(run.id, CALM)
     return run.id
 
@@ -142,7 +143,7 @@ def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: s
     began, load = time.monotonic(), os.getloadavg()[0]
     run, row, alarms, error = "", None, (), ""
     try:
-        met = experiment.execute(job, text, FaultPlan(fault=(fault,)), store, lambda _: [], against=against)
+        met = experiment.execute(job, text, FaultPlan(fault=(fault,)), Session(store, lambda _: []), against=against)
         run, (row,) = met.run.id, met.rows
         alarms = tuple(f"{one.kind} of rank {one.rank}, node {one.node}" for one in met.strays)
         if row.well and not alarms:

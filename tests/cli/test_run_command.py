@@ -268,7 +268,7 @@ def acting(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Pat
 
     (tmp_path / "acting_worker.py").write_text(WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(command, "execute", partial(command.execute, devices=CORES, worker="acting_worker"))
+    monkeypatch.setattr(command, "Session", partial(command.Session, devices=CORES, worker="acting_worker"))
     path = tmp_path / "job.toml"
     path.write_text(JOB.format(ranks=2))
     return path

@@ -13,6 +13,7 @@ from trainyard.detect.run_rules import findings
 from trainyard.job import Layout
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
+from trainyard.run.session import Session
 from trainyard.store.store import Store
 from trainyard.trace.measure import measure, read
 from trainyard.trace.rank_results import all_booked
@@ -63,7 +64,7 @@ def run(tmp_path, monkeypatch):
             traces.extend(paths)
             return measure(read(paths)).ledgers
 
-        done = execute(job, text, store, book, devices=CORES, worker="tests.planted")
+        done = execute(job, text, Session(store, book, devices=CORES, worker="tests.planted"))
         assert job.layout == Layout(dp_replicate=ranks)
         measured = measure(read(traces), axis=job.layout.only_axis)
         costs = [

@@ -55,9 +55,10 @@ from pathlib import Path
 import msgspec
 from trainyard.errors import TrainyardError
 from trainyard.job_file import parse
-from trainyard.launch.supervisor import event_log as life
+from trainyard.launch.supervisor import event_log
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
+from trainyard.run.session import Session
 from trainyard.store.store import Store
 
 scope = {"fault": lambda step, folder: None}
@@ -71,13 +72,13 @@ def progress(at):
 
 code, error = 0, ""
 try:
-    execute(parse(text, "job.toml"), text, store, lambda _: [], progress, devices=devices)
+    execute(parse(text, "job.toml"), text, Session(store, lambda _: [], progress=progress, devices=devices))
 except TrainyardError as caught:
     code, error = caught.exit_code, str(caught)
 folder = next(store.runs.iterdir())
 run = store.load(folder.name)
 print(json.dumps({"code": code, "error": error, "run": msgspec.to_builtins(run),
-                  "events": msgspec.to_builtins(life.read(folder))}))
+                  "events": msgspec.to_builtins(event_log.read(folder))}))
 """
 
 

@@ -24,7 +24,7 @@ from trainyard.errors import BadFile, BadInput, BadJob
 from trainyard.formats import regular_files, toml
 from trainyard.job import SCRIPT
 from trainyard.launch.supervisor import event_log, failure
-from trainyard.launch.supervisor.event_log import Diary
+from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.launch.supervisor.failure import Failure
 from trainyard.ledger import encode_hook
 from trainyard.record import Incident, Provenance, Run
@@ -92,7 +92,7 @@ def test_a_stored_run_holds_no_secret(tmp_path_factory: pytest.TempPathFactory, 
     folder = store.begin(run, f"# {spoiled}\n".replace("\n", " "))
     for name in ("rank0.err", "launcher.log"):
         (folder / "logs" / name).write_text(f"first\n{spoiled}\nlast\n", "utf-8")
-    Diary(folder, "rank0").fault("disk_full", spoiled)
+    EventLogWriter(folder, "rank0").fault("disk_full", spoiled)
     failure.write(folder, Failure(rank=0, pid=1, exit_code=1, when=0.0, last_words=spoiled))
     done = store.finish(
         msgspec.structs.replace(run, state="failed", samples=samples(), failure=spoiled, incidents=(incident,))
@@ -297,7 +297,7 @@ def test_last_words_hold_no_secret(tmp_path: Path) -> None:
 
 
 def test_a_diary_holds_no_secret(tmp_path: Path) -> None:
-    Diary(tmp_path, "rank0").fault("disk_full", f"s3 said: token={SECRET}")
+    EventLogWriter(tmp_path, "rank0").fault("disk_full", f"s3 said: token={SECRET}")
     assert places_of(SECRET, tmp_path) == []
     assert event_log.read(tmp_path)[0].says == "s3 said: token=***"
 

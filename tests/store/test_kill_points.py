@@ -276,7 +276,7 @@ def saves_before(point: str, number: int) -> int:
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_save_survives_a_kill_at_every_point(tmp_path: Path, undisturbed: list[Any]) -> None:
-    from trainyard.train.checkpoint.checkpoint_store import Shelf
+    from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
     reached = arrivals(save_alone, str(tmp_path / "calm"))
     assert set(reached) == {
@@ -285,7 +285,7 @@ def test_a_save_survives_a_kill_at_every_point(tmp_path: Path, undisturbed: list
     for point, number in each(reached):
         run = tmp_path / f"{point}-{number}"
         kill_at(point, number, save_alone, str(run))
-        steps = Shelf(run).steps()
+        steps = CheckpointStore(run).steps()
         assert max(steps, default=-1) + 1 >= 2 * saves_before(point, number), "nothing finished is lost"
         first, outcomes, notices, _ = resume_alone(str(run))
         assert (first, notices) == (max(steps, default=-1) + 1, [])
@@ -316,14 +316,14 @@ def resume_on_ranks(ranks: Any, runs: list[str]) -> list[Any]:
 def test_one_killed_rank_of_two_costs_no_checkpoint(tmp_path: Path) -> None:
     """At each point of the second save, which only one of the two ranks lives to end."""
     from tests.ranks import on_ranks
-    from trainyard.train.checkpoint.checkpoint_store import Shelf
+    from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
     kills = [(1, "part:2"), (1, "file.synced:2"), (0, "part:2"), (0, "file.synced:3"), (0, "file.synced:4")]
     kills += [(0, "sealed:2"), (0, "retired:1")]
     runs = [tmp_path / f"{rank}-{at}" for rank, at in kills]
     for run, (rank, at) in zip(runs, kills):
         assert on_ranks(2, save_on_ranks, str(run), rank, f"checkpoint.{at}")[rank] == -signal.SIGKILL
-    newest = [max(Shelf(run).steps()) for run in runs]
+    newest = [max(CheckpointStore(run).steps()) for run in runs]
     calm = str(tmp_path / "calm")
     (whole, *resumed), same = on_ranks(2, resume_on_ranks, [calm, *map(str, runs)])
     assert same == [whole, *resumed]
@@ -337,49 +337,49 @@ def test_one_killed_rank_of_two_costs_no_checkpoint(tmp_path: Path) -> None:
 
 
 def adopt(run: str) -> None:
-    from trainyard.train.checkpoint.checkpoint_store import Shelf
+    from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
-    Shelf(Path(run) / "new", "adopted").adopt(Shelf(Path(run)), 5)
+    CheckpointStore(Path(run) / "new", "adopted").adopt(CheckpointStore(Path(run)), 5)
 
 
 def damaged(run: Path) -> Path:
     """A run with a checkpoint after step 3, and one after step 6 with a byte flipped."""
     from tests.run.resume.test_resume_hint import shelve
     from tests.train.checkpoint.test_checkpoint import flipped
-    from trainyard.train.checkpoint.checkpoint_store import Shelf
+    from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
     shelve(run, 2)
     shelve(run, 5)
-    flipped(Shelf(run).folder(5))
+    flipped(CheckpointStore(run).folder(5))
     return run
 
 
 def set_aside(run: str) -> None:
-    from trainyard.train.checkpoint.checkpoint_store import Shelf
+    from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
-    Shelf(Path(run)).set_aside(5, "torn")
+    CheckpointStore(Path(run)).set_aside(5, "torn")
 
 
 def test_setting_aside_survives_a_kill(tmp_path: Path) -> None:
-    from trainyard.train.checkpoint.checkpoint_store import Shelf
+    from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
     kill_at("checkpoint.set_aside", 1, set_aside, str(damaged(tmp_path)))
-    assert Shelf(tmp_path).steps() == [5, 2]
+    assert CheckpointStore(tmp_path).steps() == [5, 2]
     set_aside(str(tmp_path))
-    assert Shelf(tmp_path).steps() == [2]
+    assert CheckpointStore(tmp_path).steps() == [2]
     assert len(list(tmp_path.glob("checkpoints/bad-step-000006*/step-000006"))) == 1
 
 
 def test_adopting_survives_a_kill_at_every_point(tmp_path: Path) -> None:
     from tests.run.resume.test_resume_hint import shelve
-    from trainyard.train.checkpoint.checkpoint_store import Shelf
+    from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
     shelve(tmp_path / "calm", 5)
     for point, number in each(arrivals(adopt, str(tmp_path / "calm"))):
         run = tmp_path / f"{point}-{number}"
         shelve(run, 5)
         kill_at(point, number, adopt, str(run))
-        assert Shelf(run).wrong(5) == ""
-        assert Shelf(run / "new").steps() == ([5] if point == "checkpoint.renamed" else [])
-        Shelf(run / "new").clear()
+        assert CheckpointStore(run).wrong(5) == ""
+        assert CheckpointStore(run / "new").steps() == ([5] if point == "checkpoint.renamed" else [])
+        CheckpointStore(run / "new").clear()
         assert remains(run) == []

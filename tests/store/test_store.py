@@ -286,12 +286,13 @@ def test_digests_cover_every_file_that_stays_as_it_is(store: Store) -> None:
 
 def test_a_damaged_run_is_not_resumed(store: Store) -> None:
     from trainyard.run.local.harness import resume
+    from trainyard.run.session import Session
 
     run = stored(store)
     shutil.rmtree(store.runs / run.id / "samples")
     before = {path: path.read_bytes() for path in (store.runs / run.id).rglob("*") if path.is_file()}
     with refused(BadInput, run.id, "samples/rank0.jsonl"):
-        resume(run.id, store, lambda _: ())
+        resume(run.id, Session(store, lambda _: ()))
     assert {path: path.read_bytes() for path in (store.runs / run.id).rglob("*") if path.is_file()} == before
 
 

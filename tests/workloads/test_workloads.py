@@ -269,9 +269,9 @@ MODELS["tiny"], MODELS["deep"] = decoder("tiny"), of("tiny", layers=5)
 def counted_here(ranks, job):
     """One rank's FLOPs of a step."""
     from trainyard.train.model.language_task import Bytes, Language
-    from trainyard.train.parallel.parallelize import Spread
+    from trainyard.train.parallel.parallelize import ParallelModel
 
-    spread = Spread(job, ranks, Language(job))
+    spread = ParallelModel(job, ranks, Language(job))
     share = job.batch // job.layout.batch_ranks
     batch = Bytes(job).batch(0, range(spread.batch_rank * share, (spread.batch_rank + 1) * share))
     return products_counted(lambda: spread.forward_backward(batch))

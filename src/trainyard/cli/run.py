@@ -24,10 +24,10 @@ from trainyard.report.render.chaos_table import table as chaos_table
 from trainyard.report.render.terminal import print_table, print_view
 from trainyard.report.view.build_view import view_of_run
 from trainyard.run.chaos import experiment, fault_plan
-from trainyard.run.local.harness import Progress, execute
-from trainyard.run.local.harness import resume as go_on
+from trainyard.run.local import harness
 from trainyard.run.resume import fork_run
-from trainyard.run.script import run_command as script
+from trainyard.run.script import run_command
+from trainyard.run.session import Progress, Session
 from trainyard.store.store import Store, check_tag
 from trainyard.trace.measure import MeasuredTrace
 from trainyard.trace.parallel.ranks import measure_files
@@ -98,7 +98,7 @@ def command(
     if (chaos or against) and (not chaos or len(what) != 1 or resume is not None):
         raise click.UsageError("--chaos is for a JOB.toml, and --against for --chaos.")
     store = Store(say=say)
-    score: experiment.Ordeal | None = None
+    score: experiment.ChaosResult | None = None
     if tag:
         check_tag(tag)
     talk = (lambda _: None) if quiet else say
@@ -106,10 +106,12 @@ def command(
     if resume is not None and not what:
         book = RunBooking(store.load(resume).job.layout.only_axis)
         with _shown(quiet) as progress:
-            run = go_on(resume, store, book, progress, say=talk, port=port, tag=tag)
+            session = Session(store, book, progress=progress, say=talk, port=port)
+            run = harness.resume(resume, session, tag=tag)
     elif not chaos and resume is None and (len(what) > 1 or _is_command(first)):
         book = RunBooking("")
-        run = script.execute(what, store, book, Measure(warmup=3, steps=10, repeats=1, profiled=profile), talk, tag)
+        measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile)
+        run = run_command.execute(what, measure, Session(store, book, say=talk), tag=tag)
     else:
         first = regular(first)
         text = jobs.read(first)
@@ -117,13 +119,14 @@ def command(
         faults = fault_plan.load(chaos) if chaos else None
         book = RunBooking(wanted.layout.only_axis)
         with _shown(quiet) as progress:
+            session = Session(store, book, progress=progress, say=talk, port=port)
             if faults:
-                score = experiment.execute(wanted, text, faults, store, book, progress, talk, port, against, tag)
+                score = experiment.execute(wanted, text, faults, session, against=against, tag=tag)
                 run = score.run
             elif resume is not None:
-                run = fork_run.execute(resume, wanted, text, store, book, progress, talk, port, tag)
+                run = fork_run.execute(resume, wanted, text, session, tag=tag)
             else:
-                run = execute(wanted, text, store, book, progress, say=talk, port=port, tag=tag)
+                run = harness.execute(wanted, text, session, tag=tag)
     if as_json:
         notes = _notes(book.measured) if book.measured else ()
         keys = ("rows", "strays", "against")
@@ -147,7 +150,7 @@ def _is_command(word: str) -> bool:
     return not word.endswith(".toml") and (which(word) is not None or not Path(word).exists())
 
 
-def _raise(score: experiment.Ordeal | None) -> None:
+def _raise(score: experiment.ChaosResult | None) -> None:
     """What ended the job, now that all is said of it."""
     if score and score.failure:
         raise score.failure
@@ -162,9 +165,9 @@ def _shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
         columns = [BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
         with Bar(*columns, console=console(err=True), transient=True) as bar:
             task = bar.add_task("starting the ranks", total=None)
-            yield lambda at: bar.update(task, completed=at.step, total=at.of, description=_line(at))
+            yield lambda at: bar.update(task, completed=at.step, total=at.steps, description=_line(at))
     else:
-        yield lambda at: say(f"step {at.step}/{at.of}  {_line(at)}")
+        yield lambda at: say(f"step {at.step}/{at.steps}  {_line(at)}")
 
 
 def _line(at: Progress) -> str:

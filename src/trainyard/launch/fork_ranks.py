@@ -25,7 +25,7 @@ Work = Callable[[str], Said]
 """Is given the URL at which its processes may meet; its place among them is in the environment, as torchrun has it."""
 
 
-def together(
+def run_ranks(
     ranks: int, work: Work[Said], preload: Sequence[str], patience_s: float, given: Mapping[str, str] | None = None
 ) -> list[Said]:
     """What `work` returned, by rank. `given`: more of the environment.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trainyard import plugins
 from trainyard.errors import RankDied
 from trainyard.job import Job
-from trainyard.launch.fork_ranks import together
+from trainyard.launch.fork_ranks import run_ranks
 from trainyard.train.rules import device_rules, memory_rules
 from trainyard.train.step.outcome import Outcome
 
@@ -43,11 +43,11 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
     device_rules.check(job.recipe, "cpu")
     memory_rules.check(job, workload.weights(job), host.memory_bytes, host.name, shared=True)
     began = time.monotonic()
-    told = together(job.layout.ranks, partial(_train, job, steps), _PRELOAD, patience_s)
-    different = [rank for rank, outcomes in enumerate(told) if outcomes != told[0]]
+    outcomes = run_ranks(job.layout.ranks, partial(_train, job, steps), _PRELOAD, patience_s)
+    different = [rank for rank, own in enumerate(outcomes) if own != outcomes[0]]
     if different:
-        raise RankDied(f"ranks {different} report other losses than rank 0: {told[different[0]]}, {told[0]}.")
-    return Trial(told[0], time.monotonic() - began)
+        raise RankDied(f"ranks {different} report other losses than rank 0: {outcomes[different[0]]}, {outcomes[0]}.")
+    return Trial(outcomes[0], time.monotonic() - began)
 
 
 def _train(job: Job, steps: int, meet: str) -> list[Outcome]:

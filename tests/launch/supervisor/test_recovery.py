@@ -27,12 +27,13 @@ from trainyard.launch.agents import heartbeat
 from trainyard.launch.launch_spec import FILE, LEFT, Spec
 from trainyard.launch.supervisor import event_log, find_cause, supervisor_main
 from trainyard.launch.supervisor import failure as failures
-from trainyard.launch.supervisor.event_log import Diary, JobEvent
-from trainyard.launch.supervisor.messages import RankSays, Says
-from trainyard.launch.supervisor.supervision import SILENT_S, Now, Supervision
+from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
+from trainyard.launch.supervisor.messages import AgentReport, RankReport
+from trainyard.launch.supervisor.supervision import HANDLERS, SILENT_S, Now, State, Supervision
 from trainyard.record import DeviceSeen, Run, Sample
-from trainyard.run.local.harness import Progress, execute
+from trainyard.run.local.harness import execute
 from trainyard.run.resume import recovery
+from trainyard.run.session import Progress, Session
 from trainyard.store.store import Store
 
 S = 1_000_000_000
@@ -218,7 +219,7 @@ def test_figures_are_made_of_each_step_s_last_attempt(taken: list[tuple[int, int
 
 
 def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
-    mine = Diary(tmp_path, "rank0", attempt=2)
+    mine = EventLogWriter(tmp_path, "rank0", attempt=2)
     mine.loaded(7, step=3)
     mine.saved(5, step=4)
     mine.fault("disk_full", "no room", rank=0, step=4)
@@ -229,46 +230,61 @@ def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
         ("loaded", 2, 3, 7), ("saved", 2, 4, 5), ("fault", 2, 4, 0),
     ]  # fmt: skip
     assert supervisor_main.attempts(tmp_path) == 0
-    Diary(tmp_path, event_log.SUPERVISOR).add(JobEvent(what="launched", at=1, attempt=4, nodes=2))
+    EventLogWriter(tmp_path, event_log.SUPERVISOR).add(JobEvent(what="launched", at=1, attempt=4, nodes=2))
     assert supervisor_main.attempts(tmp_path) == 5
     with refused(UnknownName, "'flood'", "disk_full"):
         mine.fault("flood", "")
 
 
 def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
-    board = heartbeat.Board(2)
-    own = board.pulse(1)
-    assert board.see(1)[:4] == (0, -1, 0, "starting")
+    heartbeats = heartbeat.HeartbeatBoard(2)
+    own = heartbeats.heartbeat(1)
+    assert heartbeats.see(1)[:4] == (0, -1, 0, "starting")
     own.begin(7)
     time.sleep(0.05)  # as it would in a collective: not its own time
     own.end()
-    seen = board.see(1)
+    seen = heartbeats.see(1)
     assert (seen.begun, seen.done, seen.phase) == (7, 1, "stepping")
     assert seen.own_ns < 0.04 * S
     time.sleep(0.05)  # between steps nobody is waited for
     own.begin(8)
-    assert board.see(1).own_ns > 0.05 * S
+    assert heartbeats.see(1).own_ns > 0.05 * S
     own.end()
     own.phase("saving")
-    before = board.see(1).own_ns
+    before = heartbeats.see(1).own_ns
     time.sleep(0.02)
     own.begin(9)
-    assert board.see(1).own_ns == before
-    assert board.see(1).count > seen.count
-    assert board.see(0).count == 0
+    assert heartbeats.see(1).own_ns == before
+    assert heartbeats.see(1).count > seen.count
+    assert heartbeats.see(0).count == 0
 
 
 def test_a_rank_that_is_held_leaves_where_it_is_told() -> None:
-    board = heartbeat.Board(1)
-    own = board.pulse(0)
+    heartbeats = heartbeat.HeartbeatBoard(1)
+    own = heartbeats.heartbeat(0)
     assert not own.leaves(3)
-    board.leave(0, before=5)
+    heartbeats.leave(0, before=5)
     assert [own.leaves(number) for number in (3, 4, 5, 6)] == [False, False, True, True]
-    assert board.see(0).begun == 6
-    assert not board.see(0).held
+    assert heartbeats.see(0).begun == 6
+    assert not heartbeats.see(0).held
 
 
 # What a supervisor concludes
+
+
+FOLLOWING = {
+    State.GATHER: {State.RUN, State.STOP},
+    State.RUN: {State.SETTLE, State.STACKS, State.LEAVE, State.STOP},
+    State.LEAVE: {State.SETTLE, State.STACKS, State.STOP},
+    State.SETTLE: {State.RUN, State.LEAVE, State.STOP},
+    State.STACKS: {State.STOP},
+    State.STOP: {State.GATHER, State.STOP},
+}
+"""State -> the states that may follow it; asserted at each turn of a `World`."""
+
+
+def test_every_state_has_a_handler() -> None:
+    assert HANDLERS.keys() == set(State) == FOLLOWING.keys()
 
 
 class World:
@@ -285,7 +301,7 @@ class World:
         self.silent: set[int] = set()
         self.generation: dict[int, int] = {}
         self.started = -1
-        self.ranks: dict[int, RankSays] = {}
+        self.ranks: dict[int, RankReport] = {}
         self.steps = True
         self.plans: list[str] = []
 
@@ -302,16 +318,18 @@ class World:
             self.seconds += 0.05
             before = self.plan.serial
             self._act()
-            said = {node: self._says(node) for node in self.lives if node not in self.silent}
-            self.supervision.hear(self.now, said)
+            reports = {node: self._report(node) for node in self.lives if node not in self.silent}
+            self.supervision.hear(self.now, reports)
+            state = self.supervision.state
             self.supervision.look(self.now)
+            assert self.supervision.state in {state, *FOLLOWING[state]}
             if self.plan.serial != before:
                 self.plans.append(self.plan.do)
 
     def until(self, condition: Callable[[], bool], seconds: float = 400) -> None:
         end = self.seconds + seconds
         while not condition():
-            assert self.seconds < end, (self.plan, self.supervision._state, self.ranks)
+            assert self.seconds < end, (self.plan, self.supervision.state, self.ranks)
             self.turn()
 
     def change(self, rank: int, **to: Any) -> None:
@@ -333,7 +351,7 @@ class World:
             self.ranks = {}
             for node in members:
                 self.generation[node] = self.plan.generation
-                self.ranks |= {rank: RankSays(rank=rank, pid=100 + rank, state="S") for rank in self._own(node)}
+                self.ranks |= {rank: RankReport(rank=rank, pid=100 + rank, state="S") for rank in self._own(node)}
             return
         for node in members:
             for rank in self._own(node):
@@ -348,12 +366,12 @@ class World:
                         at=self.now.epoch, own_ns=one.own_ns + 10,
                     )  # fmt: skip
 
-    def _says(self, node: int) -> Says:
+    def _report(self, node: int) -> AgentReport:
         self.beats[node] += 1
         generation = self.generation.get(node, -1)
         runs = generation == self.plan.generation and node in {member.node for member in self.plan.members}
         ranks = tuple(self.ranks[rank] for rank in self._own(node)) if runs and self.ranks else ()
-        return Says(
+        return AgentReport(
             node=node, life=self.lives[node], beat=self.beats[node], generation=generation if runs else -1,
             serial=self.plan.serial, ranks=ranks,
         )  # fmt: skip
@@ -689,7 +707,7 @@ def test_asked_to_leave_around_a_silence_that_ends_it_does(asked: str) -> None:
     one.turn(round(SILENT_S / 0.05) - 2)
     if asked == "before":
         one.supervision.notice(one.now)
-    one.until(lambda: one.supervision._state == "settle")
+    one.until(lambda: one.supervision.state is State.SETTLE)
     one.silent.clear()
     if asked == "while":
         one.supervision.notice(one.now)
@@ -719,8 +737,8 @@ def test_asked_to_leave_in_the_middle_of_a_restart_it_does() -> None:
     assert one.supervision.result == LEFT
 
 
-def says(rank: int, **more: Any) -> RankSays:
-    return RankSays(rank=rank, pid=rank, begun=4, done=4, **more)
+def report(rank: int, **more: Any) -> RankReport:
+    return RankReport(rank=rank, pid=rank, begun=4, done=4, **more)
 
 
 COLLECTIVE = 'Thread 0x1 (most recent call first):\n  File "/x/torch/distributed/c10d.py", line 3 in all_reduce\n'
@@ -730,18 +748,18 @@ WORK = 'Thread 0x1 (most recent call first):\n  File "/x/mine.py", line 3 in wor
 @pytest.mark.parametrize(
     ("ranks", "stacks", "blamed"),
     [
-        ([says(0), says(1, state="T"), says(2)], {}, 1),
-        ([says(0), says(1), RankSays(rank=2, pid=2, begun=3, done=3)], {}, 2),
-        ([says(0), RankSays(rank=1, pid=1, begun=5, done=5), says(2)], {}, 1),
-        ([says(0), RankSays(rank=1, pid=1, begun=5, done=5)], {}, 0),
-        ([says(0), says(1), says(2)], {0: COLLECTIVE, 1: WORK, 2: COLLECTIVE}, 1),
-        ([says(0), says(1), says(2)], {0: COLLECTIVE, 2: COLLECTIVE}, 1),
-        ([says(0), says(1), says(2)], {0: WORK, 1: WORK, 2: WORK}, -1),
-        ([says(0), says(1, ticks=90), says(2)], {0: WORK, 1: WORK, 2: WORK}, 1),
-        ([says(0)], {0: WORK}, 0),
+        ([report(0), report(1, state="T"), report(2)], {}, 1),
+        ([report(0), report(1), RankReport(rank=2, pid=2, begun=3, done=3)], {}, 2),
+        ([report(0), RankReport(rank=1, pid=1, begun=5, done=5), report(2)], {}, 1),
+        ([report(0), RankReport(rank=1, pid=1, begun=5, done=5)], {}, 0),
+        ([report(0), report(1), report(2)], {0: COLLECTIVE, 1: WORK, 2: COLLECTIVE}, 1),
+        ([report(0), report(1), report(2)], {0: COLLECTIVE, 2: COLLECTIVE}, 1),
+        ([report(0), report(1), report(2)], {0: WORK, 1: WORK, 2: WORK}, -1),
+        ([report(0), report(1, ticks=90), report(2)], {0: WORK, 1: WORK, 2: WORK}, 1),
+        ([report(0)], {0: WORK}, 0),
     ],
 )
-def test_who_hangs(ranks: list[RankSays], stacks: Mapping[int, str], blamed: int) -> None:
+def test_who_hangs(ranks: list[RankReport], stacks: Mapping[int, str], blamed: int) -> None:
     assert find_cause.hung(ranks, {rank.rank: 5 if rank.ticks else 0 for rank in ranks}, stacks)[0][0] == blamed
 
 
@@ -751,7 +769,7 @@ def test_a_rank_is_slow_when_it_is_so_window_after_window(rank: int, factor: flo
     for stride in strides:
         done += stride
         ranks = [
-            RankSays(
+            RankReport(
                 rank=one, pid=one, done=done, at=done * 100,
                 own_ns=round(done * 40 * (factor if one == rank else 1.0)),
             )
@@ -770,7 +788,8 @@ def test_one_slow_step_is_no_slow_rank() -> None:
     for window in range(8):
         late = 10_000 if window >= 4 else 0
         ranks = [
-            RankSays(rank=one, pid=1, done=10 * window, own_ns=400 * window + late * one, at=window) for one in (0, 1)
+            RankReport(rank=rank, pid=1, done=10 * window, own_ns=400 * window + late * rank, at=window)
+            for rank in (0, 1)
         ]
         assert not looking.look(ranks)
 
@@ -780,12 +799,12 @@ def test_one_slow_step_is_no_slow_rank() -> None:
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from trainyard.launch.agents import heartbeat as pulse
+from trainyard.launch.agents import heartbeat
 from trainyard.launch.launch_spec import LEFT
 folder = Path(sys.argv[1])
 rank, world, attempt = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
 assert os.environ["MASTER_ADDR"] == "127.0.0.1" and int(os.environ["MASTER_PORT"])
-own = pulse.own()
+own = heartbeat.own()
 own.phase("starting")
 (folder / f"at.{attempt}.{rank}").write_text(f"{os.getpid()} {os.getppid()} {world}")
 saved = folder / "saved"
@@ -958,10 +977,10 @@ def test_the_process_that_starts_agents_dies_and_is_followed_by_another(start: C
     one = start(restarts=1)
     first = one.at(0, 4)
     assert one.stepping(0, 4)
-    nursery = int(Path(f"/proc/{first[0][1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    known = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in (one.process.pid, nursery, *first[3])}
-    assert list(known.values()) == ["ty-supervisor", "ty-nursery", "ty-rank3", "ty-agent1"]
-    os.kill(nursery, signal.SIGKILL)
+    fork_server = int(Path(f"/proc/{first[0][1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    known = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in (one.process.pid, fork_server, *first[3])}
+    assert list(known.values()) == ["ty-supervisor", "ty-fork-server", "ty-rank3", "ty-agent1"]
+    os.kill(fork_server, signal.SIGKILL)
     second = one.at(1, 4)
     assert not any(alive(pid) for pair in first for pid in pair)
     assert one.stepping(1, 4)
@@ -1059,7 +1078,7 @@ def test_a_killed_run_comes_back_with_the_same_losses(tmp_path: Path, monkeypatc
     store = Store(tmp_path / "store")
 
     def go(text: str, progress: Callable[[Progress], None] = lambda _: None) -> Run:
-        return execute(parse(text, "tiny.toml"), text, store, lambda _: [], progress, devices=cores)
+        return execute(parse(text, "tiny.toml"), text, Session(store, lambda _: [], progress=progress, devices=cores))
 
     killed: list[int] = []
 

@@ -14,6 +14,7 @@ from trainyard.job_file import parse
 from trainyard.models import presets
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
+from trainyard.run.session import Session
 from trainyard.store.store import Store
 from trainyard.train.rules import memory_rules
 from trainyard.workloads.ops.matrices import parameters
@@ -90,5 +91,5 @@ def test_nothing_is_started_or_stored(tmp_path):
     host = DeviceSeen(index=0, name="some cores", vendor="cpu", memory_bytes=1 << 16, facts={"cores": "2"})
     store = Store(tmp_path)
     with refused(BadJob, "some cores", "64.0 KiB"):
-        execute(JOB, "", store, book=lambda _: [], devices=[host])
+        execute(JOB, "", Session(store, lambda _: [], devices=[host]))
     assert not store.rows()

@@ -29,6 +29,7 @@ from trainyard.run.chaos import chaos_files, experiment, fault_plan
 from trainyard.run.chaos.chaos_files import InjectedFault
 from trainyard.run.chaos.fault_plan import Fault, FaultPlan
 from trainyard.run.chaos.score_recovery import FaultScore, score, strays
+from trainyard.run.session import Session
 from trainyard.store.store import Store, new_id
 
 S = 1_000_000_000
@@ -131,11 +132,11 @@ def test_a_fault_is_made_once_in_the_life_of_a_run(tmp_path: Path) -> None:
     wanted = FaultPlan(fault=(fault("stop"), fault("delay")))
     chaos_files.arm(tmp_path, wanted)
     assert chaos_files.armed(tmp_path) == wanted
-    assert chaos_files.made(tmp_path) == {}
+    assert chaos_files.injected_faults(tmp_path) == {}
     assert chaos_files.claim(tmp_path, 1, 7, 0)
     assert not chaos_files.claim(tmp_path, 1, 8, 1)
     assert chaos_files.claim(tmp_path, 0, 9, 1)
-    assert {number: (one.step, one.attempt) for number, one in chaos_files.made(tmp_path).items()} == {
+    assert {number: (fault.step, fault.attempt) for number, fault in chaos_files.injected_faults(tmp_path).items()} == {
         1: (7, 0),
         0: (9, 1),
     }
@@ -427,7 +428,7 @@ class Ends:
     def __init__(self, store: Store, ends: Sequence[TrainyardError | None]) -> None:
         self.store, self.ends, self.called = store, list(ends), list[str]()
 
-    def execute(self, job: Job, text: str, *_: Any, begun: Any = None, tag: str = "") -> Run:
+    def execute(self, job: Job, text: str, _: Session, *, begun: Any = None, tag: str = "") -> Run:
         self.called.append("execute")
         one = replace(run([]), id=new_id(), job=job, state="incomplete")
         if begun is None:
@@ -435,7 +436,7 @@ class Ends:
         begun(self.store.begin(one, text))
         return self._finish(one)
 
-    def resume(self, name: str, *_: Any) -> Run:
+    def resume(self, name: str, _: Session) -> Run:
         self.called.append("resume")
         return self._finish(self.store.load(name))
 
@@ -467,7 +468,7 @@ def test_a_job_is_gone_on_with_as_often_as_the_plan_pre_empts_it_and_scored_howe
     store = Store(tmp_path)
     stand_in = Ends(store, ends)
     monkeypatch.setattr(experiment, "harness", stand_in)
-    met = experiment.execute(job(), "", FaultPlan(fault=(fault("preempt"),)), store, lambda _: [])
+    met = experiment.execute(job(), "", FaultPlan(fault=(fault("preempt"),)), Session(store, lambda _: []))
     assert stand_in.called == called
     assert (met.failure is not None) == failed == (met.run.state == "failed")
     assert [row.outcome for row in met.rows] == ["unmade"], "nothing was struck here"
@@ -565,7 +566,7 @@ def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monke
         pytest.skip("needs two cores")
     store = Store(tmp_path / "store")
     wanted = FaultPlan(fault=(fault("kill_agent", 4, who=1), fault("fill_disk", 9, who=1), fault("flip_byte", 16)))
-    met = experiment.execute(parse(SMALL, "small.toml"), SMALL, wanted, store, lambda _: [])
+    met = experiment.execute(parse(SMALL, "small.toml"), SMALL, wanted, Session(store, lambda _: []))
     assert met.failure is None
     assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.rows] == [
         ("kill_agent", "agent_death", "recovered", "identical"),
@@ -580,7 +581,7 @@ def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monke
     assert (store.runs / met.run.id / "checkpoints").is_dir()
     other = parse(SMALL.replace("width = 16", "width = 32"), "small.toml")
     with refused(BadInput, met.against, "--against"):
-        experiment.execute(other, SMALL, wanted, store, lambda _: [], against=met.against)
+        experiment.execute(other, SMALL, wanted, Session(store, lambda _: []), against=met.against)
 
 
 @pytest.mark.parametrize(

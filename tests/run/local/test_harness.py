@@ -30,9 +30,10 @@ from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.run.local import harness
-from trainyard.run.local.harness import Progress, execute, find_devices
+from trainyard.run.local.harness import execute, find_devices
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.record import run_claims
+from trainyard.run.session import Book, Progress, Session
 from trainyard.store.store import Store, new_id
 from trainyard.vendors import cpu_vendor
 
@@ -45,7 +46,7 @@ from pathlib import Path
 import msgspec
 from trainyard.machine import Claim
 from trainyard.record import Sample
-from trainyard.run.local.rank_facts import Facts, write_facts
+from trainyard.run.local.rank_facts import RankFacts, write_facts
 folder = Path(sys.argv[1])
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 how = (folder / "job.toml").read_text().partition("how: ")[2].strip()
@@ -73,7 +74,7 @@ info = {"rank": rank, "world_size": world, "backend": "gloo"}
 document = {"traceEvents": spans, "distributedInfo": info}
 (folder / "traces" / f"rank{rank}.json.partial").write_bytes(b"half")
 (folder / "traces" / f"rank{rank}.json").write_bytes(msgspec.json.encode(document))
-write_facts(folder, Facts(
+write_facts(folder, RankFacts(
     rank=rank, local_rank=rank, world=world, vendor="cpu", device="some cores", backend="gloo", threads=1,
     text="stdlib",
     digests={"text": "t", "weights_final": "same" if how != "differ" else f"w{rank}"}, seeds={"model": 3},
@@ -122,8 +123,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(tmp_path / "store")
 
 
-def run(store: Store, how: str, book: harness.Book = book, **options) -> Run:  # type: ignore[no-untyped-def]
-    return execute(job(), f"# how: {how}\n", store, book, devices=CORES, worker="acting_worker", **options)
+def run(store: Store, how: str, book: Book = book, **options) -> Run:  # type: ignore[no-untyped-def]
+    session = Session(store, book, devices=CORES, worker="acting_worker", **options)
+    return execute(job(), f"# how: {how}\n", session)
 
 
 def gone(pid: int) -> bool:
@@ -149,7 +151,7 @@ def test_a_run_that_ends_well(store: Store) -> None:
     assert done == store.load(done.id)
     assert (done.state, len(done.samples), done.ledgers) == ("complete", 16, (LEDGER, LEDGER))
     assert done.trace == ("traces/rank0.json", "traces/rank1.json")
-    assert [(at.step, at.of) for at in seen] == [(n, 9) for n in range(1, 9)]
+    assert [(at.step, at.steps) for at in seen] == [(n, 9) for n in range(1, 9)]
     assert (seen[0].loss, seen[-1].loss) == (5.0, 4.3)
     assert seen[1].tokens_per_s == pytest.approx(16 / 100e-6)
     assert done.id in said[0]
@@ -276,7 +278,7 @@ def test_interrupted_it_leaves_no_process_and_an_incomplete_run(store: Store, si
 
 def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
     with refused(BadJob, "$.layout:", "dp_replicate 2", "tp 2", 4, "some cores", 2):
-        execute(job(dp_replicate=2, tp=2), "", store, book, devices=CORES)
+        execute(job(dp_replicate=2, tp=2), "", Session(store, book, devices=CORES))
     assert not store.root.exists()
 
 
@@ -297,7 +299,7 @@ def test_what_cannot_be_trained_starts_nothing(
     store: Store, change: dict[str, object], kind: type[TrainyardError], values: list[str]
 ) -> None:
     with refused(kind, *values):
-        execute(msgspec.structs.replace(job(), **change), "", store, book, devices=CORES)
+        execute(msgspec.structs.replace(job(), **change), "", Session(store, book, devices=CORES))
     assert not store.root.exists()
 
 
@@ -347,7 +349,7 @@ def test_devices_that_torch_cannot_use_end_the_run_with_the_next_step(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
     with refused(RankDied, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
-        execute(job(dp_replicate=1), JOB_TEXT, store, book, devices=found)
+        execute(job(dp_replicate=1), JOB_TEXT, Session(store, book, devices=found))
 
 
 def test_half_a_line_waits_for_its_rest(tmp_path: Path) -> None:

@@ -21,15 +21,15 @@ from trainyard.errors import BadInput, BadJob, RankDied
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
 from trainyard.job_file import parse, write
 from trainyard.launch.supervisor import event_log
-from trainyard.launch.supervisor.event_log import Diary, JobEvent
+from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
 from trainyard.record import DeviceSeen, Origin, Run
 from trainyard.run.local import harness
-from trainyard.run.local.harness import Progress
-from trainyard.run.local.progress_events import ENDS, News
+from trainyard.run.local.progress_events import ENDS, ProgressMessages
 from trainyard.run.resume import fork_run, resume_hint
+from trainyard.run.session import Progress, Session
 from trainyard.store.store import Store, now
-from trainyard.train.checkpoint import checkpoint_store as shelves
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint import checkpoint_store
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 JOB = Job(
     model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),
@@ -44,10 +44,10 @@ CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "4
 
 def shelve(run: Path, step: int) -> None:
     """A checkpoint whose manifest is in order, after `step` (counted from 0)."""
-    shelf = Shelf(run, "token")
-    shelf.part(step).mkdir(parents=True)
-    file = shelves.write(shelf.part(step) / "rank0.bin", [bytes(32)])
-    shelf.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
+    checkpoints = CheckpointStore(run, "token")
+    checkpoints.part(step).mkdir(parents=True)
+    file = checkpoint_store.write(checkpoints.part(step) / "rank0.bin", [bytes(32)])
+    checkpoints.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
 
 
 # What is told
@@ -60,7 +60,7 @@ def test_the_way_on_is_from_the_last_checkpoint_or_there_is_none(tmp_path: Path)
     shelve(tmp_path, 9)
     said = resume_hint.way(tmp_path, JOB)
     assert said == f"`trainyard run --resume {tmp_path.name}` goes on from its checkpoint after step 10 of 20."
-    (Shelf(tmp_path).folder(9) / "manifest.json").write_text("{}")
+    (CheckpointStore(tmp_path).folder(9) / "manifest.json").write_text("{}")
     assert "after step 5 of 20" in resume_hint.way(tmp_path, JOB)
 
 
@@ -72,7 +72,7 @@ DIED = "rank 1 died: killed by SIGKILL (pid 7). It left no last words."
 
 
 def test_each_fault_is_a_line_with_what_follows(tmp_path: Path) -> None:
-    news = News(tmp_path, JOB)
+    news = ProgressMessages(tmp_path, JOB)
     says = "rank 1 died: killed by SIGKILL (pid 7)"
     assert (
         news.line(fault("worker_death", attempt=0, rank=1, says=DIED))
@@ -89,7 +89,7 @@ def test_each_fault_is_a_line_with_what_follows(tmp_path: Path) -> None:
 
 def test_what_is_loaded_is_told_where_it_is_not_what_was_expected(tmp_path: Path) -> None:
     shelve(tmp_path, 9)
-    news = News(tmp_path, JOB)
+    news = ProgressMessages(tmp_path, JOB)
     assert news.line(JobEvent(what="loaded", at=1, step=10)) == ""
     assert news.line(fault("bad_checkpoint", says="set aside")) == "set aside"
     assert news.line(JobEvent(what="loaded", at=1, step=5)) == "going on from step 5 of 20"
@@ -98,7 +98,7 @@ def test_what_is_loaded_is_told_where_it_is_not_what_was_expected(tmp_path: Path
 
 
 def test_nodes_that_come_and_go_are_told(tmp_path: Path) -> None:
-    news = News(tmp_path, JOB)
+    news = ProgressMessages(tmp_path, JOB)
     assert news.line(JobEvent(what="launched", at=1, nodes=2)) == ""
     shelve(tmp_path, 4)
     said = news.line(JobEvent(what="launched", at=1, nodes=1, says="without node 1"))
@@ -107,7 +107,7 @@ def test_nodes_that_come_and_go_are_told(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from(["worker_death", "hang", "slow", "preempted", "agent_death"]), max_size=12))
 def test_no_more_restarts_are_told_than_the_job_has(kinds: list[str]) -> None:
-    news = News(Path("nowhere"), JOB)
+    news = ProgressMessages(Path("nowhere"), JOB)
     lines = [news.line(fault(kind, attempt=attempt, says="something.")) for attempt, kind in enumerate(kinds)]
     told = [line for line in lines if "restart" in line]
     assert len(told) == min(2, sum(kind in ENDS for kind in kinds))
@@ -115,10 +115,10 @@ def test_no_more_restarts_are_told_than_the_job_has(kinds: list[str]) -> None:
 
 
 def test_only_what_is_added_is_news_and_half_a_line_waits(tmp_path: Path) -> None:
-    Diary(tmp_path, "rank0").saved(5, step=4)
-    following = event_log.Following(tmp_path)
+    EventLogWriter(tmp_path, "rank0").saved(5, step=4)
+    following = event_log.EventLogReader(tmp_path)
     assert following.new() == []
-    Diary(tmp_path, "rank1").loaded(7, step=3)
+    EventLogWriter(tmp_path, "rank1").loaded(7, step=3)
     path = tmp_path / event_log.PART / "rank0.jsonl"
     line = msgspec.json.encode(JobEvent(what="saved", at=3, step=9)) + b"\n"
     with path.open("ab", buffering=0) as file:
@@ -179,18 +179,18 @@ def test_without_a_good_checkpoint_or_a_step_left_no_run_begins(tmp_path: Path) 
     store = Store(tmp_path / "store")
     folder = store.begin(old(), write(JOB))
     with refused(BadInput, "0badcafe", "--resume"):
-        fork_run.execute("0badcafe", JOB, write(JOB), store, lambda _: [], devices=CORES)
+        fork_run.execute("0badcafe", JOB, write(JOB), Session(store, lambda _: [], devices=CORES))
     shelve(folder, 19)
     with refused(BadJob, "0badcafe", "step 20", "$.measure"):
-        fork_run.execute("0badcafe", JOB, write(JOB), store, lambda _: [], devices=CORES)
+        fork_run.execute("0badcafe", JOB, write(JOB), Session(store, lambda _: [], devices=CORES))
     assert [row.id for row in store.rows()] == ["0badcafe"]
 
 
 def test_an_adopted_checkpoint_is_whole_and_outlives_its_run(tmp_path: Path) -> None:
     shelve(tmp_path / "old", 9)
-    mine = Shelf(tmp_path / "new", "token")
-    mine.adopt(Shelf(tmp_path / "old"), 9)
-    Shelf(tmp_path / "old", "other").set_aside(9, "torn")
+    mine = CheckpointStore(tmp_path / "new", "token")
+    mine.adopt(CheckpointStore(tmp_path / "old"), 9)
+    CheckpointStore(tmp_path / "old", "other").set_aside(9, "torn")
     found, rejected = mine.last_good()
     assert (found and found.step, rejected) == (9, [])
     assert [path.name for path in mine.root.iterdir()] == ["step-000010"]
@@ -230,12 +230,12 @@ def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
-    def begin(layout: str, steps: int, after: Run | None = None, more: str = "", **options: Any) -> Run:
+    def begin(layout: str, steps: int, after: Run | None = None, more: str = "", tag: str = "", **options: Any) -> Run:
         text = TINY.format(layout=layout, steps=steps - 1) + more
-        given = parse(text, "tiny.toml"), text, Store(tmp_path / "store"), lambda _: []
+        session = Session(Store(tmp_path / "store"), lambda _: [], devices=CORES, **options)
         if after is None:
-            return harness.execute(*given, devices=CORES, **options)
-        return fork_run.execute(after.id, *given, devices=CORES, **options)
+            return harness.execute(parse(text, "tiny.toml"), text, session, tag=tag)
+        return fork_run.execute(after.id, parse(text, "tiny.toml"), text, session, tag=tag)
 
     return begin
 

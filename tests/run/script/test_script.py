@@ -20,6 +20,7 @@ from trainyard.report.view.build_view import view_of_run
 from trainyard.run.local import harness
 from trainyard.run.script import step_mark
 from trainyard.run.script.run_command import INJECT
+from trainyard.run.session import Session
 from trainyard.store.store import Store, now
 
 PLAIN = """
@@ -321,7 +322,7 @@ def test_a_command_is_not_gone_on_with(tmp_path):
     job = Job(workload=SCRIPT, recipe=Recipe(tokens_per_step=0))
     store.begin(Run(id="0badcafe", job=job, started=now()), "# python train.py\n")
     with refused(BadInput, "0badcafe", "command"):
-        harness.resume("0bad", store, lambda traces: ())
+        harness.resume("0bad", Session(store, lambda traces: ()))
 
 
 def test_what_is_neither_a_job_nor_a_program(tmp_path):

@@ -23,10 +23,11 @@ from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe
 from trainyard.record import DeviceSeen, Run
 from trainyard.run.local import harness
+from trainyard.run.session import Session
 from trainyard.store.store import Store, now
-from trainyard.train.checkpoint import checkpoint_store as shelves
+from trainyard.train.checkpoint import checkpoint_store
 from trainyard.train.checkpoint import manifest as manifests
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import File, Manifest, Piece, Stored
 
 MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
@@ -70,11 +71,11 @@ def here():
 
 
 def steps_of(run):
-    return Shelf(Path(run)).steps()
+    return CheckpointStore(Path(run)).steps()
 
 
 def folder_of(run, step):
-    return Shelf(Path(run)).folder(step)
+    return CheckpointStore(Path(run)).folder(step)
 
 
 # On any layout
@@ -192,7 +193,7 @@ def test_whatever_else_is_kept_comes_back(runs, name):
 def test_replicas_are_written_once_and_divided(tmp_path):
     pytest.importorskip("torch")
     on_ranks(2, train, a_job(Layout(dp_replicate=2), every=1, keep=1), str(tmp_path), 1)
-    manifest = Shelf(tmp_path).read(0)
+    manifest = CheckpointStore(tmp_path).read(0)
     sizes = [file.bytes for file in manifest.files.values()]
     assert len(sizes) == 2
     values = sum(np.prod(t.shape) * manifests.WIDTHS[t.dtype] for t in manifest.tensors.values())
@@ -387,7 +388,7 @@ def test_one_of_another_model_is_refused(run):
 def full(monkeypatch):
     """`full["after"]`: how many more files find room."""
     left = {"after": 10**6}
-    whole = shelves.write
+    whole = checkpoint_store.write
 
     def write(path, parts):
         if not left["after"]:
@@ -398,7 +399,7 @@ def full(monkeypatch):
 
     from trainyard.train.checkpoint import checkpoint_saver as saver
 
-    monkeypatch.setattr(shelves, "write", write)
+    monkeypatch.setattr(checkpoint_store, "write", write)
     monkeypatch.setattr(saver, "write", write)
     return left
 
@@ -460,30 +461,30 @@ def test_the_last_are_kept(tmp_path):
 
 
 def test_older_ones_go_only_when_the_new_one_is_whole(tmp_path):
-    shelf = Shelf(tmp_path, "token")
+    checkpoints = CheckpointStore(tmp_path, "token")
     for step in (1, 2, 3):
-        shelf.part(step).mkdir(parents=True)
-        file = shelves.write(shelf.part(step) / "rank0.bin", [bytes(32)])
+        checkpoints.part(step).mkdir(parents=True)
+        file = checkpoint_store.write(checkpoints.part(step) / "rank0.bin", [bytes(32)])
         if step < 3:
-            shelf.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
-        shelf.retain(1)
-    assert shelf.steps() == [2]
-    assert shelf.part(3).is_dir(), "what is being written is no older one"
-    Shelf(tmp_path, "other").clear()
-    assert not shelf.part(3).exists()
-    assert shelf.read(2).step == 2
+            checkpoints.commit(msgspec.structs.replace(MANIFEST, step=step, files={"rank0.bin": file}))
+        checkpoints.retain(1)
+    assert checkpoints.steps() == [2]
+    assert checkpoints.part(3).is_dir(), "what is being written is not older"
+    CheckpointStore(tmp_path, "other").clear()
+    assert not checkpoints.part(3).exists()
+    assert checkpoints.read(2).step == 2
 
 
 def test_what_was_set_aside_goes_with_what_is_older(tmp_path):
-    shelf = Shelf(tmp_path, "token")
+    checkpoints = CheckpointStore(tmp_path, "token")
     for step in (1, 2, 3):
-        shelf.folder(step).mkdir(parents=True)
-    assert shelf.set_aside(1, "torn").name == "bad-step-000002"
-    shelf.folder(1).mkdir()
-    assert shelf.set_aside(1, "again").name == "bad-step-000002.1"
-    shelf.retain(2)
-    assert len(list(shelf.root.iterdir())) == 4 - 2
-    assert shelf.steps() == [3, 2]
+        checkpoints.folder(step).mkdir(parents=True)
+    assert checkpoints.set_aside(1, "torn").name == "bad-step-000002"
+    checkpoints.folder(1).mkdir()
+    assert checkpoints.set_aside(1, "again").name == "bad-step-000002.1"
+    checkpoints.retain(2)
+    assert len(list(checkpoints.root.iterdir())) == 4 - 2
+    assert checkpoints.steps() == [3, 2]
 
 
 @pytest.mark.torch
@@ -588,7 +589,7 @@ def test_weights_are_exported_as_safetensors(good, run, tmp_path):
     assert done.step == SAVED
     assert missing_values(done.rejected[0], 6, "rank0.bin", "sha256") == []
     weights = safetensors.load_file(tmp_path / "w.safetensors")
-    whole = training.spread.modules[0].state_dict()
+    whole = training.parallel_model.modules[0].state_dict()
     assert weights.keys() == whole.keys()
     assert all(torch.equal(weights[name], whole[name]) for name in whole)
     with refused(BadInput, 10, 6, 3):
@@ -741,7 +742,7 @@ def killed(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
     told = []
-    run = harness.resume("0bad", killed, lambda traces: (), told.append, devices=CORES)
+    run = harness.resume("0bad", Session(killed, lambda traces: (), progress=told.append, devices=CORES))
     assert (run.id, run.state, run.failure) == ("0badcafe", "complete", "")
     assert [(s.step, s.attempt) for s in killed.load("0bad").samples] == [(n, 0) for n in (0, 1, 2)] + [
         (n, 1) for n in (2, 3, 4, 5, 6)
@@ -749,14 +750,14 @@ def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
     assert [at.step for at in told] == [3, 4, 5, 6, 7], "old news is not told again"
     assert run.trace == ("traces/rank0.json.gz",)
     with refused(BadInput, "0badcafe", "complete"):
-        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+        harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 
 @pytest.mark.torch
 def test_a_run_that_is_still_going_is_left_alone(killed):
     going = harness.alone(killed.find("0bad"))
     with going, refused(EnvironmentFailed, "0badcafe"):
-        harness.resume("0bad", killed, lambda traces: (), devices=CORES)
+        harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 
 @pytest.mark.torch

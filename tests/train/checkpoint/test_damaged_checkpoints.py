@@ -43,7 +43,7 @@ from trainyard.job import Layout
 from trainyard.record import Run
 from trainyard.store.store import Store, now
 from trainyard.train.checkpoint import manifest as manifests
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import Piece, Stored
 
 # Damage, and another layout
@@ -414,40 +414,40 @@ def test_a_copy_under_a_similar_name_is_no_checkpoint(run: Path, name: str) -> N
 
 
 def test_one_is_set_aside_where_an_earlier_one_was_removed(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path, "token")
+    checkpoints = CheckpointStore(tmp_path, "token")
     for _ in range(2):
-        shelf.folder(1).mkdir(parents=True)
-        shelf.set_aside(1, "torn")
-    shutil.rmtree(shelf.root / "bad-step-000002")
-    shelf.folder(1).mkdir()
-    shelf.set_aside(1, "torn")
-    shelf.folder(1).mkdir()
-    assert shelf.set_aside(1, "torn").name == "bad-step-000002.2"
+        checkpoints.folder(1).mkdir(parents=True)
+        checkpoints.set_aside(1, "torn")
+    shutil.rmtree(checkpoints.root / "bad-step-000002")
+    checkpoints.folder(1).mkdir()
+    checkpoints.set_aside(1, "torn")
+    checkpoints.folder(1).mkdir()
+    assert checkpoints.set_aside(1, "torn").name == "bad-step-000002.2"
 
 
 def test_links_to_old_checkpoints_are_removed_and_not_followed(tmp_path: Path) -> None:
-    shelf = Shelf(tmp_path / "run", "token")
+    checkpoints = CheckpointStore(tmp_path / "run", "token")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").touch()
     for step in (1, 2):
-        shelf.folder(step).mkdir(parents=True)
-    shelf.folder(0).symlink_to(tmp_path / "elsewhere")
-    shelf.retain(1)
-    assert shelf.steps() == [2]
+        checkpoints.folder(step).mkdir(parents=True)
+    checkpoints.folder(0).symlink_to(tmp_path / "elsewhere")
+    checkpoints.retain(1)
+    assert checkpoints.steps() == [2]
     assert (tmp_path / "elsewhere" / "kept").exists()
-    assert not os.path.lexists(shelf.folder(0))
+    assert not os.path.lexists(checkpoints.folder(0))
 
 
 def test_a_second_save_of_a_step_replaces_the_first(tmp_path: Path) -> None:
     from trainyard.train.checkpoint.checkpoint_store import write
 
     for attempt in ("first", "second"):
-        shelf = Shelf(tmp_path, attempt)
-        shelf.part(1).mkdir(parents=True)
-        file = write(shelf.part(1) / "rank0.bin", [attempt.encode() * 8])
-        shelf.commit(msgspec.structs.replace(MANIFEST, files={"rank0.bin": file}, tensors={}))
-    assert (shelf.folder(1) / "rank0.bin").read_bytes() == b"second" * 8
-    assert [path.name for path in shelf.root.iterdir()] == ["step-000002"]
+        checkpoints = CheckpointStore(tmp_path, attempt)
+        checkpoints.part(1).mkdir(parents=True)
+        file = write(checkpoints.part(1) / "rank0.bin", [attempt.encode() * 8])
+        checkpoints.commit(msgspec.structs.replace(MANIFEST, files={"rank0.bin": file}, tensors={}))
+    assert (checkpoints.folder(1) / "rank0.bin").read_bytes() == b"second" * 8
+    assert [path.name for path in checkpoints.root.iterdir()] == ["step-000002"]
 
 
 # Files of weights, given to any command: none is read as such, and none is executed

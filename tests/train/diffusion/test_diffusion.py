@@ -286,6 +286,6 @@ def test_bfloat16_stays_near(preset):
     job = a_job(preset, tokens_per_step=4, dtype="bfloat16")
     plain, _ = train(a_job(preset, tokens_per_step=4), *parts(a_job(preset)), steps=2)
     half, trainer = train(job, *parts(job), steps=2)
-    assert {parameter.dtype for parameter in trainer.spread.parameters} == {torch.float32}
+    assert {parameter.dtype for parameter in trainer.parallel_model.parameters} == {torch.float32}
     assert plain != half
     assert np.allclose([o.loss for o in plain], [o.loss for o in half], rtol=0.05)

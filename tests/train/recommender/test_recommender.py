@@ -220,7 +220,7 @@ def test_the_model_is_its_formula():
     job = a_job(TINY, tokens_per_step=4)
     task, samples = parts(job)
     trainer = train(job, task, samples, steps=1)[1]
-    model = trainer.spread.call
+    model = trainer.parallel_model.call
     w = {name: value.detach().double().numpy() for name, value in model.named_parameters()}
     batch = samples.batch(1, range(4))
     sizes = task.sizes

@@ -110,16 +110,16 @@ def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(text, mon
 
     monkeypatch.setattr(loss_scaling, "START", 2.0**36)
     trainer = a_trainer(a_job(text, dtype="float16"))
-    before = [parameter.detach().clone() for parameter in trainer.spread.parameters]
+    before = [parameter.detach().clone() for parameter in trainer.parallel_model.parameters]
     skipped = trainer(0)
     assert np.isinf(skipped.grad_norm)
     assert 5 < skipped.loss < 6
     assert trainer.scaling.scale == 2.0**35
-    assert all(map(torch.equal, before, trainer.spread.parameters))
+    assert all(map(torch.equal, before, trainer.parallel_model.parameters))
     assert not trainer.optimizer.state
     taken = next(outcome for outcome in map(trainer, [0] * 36) if np.isfinite(outcome.grad_norm))
     assert taken.loss == skipped.loss
-    assert not any(map(torch.equal, before, trainer.spread.parameters))
+    assert not any(map(torch.equal, before, trainer.parallel_model.parameters))
     assert trainer.numbers()["scale"] == trainer.scaling.scale < 2.0**35
 
 
@@ -164,11 +164,11 @@ def test_float8_is_of_the_blocks_products_alone():
     pytest.importorskip("torchao")
     from torchao.float8.float8_linear import Float8Linear
 
-    model = a_trainer(a_job(dtype="float8")).spread.modules[0]
+    model = a_trainer(a_job(dtype="float8")).parallel_model.modules[0]
     swapped = {name for name, part in model.named_modules() if isinstance(part, Float8Linear)}
     linear = {name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)}
     assert linear - swapped == {"head"}
-    plain = a_trainer(a_job()).spread.modules[0]
+    plain = a_trainer(a_job()).parallel_model.modules[0]
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
@@ -208,11 +208,11 @@ def _kept(recipe, text):
     trainer = a_trainer(a_job(text, **recipe))
     batch = trainer._data(0).split(trainer.job.accumulate)[0]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        outputs = trainer.spread.call(*batch.inputs)
+        outputs = trainer.parallel_model.call(*batch.inputs)
     kept = sum(event.self_cpu_memory_usage for event in seen.events())
     del outputs
     with FlopCounterMode(display=False) as flops:
-        trainer.spread.task.loss(trainer.spread.call(*batch.inputs), batch.targets).backward()
+        trainer.parallel_model.task.loss(trainer.parallel_model.call(*batch.inputs), batch.targets).backward()
     assert torch.is_grad_enabled()
     return kept, flops.get_total_flops()
 
@@ -263,7 +263,7 @@ def _offloaded_rank(rank, job, path, pipe):
     device_rules.check = lambda recipe, vendor: None
     with ranks.joined(ranks.find("cpu"), f"file://{path}"):
         trainer = Trainer(job, ranks.find("cpu"), Language(job), Bytes(job), model_flops=0)
-        state = trainer.spread.modules[0]._get_fsdp_state()
+        state = trainer.parallel_model.modules[0]._get_fsdp_state()
         told = [trainer(step) for step in range(STEPS)]
         pipe.send((told, type(state._fsdp_param_group.offload_policy).__name__))
 

@@ -210,7 +210,7 @@ def test_compiled_blocks_compute_the_same(text):
 def test_bfloat16_keeps_float32_weights_and_stays_near(text):
     torch = pytest.importorskip("torch")
     (plain, _), (half, trainer) = train(a_job(text=text)), train(a_job(text=text, dtype="bfloat16"))
-    assert {parameter.dtype for parameter in trainer.spread.parameters} == {torch.float32}
+    assert {parameter.dtype for parameter in trainer.parallel_model.parameters} == {torch.float32}
     assert plain != half
     assert np.allclose([o.loss for o in plain], [o.loss for o in half], rtol=0.01)
 
@@ -223,7 +223,7 @@ def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
     monkeypatch.setattr(trainers, "CLIP", 0.25)
     outcomes, trainer = train(a_job(text=text), steps=1)
     assert outcomes[0].grad_norm > 0.25
-    squares = sum(float(p.grad.square().sum()) for p in trainer.spread.parameters)
+    squares = sum(float(p.grad.square().sum()) for p in trainer.parallel_model.parameters)
     assert squares**0.5 == pytest.approx(0.25, rel=1e-4)
 
 

@@ -315,8 +315,9 @@ def test_computing_blocks_again_changes_nothing(preset, remat):
     job = a_job(preset, remat=remat)
     again, after = train(job, *parts(job), steps=3)
     assert np.allclose(plain, again, rtol=1e-5, atol=0)
-    for (name, one), (_, other) in zip(before.spread.call.named_buffers(), after.spread.call.named_buffers()):
-        assert np.allclose(one, other, rtol=1e-5), name
+    buffers = before.parallel_model.call.named_buffers(), after.parallel_model.call.named_buffers()
+    for (name, buffer), (_, other) in zip(*buffers):
+        assert np.allclose(buffer, other, rtol=1e-5), name
 
 
 @pytest.mark.torch
@@ -326,7 +327,7 @@ def test_bfloat16_stays_near(preset):
     job = a_job(preset, dtype="bfloat16")
     plain, _ = train(a_job(preset), *parts(a_job(preset)), steps=3)
     half, trainer = train(job, *parts(job), steps=3)
-    assert {parameter.dtype for parameter in trainer.spread.parameters} == {torch.float32}
+    assert {parameter.dtype for parameter in trainer.parallel_model.parameters} == {torch.float32}
     assert plain != half
     assert np.allclose([o.loss for o in plain], [o.loss for o in half], rtol=0.05)
 
@@ -366,7 +367,7 @@ def running_statistics(job, rank, folder):
         trainer = Trainer(job, ranks, *parts(job), model_flops=0)
         for step in range(2):
             trainer(step)
-        buffers = dict(trainer.spread.modules[0].named_buffers())
+        buffers = dict(trainer.parallel_model.modules[0].named_buffers())
         np.savez(f"{folder}/{rank}", **{name: value.numpy() for name, value in buffers.items()})
 
 
@@ -385,7 +386,7 @@ def test_running_statistics_are_the_same_on_every_rank_of_any_layout(layout, tmp
     for process in ranks:
         process.join()
     one, two = (np.load(tmp_path / f"{rank}.npz") for rank in range(2))
-    kept = {name: value for name, value in alone.spread.modules[0].named_buffers() if "running" in name}
+    kept = {name: value for name, value in alone.parallel_model.modules[0].named_buffers() if "running" in name}
     assert kept
     for name, value in kept.items():
         assert np.array_equal(one[name], two[name]), name

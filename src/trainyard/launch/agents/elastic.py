@@ -39,14 +39,14 @@ from torch.distributed.elastic.rendezvous import (
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import rank_process
-from trainyard.launch.agents.fork_server import load
-from trainyard.launch.agents.heartbeat import Board
+from trainyard.launch.agents.heartbeat import HeartbeatBoard
 from trainyard.launch.agents.pdeathsig import die_with_parent
-from trainyard.launch.agents.process_title import entitle
+from trainyard.launch.agents.preload import preload
+from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import Spec
 from trainyard.launch.supervisor import messages, resource_exhaustion
 from trainyard.launch.supervisor.failure import tail
-from trainyard.launch.supervisor.messages import AgentPlan, Member, RankSays, Says
+from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 
 _TURN_S = 0.05
 _PATIENCE = timedelta(seconds=20)
@@ -61,36 +61,36 @@ class SupervisorLink:
         self.member = Member(node, secrets.token_hex(8))
         self._beat = 0
 
-    def say(self, generation: int = -1, serial: int = -1, ranks: tuple[RankSays, ...] = ()) -> AgentPlan:
-        """Tells the state of this node; what the supervisor wants now."""
+    def report(self, generation: int = -1, serial: int = -1, ranks: tuple[RankReport, ...] = ()) -> AgentPlan:
+        """Reports the state of this node; the current plan of the supervisor."""
         self._beat += 1
         node, life = self.member.node, self.member.life
-        says = Says(
+        report = AgentReport(
             node=node, life=life, beat=self._beat, pid=os.getpid(), generation=generation, serial=serial, ranks=ranks
         )
-        self.store.set(messages.key(node), msgspec.json.encode(says).decode())
+        self.store.set(messages.key(node), msgspec.json.encode(report).decode())
         return msgspec.json.decode(self.store.get(messages.PLAN), type=AgentPlan)
 
 
-class Meeting(RendezvousHandler):
+class PlanRendezvous(RendezvousHandler):
     """The supervisor decides who takes part: meeting is waiting for its word. `plan`: the one that was met by."""
 
-    def __init__(self, line: SupervisorLink, spec: Spec, run_id: str) -> None:
-        self.line, self.spec, self.run_id = line, spec, run_id
+    def __init__(self, link: SupervisorLink, spec: Spec, run_id: str) -> None:
+        self.link, self.spec, self.run_id = link, spec, run_id
         self.plan = AgentPlan()
         self._shut = False
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Waits for a plan to run something of which this agent is a member and which it has not run yet."""
         while True:
-            plan = self.line.say()
+            plan = self.link.report()
             if plan.do == "end":
                 raise RendezvousGracefulExitError("the job is over")
-            if plan.do == "run" and plan.generation > self.plan.generation and self.line.member in plan.members:
+            if plan.do == "run" and plan.generation > self.plan.generation and self.link.member in plan.members:
                 self.plan = plan
                 meet = RendezvousStoreInfo(self.spec.host, plan.port)
-                place = plan.members.index(self.line.member)
-                return RendezvousInfo(self.line.store, place, len(plan.members), meet)
+                rank = plan.members.index(self.link.member)
+                return RendezvousInfo(self.link.store, rank, len(plan.members), meet)
             time.sleep(_TURN_S)
 
     def get_backend(self) -> str:
@@ -125,16 +125,16 @@ class Meeting(RendezvousHandler):
 class Agent(SimpleElasticAgent):
     """What torch leaves open: how ranks are forked, watched and ended."""
 
-    def __init__(self, meeting: Meeting, spec: Spec, logs: Path) -> None:
+    def __init__(self, rendezvous: PlanRendezvous, spec: Spec, logs: Path) -> None:
         each = spec.ranks_each
         super().__init__(
             WorkerSpec(
-                role="trainyard", local_world_size=each, rdzv_handler=meeting, entrypoint=spec.module,
+                role="trainyard", local_world_size=each, rdzv_handler=rendezvous, entrypoint=spec.module,
                 monitor_interval=_TURN_S,
             )
         )  # fmt: skip
-        self.meeting, self.spec, self.logs = meeting, spec, logs
-        self.board = Board(each)
+        self.rendezvous, self.spec, self.logs = rendezvous, spec, logs
+        self.heartbeats = HeartbeatBoard(each)
         self.processes: dict[int, ForkProcess] = {}
         self.ended: dict[int, int] = {}
         self.kills = resource_exhaustion.Kills()
@@ -143,7 +143,7 @@ class Agent(SimpleElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         fork = multiprocessing.get_context("fork")
-        generation = self.meeting.plan.generation
+        generation = self.rendezvous.plan.generation
         self.processes, self.ended, self.shortages = {}, {}, {}
         for worker in worker_group.workers:
             given = {
@@ -160,11 +160,11 @@ class Agent(SimpleElasticAgent):
                 "MASTER_PORT": worker_group.master_port,
                 "TORCHELASTIC_RESTART_COUNT": generation,
                 "TORCHELASTIC_MAX_RESTARTS": self.spec.restarts,
-                "TORCHELASTIC_RUN_ID": self.meeting.run_id,
+                "TORCHELASTIC_RUN_ID": self.rendezvous.run_id,
                 "TORCHELASTIC_USE_AGENT_STORE": True,
             }
             environment = {name: str(value) for name, value in given.items()}
-            own = self.board.pulse(worker.local_rank)
+            own = self.heartbeats.heartbeat(worker.local_rank)
             process = fork.Process(
                 target=rank_process.main,
                 args=(self.logs, os.getpid(), environment, own, self.spec.module, self.spec.args),
@@ -175,13 +175,13 @@ class Agent(SimpleElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Says what is, does what the plan says. Always healthy: the supervisor judges."""
-        plan = self.meeting.line.say(self.meeting.plan.generation, self.done, self._seen())
+        plan = self.rendezvous.link.report(self.rendezvous.plan.generation, self.done, self._seen())
         if plan.serial > self.done:
             self.done = plan.serial
-            if plan.generation == self.meeting.plan.generation:
+            if plan.generation == self.rendezvous.plan.generation:
                 self._act(plan)
-        if plan.do in ("stop", "end") or plan.generation != self.meeting.plan.generation:
-            self.meeting.set_closed()
+        if plan.do in ("stop", "end") or plan.generation != self.rendezvous.plan.generation:
+            self.rendezvous.set_closed()
         return RunResult(WorkerState.HEALTHY)
 
     def _act(self, plan: AgentPlan) -> None:
@@ -189,17 +189,17 @@ class Agent(SimpleElasticAgent):
             self._signal(signal.SIGUSR1)
         elif plan.do == "leave":
             for local, process in self.processes.items():
-                if not self.board.see(local).count:
+                if not self.heartbeats.see(local).count:
                     process.kill()
                 elif plan.before < 0:
-                    self.board.hold(local)
+                    self.heartbeats.hold(local)
                 else:
-                    self.board.leave(local, plan.before)
+                    self.heartbeats.leave(local, plan.before)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
-        self.meeting.line.say(self.meeting.plan.generation, self.done, self._seen())
-        self.meeting.open()
+        self.rendezvous.link.report(self.rendezvous.plan.generation, self.done, self._seen())
+        self.rendezvous.open()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 0) -> None:
         """Kills: a rank may be stopped, or wait for a peer that is no more. Asking to leave comes before, by a plan."""
@@ -212,14 +212,14 @@ class Agent(SimpleElasticAgent):
             if process.exitcode is None and process.pid is not None:
                 os.kill(process.pid, sign)
 
-    def _seen(self) -> tuple[RankSays, ...]:
+    def _seen(self) -> tuple[RankReport, ...]:
         self.kills.look(process.pid or 0 for local, process in self.processes.items() if local not in self.ended)
         return tuple(self._look(local, process) for local, process in self.processes.items())
 
-    def _look(self, local: int, process: ForkProcess) -> RankSays:
+    def _look(self, local: int, process: ForkProcess) -> RankReport:
         number = self._worker_group.workers[local].global_rank
         pid = process.pid or 0
-        exit_code, seen = process.exitcode, self.board.see(local)
+        exit_code, seen = process.exitcode, self.heartbeats.see(local)
         why, told_at, ended = "", 0, 0
         if exit_code is not None:
             if exit_code == -signal.SIGKILL and local not in self.ended:
@@ -229,7 +229,7 @@ class Agent(SimpleElasticAgent):
                 told_at, why = rank_process.told(self.logs / f"rank{number}.failed")
                 why = why or tail(self.logs / f"rank{number}.err")
         state, ticks = _process(pid) if exit_code is None else ("", 0)
-        return RankSays(
+        return RankReport(
             rank=number, pid=pid, count=seen.count, begun=seen.begun, done=seen.done, phase=seen.phase,
             own_ns=seen.own_ns, at=seen.at, held=seen.held, state=state, ticks=ticks, exit_code=exit_code, ended=ended,
             told=told_at, why=why, shortage=self.shortages.get(local, ""),
@@ -248,7 +248,7 @@ def _process(pid: int) -> tuple[str, int]:
 def main(path: Path, node: int, parent: int | None) -> int:
     if parent is not None:
         die_with_parent(parent, signal.SIGKILL)
-    entitle(f"agent{node}")
+    set_process_name(f"agent{node}")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
     epoch.follow(spec.clock)
     # One size for all nodes: their ranks follow from their places, and none waits for another's word.
@@ -259,8 +259,8 @@ def main(path: Path, node: int, parent: int | None) -> int:
     (logs / f"agent{node}.pid").write_text(str(os.getpid()))
     try:
         store = TCPStore(spec.host, spec.port, None, False, _PATIENCE, wait_for_workers=False)
-        meeting = Meeting(SupervisorLink(store, node), spec, path.parent.name)
-        agent = Agent(meeting, spec, logs)
+        rendezvous = PlanRendezvous(SupervisorLink(store, node), spec, path.parent.name)
+        agent = Agent(rendezvous, spec, logs)
         agent.run()
     except DistError as error:
         sys.stderr.write(f"node {node}: the supervisor at {spec.host}:{spec.port} is lost: {error}\n")
@@ -270,7 +270,7 @@ def main(path: Path, node: int, parent: int | None) -> int:
 
 def alone(path: Path, node: int, parent: int | None) -> int:
     """An agent that no supervisor of this machine forked."""
-    load(msgspec.json.decode(path.read_bytes(), type=Spec))
+    preload(msgspec.json.decode(path.read_bytes(), type=Spec).preload)
     return main(path, node, parent)
 
 

@@ -8,7 +8,6 @@ this process, and this process with the supervisor. Should it die alone, the sup
 
 from __future__ import annotations
 
-import importlib
 import os
 import select
 import signal
@@ -24,13 +23,14 @@ from typing import NoReturn
 import msgspec
 
 from trainyard.launch.agents.pdeathsig import die_with_parent
-from trainyard.launch.agents.process_title import entitle
+from trainyard.launch.agents.preload import preload
+from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import Spec
 
 _TURN_S = 0.02
 
 
-class Nursery:
+class ForkServer:
     """Starts agents of the job at `path`, a SPEC. `run` is an agent's whole life: given its node and its parent's id,
     its exit code. Forks at once."""
 
@@ -95,9 +95,7 @@ class Nursery:
 
 def load(spec: Spec) -> None:
     """Imports what agents and ranks need, before any is forked."""
-    for name in (*spec.preload, "trainyard.launch.agents.elastic"):
-        with suppress(ImportError):  # who needs it will say what it lacks
-            importlib.import_module(name)
+    preload((*spec.preload, "trainyard.launch.agents.elastic"))
 
 
 def agent(path: Path, node: int, parent: int) -> int:
@@ -113,7 +111,7 @@ def agent(path: Path, node: int, parent: int) -> int:
 def _tend(parent: int, line: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
     """Until its parent is gone."""
     die_with_parent(parent, signal.SIGKILL)
-    entitle("nursery")
+    set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is sent to all, ranks and supervisor act on it
     here, nodes, rest = os.getpid(), dict[int, int](), b""
     while True:
@@ -152,7 +150,7 @@ def _live(run: Callable[[int, int], int], node: int, parent: int) -> NoReturn:
 
 def main(path: Path, parent: int, line: int) -> NoReturn:
     die_with_parent(parent, signal.SIGKILL)
-    entitle("nursery")
+    set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     load(msgspec.json.decode(path.read_bytes(), type=Spec))
     _tend(parent, socket.socket(fileno=line), partial(agent, path))

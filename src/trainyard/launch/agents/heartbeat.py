@@ -36,19 +36,19 @@ class HeartbeatReading(NamedTuple):
     held: bool
 
 
-class Board:
+class HeartbeatBoard:
     """The rows of one node's ranks; made by the agent before it forks."""
 
     def __init__(self, ranks: int) -> None:
         self._rows = memoryview(mmap.mmap(-1, ranks * _ROW * 8)).cast("q")
 
-    def pulse(self, local_rank: int) -> Pulse:
+    def heartbeat(self, local_rank: int) -> Heartbeat:
         """The row of a rank, as at its start."""
         row = self._rows[local_rank * _ROW : (local_rank + 1) * _ROW]
         row[:] = memoryview(bytes(_ROW * 8)).cast("q")
         row[_BEGUN] = -1
         row[_AT] = epoch.now_ns()
-        return Pulse(row)
+        return Heartbeat(row)
 
     def see(self, local_rank: int) -> HeartbeatReading:
         row = self._rows[local_rank * _ROW : (local_rank + 1) * _ROW]
@@ -65,7 +65,7 @@ class Board:
         self._rows[local_rank * _ROW + _ASKED] = _BEFORE + before
 
 
-class Pulse:
+class Heartbeat:
     """One rank's row, as the rank writes it.
 
     A rank's own time is the processor time of its steps, and all that passes between one step and the next: in a
@@ -116,14 +116,14 @@ class Pulse:
         self._row[_COUNT] += 1
 
 
-_own = [Board(1).pulse(0)]
+_own = [HeartbeatBoard(1).heartbeat(0)]
 
 
-def own() -> Pulse:
-    """This process's pulse; one that nobody reads in a process that no agent forked."""
+def own() -> Heartbeat:
+    """The heartbeat of this process; it is not read if the process was not forked by an agent."""
     return _own[0]
 
 
-def take(pulse: Pulse) -> None:
-    """From now on this process's pulse is `pulse`."""
-    _own[0] = pulse
+def take(heartbeat: Heartbeat) -> None:
+    """From now on `heartbeat` is the heartbeat of this process."""
+    _own[0] = heartbeat

@@ -8,7 +8,7 @@ import sys
 _PR_SET_NAME = 15
 
 
-def entitle(part: str) -> None:
+def set_process_name(part: str) -> None:
     """Names this process `ty-PART`; the kernel keeps 15 characters. Linux only (prctl(2)), and nothing elsewhere."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_NAME, f"ty-{part}".encode(), 0, 0, 0)

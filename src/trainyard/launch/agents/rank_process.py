@@ -19,20 +19,22 @@ from types import FrameType
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import heartbeat
-from trainyard.launch.agents.heartbeat import Pulse
+from trainyard.launch.agents.heartbeat import Heartbeat
 from trainyard.launch.agents.pdeathsig import die_with_parent
-from trainyard.launch.agents.process_title import entitle
+from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.supervisor import resource_exhaustion
 from trainyard.redact import redact
 
 
-def main(logs: Path, parent: int, environment: Mapping[str, str], own: Pulse, module: str, args: Sequence[str]) -> None:
+def main(
+    logs: Path, parent: int, environment: Mapping[str, str], own: Heartbeat, module: str, args: Sequence[str]
+) -> None:
     """Runs in the forked process and does not return to what the agent was doing."""
     die_with_parent(parent, signal.SIGKILL)
     os.environ.update(environment)
     name = f"rank{os.environ['RANK']}"
-    entitle(name)
+    set_process_name(name)
     signal.signal(signal.SIGTERM, _pass)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     for stream, end in ((sys.stdout, "out"), (sys.stderr, "err")):

@@ -48,7 +48,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             words.check(self.kind, words.FAULTS, "fault")
 
 
-class Diary:
+class EventLogWriter:
     """Appends events to a file of its own, each whole in one write: a kill leaves no half of one behind it."""
 
     def __init__(self, folder: Path, who: str, attempt: int = 0) -> None:
@@ -84,7 +84,7 @@ def read(folder: Path) -> list[JobEvent]:
     return sorted(found, key=lambda event: event.noticed or event.at)
 
 
-class Following:
+class EventLogReader:
     """The events that are added to a run's life from now on."""
 
     def __init__(self, folder: Path) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from trainyard.launch.launch_spec import LEFT
-from trainyard.launch.supervisor.messages import RankSays
+from trainyard.launch.supervisor.messages import RankReport
 
 STOPPED = "T"
 STOPPED_EVIDENCE = "its process is stopped (state T)"
@@ -15,34 +15,34 @@ _WAITS = ("torch/distributed", "torch/autograd/graph.py", "_functional_collectiv
 _LOADER = "torch/utils/data/dataloader.py"
 
 
-def failed(ranks: Sequence[RankSays]) -> list[RankSays]:
+def failed(ranks: Sequence[RankReport]) -> list[RankReport]:
     """Those that ended as they should not have."""
     return [rank for rank in ranks if rank.exit_code not in (None, 0, LEFT)]
 
 
-def killed(failed: Sequence[RankSays]) -> list[RankSays]:
+def killed(failed: Sequence[RankReport]) -> list[RankReport]:
     """The ranks that could not report why they ended, the earliest first: each was killed, and not by a peer's failure.
 
     SIGABRT does not count: a watchdog of collectives raises it in the ranks that waited for a dead one."""
     return sorted((rank for rank in failed if not _reported(rank)), key=lambda rank: rank.ended)
 
 
-def first_to_die(failed: Sequence[RankSays]) -> RankSays:
+def first_to_die(failed: Sequence[RankReport]) -> RankReport:
     """The killed rank that ended first, or the earliest to report: its peers fail because of it."""
     return min(failed, key=lambda rank: (_reported(rank), rank.ended))
 
 
-def _reported(rank: RankSays) -> int:
+def _reported(rank: RankReport) -> int:
     """ns since the epoch at which the rank reported its failure; 0 if it could not."""
     return rank.told or (rank.ended if rank.exit_code == -signal.SIGABRT else 0)
 
 
-def stopped(ranks: Sequence[RankSays]) -> list[RankSays]:
+def stopped(ranks: Sequence[RankReport]) -> list[RankReport]:
     """The ranks whose process is stopped, as by SIGSTOP."""
     return [rank for rank in ranks if rank.state == STOPPED and rank.exit_code is None]
 
 
-def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
+def hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
     """The ranks that the others wait for, each with how that is known: several if their processes are stopped, or if
     they wait for data. The rank is -1 if they do not differ.
 
@@ -56,7 +56,7 @@ def hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[i
     return [_hung(ranks, before, stacks)]
 
 
-def _hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
+def _hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
     if (odd := _odd(ranks)) is not None:
         return odd.rank, f"it stands in step {odd.begun + 1} after {odd.done} steps of its own, its peers do not"
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
@@ -73,7 +73,7 @@ def _hung(ranks: Sequence[RankSays], before: Mapping[int, int], stacks: Mapping[
     return -1, "nothing tells its ranks apart"
 
 
-def _odd(ranks: Sequence[RankSays]) -> RankSays | None:
+def _odd(ranks: Sequence[RankReport]) -> RankReport | None:
     """The one that is elsewhere than all others; of two that differ, the one behind."""
     places = Counter((rank.done, rank.begun) for rank in ranks)
     if len(places) == 2 and len(ranks) == 2:
@@ -113,10 +113,10 @@ class Slowness:
     FACTOR, SHARE = 1.5, 0.05
 
     def __init__(self) -> None:
-        self._from: dict[int, RankSays] = {}
+        self._from: dict[int, RankReport] = {}
         self._times: dict[int, int] = {}
 
-    def look(self, ranks: Sequence[RankSays]) -> list[tuple[int, float]]:
+    def look(self, ranks: Sequence[RankReport]) -> list[tuple[int, float]]:
         """(rank, how many times the others' own time it took), once for each that has become slow."""
         now = {rank.rank: rank for rank in ranks}
         if now.keys() != self._from.keys() or len(now) < 2:

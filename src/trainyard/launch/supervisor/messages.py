@@ -19,8 +19,8 @@ def key(node: int) -> str:
     return f"agent/{node}"
 
 
-class RankSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank as its agent sees it; `pulse.Seen` explains `count` to `held`.
+class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A rank as its agent sees it; `HeartbeatReading` explains `count` to `held`.
 
     `state`: the letter of proc(5); T is stopped. `ticks`: processor time used. `exit_code`: None while it runs,
     negative for a signal. `ended`, `told`: ns since the epoch at which its end was seen, and its failure told by
@@ -45,7 +45,7 @@ class RankSays(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shortage: str = ""
 
 
-class Says(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An agent. `life`: drawn by chance when it started; `beat` grows. `generation`: whose `ranks` these are, if any.
     `serial`: of the last plan that was acted on before the ranks were looked at."""
 
@@ -55,7 +55,7 @@ class Says(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pid: int = 0
     generation: int = -1
     serial: int = -1
-    ranks: tuple[RankSays, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -67,9 +67,9 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What all agents shall do now. `serial` grows with every plan.
 
     `wait`: nothing yet. `run`: the members, in this order, run the generation; its ranks meet at `port`. `leave`: they
-    hold their ranks, and have them leave before step `before` once it is known (pulse.py); a rank that has no pulse is
-    killed. `stacks`: they have their ranks write where they stand. `stop`: they kill their
-    ranks. `end`: the job is over. An agent that is no member runs nothing.
+    hold their ranks, and have them leave before step `before` once it is known (heartbeat.py); a rank without a
+    heartbeat is killed. `stacks`: they have their ranks write their stacks. `stop`: they kill their ranks. `end`: the
+    job is over. An agent that is not a member runs nothing.
     """
 
     serial: int = 0

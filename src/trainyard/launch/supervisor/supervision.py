@@ -1,17 +1,14 @@
 """What a supervisor concludes from what the agents say, and what it has them do. No process, store or clock in here.
 
-    gather -> run -> (settle | stacks) -> stop -> gather ... -> over
-               |-> leave ----------------->|
-
-`gather`: until as many nodes are there as the job can run on. `settle`: something failed; who did first shows when all
-have spoken. `stacks`: no rank moves; they are writing where they stand. `leave`: the ranks save and leave, since
-the job is to move to more nodes, or to end. `stop`: until no rank of the generation is left.
+It is a state machine: `State` says what each state waits for and which states follow it, and `HANDLERS` which method
+of `Supervision` is called in it.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -20,7 +17,7 @@ from trainyard.launch.launch_spec import LEFT, Spec
 from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure import Failure
-from trainyard.launch.supervisor.messages import AgentPlan, Member, RankSays, Says
+from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 
 SILENT_S = 8.0
 """An agent that says nothing new for so long is lost; it speaks twenty times a second."""
@@ -34,6 +31,26 @@ STACKS_S, STACKS_MOST_S = 0.7, 6.0
 STOP_S = 10.0
 LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
 """How many times `hang_s` a rank may take where it does something else than steps."""
+
+
+class State(Enum):
+    """What a supervision waits for. From every state, `STOP` follows if the job is over or cannot continue."""
+
+    GATHER = "gather"
+    """As many nodes as the job can run on; then `RUN`."""
+    RUN = "run"
+    """The end of all ranks. `SETTLE`: a rank or an agent failed. `STACKS`: no rank moves. `LEAVE`: the job was asked to
+    end, or more nodes are there."""
+    LEAVE = "leave"
+    """The ranks save and leave; then `STOP`. `SETTLE` and `STACKS` as in `RUN`."""
+    SETTLE = "settle"
+    """Reports from all agents after a failure, since the first to fail may not be the first to be reported; then
+    `STOP`. `RUN` or `LEAVE`, whichever it was before, if the report was only late."""
+    STACKS = "stacks"
+    """The ranks write their stacks; then `STOP`."""
+    STOP = "stop"
+    """No rank of the generation is left; then `GATHER`, unless the job is over. `STOP` again if it was asked to end in
+    the meantime."""
 
 
 class Now(NamedTuple):
@@ -52,20 +69,20 @@ class _Cause(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """When an agent said something new last, and what; `dead`: it has ended since."""
+    """The last report of an agent, and when it came. `dead`: the agent has ended since."""
 
     when: Now
-    says: Says
+    report: AgentReport
     dead: bool = False
 
 
 class Supervision:
     """`look` is called again and again; what it wants done stands in `plan`, what it has to tell in `events`.
 
-    `result`: None until the job is over and no rank is left: 0, 4 (`failure` says why) or `LEFT`, when it was asked to
-    leave. `lost`: nodes whose agents, should they still run, are to be killed. `port`: gives each generation a store
-    of its own, so that no rank finds what the ranks of another one left there. `stacks`: where each rank stands, as it
-    wrote it. `attempts`: how many there were before this supervisor's.
+    `state`: the current state. `result`: None until the job is over and no rank is left: 0, 4 (see `failure`) or
+    `LEFT`, when it was asked to leave. `lost`: nodes whose agents, should they still run, are to be killed. `port`:
+    gives each generation a store of its own, so that no rank finds what the ranks of another one left there. `stacks`:
+    the stack of each rank, as it wrote it. `attempts`: how many there were before this supervisor's.
     """
 
     def __init__(
@@ -84,7 +101,7 @@ class Supervision:
         self.lost: set[int] = set()
         self.restarts = 0
         self._port, self._read_stacks = port, stacks
-        self._state = "gather"
+        self.state = State.GATHER
         self._since, self._until = now.seconds, now.seconds + spec.gather_s
         self._heard: dict[int, Heard] = {}
         self._last: dict[str, Now] = {}
@@ -99,24 +116,25 @@ class Supervision:
 
     # What is there
 
-    def hear(self, now: Now, said: Mapping[int, Says]) -> None:
-        """What each agent said last. A second agent of a node is not listened to while the first speaks."""
-        for node, says in said.items():
+    def hear(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
+        """Takes the last report of each agent. A second agent of a node is not listened to while the first speaks."""
+        for node, report in reports.items():
             known = self._heard.get(node)
-            if known and known.says.life != says.life and not known.dead and now.seconds - known.when.seconds < TWICE_S:
+            other = known is not None and known.report.life != report.life
+            if known and other and not known.dead and now.seconds - known.when.seconds < TWICE_S:
                 continue
-            if known is None or (known.says.life, known.says.beat) != (says.life, says.beat):
-                self._heard[node] = Heard(now, says)
-                self._last[says.life] = now
+            if known is None or (known.report.life, known.report.beat) != (report.life, report.beat):
+                self._heard[node] = Heard(now, report)
+                self._last[report.life] = now
 
     def gone(self, node: int) -> None:
         """The agent of this node has ended: the supervisor started it, so that this is known at once."""
         if node in self._heard:
             self._heard[node] = self._heard[node]._replace(dead=True)
 
-    def _live(self, now: Now) -> dict[int, Says]:
+    def _live(self, now: Now) -> dict[int, AgentReport]:
         return {
-            node: heard.says
+            node: heard.report
             for node, heard in sorted(self._heard.items())
             if not heard.dead and now.seconds - heard.when.seconds < SILENT_S
         }
@@ -126,14 +144,14 @@ class Supervision:
         live = self._live(now)
         return [m.node for m in self.plan.members if m.node not in live or live[m.node].life != m.life]
 
-    def ranks(self) -> list[RankSays]:
+    def ranks(self) -> list[RankReport]:
         """All ranks of the generation that were spoken of; those of a lost node as they were seen last."""
         members = {member.node: member.life for member in self.plan.members}
         return [
             rank
-            for node, (_, says, _) in self._heard.items()
-            if says.generation == self.plan.generation and members.get(node) == says.life
-            for rank in says.ranks
+            for node, (_, report, _) in self._heard.items()
+            if report.generation == self.plan.generation and members.get(node) == report.life
+            for rank in report.ranks
         ]
 
     def _node(self, rank: int) -> int:
@@ -145,12 +163,12 @@ class Supervision:
     def look(self, now: Now) -> None:
         """One turn; at most one change of state."""
         if self.result is None:
-            getattr(self, f"_{self._state}")(now)
+            HANDLERS[self.state](self, now)
 
     def notice(self, now: Now) -> None:
         """The job is asked to save and leave; at once while there is nothing to save."""
         self._asked = "notice"
-        if self._state == "gather":
+        if self.state is State.GATHER:
             self._end(now, LEFT, self._preempted(now))
 
     def abort(self, now: Now, says: str) -> None:
@@ -162,7 +180,7 @@ class Supervision:
         live = self._live(now)
         size, sizes = self.spec.size(len(live)), self.spec.sizes or (self.spec.nodes,)
         if size == max(sizes) or (size and now.seconds >= self._until):
-            self._launch(now, [Member(node, says.life) for node, says in live.items()][:size])
+            self._launch(now, [Member(node, report.life) for node, report in live.items()][:size])
         elif now.seconds >= self._until + GIVE_UP_S:
             self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are there, but the job needs {min(sizes)}")
 
@@ -172,15 +190,15 @@ class Supervision:
         says = _moved(before, {member.node for member in members})
         self._tell("run", generation=generation, members=tuple(members), port=self._port())
         self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=says))
-        self._state, self._moved, self._slowness, self._asked = "run", {}, find_cause.Slowness(), ""
+        self.state, self._moved, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
     def _run(self, now: Now) -> None:
         ranks = self.ranks()
         self._watch(now, ranks)
-        if self._state != "run":
+        if self.state is not State.RUN:
             return
         if self._asked:
-            if self._whole(ranks):
+            if self._all_reported(ranks):
                 self._ask_to_leave()
             return
         for rank, times in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
@@ -193,7 +211,7 @@ class Supervision:
     def _leave(self, now: Now) -> None:
         ranks = self.ranks()
         self._watch(now, ranks)
-        if self._state != "leave" or self.plan.before >= 0 or not self._all_asked():
+        if self.state is not State.LEAVE or self.plan.before >= 0 or not self._all_asked():
             return
         if any(rank.begun < 0 for rank in ranks):
             # It still starts, which may take long; and no step has ended, since a step takes all ranks.
@@ -201,33 +219,33 @@ class Supervision:
         else:
             self._tell("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
 
-    def _whole(self, ranks: list[RankSays]) -> bool:
-        """Whether all ranks of the generation have been spoken of."""
+    def _all_reported(self, ranks: list[RankReport]) -> bool:
+        """Whether all ranks of the generation have been reported."""
         return len(ranks) == len(self.plan.members) * self.spec.ranks_each
 
     def _all_asked(self) -> bool:
         """Whether each member has held its ranks, and has looked at them after that."""
-        return all(self._heard[member.node].says.serial >= self.plan.serial for member in self.plan.members)
+        return all(self._heard[member.node].report.serial >= self.plan.serial for member in self.plan.members)
 
-    def _watch(self, now: Now, ranks: list[RankSays]) -> None:
+    def _watch(self, now: Now, ranks: list[RankReport]) -> None:
         """Whether something failed, all has ended, or nothing moves."""
         self._see_movement(now, ranks)
         if self._failed(ranks) or self._missing(now):
-            self._state, self._since, self._until = "settle", now.seconds, now.seconds + SETTLE_S
-        elif self._whole(ranks) and all(rank.exit_code is not None for rank in ranks):
+            self.state, self._since, self._until = State.SETTLE, now.seconds, now.seconds + SETTLE_S
+        elif self._all_reported(ranks) and all(rank.exit_code is not None for rank in ranks):
             self._all_ended(now, ranks)
         elif still := self._still(now, ranks):
             self._ticks = {rank.rank: rank.ticks for rank in ranks}
             self._alone = still[0] if len(still) == 1 < len(ranks) else -1
             self._tell("stacks")
-            self._state, self._until = "stacks", now.seconds + STACKS_S
+            self.state, self._until = State.STACKS, now.seconds + STACKS_S
 
-    def _failed(self, ranks: list[RankSays]) -> list[RankSays]:
-        """A rank without a pulse cannot save, and is killed when it is asked to leave: that is as it should be."""
+    def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
+        """A rank without a heartbeat cannot save, and is killed when it is asked to leave: that is as it should be."""
         failed = find_cause.failed(ranks)
         return [one for one in failed if not self._asked or one.count or one.exit_code != -signal.SIGKILL]
 
-    def _all_ended(self, now: Now, ranks: list[RankSays]) -> None:
+    def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
         if all(rank.exit_code == 0 for rank in ranks):
             self._end(now, 0, None)
         elif self._asked == "grow":
@@ -247,13 +265,13 @@ class Supervision:
         self._record(now, "preempted", now.epoch, -1, says)
         return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=says, kind="preempted")
 
-    def _see_movement(self, now: Now, ranks: list[RankSays]) -> None:
+    def _see_movement(self, now: Now, ranks: list[RankReport]) -> None:
         for rank in ranks:
             known = self._moved.get(rank.rank)
             if known is None or known[0] != rank.count:
                 self._moved[rank.rank] = (rank.count, now.seconds)
 
-    def _still(self, now: Now, ranks: list[RankSays]) -> list[int]:
+    def _still(self, now: Now, ranks: list[RankReport]) -> list[int]:
         """Ranks that have not moved for longer than the most patient of those that run may take. In lockstep they come
         to that within moments of each other: none are named before the last of them must have."""
         running = [rank for rank in ranks if rank.exit_code is None]
@@ -263,14 +281,14 @@ class Supervision:
             return []
         return [rank for rank, seconds in times.items() if seconds > may]
 
-    def _can_grow(self, now: Now, ranks: list[RankSays]) -> bool:
+    def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
         """A node more is there, and every rank has trained since it was started and still does."""
         steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
         return bool(steady and self.spec.size(len(self._live(now))) > len(self.plan.members))
 
     def _ask_to_leave(self) -> None:
         self._tell("leave", before=-1)
-        self._state = "leave"
+        self.state = State.LEAVE
 
     def _settle(self, now: Now) -> None:
         """Until all have spoken since: the peers of a failed rank fail too, and may be heard of before it."""
@@ -291,7 +309,7 @@ class Supervision:
         if causes:
             self._fault(now, causes)
         else:
-            self._state = "leave" if self.plan.do == "leave" else "run"  # the late agent has reported
+            self.state = State.LEAVE if self.plan.do == "leave" else State.RUN  # the late agent has reported
 
     def _stacks(self, now: Now) -> None:
         """The ranks have had time to write where they stand."""
@@ -315,7 +333,7 @@ class Supervision:
             causes = [self._hung(now, rank, why) for rank, why in hung]
         self._fault(now, causes)
 
-    def _died(self, now: Now, rank: RankSays) -> _Cause:
+    def _died(self, now: Now, rank: RankReport) -> _Cause:
         failure = Failure(
             rank=rank.rank, pid=rank.pid, exit_code=rank.exit_code or 0, when=now.epoch / 1e9, last_words=rank.why,
             shortage=rank.shortage,
@@ -333,7 +351,7 @@ class Supervision:
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         says = f"node {node} is gone, and its ranks with it"
-        if heard.says.life == life and not heard.dead:  # of one that is dead, another is on its way
+        if heard.report.life == life and not heard.dead:  # of one that is dead, another is on its way
             self.lost.add(node)
             says += f": its agent has been silent for {SILENT_S:g} s"
         failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says, kind="agent_death")
@@ -364,14 +382,14 @@ class Supervision:
 
     def _stop_ranks(self, now: Now) -> None:
         self._tell("stop")
-        self._state, self._until = "stop", now.seconds + STOP_S
+        self.state, self._until = State.STOP, now.seconds + STOP_S
 
     def _stop(self, now: Now) -> None:
         """Until no rank of the generation is left, so that it cannot touch what the next one writes."""
         there = {
-            node: says
-            for node, says in self._live(now).items()
-            if says.generation == self.plan.generation and any(rank.exit_code is None for rank in says.ranks)
+            node: report
+            for node, report in self._live(now).items()
+            if report.generation == self.plan.generation and any(rank.exit_code is None for rank in report.ranks)
         }
         if there and now.seconds < self._until:
             return
@@ -384,12 +402,23 @@ class Supervision:
             self._end(now, LEFT, self._preempted(now))
         else:
             # Without waiting where it can go on with the nodes that are there; one more is taken in later.
-            self._state, self._until = "gather", now.seconds
+            self.state, self._until = State.GATHER, now.seconds
             if not self.spec.size(len(self._live(now))):
                 self._until += self.spec.gather_s
 
     def _tell(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
         self.plan = replace(self.plan, serial=self.plan.serial + 1, do=do, **changed)
+
+
+HANDLERS: Mapping[State, Callable[[Supervision, Now], None]] = {
+    State.GATHER: Supervision._gather,
+    State.RUN: Supervision._run,
+    State.LEAVE: Supervision._leave,
+    State.SETTLE: Supervision._settle,
+    State.STACKS: Supervision._stacks,
+    State.STOP: Supervision._stop,
+}
+"""What `Supervision.look` calls in each state."""
 
 
 def _moved(before: set[int], after: set[int]) -> str:

@@ -25,13 +25,12 @@ import msgspec
 from msgspec.structs import replace
 
 from trainyard.launch import epoch
-from trainyard.launch.agents.fork_server import Nursery, agent, load
+from trainyard.launch.agents.fork_server import ForkServer, agent, load
 from trainyard.launch.agents.pdeathsig import die_with_parent
-from trainyard.launch.agents.process_title import entitle
+from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import FILE, LEFT, Spec
-from trainyard.launch.supervisor import event_log as life
-from trainyard.launch.supervisor import messages
-from trainyard.launch.supervisor.event_log import SUPERVISOR, Diary, JobEvent
+from trainyard.launch.supervisor import event_log, messages
+from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure import Failure, tail, write
 from trainyard.launch.supervisor.supervision import Now, Supervision
 
@@ -66,10 +65,10 @@ class SupervisorStore:
     def tell(self, plan: messages.AgentPlan) -> None:
         self._own.set(messages.PLAN, msgspec.json.encode(plan).decode())
 
-    def said(self, nodes: int) -> dict[int, messages.Says]:
+    def reports(self, nodes: int) -> dict[int, messages.AgentReport]:
         keys = {node: messages.key(node) for node in range(nodes)}
         there = [node for node in keys if self._own.check([keys[node]])]
-        return {node: msgspec.json.decode(self._own.get(keys[node]), type=messages.Says) for node in there}
+        return {node: msgspec.json.decode(self._own.get(keys[node]), type=messages.AgentReport) for node in there}
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -101,7 +100,7 @@ def stacks(logs: Path) -> dict[int, str]:
 
 def attempts(folder: Path) -> int:
     """How many there were before, of a run that is gone on with."""
-    return max((event.attempt + 1 for event in life.read(folder) if event.what == "launched"), default=0)
+    return max((event.attempt + 1 for event in event_log.read(folder) if event.what == "launched"), default=0)
 
 
 class _AskedEarly(BaseException):
@@ -110,9 +109,9 @@ class _AskedEarly(BaseException):
 
 def main(path: Path, parent: int) -> int:
     die_with_parent(parent, signal.SIGKILL)
-    entitle("supervisor")
+    set_process_name("supervisor")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
-    events = life.read(path.parent)
+    events = event_log.read(path.parent)
     spec = replace(spec, clock=epoch.start(max((event.noticed or event.at for event in events), default=0)))
     began = now()
     try:
@@ -143,17 +142,17 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
     load(spec)
     signal.signal(signal.SIGTERM, lambda sign, _: asked.append(sign))
 
-    def run(node: int, nursery: int) -> int:
+    def run(node: int, parent: int) -> int:
         listening.close()
-        return agent(path, node, nursery)
+        return agent(path, node, parent)
 
-    nursery = Nursery(path, run)
+    fork_server = ForkServer(path, run)
     try:
         store = SupervisorStore(spec.host, listening)
         job = Supervision(spec, began, store.for_ranks, lambda: stacks(folder / "logs"), attempts(folder))
-        return Keeper(job, store, nursery, folder).follow(asked)
+        return SupervisorLoop(job, store, fork_server, folder).follow(asked)
     finally:
-        nursery.end()
+        fork_server.end()
 
 
 def _left(folder: Path, spec: Spec, began: Now) -> int:
@@ -162,23 +161,23 @@ def _left(folder: Path, spec: Spec, began: Now) -> int:
     job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
     job.notice(now())
     job.look(now())
-    _write_down(Diary(folder, SUPERVISOR), job.events)
+    _write_down(EventLogWriter(folder, SUPERVISOR), job.events)
     if job.failure:
         write(folder, job.failure)
     return LEFT
 
 
-def _write_down(diary: Diary, events: list[JobEvent]) -> None:
+def _write_down(log: EventLogWriter, events: list[JobEvent]) -> None:
     while events:
-        diary.add(events.pop(0))
+        log.add(events.pop(0))
 
 
-class Keeper:
+class SupervisorLoop:
     """Passes on between what was concluded and the processes that it is about."""
 
-    def __init__(self, job: Supervision, store: SupervisorStore, nursery: Nursery, folder: Path) -> None:
-        self.job, self.store, self.nursery, self.folder = job, store, nursery, folder
-        self.diary = Diary(folder, SUPERVISOR)
+    def __init__(self, job: Supervision, store: SupervisorStore, fork_server: ForkServer, folder: Path) -> None:
+        self.job, self.store, self.fork_server, self.folder = job, store, fork_server, folder
+        self.log = EventLogWriter(folder, SUPERVISOR)
         spec = job.spec
         self.own = range(spec.nodes if spec.started < 0 else spec.started)
         self._lives: dict[int, str] = {}
@@ -188,21 +187,21 @@ class Keeper:
     def follow(self, asked: list[int]) -> int:
         """Until the job is over. `asked`: signals that came."""
         for node in self.own:
-            self.nursery.start(node)
+            self.fork_server.start(node)
         job = self.job
         while job.result is None:
             self._tell()
-            said = self.store.said(job.spec.nodes)
-            job.hear(now(), said)
-            self._bury(said)
+            reports = self.store.reports(job.spec.nodes)
+            job.hear(now(), reports)
+            self._bury(reports)
             if asked:
                 asked.clear()
                 job.notice(now())
             job.look(now())
             for node in job.lost & set(self.own):
-                self.nursery.kill(node)
+                self.fork_server.kill(node)
             job.lost.clear()
-            _write_down(self.diary, job.events)
+            _write_down(self.log, job.events)
             if job.plan.serial == self._told:
                 time.sleep(_TURN_S)
         self._tell()
@@ -216,25 +215,25 @@ class Keeper:
             self.store.tell(self.job.plan)
             self._told = self.job.plan.serial
 
-    def _bury(self, said: Mapping[int, messages.Says]) -> None:
+    def _bury(self, reports: Mapping[int, messages.AgentReport]) -> None:
         """An agent that has ended is followed by another one, as long as they come to speak."""
-        for node in self.nursery.ended():
+        for node in self.fork_server.ended():
             self.job.gone(node)
-            life = said[node].life if node in said else ""
+            life = reports[node].life if node in reports else ""
             spoke = life != self._lives.get(node, "")
             self._lives[node] = life
             self._stillborn[node] = 0 if spoke else self._stillborn[node] + 1
             if self._stillborn[node] < _STILLBORN:
-                self.nursery.start(node)
+                self.fork_server.start(node)
             else:
                 words = tail(self.folder / "logs" / f"agent{node}.log")
                 self.job.abort(now(), f"the agent of node {node} does not start: {words}")
 
     def _part(self) -> None:
-        """The agents hear that the job is over; who does not is killed with the nursery."""
+        """The agents hear that the job is over; who does not is killed with the fork server."""
         until, left = time.monotonic() + _PARTING_S, len(self.own)
         while left > 0 and time.monotonic() < until:
-            left -= len(self.nursery.ended())
+            left -= len(self.fork_server.ended())
             time.sleep(_TURN_S / 5)
 
 

@@ -47,17 +47,17 @@ def armed(run: Path) -> FaultPlan | None:
 
 def claim(run: Path, number: int, step: int, attempt: int) -> bool:
     """Whether the fault is ours to make, now: only once it is."""
-    made = msgspec.json.encode(InjectedFault(at=epoch.now_ns(), step=step, attempt=attempt))
+    injected_faults = msgspec.json.encode(InjectedFault(at=epoch.now_ns(), step=step, attempt=attempt))
     try:
         mark = os.open(run / FOLDER / f"fault{number}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
         return False
-    os.write(mark, made)
+    os.write(mark, injected_faults)
     os.close(mark)
     return True
 
 
-def made(run: Path) -> Mapping[int, InjectedFault]:
+def injected_faults(run: Path) -> Mapping[int, InjectedFault]:
     """By place in the plan."""
     return {
         int(match[1]): msgspec.json.decode(path.read_bytes(), type=InjectedFault)

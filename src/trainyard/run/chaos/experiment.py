@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,15 +16,14 @@ from trainyard.run.chaos import chaos_files
 from trainyard.run.chaos.fault_plan import FaultPlan
 from trainyard.run.chaos.score_recovery import FaultScore, score, strays
 from trainyard.run.local import harness
-from trainyard.run.local.harness import Book, Progress
+from trainyard.run.session import Session
 from trainyard.store.disk_space import write_whole
 from trainyard.store.run_folder import write_digests
-from trainyard.store.store import Store
 
 SCHEMA = "trainyard/chaos/1"
 
 
-class Ordeal(NamedTuple):
+class ChaosResult(NamedTuple):
     """`strays`: incidents of no planned fault. `failure`: what ended the disturbed run, where it was not got over."""
 
     run: Run
@@ -49,14 +47,11 @@ def execute(
     job: Job,
     job_text: str,
     plan: FaultPlan,
-    store: Store,
-    book: Book,
-    progress: Callable[[Progress], None] = lambda _: None,
-    say: Callable[[str], None] = lambda _: None,
-    port: int | None = None,
+    session: Session,
+    *,
     against: str | None = None,
     tag: str = "",
-) -> Ordeal:
+) -> ChaosResult:
     """Runs `job` undisturbed (or takes the stored run `against`), then under `plan`; the score is stored with the run,
     whose name is `tag`.
 
@@ -65,11 +60,11 @@ def execute(
     """
     plan.check(job)
     if against is not None:
-        calm = comparable(store.load(against), job)
+        calm = comparable(session.store.load(against), job)
     else:
-        say("first without faults:")
-        calm = harness.execute(job, job_text, store, book, progress, say, port)
-        say(f"and now with {len(plan.fault)}:")
+        session.say("first without faults:")
+        calm = harness.execute(job, job_text, session)
+        session.say(f"and now with {len(plan.fault)}:")
     begun: list[Path] = []
 
     def arm(folder: Path) -> None:
@@ -80,25 +75,25 @@ def execute(
     for turn in range(plan.preempts + 1):
         try:
             if turn:
-                run = harness.resume(begun[0].name, store, book, progress, say, port)
+                run = harness.resume(begun[0].name, session)
             else:
-                run = harness.execute(job, job_text, store, book, progress, say, port, begun=arm, tag=tag)
+                run = harness.execute(job, job_text, session, begun=arm, tag=tag)
         except TrainyardError as error:
             if not begun or not begun[0].exists():
                 raise  # nothing was started
-            run, failure = store.load(begun[0].name), error
+            run, failure = session.store.load(begun[0].name), error
             if isinstance(error, Preempted) and turn < plan.preempts:
                 continue
         else:
             failure = None
         break
     folder = begun[0]
-    made = chaos_files.made(folder)
-    rows, others = score(run, calm, plan, made, event_log.read(folder)), strays(run, plan, made)
+    injected = chaos_files.injected_faults(folder)
+    rows, others = score(run, calm, plan, injected, event_log.read(folder)), strays(run, plan, injected)
     told = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows, strays=others)
     write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
     write_digests(folder)  # the score is kept with the run
-    return Ordeal(run, rows, others, calm.id, failure)
+    return ChaosResult(run, rows, others, calm.id, failure)
 
 
 def comparable(calm: Run, job: Job) -> Run:

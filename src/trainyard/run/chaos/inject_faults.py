@@ -15,7 +15,7 @@ from trainyard.job import Job
 from trainyard.run.chaos import chaos_files
 from trainyard.run.chaos.fault_plan import FULL, Fault, FaultPlan
 from trainyard.train.checkpoint import checkpoint_saver
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.process_group import Ranks
 
 _RECENT = 32
@@ -25,15 +25,15 @@ _RECENT = 32
 def of(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
     """What a rank is to call before each step; None in a run without chaos."""
     plan = chaos_files.armed(run)
-    return None if plan is None else Havoc(run, plan, job, ranks, attempt)
+    return None if plan is None else FaultInjector(run, plan, job, ranks, attempt)
 
 
-class Havoc:
+class FaultInjector:
     """Call with the number of each step before it begins, outside of what is timed."""
 
     def __init__(self, run: Path, plan: FaultPlan, job: Job, ranks: Ranks, attempt: int) -> None:
         self.run, self.job, self.ranks, self.attempt = run, job, ranks, attempt
-        done = chaos_files.made(run)
+        done = chaos_files.injected_faults(run)
         self.left = {
             number: fault for number, fault in enumerate(plan.fault) if number not in done and self._mine(fault)
         }
@@ -63,7 +63,7 @@ class Havoc:
 
     def _can(self, fault: Fault, step: int) -> bool:
         if fault.kind == "flip_byte":
-            return bool(Shelf(self.run).steps())
+            return bool(CheckpointStore(self.run).steps())
         every = self.job.checkpoint.every
         return fault.kind != "fill_disk" or (step + 1) % every == 0
 
@@ -97,8 +97,8 @@ class Havoc:
 
     def _flip(self, fault: Fault) -> None:
         """The middle byte of one rank's part of the newest checkpoint."""
-        shelf = Shelf(self.run)
-        folder = shelf.folder(shelf.steps()[0])
+        checkpoints = CheckpointStore(self.run)
+        folder = checkpoints.folder(checkpoints.steps()[0])
         files = sorted(folder.glob("rank*.bin"))
         path = files[fault.rank % len(files)]
         with path.open("r+b") as file:
@@ -114,14 +114,14 @@ class Havoc:
         os.killpg(os.getsid(0), signal.SIGTERM)
 
 
-_DEEDS: dict[str, Callable[[Havoc, Fault], None]] = {
-    "kill_worker": Havoc._die,
-    "kill_agent": Havoc._kill_agent,
-    "stop": Havoc._stop,
-    "delay": Havoc._delay,
-    "drop_collective": Havoc._stay_away,
-    "flip_byte": Havoc._flip,
-    "preempt": Havoc._preempt,
+_DEEDS: dict[str, Callable[[FaultInjector, Fault], None]] = {
+    "kill_worker": FaultInjector._die,
+    "kill_agent": FaultInjector._kill_agent,
+    "stop": FaultInjector._stop,
+    "delay": FaultInjector._delay,
+    "drop_collective": FaultInjector._stay_away,
+    "flip_byte": FaultInjector._flip,
+    "preempt": FaultInjector._preempt,
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainyard.errors import BadJob
 from trainyard.formats.decoding import UNREADABLE
 from trainyard.job import Job
-from trainyard.launch.supervisor.event_log import Diary
+from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.record import Sample
 from trainyard.store.run_folder import decode_sample
 from trainyard.train.checkpoint.checkpoint_saver import Saver
@@ -18,13 +18,19 @@ from trainyard.train.process_group import Ranks
 from trainyard.train.step.outcome import Training
 
 
-class Keeping:
+class RunCheckpoints:
     """All methods are collective. A training that has no state to offer is not kept, and begins at its beginning."""
 
     def __init__(
-        self, folder: Path, job: Job, ranks: Ranks, training: Training, diary: Diary, say: Callable[[str], object]
+        self,
+        folder: Path,
+        job: Job,
+        ranks: Ranks,
+        training: Training,
+        events: EventLogWriter,
+        say: Callable[[str], object],
     ) -> None:
-        self.first, self.diary, self.say = ranks.rank == 0, diary, say
+        self.first, self.events, self.say = ranks.rank == 0, events, say
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
         if self.saver is None and job.checkpoint.every:
             raise BadJob(
@@ -39,7 +45,7 @@ class Keeping:
         step = self.saver.resume()
         told = self._tell()
         if step or told:
-            self.diary.loaded(self.saver.loading_ns, step)
+            self.events.loaded(self.saver.loading_ns, step)
             self.say(f"going on from the checkpoint after step {step}\n" if step else "no checkpoint is good\n")
         return step
 
@@ -69,7 +75,7 @@ class Keeping:
         before = self.saver.stalled_ns
         do(self.saver)
         if stalled := self.saver.stalled_ns - before:
-            self.diary.saved(stalled, step)
+            self.events.saved(stalled, step)
         self._tell()
 
     def _tell(self) -> bool:
@@ -77,7 +83,7 @@ class Keeping:
         notices = self.saver.notices() if self.saver is not None else []
         for notice in notices:
             if self.first:
-                self.diary.fault(notice.kind, notice.says, notice.rank, notice.step)
+                self.events.fault(notice.kind, notice.says, notice.rank, notice.step)
             self.say(f"{notice.says}\n")
         return bool(notices)
 

@@ -28,10 +28,11 @@ from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Origin, Run, Sample
 from trainyard.redact import redact
-from trainyard.run.local.progress_events import News
+from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_facts import read_facts
 from trainyard.run.record import provenance, run_claims
 from trainyard.run.resume import recovery, resume_hint
+from trainyard.run.session import WORKER, Progress, Session
 from trainyard.store.disk_space import write_whole
 from trainyard.store.run_folder import decode_sample, rank_files, read_samples
 from trainyard.store.store import Store, new_id, now
@@ -39,7 +40,6 @@ from trainyard.train.data import text
 from trainyard.train.rules import device_rules, memory_rules
 from trainyard.units import show_time
 
-WORKER = "trainyard.run.local.worker"
 _POLL_S = 0.1
 _PRELOAD = (
     "trainyard.run.local.checkpointing",
@@ -49,38 +49,20 @@ _PRELOAD = (
 )
 """What the ranks' module imports that is slow to import: it is loaded once for all."""
 
-Book = Callable[[list[Path]], Sequence[Ledger]]
-"""Profiler files -> ledgers: per rank and step, the mean over full steps last."""
-
-
-class Progress(NamedTuple):
-    """Rank 0 has ended step `step` of `of`, counted from one."""
-
-    step: int
-    of: int
-    loss: float | None
-    tokens_per_s: float
-
 
 def execute(
     job: Job,
     job_text: str,
-    store: Store,
-    book: Book,
-    progress: Callable[[Progress], None] = lambda _: None,
-    say: Callable[[str], None] = lambda _: None,
-    port: int | None = None,
-    devices: Sequence[DeviceSeen] | None = None,
-    worker: str = WORKER,
+    session: Session,
+    *,
     begun: Callable[[Path], object] = lambda _: None,
     tag: str = "",
     origin: Origin | None = None,
 ) -> Run:
     """Runs `job` on this machine and returns the stored run.
 
-    `devices`: take these instead of asking the vendors. `worker`: the module that each rank runs. `begun`: is given the
-    run's folder, before anything is started in it. `tag`: names the run as soon as it has started. `origin`: where the
-    checkpoint comes from that `begun` puts there.
+    `begun`: is given the run's folder, before anything is started in it. `tag`: names the run as soon as it has
+    started. `origin`: where the checkpoint comes from that `begun` puts there.
     Raises `BadJob` for what does not fit or cannot be trained, `UnknownName` for its workload, `PortInUse` and
     `MissingLibrary`, all before anything starts, and `RankDied` after storing what was measured until then.
     What goes wrong while it runs is got over as `job.recovery` says, and stands in the run's `incidents`; a job that is
@@ -88,47 +70,38 @@ def execute(
     Interrupted, it ends every process and leaves the run marked incomplete.
     """
     vendors = plugins.load_all("vendors")
-    seen = tuple(devices) if devices is not None else find_devices(vendors)
+    seen = _devices(session, vendors)
     job_text = jobs.complete(job_text, job)
     jobs.check_secrets(job_text, "the job")
     _check(job, seen)
     for notice in device_rules.notices(job.recipe, seen[0].vendor):
-        say(notice)
+        session.say(notice)
     ranks_get = environment(job.layout.ranks, vendors)
-    launcher = _launcher(job, port, ranks_get, worker)
+    launcher = _launcher(job, session, ranks_get)
     about = provenance.gather(seen, vendors, ranks_get)
     run = Run(id=new_id(), job=job, started=now(), origin=origin, provenance=about)
-    files = launcher.render(job, [worker, str(store.runs / run.id), seen[0].vendor])
-    folder = store.begin(run, job_text)
+    files = launcher.render(job, [session.worker, str(session.store.runs / run.id), seen[0].vendor])
+    folder = session.store.begin(run, job_text)
     with alone(folder):
         try:
             begun(folder)
-            news = News(folder, job)
+            messages = ProgressMessages(folder, job)
             started = _start(launcher, folder, files)
         except TrainyardError:
-            store.delete(run.id)  # what never started is no run
+            session.store.delete(run.id)  # its ranks never started
             raise
-        say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say, news, tag)
+        session.say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
+        return _see_through(_Started(launcher, started, run, folder, messages), session, vendors, tag)
 
 
-def resume(
-    name: str,
-    store: Store,
-    book: Book,
-    progress: Callable[[Progress], None] = lambda _: None,
-    say: Callable[[str], None] = lambda _: None,
-    port: int | None = None,
-    devices: Sequence[DeviceSeen] | None = None,
-    worker: str = WORKER,
-    tag: str = "",
-) -> Run:
+def resume(name: str, session: Session, *, tag: str = "") -> Run:
     """Goes on with a stored run that did not end, in its own folder and under its own id, from its last good
     checkpoint; from its beginning where it has none. Its job is the one it has. `tag`: another name for it.
 
     Raises `BadInput` for a run that is complete or of a script, `EnvironmentFailed` for one that is still going, and as
     `execute`.
     """
+    store = session.store
     run, folder = store.load(name), store.find(name)
     if run.state == "complete":
         raise BadInput(f"run {run.id} is complete: nothing of it is left to do.")
@@ -142,26 +115,44 @@ def resume(
     if folder.parent.resolve() != store.runs.resolve():
         raise BadInput(f"{folder} is not in the store {store.root}.", "Only stored runs can be gone on with.")
     vendors = plugins.load_all("vendors")
-    seen = tuple(devices) if devices is not None else find_devices(vendors)
+    seen = _devices(session, vendors)
     _check(run.job, seen)
     ranks_get = environment(run.job.layout.ranks, vendors)
-    launcher = _launcher(run.job, port, ranks_get, worker)
+    launcher = _launcher(run.job, session, ranks_get)
     with alone(folder):
         here = provenance.gather(seen, vendors, ranks_get)
         changed = [
             part for part in ("code", "packages", "devices") if getattr(here, part) != getattr(run.provenance, part)
         ]
         if changed:
-            say(f"run {run.id} goes on with other {', '.join(changed)} than it began with; its record keeps the first.")
-        files = launcher.render(run.job, [worker, str(folder), seen[0].vendor])
+            parts = ", ".join(changed)
+            session.say(f"run {run.id} resumes with other {parts} than it began with; its record keeps the first.")
+        files = launcher.render(run.job, [session.worker, str(folder), seen[0].vendor])
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
-        told = log.stat().st_size if log.exists() else 0
-        news = News(folder, run.job)
+        reported_bytes = log.stat().st_size if log.exists() else 0
+        messages = ProgressMessages(folder, run.job)
         started = _start(launcher, folder, files)
         ranks = f"{run.job.layout.ranks} x {seen[0].name}"
-        say(f"run {run.id}, {resume_hint.where(resume_hint.saved(folder), run.job)}: {ranks}, in {folder}")
-        return _see_through(launcher, started, run, folder, vendors, store, book, progress, say, news, tag, told)
+        where = resume_hint.where(resume_hint.saved(folder), run.job)
+        session.say(f"run {run.id}, {where}: {ranks}, in {folder}")
+        return _see_through(_Started(launcher, started, run, folder, messages, reported_bytes), session, vendors, tag)
+
+
+class _Started(NamedTuple):
+    """A run whose ranks have been started. `job_id`: its id at the launcher. `reported_bytes`: size of rank 0's samples
+    that an earlier attempt has reported."""
+
+    launcher: Local
+    job_id: str
+    run: Run
+    folder: Path
+    messages: ProgressMessages
+    reported_bytes: int = 0
+
+
+def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSeen, ...]:
+    return tuple(session.devices) if session.devices is not None else find_devices(vendors)
 
 
 def _check(job: Job, seen: Sequence[DeviceSeen]) -> None:
@@ -175,10 +166,10 @@ def _check(job: Job, seen: Sequence[DeviceSeen]) -> None:
     memory_rules.check(job, workload.weights(job), seen[0].memory_bytes, seen[0].name, shared=seen[0].vendor == "cpu")
 
 
-def _launcher(job: Job, port: int | None, ranks_get: Mapping[str, str], worker: str) -> Local:
+def _launcher(job: Job, session: Session, ranks_get: Mapping[str, str]) -> Local:
     """Raises `BadJob` where the job cannot go on with as few nodes as it says."""
     sizes = recovery.sizes(job, plugins.load("workloads", job.workload).expect)
-    return Local(port, ranks_get, sizes, _PRELOAD if worker == WORKER else ())
+    return Local(session.port, ranks_get, sizes, _PRELOAD if session.worker == WORKER else ())
 
 
 @contextmanager
@@ -198,32 +189,21 @@ def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
     return launcher.submit(folder)
 
 
-def _see_through(
-    launcher: Local,
-    started: str,
-    run: Run,
-    folder: Path,
-    vendors: Mapping[str, Vendor],
-    store: Store,
-    book: Book,
-    progress: Callable[[Progress], None],
-    say: Callable[[str], None],
-    news: News,
-    tag: str,
-    told: int = 0,
-) -> Run:
-    """Until the ranks have ended; the stored run. `told`: bytes of rank 0's samples that are old news."""
+def _see_through(started: _Started, session: Session, vendors: Mapping[str, Vendor], tag: str) -> Run:
+    """Until the ranks have ended; the stored run."""
+    launcher, run, folder = started.launcher, started.run, started.folder
     try:
         try:
-            with _passing_on(launcher, started) as asked:
+            with _passing_on(launcher, started.job_id) as signals:
                 if tag:
-                    store.tag(run.id, tag)
-                _follow(launcher, started, folder, run.job, progress, told, lambda: _say_news(news, asked, say))
+                    session.store.tag(run.id, tag)
+                _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
-            launcher.cancel(started)  # nothing is left to end, unless we were interrupted
-        if launcher.status(started) != "ended":
-            raise _ended_early(launcher.failure(started), measured(run, folder, vendors), folder, store)
-        return booked(measured(run, folder, vendors), folder, store, book, say)
+            launcher.cancel(started.job_id)  # nothing is left to end, unless we were interrupted
+        kept = measured(run, folder, vendors)
+        if launcher.status(started.job_id) != "ended":
+            raise _ended_early(launcher.failure(started.job_id), kept, folder, session.store)
+        return booked(kept, folder, session)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note(f"run {run.id}: {resume_hint.way(folder, run.job)}")
         raise
@@ -261,11 +241,11 @@ def _passing_on(launcher: Local, started: str) -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _say_news(news: News, asked: list[int], say: Callable[[str], None]) -> None:
-    if asked:
-        asked.clear()
+def _say_messages(messages: ProgressMessages, signals: list[int], say: Callable[[str], None]) -> None:
+    if signals:
+        signals.clear()
         say("asked to leave (SIGTERM): ranks that train end their step, save and leave")
-    for line in news.lines():
+    for line in messages.lines():
         say(line)
 
 
@@ -295,21 +275,14 @@ def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
     return given
 
 
-def _follow(
-    launcher: Local,
-    started: str,
-    folder: Path,
-    job: Job,
-    progress: Callable[[Progress], None],
-    at: int,
-    each_turn: Callable[[], object],
-) -> None:
+def _follow(started: _Started, progress: Callable[[Progress], None], each_turn: Callable[[], object]) -> None:
     """Until the launcher says that the job has ended or failed."""
-    told = _appended(folder / "samples" / "rank0.jsonl", at)
+    job = started.run.job
+    appended = _appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
     while running:
-        running = launcher.status(started) == "running"
-        for sample in next(told):
+        running = started.launcher.status(started.job_id) == "running"
+        for sample in next(appended):
             rate = job.recipe.tokens_per_step * 1e9 / max(1, sample.wall_ns)
             progress(Progress(sample.step + 1, job.measure.in_all, sample.loss, rate))
         each_turn()
@@ -351,19 +324,19 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     return replace(known, claims=run_claims.of_run(known, facts, vendors))
 
 
-def booked(run: Run, folder: Path, store: Store, book: Book, say: Callable[[str], None]) -> Run:
+def booked(run: Run, folder: Path, session: Session) -> Run:
     """Stores the run with its ledgers; as failed, and the error goes on, when its traces cannot be booked."""
     ledgers: Sequence[Ledger] = ()
     if run.trace:
-        store.finish(run)  # incomplete, should booking be interrupted
+        session.store.finish(run)  # incomplete, should booking be interrupted
         start = time.perf_counter_ns()
         try:
-            ledgers = book([folder / name for name in run.trace])
+            ledgers = session.book([folder / name for name in run.trace])
         except Exception as error:  # even a fault of ours must not lose what was measured
-            store.finish(failed(run, f"its traces could not be booked: {error}"))
+            session.store.finish(failed(run, f"its traces could not be booked: {error}"))
             raise
-        say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")
-    return store.finish(replace(run, state="complete", ledgers=tuple(ledgers)))
+        session.say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")
+    return session.store.finish(replace(run, state="complete", ledgers=tuple(ledgers)))
 
 
 def _last_step(run: Run, rank: int) -> str:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainyard.job import Job
-from trainyard.launch.supervisor.event_log import Following, JobEvent
+from trainyard.launch.supervisor.event_log import EventLogReader, JobEvent
 from trainyard.run.resume.resume_hint import saved, where
 
 ENDS = {"worker_death", "agent_death", "hang"}
 """Faults after which all ranks are started again."""
 
 
-class News:
+class ProgressMessages:
     """Of the run in `folder`, from now on: what happened before is no news."""
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
         self._ended: set[int] = set()  # attempts, each of which takes a restart however many faults ended it
-        self._events = Following(folder)
+        self._events = EventLogReader(folder)
         self._from = saved(folder)
 
     def lines(self) -> list[str]:

@@ -28,11 +28,11 @@ from trainyard.job import PROFILER_WARMUP, Job, Measure
 from trainyard.launch import epoch
 from trainyard.launch.agents import heartbeat
 from trainyard.launch.launch_spec import LEFT
-from trainyard.launch.supervisor.event_log import Diary
+from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.record import Sample
-from trainyard.run.chaos import inject_faults as havoc
+from trainyard.run.chaos import inject_faults
 from trainyard.run.local.capture import capture
-from trainyard.run.local.checkpointing import Keeping, attempt, mend
+from trainyard.run.local.checkpointing import RunCheckpoints, attempt, mend
 from trainyard.run.local.peak_memory import forget_peak, peak_memory
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.local.step_clock import StepClock
@@ -100,8 +100,8 @@ class Rank:
     """What one rank does: its steps, timed by `clock`, each written to `log` as it ends.
 
     `clocks`: what rank 0's vendor says right after the warm-up steps, before all ranks meet for the measured ones.
-    `keeping`: what saves the state after a step. `attempt`: how often the job had been started before. `havoc`: what is
-    called before each step of a run with chaos.
+    `checkpoints`: saves the state after a step. `attempt`: how often the job had been started before.
+    `fault_injector`: is called before each step of a run with chaos.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class Rank:
         clock: StepClock,
         log: IO[bytes],
         say: Callable[[str], object],
-        keeping: Keeping | None = None,
+        checkpoints: RunCheckpoints | None = None,
         attempt: int = 0,
-        havoc: Callable[[int], object] | None = None,
+        fault_injector: Callable[[int], object] | None = None,
     ):
         self.job = job
         self.ranks = ranks
@@ -122,10 +122,10 @@ class Rank:
         self.clock = clock
         self.log = log
         self.say = say
-        self.keeping = keeping
+        self.checkpoints = checkpoints
         self.attempt = attempt
-        self.havoc = havoc
-        self.pulse = heartbeat.own()
+        self.fault_injector = fault_injector
+        self.heartbeat = heartbeat.own()
         self.clocks: dict[str, str] = {}
 
     def run(self, folder: Path, begin: int = 0) -> None:
@@ -145,7 +145,7 @@ class Rank:
             for turn in window:
                 self._take(turn)
                 profiler.step()
-            self.pulse.phase("finishing")
+            self.heartbeat.phase("finishing")
         patient_barrier(self.ranks)  # one may pack its trace minutes longer than another
 
     def _at_work(self) -> dict[str, str]:
@@ -155,24 +155,24 @@ class Rank:
 
     def _leave(self, step: int) -> None:
         """Before `step`, as all ranks do."""
-        self.pulse.phase("saving")
-        if self.keeping is not None:
-            self.keeping.leave(step - 1)
+        self.heartbeat.phase("saving")
+        if self.checkpoints is not None:
+            self.checkpoints.leave(step - 1)
         barrier(self.ranks)  # nobody closes its sockets while a peer still reads from them
         raise SystemExit(LEFT)
 
     def _take(self, turn: Turn) -> None:
-        if self.pulse.leaves(turn.step):
+        if self.heartbeat.leaves(turn.step):
             self._leave(turn.step)
-        if self.havoc is not None:
-            self.havoc(turn.step)
+        if self.fault_injector is not None:
+            self.fault_injector(turn.step)
         if turn.first:
             barrier(self.ranks)
-        self.pulse.begin(turn.step, fresh=turn.first)
+        self.heartbeat.begin(turn.step, fresh=turn.first)
         began = self.clock.now()
         outcome = self.training(turn.step)
         wall_ns = self.clock.now() - began
-        self.pulse.end()
+        self.heartbeat.end()
         sample = Sample(
             step=turn.step,
             rank=self.ranks.rank,
@@ -194,13 +194,13 @@ class Rank:
             f"step {turn.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
             f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} tokens/s{note}\n"
         )
-        if self.keeping is not None:
-            due = self.keeping.due(turn.step)
+        if self.checkpoints is not None:
+            due = self.checkpoints.due(turn.step)
             if due:
-                self.pulse.phase("saving")
-            self.keeping.after(turn.step)
+                self.heartbeat.phase("saving")
+            self.checkpoints.after(turn.step)
             if due:
-                self.pulse.phase("stepping")
+                self.heartbeat.phase("stepping")
 
 
 def torch_build() -> dict[str, str]:
@@ -253,11 +253,15 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
     say = _say if ranks.rank == 0 else lambda _: None
-    keeping = Keeping(folder, job, ranks, training, Diary(folder, f"rank{ranks.rank}", attempt), say)
-    rank = Rank(job, ranks, training, clock, log, say, keeping, attempt, havoc.of(folder, job, ranks, attempt))
-    rank.run(folder, keeping.resume())
+    checkpoints = RunCheckpoints(
+        folder, job, ranks, training, EventLogWriter(folder, f"rank{ranks.rank}", attempt), say
+    )
+    rank = Rank(
+        job, ranks, training, clock, log, say, checkpoints, attempt, inject_faults.of(folder, job, ranks, attempt)
+    )
+    rank.run(folder, checkpoints.resume())
     heartbeat.own().phase("finishing")
-    keeping.close(job.measure.in_all - 1)
+    checkpoints.close(job.measure.in_all - 1)
     about = training.about()
     return RankFacts(
         rank=ranks.rank,

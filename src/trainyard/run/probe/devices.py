@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from trainyard import plugins, words
 from trainyard.errors import BadInput, MissingLibrary
-from trainyard.launch.fork_ranks import together
+from trainyard.launch.fork_ranks import run_ranks
 from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import capacity, environment, find_devices
@@ -33,7 +33,7 @@ def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:
         raise MissingLibrary("a probe multiplies matrices, which needs torch.", "Install it: pip install torch")
     given = environment(ranks, plugins.load_all("vendors"))
     work = partial(_measure, vendor, dtype, int(given["OMP_NUM_THREADS"]))
-    return together(ranks, work, ["trainyard.run.probe.probe_rank"], _PATIENCE_S, given)[0]
+    return run_ranks(ranks, work, ["trainyard.run.probe.probe_rank"], _PATIENCE_S, given)[0]
 
 
 def _measure(vendor: str, dtype: str, threads: int, meet: str) -> list[ProbedTime]:

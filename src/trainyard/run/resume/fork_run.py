@@ -5,43 +5,30 @@ How a step is computed may change: layout, precision, micro-batches, learning ra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from trainyard.errors import BadInput, BadJob, EnvironmentFailed
 from trainyard.job import SCRIPT, Job
-from trainyard.record import DeviceSeen, Origin, Run
+from trainyard.record import Origin, Run
 from trainyard.run.local import harness
-from trainyard.run.local.harness import Book, Progress
-from trainyard.store.store import Store
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.run.session import Session
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.same_training import differences
 
 
-def execute(
-    name: str,
-    job: Job,
-    job_text: str,
-    store: Store,
-    book: Book,
-    progress: Callable[[Progress], None] = lambda _: None,
-    say: Callable[[str], None] = lambda _: None,
-    port: int | None = None,
-    tag: str = "",
-    devices: Sequence[DeviceSeen] | None = None,
-) -> Run:
+def execute(name: str, job: Job, job_text: str, session: Session, *, tag: str = "") -> Run:
     """Runs `job` from the last good checkpoint of the run `name`, which stays as it is, as a new run.
 
     Raises `BadJob` where the job is of another training than the run, or has no step left to take; `BadInput` for a run
     without a good checkpoint; and as `harness.execute`.
     """
-    source, folder = store.load(name), store.find(name)
+    source, folder = session.store.load(name), session.store.find(name)
     check(source, job)
-    shelf = Shelf(folder)
-    manifest, rejected = shelf.last_good()
+    checkpoints = CheckpointStore(folder)
+    manifest, rejected = checkpoints.last_good()
     for said in rejected:
-        say(f"{said}.")
+        session.say(f"{said}.")
     if manifest is None:
         raise BadInput(f"run {source.id} has no good checkpoint to begin with.", "Run the job without --resume.")
     steps = manifest.step + 1
@@ -50,12 +37,10 @@ def execute(
             f"run {source.id} stands after step {steps}, but the job takes {job.measure.in_all} in all: none is left.",
             "Raise steps or repeats at $.measure.",
         )
-    say(f"beginning with the checkpoint of run {source.id} after step {steps}")
-    begun = partial(_adopt, shelf, manifest.step)
+    session.say(f"beginning with the checkpoint of run {source.id} after step {steps}")
+    begun = partial(_adopt, checkpoints, manifest.step)
     origin = Origin(run=source.id, step=manifest.step)
-    return harness.execute(
-        job, job_text, store, book, progress, say, port, devices, begun=begun, tag=tag, origin=origin
-    )
+    return harness.execute(job, job_text, session, begun=begun, tag=tag, origin=origin)
 
 
 def check(source: Run, job: Job) -> None:
@@ -69,9 +54,9 @@ def check(source: Run, job: Job) -> None:
         )
 
 
-def _adopt(source: Shelf, step: int, folder: Path) -> None:
+def _adopt(source: CheckpointStore, step: int, folder: Path) -> None:
     try:
-        Shelf(folder, "adopted").adopt(source, step)
+        CheckpointStore(folder, "adopted").adopt(source, step)
     except OSError as error:
         why = error.strerror or error
         raise EnvironmentFailed(f"{source.folder(step)} cannot be taken into {folder}: {why}.") from error

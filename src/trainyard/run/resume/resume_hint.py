@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainyard.job import Job
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 
 def saved(folder: Path) -> int:
     """How many steps had ended when the last checkpoint in a run's folder was saved; 0 where there is none."""
-    return Shelf(folder).newest() + 1
+    return CheckpointStore(folder).newest() + 1
 
 
 def way(folder: Path, job: Job) -> str:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,25 +19,19 @@ from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
 from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.record import Run, Sample
 from trainyard.redact import redact_command
-from trainyard.run.local.harness import Book, booked, failed, find_devices, measured
+from trainyard.run.local.harness import booked, failed, find_devices, measured
 from trainyard.run.record import provenance
 from trainyard.run.script.watch_steps import FOLDER, MEASURE
+from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
-from trainyard.store.store import Store, new_id, now
+from trainyard.store.store import new_id, now
 
 INJECT = Path(__file__).with_name("inject")
 _STDERR = 2
 """Data goes to stdout, and a script's own words are none."""
 
 
-def execute(
-    command: Sequence[str],
-    store: Store,
-    book: Book,
-    measure: Measure,
-    say: Callable[[str], None] = lambda _: None,
-    tag: str = "",
-) -> Run:
+def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: str = "") -> Run:
     """Runs `command` to its end, its output on stderr, and returns the stored run.
 
     Every Python that it starts is watched, whatever launches the ranks. `tag`: the run's name, however it ends, as long
@@ -50,7 +44,7 @@ def execute(
             f"there is no command {command[0]!r}, and no job file of that name.",
             "A command is looked for on the PATH; examples/ holds some job files.",
         )
-    vendors = plugins.load_all("vendors")
+    store, vendors = session.store, plugins.load_all("vendors")
     seen = find_devices(vendors)
     words = redact_command(command)
     shown = shlex.join(words)
@@ -58,7 +52,7 @@ def execute(
     job = Job(name=script, workload=SCRIPT, sizes={"command": shown}, recipe=Recipe(tokens_per_step=0), measure=measure)
     run = Run(id=new_id(), job=job, started=now(), provenance=provenance.gather(seen, vendors, {}))
     folder = store.begin(run, f"# {shown}\n".replace("\r", " "))
-    say(f"run {run.id}: {shown}, in {folder}")
+    session.say(f"run {run.id}: {shown}, in {folder}")
     try:
         ended = _run([program, *command[1:]], folder, measure)
     finally:
@@ -80,7 +74,7 @@ def execute(
         why = f"{shown} ended with {_how(ended)}."
         store.finish(failed(known, why))
         raise EnvironmentFailed(why, f"What was measured is kept as run {run.id}.")
-    return booked(known, folder, store, book, say)
+    return booked(known, folder, session)
 
 
 def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:

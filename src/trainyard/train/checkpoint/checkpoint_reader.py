@@ -26,7 +26,7 @@ from torch.futures import Future
 
 from trainyard.errors import BadFile
 from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Piece
-from trainyard.train.checkpoint.rank_group import Peers
+from trainyard.train.checkpoint.rank_group import CheckpointGroup
 
 
 class CheckpointReader(StorageReader):
@@ -106,11 +106,11 @@ def _fill(path: Path, at: int, values: Tensor) -> None:
             rest = rest[got:]
 
 
-def read_into(state: Mapping[str, Tensor], folder: Path, manifest: Manifest, peers: Peers) -> None:
+def read_into(state: Mapping[str, Tensor], folder: Path, manifest: Manifest, group: CheckpointGroup) -> None:
     """Collective. Fills every tensor of `state` in place, from whatever pieces it was written in."""
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     reader = CheckpointReader(folder, manifest)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process.*")
-        alone = peers.world == 1
-        load(dict(state), storage_reader=reader, planner=planner, process_group=peers.group, no_dist=alone)
+        alone = group.world == 1
+        load(dict(state), storage_reader=reader, planner=planner, process_group=group.group, no_dist=alone)

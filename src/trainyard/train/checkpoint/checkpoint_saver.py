@@ -20,11 +20,11 @@ from trainyard.job import Job
 from trainyard.train.checkpoint import training_state as states
 from trainyard.train.checkpoint.background_thread import Background
 from trainyard.train.checkpoint.checkpoint_reader import read_into
-from trainyard.train.checkpoint.checkpoint_store import Shelf, is_full, write
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore, is_full, write
 from trainyard.train.checkpoint.manifest import File, Manifest, damage
-from trainyard.train.checkpoint.rank_group import Peers
+from trainyard.train.checkpoint.rank_group import CheckpointGroup
 from trainyard.train.checkpoint.same_training import differences
-from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree, straight
+from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, straight
 from trainyard.train.checkpoint.training_state import Stateful
 from trainyard.train.process_group import Ranks
 from trainyard.train.step.profiler_span import span
@@ -60,8 +60,8 @@ class Saver:
         self.loading_ns = 0
         self.saved = -1
         """The last step whose state is on the disk, or on its way there."""
-        self._peers = Peers(ranks)
-        self._shelf = Shelf(run, self._peers.from_first(secrets.token_hex(4)))
+        self._group = CheckpointGroup(ranks)
+        self._store = CheckpointStore(run, self._group.broadcast(secrets.token_hex(4)))
         self._background = Background()
         self._staging = Staging()
         self._plan: WritePlan | None = None
@@ -77,9 +77,9 @@ class Saver:
         """
         began = time.perf_counter_ns()
         with span("checkpoint.load"):
-            if self._peers.first:
-                self._shelf.clear()
-            while (step := self._peers.from_first(next(iter(self._shelf.steps()), -1))) >= 0:
+            if self._group.first:
+                self._store.clear()
+            while (step := self._group.broadcast(next(iter(self._store.steps()), -1))) >= 0:
                 manifest = self._verified(step)
                 if manifest is not None:
                     self._load(manifest)
@@ -172,14 +172,14 @@ class Saver:
                 free.set_result(None)
             else:
                 image = straight(plan, tensors)
-            part = self._shelf.part(step)
+            part = self._store.part(step)
             part.mkdir(parents=True, exist_ok=True)
             fault_point("checkpoint.part")
             told = write(part / plan.file, image)
         except Exception as error:
             told = _Failure(is_full(error), self.ranks.rank, f"rank {self.ranks.rank}: {error}")
-        every = self._peers.gather(told)
-        failure = self._peers.from_first(self._commit(step, plan, every, numbers) if self._peers.first else None)
+        every = self._group.gather(told)
+        failure = self._group.broadcast(self._commit(step, plan, every, numbers) if self._group.first else None)
         if failure is None:
             return
         self.saved = -1
@@ -191,8 +191,8 @@ class Saver:
     def _agreed(self, tensors: Mapping[str, Tensor]) -> WritePlan:
         """The plan of the save before, while all ranks have what they had then."""
         now = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
-        if self._peers.any(now != self._planned):
-            self._plan, self._planned = agree(tensors, self._peers), now
+        if self._group.any(now != self._planned):
+            self._plan, self._planned = agree_on_plan(tensors, self._group), now
         assert self._plan is not None  # noqa: S101 - it was just made
         return self._plan
 
@@ -212,38 +212,40 @@ class Saver:
                 numbers=dict(numbers),
             )
             try:
-                self._shelf.commit(manifest)
-                self._shelf.retain(self.job.checkpoint.keep)
+                self._store.commit(manifest)
+                self._store.retain(self.job.checkpoint.keep)
                 return None
             except OSError as error:
                 failures = [_Failure(is_full(error), 0, f"rank 0: {error}")]
-        self._shelf.drop(step)
+        self._store.drop(step)
         return next((failure for failure in failures if not failure.full), failures[0])
 
     # Loading
 
     def _verified(self, step: int) -> Manifest | None:
         """The manifest, once every file is found to be what was written; the ranks share the reading."""
-        told: Manifest | str = ""
-        if self._peers.first:
+        manifest: Manifest | str = ""
+        """The reason if there is none."""
+        if self._group.first:
             try:
-                told = self._shelf.read(step)
+                manifest = self._store.read(step)
             except (BadFile, OSError) as error:
-                told = str(error)
-        told = self._peers.from_first(told)
-        if isinstance(told, Manifest):
-            mine = sorted(told.files)[self.ranks.rank :: self.ranks.world]
-            wrong = "; ".join(filter(None, self._peers.share(damage(self._shelf.folder(step), told, mine))))
-            if not wrong:
-                return told
-            told = wrong
-        place = ""
-        if self._peers.first:
-            place = self._shelf.set_aside(step, told).name
-        place = self._peers.from_first(place)
-        says = f"the checkpoint after step {step + 1} is set aside as {place}: {told.rstrip('.')}"
-        self._notices.put(Notice("bad_checkpoint", step, says))
+                manifest = str(error)
+        manifest = self._group.broadcast(manifest)
+        reason = manifest if isinstance(manifest, str) else self._damage(manifest)
+        if isinstance(manifest, Manifest) and not reason:
+            return manifest
+        folder = self._store.set_aside(step, reason).name if self._group.first else ""
+        folder = self._group.broadcast(folder)
+        message = f"the checkpoint after step {step + 1} is set aside as {folder}: {reason.rstrip('.')}"
+        self._notices.put(Notice("bad_checkpoint", step, message))
         return None
+
+    def _damage(self, manifest: Manifest) -> str:
+        """What is wrong with its files, of which each rank reads a part; empty if nothing is."""
+        own = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
+        damages = self._group.all_gather(damage(self._store.folder(manifest.step), manifest, own))
+        return "; ".join(filter(None, damages))
 
     def _load(self, manifest: Manifest) -> None:
         """Raises `BadJob` for a checkpoint of another training, `BadFile` if its values cannot be used."""
@@ -254,7 +256,7 @@ class Saver:
         if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
             wanted |= generators
         self._check(manifest, wanted)
-        read_into(wanted, self._shelf.folder(manifest.step), manifest, self._peers)
+        read_into(wanted, self._store.folder(manifest.step), manifest, self._group)
         states.settle(self.training, wanted)
         self.training.set_numbers(manifest.numbers)
         if generators.keys() <= wanted.keys():

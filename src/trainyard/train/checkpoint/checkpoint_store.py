@@ -31,7 +31,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 _BLOCK = 1 << 24
 
 
-class Shelf:
+class CheckpointStore:
     """`token` tells the parts of this attempt from those of another that may still be writing."""
 
     def __init__(self, run: Path, token: str = "") -> None:
@@ -105,7 +105,7 @@ class Shelf:
         write(part / manifests.NAME, [manifests.seal(manifest)])
         self._whole(part, manifest.step)
 
-    def adopt(self, other: Shelf, step: int) -> None:
+    def adopt(self, other: CheckpointStore, step: int) -> None:
         """Takes another run's; its files are the same ones on the disk where that can be, for they never change."""
         part = self.part(step)
         part.mkdir(parents=True)

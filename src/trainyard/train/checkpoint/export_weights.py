@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary
-from trainyard.train.checkpoint.checkpoint_store import Shelf
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored
 
 WEIGHTS = "model/"
@@ -41,12 +41,14 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
         from safetensors.numpy import save_file
     except ImportError as error:
         raise MissingLibrary("safetensors is not installed.", "pip install 'trainyard[safetensors]'") from error
-    shelf = Shelf(run)
-    manifest, rejected = _last_good(shelf, step)
+    checkpoints = CheckpointStore(run)
+    manifest, rejected = _last_good(checkpoints, step)
     if WEIGHTS + _RESERVED in manifest.tensors:
-        raise BadFile(f"{shelf.folder(manifest.step)}: no tensor of a safetensors file can be called {_RESERVED!r}.")
+        raise BadFile(
+            f"{checkpoints.folder(manifest.step)}: no tensor of a safetensors file can be called {_RESERVED!r}."
+        )
     weights = {
-        name.removeprefix(WEIGHTS): tensor(shelf.folder(manifest.step), stored)
+        name.removeprefix(WEIGHTS): tensor(checkpoints.folder(manifest.step), stored)
         for name, stored in manifest.tensors.items()
         if name.startswith(WEIGHTS)
     }
@@ -63,19 +65,19 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
     return Exported(manifest.step, len(weights), sum(values.nbytes for values in weights.values()), tuple(rejected))
 
 
-def _last_good(shelf: Shelf, step: int | None) -> tuple[Manifest, list[str]]:
+def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest, list[str]]:
     if step is not None:
-        steps = shelf.steps()
+        steps = checkpoints.steps()
         if step not in steps:
             there = f"there are those after {', '.join(str(one + 1) for one in steps)}" if steps else "there is none"
-            raise BadInput(f"{shelf.root} has no checkpoint after step {step + 1}: {there}.")
-        if wrong := shelf.wrong(step):
-            raise BadFile(f"{shelf.folder(step)}: {wrong.rstrip('.')}.")
-        return shelf.read(step), []
-    manifest, rejected = shelf.last_good()
+            raise BadInput(f"{checkpoints.root} has no checkpoint after step {step + 1}: {there}.")
+        if wrong := checkpoints.wrong(step):
+            raise BadFile(f"{checkpoints.folder(step)}: {wrong.rstrip('.')}.")
+        return checkpoints.read(step), []
+    manifest, rejected = checkpoints.last_good()
     if manifest is None:
         raise BadInput(
-            " ".join([f"{shelf.root} has no good checkpoint.", *(f"{said}." for said in rejected)]),
+            " ".join([f"{checkpoints.root} has no good checkpoint.", *(f"{reason}." for reason in rejected)]),
             "" if rejected else "A job with [checkpoint] every = N saves some.",
         )
     return manifest, rejected

@@ -17,7 +17,7 @@ from trainyard.train.process_group import PATIENCE, Ranks
 T = TypeVar("T")
 
 
-class Peers:
+class CheckpointGroup:
     """Made, and each method called, by all ranks alike."""
 
     def __init__(self, ranks: Ranks) -> None:
@@ -46,7 +46,7 @@ class Peers:
         dist.gather_object(mine, told if self.first else None, group=self.group, group_dst=0)
         return told if self.first else []
 
-    def share(self, mine: T) -> list[T]:
+    def all_gather(self, mine: T) -> list[T]:
         """Every rank's, by rank, on every rank."""
         if self.group is None:
             return [mine]
@@ -62,7 +62,7 @@ class Peers:
         dist.scatter_object_list(mine, list(each) if self.first else None, group=self.group, group_src=0)
         return mine[0]
 
-    def from_first(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """The first rank's."""
         if self.group is None:
             return value

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from trainyard.errors import EnvironmentFailed
 from trainyard.train.checkpoint.manifest import WIDTHS, Piece, Stored
-from trainyard.train.checkpoint.rank_group import Peers
+from trainyard.train.checkpoint.rank_group import CheckpointGroup
 
 _APART = 64
 """Bytes: each piece begins at a multiple."""
@@ -41,18 +41,18 @@ class WritePlan(NamedTuple):
     table: Mapping[str, Stored]
 
 
-def agree(state: Mapping[str, Tensor], peers: Peers) -> WritePlan:
+def agree_on_plan(state: Mapping[str, Tensor], group: CheckpointGroup) -> WritePlan:
     """Collective. Raises `EnvironmentFailed` on every rank when the pieces do not make whole tensors."""
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-    planner.set_up_planner(dict(state), is_coordinator=peers.first)
-    told = peers.gather(planner.create_local_plan())
+    planner.set_up_planner(dict(state), is_coordinator=group.first)
+    plans = group.gather(planner.create_local_plan())
     given: Sequence[WritePlan | str] = []
-    if peers.first:
+    if group.first:
         try:
-            given = _placed(planner.create_global_plan(told)[0])
+            given = _placed(planner.create_global_plan(plans)[0])
         except Exception as error:  # else the others would wait for it
-            given = [str(error)] * peers.world
-    mine = peers.scatter(given)
+            given = [str(error)] * group.world
+    mine = group.scatter(given)
     if isinstance(mine, str):
         raise EnvironmentFailed(f"the state cannot be saved: {mine}")
     return mine

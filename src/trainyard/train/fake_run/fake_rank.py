@@ -50,7 +50,7 @@ from trainyard.train.optimizers import make_optimizer
 from trainyard.train.parallel import data_parallelism
 from trainyard.train.parallel.differentiable_collectives import exchange
 from trainyard.train.parallel.expert_parallel import Exchange
-from trainyard.train.parallel.parallelize import Spread
+from trainyard.train.parallel.parallelize import ParallelModel
 from trainyard.train.process_group import Ranks
 from trainyard.train.rules.data_parallel_rules import replicates
 from trainyard.train.sizes import convert
@@ -66,17 +66,17 @@ def held(job: Job, rank: int) -> Held:
     """What `rank` of a job holds. Experts get as many tokens each. Raises `BadJob` for what has no fake."""
     _check(job)
     task, samples = _trained(job)
-    asked, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
+    whole_job, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
     ranks = Ranks(rank, 0, job.layout.ranks, 1, "cpu", torch.device("cpu"))
     fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()
     with _world(ranks), _unseen(storages):
         # Outside the fake mode: meshes are tensors with values, and DTensors are split as if they were whole.
-        spread = Spread(job, ranks, task, partial(_empty, fake, storages))
-        if spread.meshes is not None and replicates(job.layout):
-            spread.meshes.data.get_group("dp_shard")  # the optimizer asks for it, in the fake mode
+        model = ParallelModel(job, ranks, task, partial(_empty, fake, storages))
+        if model.meshes is not None and replicates(job.layout):
+            model.meshes.data.get_group("dp_shard")  # the optimizer asks for it, in the fake mode
         with fake, storages:
-            found = _step(job, spread, samples, storages)
-    return found._replace(peak=max(found.peak + _waiting(asked, job, spread), found.update))
+            memory = _step(job, model, samples, storages)
+    return memory._replace(peak=max(memory.peak + _waiting(whole_job, job, model), memory.update))
 
 
 def _trained(job: Job) -> tuple[Task, Callable[[int], Batch]]:
@@ -126,34 +126,34 @@ def _shortened(job: Job) -> Job:
     return replace(job, recipe=replace(recipe, tokens_per_step=tokens))
 
 
-def _waiting(asked: Job, shortened: Job, spread: Spread) -> int:
+def _waiting(whole_job: Job, shortened: Job, model: ParallelModel) -> int:
     """Bytes of room that a pipeline has for what micro-batches hand on that were left out: all have theirs at once."""
-    if spread.pipeline is None:
+    if model.pipeline is None:
         return 0
-    one = sum(part.nbytes for part in Language(asked).handed(asked.recipe.microbatch))
-    last = asked.layout.pp * asked.layout.interleave - 1
-    neighbours = sum((number > 0) + (number < last) for number in spread.pipeline.modules)
-    return (asked.accumulate - shortened.accumulate) * one * neighbours
+    handed_bytes = sum(part.nbytes for part in Language(whole_job).handed(whole_job.recipe.microbatch))
+    last = whole_job.layout.pp * whole_job.layout.interleave - 1
+    neighbours = sum((number > 0) + (number < last) for number in model.pipeline.modules)
+    return (whole_job.accumulate - shortened.accumulate) * handed_bytes * neighbours
 
 
-def _step(job: Job, spread: Spread, samples: Callable[[int], Batch], storages: _Storages) -> Held:
+def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], storages: _Storages) -> Held:
     """Of the first step, to whose backward pass the state is added that later ones have."""
-    made = make_optimizer.make(spread.modules, job.recipe, spread.meshes)
-    _evenly(spread)
+    optimizer = make_optimizer.make(model.modules, job.recipe, model.meshes)
+    _evenly(model)
     parameters = storages.now
     batch = samples(job.batch // job.layout.batch_ranks)
     given = storages.now - parameters
     if replicates(job.layout):  # whose gradients lie in buckets, also while nothing has been added to them
-        for parameter in spread.parameters:
+        for parameter in model.parameters:
             parameter.grad = torch.zeros_like(parameter)
-    spread.forward_backward(batch)
+    model.forward_backward(batch)
     gradients, backward = storages.now - parameters - given, storages.forget_peak()
     gradient_clipping.scale(
-        spread.parameters,
-        (CLIP / (gradient_clipping.total_norm(spread.parameters, spread.meshes) + 1e-6)).clamp(max=1.0),
+        model.parameters,
+        (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + 1e-6)).clamp(max=1.0),
     )
     before = storages.now
-    made.step()
+    optimizer.step()
     state, update = storages.now - before, storages.forget_peak()
     return Held(parameters, gradients, state, max(backward + state, update), update)
 
@@ -165,12 +165,12 @@ def _empty(
         module.to_empty(device=device)
 
 
-def _evenly(spread: Spread) -> None:
+def _evenly(model: ParallelModel) -> None:
     """In the place of what would look at a value: how many tokens go where, and which micro-batch a loss is of."""
-    pipeline = spread.pipeline
+    pipeline = model.pipeline
     if pipeline is not None:
-        pipeline.loss = lambda outputs, number: spread.task.loss(outputs, pipeline.targets[0]) / len(pipeline.targets)
-    for module in spread.modules:
+        pipeline.loss = lambda outputs, number: model.task.loss(outputs, pipeline.targets[0]) / len(pipeline.targets)
+    for module in model.modules:
         for part in module.modules():
             if isinstance(part, Moe) and isinstance(part.dispatch, Exchange):
                 part.dispatch = partial(_even, part.dispatch.group)

@@ -39,7 +39,7 @@ def drawn(module: nn.Module, task: Task, device: torch.device, offload: bool) ->
             setattr(part, name, buffer.to(device))  # is never offloaded
 
 
-class Spread:
+class ParallelModel:
     """`modules` hold this rank's parameters, under the whole model's names. `fill`: what gives a module that lies on
     the meta device, split, its memory and its values."""
 

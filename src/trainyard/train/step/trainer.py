@@ -14,7 +14,7 @@ from trainyard.job import Job
 from trainyard.train.data.loader import Loader
 from trainyard.train.model import initial_weights
 from trainyard.train.optimizers import make_optimizer
-from trainyard.train.parallel.parallelize import Spread
+from trainyard.train.parallel.parallelize import ParallelModel
 from trainyard.train.process_group import Ranks
 from trainyard.train.rules import device_rules
 from trainyard.train.step import gradient_clipping
@@ -44,12 +44,12 @@ class Trainer:
         device_rules.check(job.recipe, ranks.vendor)
         self.scaling = LossScaling(job)
         task.loss = self.scaling.over(task.loss)  # in one place, whoever asks for the loss
-        self.spread = Spread(job, ranks, task)
-        self.loader = Loader(job, samples, self.spread.batch_rank)
-        self.optimizer = make_optimizer.make(self.spread.modules, job.recipe, self.spread.meshes)
-        self.initial = initial_weights.digest(self.spread.modules, self.spread.meshes)
+        self.parallel_model = ParallelModel(job, ranks, task)
+        self.loader = Loader(job, samples, self.parallel_model.batch_rank)
+        self.optimizer = make_optimizer.make(self.parallel_model.modules, job.recipe, self.parallel_model.meshes)
+        self.initial = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
         # Asked of every module once: to ask in each step took 3 % of a small model's.
-        self.lone = initial_weights.lone(self.spread.modules)
+        self.lone = initial_weights.lone(self.parallel_model.modules)
         self.weighing, self.counting = self._parts(Weighs), self._parts(Counts)
 
     def __call__(self, step: int) -> Outcome:
@@ -57,10 +57,10 @@ class Trainer:
         self.optimizer.zero_grad()
         for part in self.weighing:
             part.weigh(self.scaling.factor / self.job.accumulate)
-        loss = self.spread.forward_backward(batch)
-        parameters = self.spread.parameters
+        loss = self.parallel_model.forward_backward(batch)
+        parameters = self.parallel_model.parameters
         factor = self.scaling.factor
-        norm = gradient_clipping.total_norm(parameters, self.spread.meshes, self.lone) / factor
+        norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.lone) / factor
         if self.scaling.passes(norm):
             gradient_clipping.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0) / factor)
             make_optimizer.set_rate(self.optimizer, self.job.recipe, step)
@@ -69,11 +69,13 @@ class Trainer:
             part.after_step()
         if self.ranks.world > 1:
             dist.all_reduce(loss)
-        return Outcome(loss.item() / factor / self.spread.loss_ranks, norm.nan_to_num(nan=inf, posinf=inf).item())
+        return Outcome(
+            loss.item() / factor / self.parallel_model.loss_ranks, norm.nan_to_num(nan=inf, posinf=inf).item()
+        )
 
     def _parts(self, kind: type[Kind]) -> list[Kind]:
         """The modules within the model that are of a kind."""
-        return [part for module in self.spread.modules for part in module.modules() if isinstance(part, kind)]
+        return [part for module in self.parallel_model.modules for part in module.modules() if isinstance(part, kind)]
 
     def _data(self, step: int) -> Batch:
         """This rank's samples of the step, on the device."""
@@ -82,13 +84,13 @@ class Trainer:
 
     def about(self) -> About:
         digests = {"text": self.samples.sha256}
-        final = initial_weights.digest(self.spread.modules, self.spread.meshes)
+        final = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
         if self.initial and final:
             digests |= {"weights_initial": self.initial, "weights_final": final}
         else:
             digests["weights"] = f"none: they are larger than {initial_weights.DIGEST_CAP / 1e9:.0f} GB"
         seed = self.job.recipe.seed
-        parameters = initial_weights.count(self.spread.modules, self.spread.meshes)
+        parameters = initial_weights.count(self.parallel_model.modules, self.parallel_model.meshes)
         experts = {name: tokens for part in self._parts(Tallies) for name, tokens in part.tallies().items()}
         return About(
             self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, experts
@@ -97,7 +99,7 @@ class Trainer:
     # What a checkpoint keeps; train/checkpoint/training_state.py says how it is asked for.
 
     def modules(self) -> Sequence[nn.Module]:
-        return self.spread.modules
+        return self.parallel_model.modules
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
         return [self.optimizer]

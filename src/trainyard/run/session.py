@@ -1,0 +1,50 @@
+"""What running a job, a resumed run, an experiment and a command of the user's own have in common, as one argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from trainyard.ledger import Ledger
+from trainyard.record import DeviceSeen
+from trainyard.store.store import Store
+
+WORKER = "trainyard.run.local.worker"
+
+Book = Callable[[list[Path]], Sequence[Ledger]]
+"""Profiler files -> ledgers: per rank and step, the mean over full steps last."""
+
+
+class Progress(NamedTuple):
+    """Rank 0 has ended step `step` of `steps`, counted from one."""
+
+    step: int
+    steps: int
+    loss: float | None
+    tokens_per_s: float
+
+
+def _ignore(_: object) -> None:
+    """Print nothing."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """Where runs are stored, how they are reported to the user, and what they run on.
+
+    `store`: keeps the runs. `book`: turns a run's profiler files into ledgers. `progress`: is called after each step of
+    rank 0. `say`: prints a line for the user. `port`: where the ranks meet on 127.0.0.1; a free port if None.
+    `devices`: the devices to run on; the vendors are asked for them if None. `worker`: the Python module that each rank
+    runs. A command of the user's own starts its ranks itself, so that it uses `store`, `book` and `say` only.
+    """
+
+    store: Store
+    book: Book
+    _: KW_ONLY
+    progress: Callable[[Progress], None] = _ignore
+    say: Callable[[str], None] = _ignore
+    port: int | None = None
+    devices: Sequence[DeviceSeen] | None = None
+    worker: str = WORKER
