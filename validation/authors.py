@@ -16,7 +16,8 @@ from trainyard.job import Model
 from trainyard.models import presets
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import Wanted
-from trainyard.predict.search.search import Choice, Found, search
+from trainyard.predict.search.choice import Choice
+from trainyard.predict.search.search import Found, search
 
 _MOST = 10
 

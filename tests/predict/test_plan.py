@@ -39,7 +39,8 @@ from trainyard.predict.inputs.layout_space import Keeps, Wanted
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules  # fmt: skip
-from trainyard.predict.search.search import Found, check, planned, search
+from trainyard.predict.search.choice import cost_job
+from trainyard.predict.search.search import Found, search
 from trainyard.predict.time import data_parallel, predicted_ledger, shapes, step
 from trainyard.report.plans.plans_file import read as read_plans
 from trainyard.workloads.ops import matrices, transformer_ops
@@ -251,7 +252,8 @@ def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
         alone = layout_space.as_cases(
             wanted, layout_space.Space({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
         )
-        assert planned(alone, choice.plan.job, WHERE, known, "h100").ledger.wall_ns == choice.plan.ledger.wall_ns
+        one = predicted_ledger.ledger(step.step(alone, WHERE, known.values()), 0, layout.ranks, "h100")
+        assert one.wall_ns == choice.plan.ledger.wall_ns
 
 
 def test_the_front_is_what_nothing_beats_in_time_and_memory() -> None:
@@ -506,5 +508,5 @@ def test_a_job_that_does_not_fit_is_said_to() -> None:
     job = jobs.load(TINY)
     wide = msgspec.structs.replace(job.decoder, layers=64, width=16384, ffn=65536)
     large = msgspec.structs.replace(job, model=wide)
-    choice = check(large, machine.load("a100"), FRAMEWORKS["trainyard"])
+    choice = cost_job(large, machine.load("a100"), FRAMEWORKS["trainyard"])
     assert choice.reserved > machine.load("a100").device.memory.value

@@ -57,9 +57,9 @@ def command(
     from trainyard.predict.inputs.layout_space import Wanted
     from trainyard.predict.memory.framework_memory import USABLE
     from trainyard.predict.search import offload_variants
+    from trainyard.predict.search.choice import cost_job
     from trainyard.predict.search.device_scaling import scaling
     from trainyard.predict.search.search import Found, search
-    from trainyard.predict.search.search import check as choice_of
     from trainyard.report.plans import plan_tables, plans_file
     from trainyard.report.render.terminal import print_table
     from trainyard.units import show_size
@@ -108,7 +108,7 @@ def command(
     if check and job:
         _same(job, about.where, count, samples, length)
         kept = dict(zip(("weight", "gradient", "state"), about.keeps or (), strict=False))
-        own = choice_of(job, where, runner._replace(keeps=runner.keeps._replace(**kept)), tokens)
+        own = cost_job(job, where, runner._replace(keeps=runner.keeps._replace(**kept)), tokens)
     for said in (_passed(about), *(f"Not as it says: {one}." for one in about.otherwise)):
         if said:
             say(said)

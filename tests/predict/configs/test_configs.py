@@ -30,7 +30,8 @@ from trainyard.predict.configs.torchtitan import flavors
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import Wanted
-from trainyard.predict.search.search import check, search
+from trainyard.predict.search.choice import cost_job
+from trainyard.predict.search.search import search
 
 OTHERS = [name for name in FRAMEWORKS if name != "trainyard"]
 MODELS = {
@@ -92,8 +93,8 @@ def test_and_the_same_ledger_and_memory_are_predicted(framework: str, data: st.D
     job = data.draw(st.sampled_from(offered(framework, name, dtype)))
     found = again(framework, job)
     same(job, framework, found)
-    first = check(job, H100, runner)
-    second = check(found.job, H100, runner)
+    first = cost_job(job, H100, runner)
+    second = cost_job(found.job, H100, runner)
     assert first.plan.ledger == second.plan.ledger
     assert first.plan.memory == second.plan.memory
     axes = {axis: getattr(job.layout, axis) for axis in layout_space.AXES if hasattr(job.layout, axis)}

@@ -29,7 +29,8 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import Keeps, Space, Wanted
 from trainyard.predict.memory import framework_memory
-from trainyard.predict.search.search import check, search
+from trainyard.predict.search.choice import cost_job
+from trainyard.predict.search.search import search
 from trainyard.predict.time import offload, step
 from trainyard.train.rules import recipe_rules as rules
 from trainyard.workloads.ops import transformer_ops
@@ -204,7 +205,7 @@ def test_a_machine_whose_hosts_nobody_describes() -> None:
     small = msgspec.structs.replace(tight(1e-3), host=None)
     assert not any(away for _, away in found(wanted._replace(fixed={}), small, "deepspeed"))
     with refused(BadJob, "h100", "[host]", "--machine FILE"):
-        check(job(recipe={"offload": True}, dp_shard=2), bare, FRAMEWORKS["trainyard"])
+        cost_job(job(recipe={"offload": True}, dp_shard=2), bare, FRAMEWORKS["trainyard"])
     with refused(BadJob, "offload = 1", "--fix offload"):
         best_pipelines.find(wanted, fleet.parts("h100:2,a100:2"), FRAMEWORKS["megatron"])
 
@@ -273,7 +274,7 @@ def test_a_job_of_ours_is_checked_with_its_host(tmp_path: Path, capsys: pytest.C
     for away in (False, True):
         recipe = msgspec.structs.replace(plain.recipe, offload=away, dtype="bfloat16")
         path.write_text(jobs.write(msgspec.structs.replace(plain, layout=layout, recipe=recipe)))
-        choice = check(jobs.load(path), H100, FRAMEWORKS["trainyard"])
+        choice = cost_job(jobs.load(path), H100, FRAMEWORKS["trainyard"])
         copied = {str(one.account) for one in choice.plan.ledger.entries if str(one.account).startswith("copy/")}
         assert copied == ({"copy/h2d", "copy/d2h"} if away else set())
         assert (choice.waiting > 0) == away

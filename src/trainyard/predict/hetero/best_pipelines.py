@@ -26,7 +26,7 @@ from trainyard.predict.inputs.layout_space import Space, Wanted
 from trainyard.predict.pipeline import schedules, simulation, stages
 from trainyard.predict.search import infeasible as why
 from trainyard.predict.search import search
-from trainyard.predict.search.search import Choice
+from trainyard.predict.search.choice import Choice
 from trainyard.units import show_size
 
 _SCHEDULE, _LEAVE_OUT = schedules.SCHEDULES.index("1f1b"), "Leave out --fix interleave and --fix schedule."

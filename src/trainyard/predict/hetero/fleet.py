@@ -9,8 +9,7 @@ from typing import NamedTuple
 from trainyard import limits, machine, words
 from trainyard.errors import BadInput
 from trainyard.machine import Machine
-from trainyard.predict.inputs import constant_sets as tuned
-from trainyard.predict.inputs import hardware as site
+from trainyard.predict.inputs import machine_model
 from trainyard.predict.inputs.constant_sets import Tuned
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import Framework
@@ -102,10 +101,5 @@ class Where(NamedTuple):
 
 def places(wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[Where, ...]:
     """Raises `UnknownName` for a device without a peak in the dtype."""
-    low = wanted.dtype if words.DTYPES[wanted.dtype] < 2 else ""
-    found: list[Where] = []
-    for part in parts:
-        known = tuned.choose(part.machine, framework.software)
-        where = site.of_machine(part.machine, "bfloat16" if low else wanted.dtype, low)
-        found.append(Where(part, where, known, known.values()))
-    return tuple(found)
+    models = ((part, machine_model.of(part.machine, framework.software, wanted.dtype)) for part in parts)
+    return tuple(Where(part, model.site, model.tuned, model.values) for part, model in models)

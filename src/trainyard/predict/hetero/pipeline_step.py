@@ -23,7 +23,7 @@ from trainyard.predict.pipeline import stages, step_bounds
 from trainyard.predict.pipeline.simulation import PipelineTimes, Ran
 from trainyard.predict.pipeline.stages import StageLayers
 from trainyard.predict.pipeline.step_bounds import Parts
-from trainyard.predict.search.search import Choice
+from trainyard.predict.search.choice import Choice
 from trainyard.predict.time import predicted_ledger, step
 from trainyard.predict.time.data_parallel import Exposed
 from trainyard.predict.time.step import AccountSeconds, Means, Once, StepTime
