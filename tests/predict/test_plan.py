@@ -252,8 +252,8 @@ def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
         alone = layout_space.as_cases(
             wanted, layout_space.Space({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
         )
-        one = predicted_ledger.ledger(step.step(alone, WHERE, known.values()), 0, layout.ranks, "h100")
-        assert one.wall_ns == choice.plan.ledger.wall_ns
+        ledger = predicted_ledger.ledger(step.step(alone, WHERE, known.values()), 0, layout.ranks, "h100")
+        assert ledger.wall_ns == choice.plan.ledger.wall_ns
 
 
 def test_the_front_is_what_nothing_beats_in_time_and_memory() -> None:

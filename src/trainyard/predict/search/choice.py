@@ -1,4 +1,4 @@
-"""One layout with what it costs: its plan, its bill and the memory that it needs."""
+"""The cost of one layout: its plan, its bill and the memory that it needs."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from trainyard.predict.time.step import StepTime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A layout with what it costs. `front`: what is as fast or faster needs more memory. `waiting`: bytes of a rank in
-    its host's memory."""
+    """A layout with its cost. `front`: every layout that is as fast or faster needs more memory. `reserved`, `waiting`:
+    bytes of a rank on its device and in its host's memory."""
 
     plan: Plan
     bill: Bill
@@ -42,16 +42,16 @@ class Choice:
 
 
 def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> Choice:
-    """The cost of one job as it is, whether it fits or not. Raises `BadJob` where something waits in a host's memory
-    and nobody says what hosts the machine has."""
+    """The cost of one job as it is, whether it fits or not. Raises `BadJob` if it offloads to hosts that the machine's
+    file does not describe."""
     if job.recipe.offload:
         offload_variants.check(machine)
     case = _case(job, framework)
     model = machine_model.of(machine, framework.software, job.recipe.dtype)
     reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
     waiting = float(framework_memory.on_host(case)[0])
-    found = step.step(case, model.site, model.values)
-    return cost_case(case, job, model, found, 0, reserved, waiting, budget, front=False)
+    times = step.step(case, model.site, model.values)
+    return cost_case(case, job, model, times, 0, reserved, waiting, budget, front=False)
 
 
 def _case(job: Job, framework: Framework) -> Cases:
@@ -75,16 +75,16 @@ def cost_case(
     case: Cases,
     job: Job,
     model: MachineModel,
-    found: StepTime,
-    place: int,
+    times: StepTime,
+    row: int,
     reserved: float,
     waiting: float,
     budget: float,
     front: bool,
 ) -> Choice:
-    """`case`: the job's single case, which is at `place` of `found`. `reserved`, `waiting`: bytes of a rank on its
+    """`case`: the job's single case, which is at `row` of `times`. `reserved`, `waiting`: bytes of a rank on its
     device and in its host's memory. `budget`: tokens to train on."""
-    ledger = predicted_ledger.ledger(found, place, job.layout.ranks, model.machine.name)
+    ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
     low, high = expected_range(ledger.wall_ns, model.tuned, case)
     memory = framework_memory.memory(case).parts()
     plan = Plan(

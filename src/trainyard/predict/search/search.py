@@ -155,10 +155,10 @@ def _front(ranked: _Ranked, choices: list[Choice], taken: Iterator[tuple[TimedCa
         ranked.soonest.only_below(need)
 
 
-def _bounds(made: Cases, model: MachineModel, fits: npt.NDArray[np.intp]) -> Column:
+def _bounds(cases: Cases, model: MachineModel, fits: npt.NDArray[np.intp]) -> Column:
     parts = [fits[start : start + layout_space.TOGETHER] for start in range(0, len(fits), layout_space.TOGETHER)]
-    found = [np.broadcast_to(step.bound(made.take(part), model.site, model.values), len(part)) for part in parts]
-    return np.concatenate([np.zeros(0), *found])
+    bounds = [np.broadcast_to(step.bound(cases.take(part), model.site, model.values), len(part)) for part in parts]
+    return np.concatenate([np.zeros(0), *bounds])
 
 
 def _choice(ranked: _Ranked, timed: TimedCase, job: Job, budget: float, front: bool) -> Choice:
