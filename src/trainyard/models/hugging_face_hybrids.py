@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from trainyard import limits
 from trainyard.errors import BadFile
-from trainyard.models.hugging_face_keys import Config, short
+from trainyard.models.hugging_face_keys import HuggingFaceKeys, short
 
 _KINDS: Mapping[str, str] = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 """A kind of layer by its name -> the letter of a pattern."""
 
 
-def nemotron_h(config: Config) -> dict[str, Any]:
+def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
     """Each layer is one thing; there are no positions."""
     listed = config.get("layers_block_type")
     pattern = _letters(config, "layers_block_type", listed) if listed is not None else _pattern(config)
@@ -48,7 +48,7 @@ def nemotron_h(config: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _routed(config: Config, experts: bool) -> dict[str, Any]:
+def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
     names = ("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
              "moe_latent_size", "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group",
              "norm_topk_prob")  # fmt: skip
@@ -67,7 +67,7 @@ def _routed(config: Config, experts: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def jamba(config: Config) -> dict[str, Any]:
+def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     """Mamba of the first kind, then an MLP or experts; there are no positions."""
     layers, width = config.layers(), config.whole("hidden_size")
     experts, each = config.whole("num_experts", 16), config.whole("intermediate_size")
@@ -90,7 +90,7 @@ def jamba(config: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def bamba(config: Config) -> dict[str, Any]:
+def bamba(config: HuggingFaceKeys) -> dict[str, Any]:
     """Mamba-2 or attention, then an MLP."""
     layers, width = config.layers(), config.whole("hidden_size")
     listed = config.get("attn_layer_indices") or []
@@ -106,7 +106,7 @@ def bamba(config: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def granite(config: Config) -> dict[str, Any]:
+def granite(config: HuggingFaceKeys) -> dict[str, Any]:
     """Mamba-2 or attention, then an MLP, with experts beside it where there are some."""
     layers, width = config.layers(), config.whole("hidden_size")
     kinds = list(_letters(config, "layer_types", config.get("layer_types")))
@@ -132,7 +132,7 @@ def granite(config: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _letters(config: Config, key: str, listed: object) -> str:
+def _letters(config: HuggingFaceKeys, key: str, listed: object) -> str:
     if not isinstance(listed, list) or not 0 < len(listed) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.{key}: {short(listed)}, not a list of kinds of layers.")
     unknown = [one for one in cast("list[Any]", listed) if not isinstance(one, str) or one not in _KINDS]
@@ -144,7 +144,7 @@ def _letters(config: Config, key: str, listed: object) -> str:
     return "".join(_KINDS[one] for one in cast("list[str]", listed))
 
 
-def _pattern(config: Config) -> str:
+def _pattern(config: HuggingFaceKeys) -> str:
     said = config.get("hybrid_override_pattern")
     if not isinstance(said, str) or not 0 < len(said) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.hybrid_override_pattern: {short(said)}, not a letter a layer.")
@@ -162,13 +162,13 @@ def _pairs(kinds: Sequence[str], ends: Sequence[str]) -> dict[str, Any]:
     return {"layers": len(pattern), "pattern": pattern}
 
 
-def _every(config: Config, what: str, period: int, offset: int) -> Callable[[int], bool]:
+def _every(config: HuggingFaceKeys, what: str, period: int, offset: int) -> Callable[[int], bool]:
     """Whether a layer is an n-th one."""
     many, first = config.whole(f"{what}_period", period), config.whole(f"{what}_offset", offset, least=0)
     return lambda layer: layer % many == first
 
 
-def _attended(config: Config, width: int) -> dict[str, Any]:
+def _attended(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
     heads = config.whole("num_attention_heads")
     if config.get("head_dim") is None and width % heads:
         raise BadFile(f"{config.where} at $.hidden_size: {width} % {heads} heads = {width % heads}.")
@@ -181,7 +181,7 @@ def _attended(config: Config, width: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spaces(config: Config, width: int) -> dict[str, Any]:
+def _spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
     """Of Mamba-2, by the names that Bamba gives its dimensions."""
     heads, expand = config.whole("mamba_n_heads", 128), config.whole("mamba_expand", 2)
     dim = expand * width // heads if config.get("mamba_d_head") in (None, "auto") else config.whole("mamba_d_head")
@@ -197,18 +197,18 @@ def _spaces(config: Config, width: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unbiased(config: Config) -> None:
+def _unbiased(config: HuggingFaceKeys) -> None:
     for key in ("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"):
         config.must(key, [False], "no matrix has a bias")
     for key in ("mamba_conv_bias", "use_conv_bias"):
         config.must(key, [True], "the convolution has a bias")
 
 
-def _gated(config: Config) -> None:
+def _gated(config: HuggingFaceKeys) -> None:
     config.must("hidden_act", ["silu"], "the MLP's gate is SiLU")
 
 
-def _turns(config: Config) -> dict[str, float]:
+def _turns(config: HuggingFaceKeys) -> dict[str, float]:
     for key in ("rope_scaling", "rope_parameters", "partial_rotary_factor"):
         said = config.get(key)
         if said not in (None, 1, 1.0):
@@ -216,24 +216,24 @@ def _turns(config: Config) -> dict[str, float]:
     return {"rope_base": config.number("rope_theta", 10_000.0)}
 
 
-def _either(config: Config, key: str, other: str, default: int) -> int:
+def _either(config: HuggingFaceKeys, key: str, other: str, default: int) -> int:
     """One of two names, of older files and of newer ones."""
     return config.whole(key if config.get(key) is not None else other, default)
 
 
-def _times(config: Config, key: str, whole: int, each: int) -> int:
+def _times(config: HuggingFaceKeys, key: str, whole: int, each: int) -> int:
     if whole % each:
         config.refuse(key, f"shared experts are as wide as others, and {whole} % {each} = {whole % each}")
     return whole // each
 
 
-def _passed(config: Config, *keys: str) -> None:
+def _passed(config: HuggingFaceKeys, *keys: str) -> None:
     """Keys that say nothing of the arithmetic here."""
     for key in keys:
         config.get(key)
 
 
-ARCHITECTURES: dict[str, Callable[[Config], dict[str, Any]]] = {
+ARCHITECTURES: dict[str, Callable[[HuggingFaceKeys], dict[str, Any]]] = {
     "NemotronHForCausalLM": nemotron_h,
     "JambaForCausalLM": jamba,
     "BambaForCausalLM": bamba,
