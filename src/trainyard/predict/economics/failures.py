@@ -20,14 +20,6 @@ RATE = Claim(
     value=419 / 54 / 2048, unit="1/(node day)", date="2024-07", measured=True,
     source="Llama 3, arXiv:2407.21783, section 3.3.4: 419 unexpected interruptions in 54 days on 2,048 nodes of 8 H100",
 )  # fmt: skip
-FLEETS = {
-    "llama3": RATE,
-    "rsc-1": Claim(value=6.50e-3, unit="1/(node day)", date="2024-10", measured=True,
-                   source="Kokolis et al. 2024, arXiv:2410.21680: Meta's research cluster 1, A100"),
-    "rsc-2": Claim(value=2.34e-3, unit="1/(node day)", date="2024-10", measured=True,
-                   source="Kokolis et al. 2024, arXiv:2410.21680: Meta's research cluster 2, A100"),
-}  # fmt: skip
-"""Failures of a node a day, as fleets have published them."""
 RESTART = Claim(value=600.0, unit="s", source="assumed: from a failure until all ranks train again")
 SAVE = Claim(value=10.0, unit="s", source="assumed: a step's wait for an asynchronous checkpoint")
 

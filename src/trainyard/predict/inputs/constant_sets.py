@@ -13,15 +13,14 @@ from trainyard.formats import toml
 from trainyard.machine import Claim, Machine
 from trainyard.predict.inputs.constants import Constants
 
-SOFTWARE = ("fsdp", "megatron", "megatron-25", "unfused")
-"""Whose overheads: eager sharded data parallelism, Megatron Core of 2026 and of 2025, and the Megatron of 2021, whose
-attention writes its scores."""
 ASSUMED = (0.7, 2.0)
 """Measured over predicted, where nothing was measured that is like it."""
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """`devices`: the machine files it holds for. `rows`: measurements it was fitted to. `spread`: kind of model (dense,
+    """`devices`: the machine files it holds for. `software`: whose overheads: "fsdp" (eager sharded data parallelism),
+    "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), or "unfused" (Megatron of 2021, whose attention writes
+    its scores). `rows`: measurements it was fitted to. `spread`: kind of model (dense,
     experts) -> (low, high) of measured over predicted in four of five cases that it was not fitted to."""
 
     name: str

@@ -31,7 +31,6 @@ class Framework(NamedTuple):
 
     means: str
     software: str
-    suffix: str
     keeps: Keeps
     dtypes: tuple[str, ...]
     offers: Offers
@@ -177,24 +176,24 @@ def _unwritten(who: str, writes: Callable[[Job], str]) -> Callable[[Job], str]:
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
-        "our own runner (trainyard run)", "fsdp", ".toml", Keeps(4, 4, 8, own=True, ends="never", offload="all"),
+        "our own runner (trainyard run)", "fsdp", Keeps(4, 4, 8, own=True, ends="never", offload="all"),
         tuple(words.DTYPES),
         Offers(schedules.SCHEDULES, lambda layers, stages: stages <= layers), _ours, jobs.write, _we_refuse,
         _we_offload,
     ),
     "megatron": Framework(
-        "Megatron Core", "megatron", ".args", Keeps(2, 4, 12, offload="state"),
+        "Megatron Core", "megatron", Keeps(2, 4, 12, offload="state"),
         ("bfloat16", "float16", "float32", "float8", "float4"), USUAL, _megatron,
         _unwritten("Megatron Core", megatron_write.write), _megatron_refuses, _megatron_offloads,
     ),
     "torchtitan": Framework(
-        "torchtitan", "fsdp", ".toml", Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
+        "torchtitan", "fsdp", Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
         ("bfloat16", "float32", "float8"),
         Offers(divides=_told), _torchtitan, _unwritten("torchtitan", torchtitan_write.write), _torchtitan_refuses,
         _torchtitan_offloads,
     ),
     "deepspeed": Framework(
-        "DeepSpeed", "fsdp", ".json", Keeps(2, 2, 12, between=False, ends="never", offload="state"),
+        "DeepSpeed", "fsdp", Keeps(2, 2, 12, between=False, ends="never", offload="state"),
         ("bfloat16", "float16", "float32"), Offers(("1f1b",)), _deepspeed, deepspeed_json.write, lambda _: "",
         _deepspeed_offloads,
     ),
