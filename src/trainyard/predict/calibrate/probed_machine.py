@@ -16,7 +16,7 @@ from trainyard.predict.calibrate.least_squares import Off, solve
 from trainyard.predict.inputs import hardware
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time
 from trainyard.predict.time.collective_time import RankGroup
 from trainyard.predict.time.layer import product
@@ -141,7 +141,7 @@ def _constants(made: Machine, dtype: str, by: Mapping[str, list[ProbedTime]]) ->
     return {name: getattr(found, name) for name in names}
 
 
-def _collected(by: Mapping[str, list[ProbedTime]], where: Site, ranks: int) -> Off:
+def _collected(by: Mapping[str, list[ProbedTime]], where: RankHardware, ranks: int) -> Off:
     who = RankGroup(column(ranks), column(ranks))
 
     def off(tuned: Constants) -> npt.NDArray[np.float64]:

@@ -19,7 +19,7 @@ _OFF = (None, False, 0, "", "none", "None", "disabled", [], {})
 Kind = TypeVar("Kind")
 
 
-class Beside(NamedTuple):
+class CommandArguments(NamedTuple):
     """What a configuration may leave to the command that starts it: `devices` are ranks; `model` is trained instead of
     the file's own."""
 
@@ -28,7 +28,7 @@ class Beside(NamedTuple):
     model: Model | None = None
 
 
-class Read(NamedTuple):
+class FrameworkConfig(NamedTuple):
     """Somebody's configuration. `keeps`: bytes of a weight, its gradient and its state, where they are not the usual.
     `passed`: keys that nothing here does something with. `otherwise`: what it says that is predicted otherwise."""
 

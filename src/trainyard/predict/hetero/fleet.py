@@ -10,11 +10,11 @@ from trainyard import limits, machine, words
 from trainyard.errors import BadInput
 from trainyard.machine import Machine
 from trainyard.predict.inputs import machine_model
-from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.hardware import Site
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.memory.framework_memory import USABLE
 
 MOST = 4
@@ -85,12 +85,12 @@ def widest(some: tuple[FleetPart, ...]) -> int:
     return gcd(*(one.ranks for one in some))
 
 
-class Where(NamedTuple):
+class PartModel(NamedTuple):
     """A part as the predictor sees it."""
 
     part: FleetPart
-    site: Site
-    tuned: Tuned
+    site: RankHardware
+    tuned: ConstantSet
     values: Constants
 
     @property
@@ -99,7 +99,7 @@ class Where(NamedTuple):
         return float(self.site.memory[0]) * USABLE
 
 
-def places(wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[Where, ...]:
+def places(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[PartModel, ...]:
     """Raises `UnknownName` for a device without a peak in the dtype."""
     models = ((part, machine_model.of(part.machine, framework.software, wanted.dtype)) for part in parts)
-    return tuple(Where(part, model.site, model.tuned, model.values) for part, model in models)
+    return tuple(PartModel(part, model.site, model.tuned, model.values) for part, model in models)

@@ -20,10 +20,10 @@ from trainyard.predict.inputs.layout_space import AXES
 from trainyard.predict.memory.framework_memory import RESERVED
 from trainyard.predict.memory.memory_parts import MemoryParts
 from trainyard.predict.pipeline import stages, step_bounds
-from trainyard.predict.pipeline.simulation import PipelineTimes, Ran
+from trainyard.predict.pipeline.simulation import PipelineTimes, SimulatedPipeline
 from trainyard.predict.pipeline.stages import StageLayers
 from trainyard.predict.pipeline.step_bounds import Parts
-from trainyard.predict.search.choice import Choice
+from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.time import predicted_ledger, step
 from trainyard.predict.time.data_parallel import Exposed
 from trainyard.predict.time.step import AccountSeconds, Means, Once, StepTime
@@ -48,13 +48,13 @@ class HeteroStage(msgspec.Struct, frozen=True, kw_only=True):
 class HeteroPipelineStep:
     """A pipeline over the parts in their order, stage by stage. The choice's memory is that of the fullest stage."""
 
-    choice: Choice
+    choice: LayoutCost
     order: tuple[FleetPart, ...]
     stages: tuple[HeteroStage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divided:
+class HeteroPipeline:
     """A case of `line`, and how many layers each stage has."""
 
     line: Lines
@@ -146,7 +146,7 @@ class Divided:
         return PipelineTimes("1f1b", len(of), many, forward, back, np.zeros(len(of)), sent, waits=True)
 
 
-def mix(one: Divided, ran: Ran, job: Job, budget: float) -> HeteroPipelineStep:
+def mix(one: HeteroPipeline, ran: SimulatedPipeline, job: Job, budget: float) -> HeteroPipelineStep:
     """`ran`: its pipeline."""
     line, case, held = one.line, one.case, one.held
     step_of = predicted(one, ran)
@@ -164,7 +164,7 @@ def mix(one: Divided, ran: Ran, job: Job, budget: float) -> HeteroPipelineStep:
     )
     firsts = np.cumsum([0, *one.counts])
     return HeteroPipelineStep(
-        choice=Choice(plan=plan, bill=bill, reserved=int(reserved[fullest]), waiting=0, front=False),
+        choice=LayoutCost(plan=plan, bill=bill, reserved=int(reserved[fullest]), waiting=0, front=False),
         order=parts,
         stages=tuple(
             HeteroStage(
@@ -179,7 +179,7 @@ def mix(one: Divided, ran: Ran, job: Job, budget: float) -> HeteroPipelineStep:
 
 
 def _plan(
-    one: Divided, step_of: StepTime, job: Job, parts: Sequence[FleetPart], held: MemoryParts, fullest: int
+    one: HeteroPipeline, step_of: StepTime, job: Job, parts: Sequence[FleetPart], held: MemoryParts, fullest: int
 ) -> Plan:
     where = one.line.where
     ledger = predicted_ledger.ledger(step_of, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
@@ -194,12 +194,12 @@ def _plan(
     )  # fmt: skip
 
 
-def _ends(one: Divided, ran: Ran) -> Column:
+def _ends(one: HeteroPipeline, ran: SimulatedPipeline) -> Column:
     """When each stage is done with what comes once a step."""
     return ran.wall - ran.drain + one.once.seconds
 
 
-def predicted(one: Divided, ran: Ran) -> StepTime:
+def predicted(one: HeteroPipeline, ran: SimulatedPipeline) -> StepTime:
     """The mean over stages, which have as many ranks each. `ran`: its pipeline."""
     of, once, depth = one.line.of, one.once, len(one.line.of)
     times, host, ends = one.case.accumulate / depth, np.zeros(1), _ends(one, ran)

@@ -17,7 +17,7 @@ ASSUMED = (0.7, 2.0)
 """Measured over predicted, where nothing was measured that is like it."""
 
 
-class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """`devices`: the machine files it holds for. `software`: whose overheads: "fsdp" (eager sharded data parallelism),
     "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), or "unfused" (Megatron of 2021, whose attention writes
     its scores). `rows`: measurements it was fitted to. `spread`: kind of model (dense,
@@ -61,26 +61,26 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @cache
-def known() -> tuple[Tuned, ...]:
+def known() -> tuple[ConstantSet, ...]:
     """Those in the package."""
     folder = Path(str(resources.files("trainyard") / "data" / "constants"))
     return tuple(load(path) for path in sorted(folder.glob("*.toml")))
 
 
-def load(path: Path) -> Tuned:
+def load(path: Path) -> ConstantSet:
     """Raises `BadFile`."""
     try:
-        return msgspec.convert(toml.loads(path.read_text("utf-8")), Tuned)
+        return msgspec.convert(toml.loads(path.read_text("utf-8")), ConstantSet)
     except (OSError, UnicodeDecodeError, toml.DecodeError, msgspec.ValidationError) as error:
         says, next_step = described(error)
         raise BadFile(f"{path}: {says}.", next_step) from error
 
 
-def _own(machine: Machine, software: str) -> Tuned:
+def _own(machine: Machine, software: str) -> ConstantSet:
     """What was measured on the machine itself."""
     first = next(iter(machine.tuned.values()))
     kinds = ("dense", "experts", "hybrid", "pictures")
-    return Tuned(
+    return ConstantSet(
         name=machine.name, says=f"Its own: {first.source}.", devices=(machine.name,), software=software,
         date=first.date, rows=0, source=first.source,
         spread=dict.fromkeys(kinds, machine.spread) if machine.spread else {},
@@ -88,7 +88,7 @@ def _own(machine: Machine, software: str) -> Tuned:
     )  # fmt: skip
 
 
-def choose(machine: Machine, software: str) -> Tuned:
+def choose(machine: Machine, software: str) -> ConstantSet:
     """Those of this device and software, or of another release of it; else of this device with other software, with the
     wide spread of what was never measured. Of a device that is in none: what is assumed of all, and its own best rate
     of matrix products where somebody measured that."""
@@ -104,7 +104,7 @@ def choose(machine: Machine, software: str) -> Tuned:
         return msgspec.structs.replace(ours[0], spread={})
     curve = machine.device.reached.get("matmul")
     own = _reached(machine)
-    return Tuned(
+    return ConstantSet(
         name="assumed", says="Nothing like it was measured.", devices=(), software=software, date="", rows=0,
         source=curve.claim.source if curve and own else "nobody", constants=own,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from trainyard.predict.inputs.cases import Column, column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class RankHardware:
     """The hardware of one rank: its device, or its part of one, and its part of the node's host. Columns of shape (1,),
     or (number of cases,)."""
 
@@ -42,7 +42,7 @@ class Site:
     host_link_s: Column
     """Seconds until the first byte of a copy between the host and the device arrives."""
 
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Site:
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         size = max(np.size(getattr(self, field.name)) for field in fields(self))
         return replace(
             self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in fields(self)}
@@ -56,11 +56,11 @@ def _peak(machine: Machine, dtype: str) -> float:
     return peaks[dtype].value
 
 
-def of_machine(machine: Machine, dtype: str, low: str = "") -> Site:
+def of_machine(machine: Machine, dtype: str, low: str = "") -> RankHardware:
     """`low`: in what the products of layers run, where not in `dtype`. Raises `UnknownName` without a peak for one."""
     between, part = machine.between or machine.inside, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
-    return Site(
+    return RankHardware(
         peak=column(_peak(machine, dtype) * part),
         low_peak=column(_peak(machine, low or dtype) * part),
         memory=column(machine.rank_memory),

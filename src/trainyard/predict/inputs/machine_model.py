@@ -7,9 +7,9 @@ from typing import NamedTuple
 from trainyard import words
 from trainyard.machine import Machine
 from trainyard.predict.inputs import constant_sets, hardware
-from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 
 
 class MachineModel(NamedTuple):
@@ -17,8 +17,8 @@ class MachineModel(NamedTuple):
     constants as numbers."""
 
     machine: Machine
-    site: Site
-    tuned: Tuned
+    site: RankHardware
+    tuned: ConstantSet
     values: Constants
 
 

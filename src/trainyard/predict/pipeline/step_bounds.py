@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Division
 from trainyard.predict.pipeline.simulation import PipelineTimes
@@ -58,7 +58,7 @@ class Parts(NamedTuple):
     beside: float
 
 
-def parts(cases: Cases, site: Site, tuned: Constants) -> Parts:
+def parts(cases: Cases, site: RankHardware, tuned: Constants) -> Parts:
     ahead, back, loss = head(cases, site, tuned)
     size = cases.tokens * cases.width * cases.width_bytes / cases.tp  # each rank of tp sends its part
     hop = collective_time.send(site, tuned, size, cases.tp * cases.cp * cases.dp)
@@ -77,7 +77,7 @@ def _alike(cases: Cases) -> Iterator[tuple[Cases, Column, Column]]:
     yield replace(cases, dense_layers=np.zeros(1)), routed, dense
 
 
-def _kind(cases: Cases, count: Column, before: Column, site: Site, tuned: Constants) -> LayerKind:
+def _kind(cases: Cases, count: Column, before: Column, site: RankHardware, tuned: Constants) -> LayerKind:
     forward, backward = layer(cases, site, tuned)
     again = recomputed(cases, forward)
     through = again.plus(backward)

@@ -16,7 +16,7 @@ from trainyard.errors import BadInput
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest
 
@@ -52,7 +52,7 @@ class DeviceScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scaling(
-    wanted: Wanted, machine: Machine, framework: Framework, budget: float, asked: LayoutPoint,
+    wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, asked: LayoutPoint,
     refuses: Callable[[Job], None] = lambda _: None,
 ) -> DeviceScaling:  # fmt: skip
     """`asked`: the best of what is `wanted`, which is not looked for again. `budget`: tokens, for days and dollars."""

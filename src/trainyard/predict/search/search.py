@@ -15,14 +15,14 @@ from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.predict.inputs import layout_space, machine_model
 from trainyard.predict.inputs.cases import Cases, Column
-from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.search import infeasible, offload_variants, points
-from trainyard.predict.search.best_first import Soonest, TimedCase
-from trainyard.predict.search.choice import Choice, cost_case, expected_range
-from trainyard.predict.search.offload_variants import Sized
+from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
+from trainyard.predict.search.layout_cost import LayoutCost, cost_case, expected_range
+from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.time import step
 
@@ -30,16 +30,16 @@ _GIVEN = "Leave out what is fixed, or name another framework."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SearchResult:
     """`searched`: layouts that divide everything; `fitting`: that fit in memory; `refused`: why of the fastest that fit
     but no runner takes. `front`, where it was asked for: of all that fit and are taken those that nothing as fast or
     faster needs less memory than, the fastest first."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[LayoutCost, ...]
     searched: int
     fitting: int
     refused: tuple[str, ...]
-    tuned: Tuned
+    tuned: ConstantSet
     front: tuple[LayoutPoint, ...] = ()
 
 
@@ -47,23 +47,23 @@ class _Ranked(NamedTuple):
     """A space, costed: `sizes` of all that were tried, `searched` of them without what waits in the host's memory
     where both were; `fits` has the places of those that fit, and `soonest` them in the order of their time."""
 
-    sizes: Sized
+    sizes: LayoutSizes
     searched: int
     made: Cases
     fits: npt.NDArray[np.intp]
-    soonest: Soonest
+    soonest: BestFirstSearch
     model: MachineModel
 
 
 def search(
-    wanted: Wanted,
+    wanted: PlannerInput,
     machine: Machine,
     framework: Framework,
     most: int = 10,
     budget: float = 0.0,
     refuses: Callable[[Job], None] = lambda _: None,
     front: bool = False,
-) -> Found:
+) -> SearchResult:
     """The `most` fastest that fit. `refuses` raises `BadJob` for a job that cannot be run. Raises `BadJob` where no
     layout divides the model, or none fits, with the arithmetic and the smallest cluster that would do."""
     check_dtype(wanted, framework)
@@ -74,21 +74,21 @@ def search(
             infeasible.smallest(wanted, framework, machine),
         )
     refused: list[str] = []
-    choices: list[Choice] = []
+    choices: list[LayoutCost] = []
     taken = _taken(wanted, ranked, framework.keeps.between, refuses, refused)
     for timed, job in islice(taken, most):
         least = min((one.reserved for one in choices), default=np.inf)
         choices.append(_choice(ranked, timed, job, budget, int(timed.need) < least))
     if not choices:
         raise BadJob(_all_refused(refused))
-    found = Found(
+    found = SearchResult(
         choices=tuple(choices), searched=ranked.searched, fitting=len(ranked.fits), refused=tuple(refused),
         tuned=ranked.model.tuned,
     )  # fmt: skip
     return replace(found, front=tuple(_front(ranked, choices, taken))) if front else found
 
 
-def check_dtype(wanted: Wanted, framework: Framework) -> None:
+def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
     """Raises `BadJob` for what the framework does not compute in."""
     if wanted.dtype not in framework.dtypes:
         known = ", ".join(framework.dtypes)
@@ -96,8 +96,8 @@ def check_dtype(wanted: Wanted, framework: Framework) -> None:
 
 
 def fastest(
-    wanted: Wanted, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
-) -> Choice:
+    wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
+) -> LayoutCost:
     """The first of what `search` finds. Raises `BadJob` where that does, without looking for a way out."""
     ranked = _ranked(wanted, machine, framework)
     if not len(ranked.fits):
@@ -109,7 +109,7 @@ def fastest(
 
 
 def _taken(
-    wanted: Wanted, ranked: _Ranked, between: bool, refuses: Callable[[Job], None], refused: list[str]
+    wanted: PlannerInput, ranked: _Ranked, between: bool, refuses: Callable[[Job], None], refused: list[str]
 ) -> Iterator[tuple[TimedCase, Job]]:
     """The soonest that are not refused; why the others are is put with `refused`."""
     for timed in ranked.soonest:
@@ -126,7 +126,7 @@ def _all_refused(refused: list[str]) -> str:
     return f"all {len(refused):,} layouts that fit are refused; the fastest: {refused[0]}"
 
 
-def _ranked(wanted: Wanted, machine: Machine, framework: Framework) -> _Ranked:
+def _ranked(wanted: PlannerInput, machine: Machine, framework: Framework) -> _Ranked:
     if says := framework.refuses(wanted.model):
         raise BadJob(f"{framework.means}: {says}", "Name another framework: --for.")
     every = framework.layouts(wanted)
@@ -138,11 +138,11 @@ def _ranked(wanted: Wanted, machine: Machine, framework: Framework) -> _Ranked:
     sizes = offload_variants.both(wanted, every, framework, machine)
     made = layout_space.as_cases(wanted, sizes.every, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.room(machine)))
-    soonest = Soonest(made, fits, _bounds(made, model, fits), sizes.need, model.site, model.values)
+    soonest = BestFirstSearch(made, fits, _bounds(made, model, fits), sizes.need, model.site, model.values)
     return _Ranked(sizes, min(len(every), len(made)), made, fits, soonest, model)
 
 
-def _front(ranked: _Ranked, choices: list[Choice], taken: Iterator[tuple[TimedCase, Job]]) -> Iterator[LayoutPoint]:
+def _front(ranked: _Ranked, choices: list[LayoutCost], taken: Iterator[tuple[TimedCase, Job]]) -> Iterator[LayoutPoint]:
     """Of `choices`, and of what is `taken` behind them."""
     yield from (one.point for one in choices if one.front)
     best, least = choices[0], min(one.reserved for one in choices)
@@ -161,6 +161,6 @@ def _bounds(cases: Cases, model: MachineModel, fits: npt.NDArray[np.intp]) -> Co
     return np.concatenate([np.zeros(0), *bounds])
 
 
-def _choice(ranked: _Ranked, timed: TimedCase, job: Job, budget: float, front: bool) -> Choice:
+def _choice(ranked: _Ranked, timed: TimedCase, job: Job, budget: float, front: bool) -> LayoutCost:
     case, waiting = ranked.made.take(np.array([timed.place])), float(ranked.sizes.waiting[timed.place])
     return cost_case(case, job, ranked.model, timed.found, timed.at, timed.need, waiting, budget, front)

@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, offload, shapes
 from trainyard.predict.time.collective_time import RankGroup
 
@@ -39,14 +39,14 @@ def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
     return weights.shared + dense * weights.dense + routed * weights.routed, routed * weights.expert
 
 
-def expert_replicas(cases: Cases, site: Site) -> RankGroup:
+def expert_replicas(cases: Cases, site: RankHardware) -> RankGroup:
     """The ranks that hold the same experts."""
     spread = np.where(cases.ep > 1, cases.ep, cases.tp)
     ranks = np.maximum(cases.dp * cases.cp * cases.tp / spread, 1.0)
     return collective_time.group(site, ranks, spread)
 
 
-def owned(cases: Cases, site: Site) -> tuple[Column, Column]:
+def owned(cases: Cases, site: RankHardware) -> tuple[Column, Column]:
     """Trained parameters of which a rank has the optimizer's state: of the mean layer, and of what is beside layers
     (the mean over stages)."""
     common, expert = layer_weights(cases, trained=True)
@@ -82,7 +82,7 @@ class Sharded(NamedTuple):
         return self.again.seconds + self.scattered.seconds + self.again_up.seconds + self.down.seconds
 
 
-def sharded(cases: Cases, site: Site, tuned: Constants, forward: Column, backward: Column) -> Sharded:
+def sharded(cases: Cases, site: RankHardware, tuned: Constants, forward: Column, backward: Column) -> Sharded:
     """`forward`, `backward`: seconds a layer takes otherwise, under which this may disappear. ZeRO-2 keeps what it has
     gathered for the backward pass, and ZeRO-1 all of it (Rajbhandari et al. 2020, arXiv:1910.02054, section 5)."""
     who, owners = collective_time.shards(cases, site), expert_replicas(cases, site)
@@ -118,7 +118,7 @@ def together(tuned: Constants, parts: Sequence[Column], compute: Column) -> list
     return [both.times(np.divide(part, whole, out=np.zeros_like(both.seconds), where=whole > 0)) for part in parts]
 
 
-def once(cases: Cases, site: Site, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
+def once(cases: Cases, site: RankHardware, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
     """Once a step: gradients summed over the ranks that hold the same weights; and, where ranks divide the optimizer's
     state alone (ZeRO-1), or are of a pipeline, gradients scattered and new weights gathered. `backward`: seconds of the
     last micro-batch's on a stage, under which both may disappear."""

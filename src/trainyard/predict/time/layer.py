@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes, state_space
 from trainyard.predict.time.shapes import Product
 
@@ -63,7 +63,9 @@ class Phase(NamedTuple):
         return Phase(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-def product(site: Site, tuned: Constants, one: Product, low: Column | None = None, share: float = 1.0) -> Column:
+def product(
+    site: RankHardware, tuned: Constants, one: Product, low: Column | None = None, share: float = 1.0
+) -> Column:
     """Seconds of a matrix product: arithmetic or memory, whichever takes longer. `low`: 1 where it runs in few bits."""
     rows, columns, depth = (np.maximum(size, 1e-9) for size in one[:3])
     if low is None:
@@ -77,7 +79,7 @@ def product(site: Site, tuned: Constants, one: Product, low: Column | None = Non
 
 
 def products(
-    site: Site, tuned: Constants, many: list[Product], low: Column, trained: Column, share: float = 1.0
+    site: RankHardware, tuned: Constants, many: list[Product], low: Column, trained: Column, share: float = 1.0
 ) -> tuple[Column, Column]:
     """Seconds forward, and backward."""
     back = [part for one in many for part in one.backward(trained)]
@@ -87,7 +89,7 @@ def products(
     return forward, backward
 
 
-def attention(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+def attention(cases: Cases, site: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """Seconds of attention itself, forward and backward, with half of the scores masked unless it sees all."""
     heads = cases.heads / cases.tp
     pairs = cases.microbatch * cases.seq_len * cases.seq_len / cases.cp
@@ -99,7 +101,7 @@ def attention(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Colum
     return forward, np.where(cases.flash > 0, fused * tuned.attention_backward, 2 * plain)
 
 
-def _elementwise(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+def _elementwise(cases: Cases, site: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     inner = (2 + cases.gated) * cases.tokens / cases.tp
     routed = np.where(cases.experts > 0, cases.active * cases.expert_ffn + cases.shared_experts * cases.expert_ffn, 0.0)
     dense, kinds = shapes.layer_kinds(cases)
@@ -114,20 +116,20 @@ def _elementwise(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Co
     )
 
 
-def _tensor(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _tensor(cases: Cases, site: RankHardware, tuned: Constants) -> Column:
     """A sum over the ranks of tp for each part of a layer and direction, whole or in halves (sequence parallelism)."""
     size = cases.tokens * cases.width * cases.width_bytes
     return shapes.parts(cases) * collective_time.reduce(site, tuned, collective_time.tensor(cases, site), size)
 
 
-def _context(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _context(cases: Cases, site: RankHardware, tuned: Constants) -> Column:
     """Keys and values of the other ranks."""
     channels = np.where(cases.kv_rank > 0, cases.queries + cases.values, 2 * cases.kv_heads * cases.head_dim)
     size = cases.microbatch * cases.seq_len * channels / cases.tp * cases.width_bytes
     return collective_time.gather(site, tuned, collective_time.context(cases, site), size)
 
 
-def _dispatch(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _dispatch(cases: Cases, site: RankHardware, tuned: Constants) -> Column:
     """Tokens to their experts, and what came of them back; our own runner sends one copy an expert."""
     who, each = collective_time.experts(cases, site), shapes.expert_width(cases) * cases.width_bytes
     sent = shapes.routed_tokens(cases) * each
@@ -135,7 +137,7 @@ def _dispatch(cases: Cases, site: Site, tuned: Constants) -> Column:
     return 2 * np.where(cases.own > 0, collective_time.exchange(site, tuned, who, sent), once)
 
 
-def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
+def layer(cases: Cases, site: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
     """The mean layer of a model, forward and backward: kinds of layers by their numbers."""
     dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
     attended, spaced = shapes.mixers(cases)
@@ -178,7 +180,7 @@ def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
     return both[0], both[1]
 
 
-def _host(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _host(cases: Cases, site: RankHardware, tuned: Constants) -> Column:
     """Seconds more that the host takes for a layer's collectives, in each direction; on cores that launch their own
     work it is what wraps them that counts: distributed tensors and the hooks that gather weights."""
     split, spread = np.where(cases.tp > 1, shapes.parts(cases), 0.0), np.where(cases.ep > 1, 2.0, 0.0)
@@ -204,7 +206,7 @@ def recomputed(cases: Cases, forward: Phase) -> Phase:
     return forward.times(np.where(full, share, 0.0)).plus(some.times(np.where(part, share, 0.0)))
 
 
-def head(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column, Column]:
+def head(cases: Cases, site: RankHardware, tuned: Constants) -> tuple[Column, Column, Column]:
     """Seconds of a micro-batch's head, and of what makes its data as wide as the model: the product forward, backward,
     and the loss with its gradient."""
     one, entry = shapes.head_product(cases), shapes.entry_product(cases)

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes
 from trainyard.predict.time.shapes import Product
 
@@ -47,7 +47,7 @@ def products(cases: Cases) -> list[Product]:
     ]  # fmt: skip
 
 
-def scan(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+def scan(cases: Cases, site: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """Seconds of a layer's convolution, scan, gate and norm inside, forward and backward."""
     alone = cases.step_rank > 0
     by_chunk = sum((one.flops for one in products(cases)), np.zeros(1)) / site.peak
@@ -60,7 +60,7 @@ def scan(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
     return seconds, _BACKWARD * seconds
 
 
-def exchanged(cases: Cases, site: Site, tuned: Constants) -> Column:
+def exchanged(cases: Cases, site: RankHardware, tuned: Constants) -> Column:
     """Seconds of context parallelism: from a part of the tokens with all heads to all tokens with a part of the heads,
     and back with what came of them."""
     channels = _inner(cases) + shapes.convolved(cases) + cases.space_heads

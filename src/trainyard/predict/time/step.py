@@ -12,7 +12,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import simulation, step_bounds
 from trainyard.predict.pipeline.step_bounds import LayerKind, Parts
 from trainyard.predict.time import data_parallel, offload
@@ -60,13 +60,13 @@ class Once(NamedTuple):
         return Once(summed, divided, down, up, update, host)
 
 
-def bound(cases: Cases, site: Site, tuned: Constants) -> Column:
+def bound(cases: Cases, site: RankHardware, tuned: Constants) -> Column:
     """Seconds that a step takes at least; without a pipeline, that it takes."""
     parts = step_bounds.parts(cases, site, tuned)
     return step_bounds.bound(cases, parts) + once(cases, site, tuned, _back(cases, parts)).seconds
 
 
-def step(cases: Cases, site: Site, tuned: Constants) -> StepTime:
+def step(cases: Cases, site: RankHardware, tuned: Constants) -> StepTime:
     parts = step_bounds.parts(cases, site, tuned)
     after = once(cases, site, tuned, _back(cases, parts))
     ran = _run(cases, parts)
@@ -149,7 +149,7 @@ def _exposed(account: str, phase: str, part: Exposed) -> AccountSeconds:
     return AccountSeconds(account, phase, part.seconds, part.hidden)
 
 
-def once(cases: Cases, site: Site, tuned: Constants, back: Column) -> Once:
+def once(cases: Cases, site: RankHardware, tuned: Constants, back: Column) -> Once:
     """`back`: seconds of a micro-batch's backward pass through a stage's layers."""
     summed, divided = data_parallel.once(cases, site, tuned, back)
     layer, beside = data_parallel.owned(cases, site)

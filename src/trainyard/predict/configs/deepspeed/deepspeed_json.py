@@ -11,11 +11,11 @@ import msgspec
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict.configs.config_keys import Beside, ConfigKeys, Read, flat
+from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.deepspeed import deepspeed_keys
 
 
-def read(data: bytes, where: str, beside: Beside) -> Read:
+def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """Raises `BadFile` for what is no such file or cannot be represented, `BadInput` where devices or batch do not
     divide, or what the file does not say is missing."""
     try:
@@ -49,7 +49,7 @@ class _Speed:
         self.given, self.where = given, given.where
         self.model, self.devices, self.seq_len = model, devices, seq_len
 
-    def job(self) -> Read:
+    def job(self) -> FrameworkConfig:
         given, model = self.given, self.model
         stage, layout = self._layout()
         microbatch, batch = self._batch(layout.batch_ranks)
@@ -63,7 +63,7 @@ class _Speed:
         if kind is not None and str(kind).lower().removeprefix("fused") not in ("adam", "adamw", "auto"):
             given.refuse("optimizer.type", "its state and its update are not AdamW's")
         passed, otherwise = given.done(deepspeed_keys.RULES)
-        return Read(
+        return FrameworkConfig(
             "deepspeed", Job(name=model.name, model=model, layout=layout, recipe=recipe), keeps, passed, otherwise
         )
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict.configs.config_keys import Beside, ConfigKeys, Read
+from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
 from trainyard.predict.configs.megatron import megatron_keys, megatron_model, megatron_stages
 
 _LONGEST = 1 << 16
@@ -19,7 +19,7 @@ _LONGEST = 1 << 16
 _DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
-def read(data: bytes, where: str, beside: Beside) -> Read:
+def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """Raises `BadFile` for what is no such text or cannot be represented, `BadInput` where devices or batch do not
     divide."""
     if len(data) > _LONGEST:
@@ -59,7 +59,7 @@ class _Arguments:
     def __init__(self, given: ConfigKeys) -> None:
         self.given, self.where = given, given.where
 
-    def job(self, devices: int, instead: Model | None) -> Read:
+    def job(self, devices: int, instead: Model | None) -> FrameworkConfig:
         given = self.given
         model = instead or megatron_model.read(given)
         layout = self._layout(devices, model)
@@ -73,7 +73,7 @@ class _Arguments:
         if instead:
             rules = rules._replace(nothing=megatron_keys.with_sizes())
         passed, otherwise = given.done(rules)
-        return Read(
+        return FrameworkConfig(
             "megatron", Job(name=model.name, model=model, layout=layout, recipe=recipe), keeps, passed, otherwise
         )
 

@@ -9,13 +9,13 @@ from typing import Literal
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import toml
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict.configs.config_keys import Beside, ConfigKeys, Read, flat
+from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
 
 _ALONE = "Replicas alone beside tensor or pipeline parallelism are refused by torchtitan."
 
 
-def read(data: bytes, where: str, beside: Beside) -> Read:
+def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """Raises `BadFile` for what is no such file or cannot be represented, `BadInput` where devices or batch do not
     divide."""
     try:
@@ -31,7 +31,7 @@ class _Titan:
         self.given = given
         self.where = given.where
 
-    def job(self, beside: Beside) -> Read:
+    def job(self, beside: CommandArguments) -> FrameworkConfig:
         given = self.given
         model = self._model(beside.model)
         layout = self._layout(beside.devices, model)
@@ -43,7 +43,7 @@ class _Titan:
             given.refuse("optimizer.name", "its state and its update are not AdamW's")
         passed, otherwise = given.done(torchtitan_keys.RULES)
         job = Job(name=model.name, model=model, layout=layout, recipe=recipe)
-        return Read("torchtitan", job, keeps, passed, otherwise)
+        return FrameworkConfig("torchtitan", job, keeps, passed, otherwise)
 
     def _model(self, instead: Model | None) -> Model:
         name, flavor = self._text("model.name", "llama3"), self._text("model.flavor", "debugmodel")

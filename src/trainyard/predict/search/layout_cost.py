@@ -13,7 +13,7 @@ from trainyard.predict.economics import step_cost
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.inputs import cases, machine_model
 from trainyard.predict.inputs.cases import Cases
-from trainyard.predict.inputs.constant_sets import ASSUMED, Tuned
+from trainyard.predict.inputs.constant_sets import ASSUMED, ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.memory import framework_memory
@@ -25,7 +25,7 @@ from trainyard.predict.time.step import StepTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class LayoutCost:
     """A layout with its cost. `front`: every layout that is as fast or faster needs more memory. `reserved`, `waiting`:
     bytes of a rank on its device and in its host's memory."""
 
@@ -41,7 +41,7 @@ class Choice:
         return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, self.reserved, self.bill)
 
 
-def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> Choice:
+def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> LayoutCost:
     """The cost of one job as it is, whether it fits or not. Raises `BadJob` if it offloads to hosts that the machine's
     file does not describe."""
     if job.recipe.offload:
@@ -81,7 +81,7 @@ def cost_case(
     waiting: float,
     budget: float,
     front: bool,
-) -> Choice:
+) -> LayoutCost:
     """`case`: the job's single case, which is at `row` of `times`. `reserved`, `waiting`: bytes of a rank on its
     device and in its host's memory. `budget`: tokens to train on."""
     ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
@@ -98,10 +98,10 @@ def cost_case(
     tokens = float(job.recipe.tokens_per_step)
     flops, peak = float(step_cost.model_flops(case)[0]), float(model.site.peak[0]) * job.layout.ranks
     bill = step_cost.bill([(model.machine, job.layout.ranks)], ledger.wall_ns / 1e9, tokens, flops, peak, budget)
-    return Choice(plan=plan, bill=bill, reserved=int(reserved), waiting=int(waiting), front=front)
+    return LayoutCost(plan=plan, bill=bill, reserved=int(reserved), waiting=int(waiting), front=front)
 
 
-def expected_range(wall_ns: int, tuned: Tuned, case: Cases) -> tuple[int, int]:
+def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, int]:
     """The nanoseconds between which four of five measured steps are expected. No step with anything in a host's memory
     was measured."""
     low, high = ASSUMED if float(case.offload[0]) else tuned.interval(_kind(case))
