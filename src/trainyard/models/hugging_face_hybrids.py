@@ -31,27 +31,57 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
         config.must(key, [0, 0.0], "there is no dropout")
     config.must("residual_in_fp32", [False], "what lies between layers is in the format of the rest")
     config.must("sliding_window", [], "attention sees all earlier positions")
-    _passed(config, "mtp_hybrid_override_pattern", "mtp_layers_block_type", "rope_theta", "hidden_act", "norm_eps",
-            "rms_norm_eps", "num_query_groups", "partial_rotary_factor", "moe_shared_expert_overlap")  # fmt: skip
+    _passed(
+        config,
+        "mtp_hybrid_override_pattern",
+        "mtp_layers_block_type",
+        "rope_theta",
+        "hidden_act",
+        "norm_eps",
+        "rms_norm_eps",
+        "num_query_groups",
+        "partial_rotary_factor",
+        "moe_shared_expert_overlap",
+    )
     heads = config.whole("num_attention_heads", 32)
     both = config.get("head_dim") or config.get("attention_head_dim")
     head_dim = config.whole("head_dim" if config.get("head_dim") else "attention_head_dim", 128 if not both else None)
     return {
-        "layers": layers, "pattern": pattern, "width": config.whole("hidden_size"),
-        "ffn": config.whole("intermediate_size"), "heads": heads, "kv_heads": config.whole("num_key_value_heads", 8),
-        "head_dim": head_dim, "vocab": config.whole("vocab_size"), "mlp": "relu2", "position": "none",
-        "norm_eps": config.number("layer_norm_epsilon", 1e-5), "tied": config.flag("tie_word_embeddings"),
-        "space_heads": config.whole("mamba_num_heads", 128), "space_dim": config.whole("mamba_head_dim", 64),
-        "space_groups": _either(config, "n_groups", "mamba_n_groups", 8), "state": config.whole("ssm_state_size", 128),
+        "layers": layers,
+        "pattern": pattern,
+        "width": config.whole("hidden_size"),
+        "ffn": config.whole("intermediate_size"),
+        "heads": heads,
+        "kv_heads": config.whole("num_key_value_heads", 8),
+        "head_dim": head_dim,
+        "vocab": config.whole("vocab_size"),
+        "mlp": "relu2",
+        "position": "none",
+        "norm_eps": config.number("layer_norm_epsilon", 1e-5),
+        "tied": config.flag("tie_word_embeddings"),
+        "space_heads": config.whole("mamba_num_heads", 128),
+        "space_dim": config.whole("mamba_head_dim", 64),
+        "space_groups": _either(config, "n_groups", "mamba_n_groups", 8),
+        "state": config.whole("ssm_state_size", 128),
         "kernel": _either(config, "conv_kernel", "mamba_d_conv", 4),
-        "chunk": _either(config, "chunk_size", "mamba_chunk_size", 128), **_routed(config, "E" in pattern),
-    }  # fmt: skip
+        "chunk": _either(config, "chunk_size", "mamba_chunk_size", 128),
+        **_routed(config, "E" in pattern),
+    }
 
 
 def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
-    names = ("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
-             "moe_latent_size", "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group",
-             "norm_topk_prob")  # fmt: skip
+    names = (
+        "n_routed_experts",
+        "n_shared_experts",
+        "moe_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "moe_latent_size",
+        "num_experts_per_tok",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+        "norm_topk_prob",
+    )
     if not experts:
         _passed(config, *names)
         return {}
@@ -59,12 +89,17 @@ def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
     each = config.whole("moe_intermediate_size")
     shared = config.whole("n_shared_experts", 1, least=0) * config.whole("moe_shared_expert_intermediate_size", each)
     return {
-        "experts": config.whole("n_routed_experts"), "active": config.whole("num_experts_per_tok"), "expert_ffn": each,
+        "experts": config.whole("n_routed_experts"),
+        "active": config.whole("num_experts_per_tok"),
+        "expert_ffn": each,
         "shared_experts": _times(config, "moe_shared_expert_intermediate_size", shared, each),
-        "expert_width": config.whole("moe_latent_size", 0), "router": "sigmoid", "balance": "bias",
-        "route_scale": config.number("routed_scaling_factor", 1.0), "expert_groups": config.whole("n_group", 1),
+        "expert_width": config.whole("moe_latent_size", 0),
+        "router": "sigmoid",
+        "balance": "bias",
+        "route_scale": config.number("routed_scaling_factor", 1.0),
+        "expert_groups": config.whole("n_group", 1),
         "active_groups": config.whole("topk_group", 1),
-    }  # fmt: skip
+    }
 
 
 def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
@@ -77,17 +112,29 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     _gated(config)
     config.must("sliding_window", [], "attention sees all earlier positions")
     some = {
-        "experts": experts, "active": config.whole("num_experts_per_tok", 2), "expert_ffn": each, "router": "softmax",
+        "experts": experts,
+        "active": config.whole("num_experts_per_tok", 2),
+        "expert_ffn": each,
+        "router": "softmax",
         "balance": "loss" if config.flag("output_router_logits") else "none",
-    }  # fmt: skip
+    }
     rank, inner = config.get("mamba_dt_rank"), config.whole("mamba_expand", 2) * width
     steps = -(-width // 16) if rank in (None, "auto") else config.whole("mamba_dt_rank")
     return {
-        **_attended(config, width), **_pairs(kinds, ends), "width": width, "ffn": each, "position": "none",
-        "norm_eps": config.number("rms_norm_eps", 1e-6), "space_heads": inner, "space_dim": 1, "space_groups": 1,
-        "state": config.whole("mamba_d_state", 16), "kernel": config.whole("mamba_d_conv", 4), "step_rank": steps,
+        **_attended(config, width),
+        **_pairs(kinds, ends),
+        "width": width,
+        "ffn": each,
+        "position": "none",
+        "norm_eps": config.number("rms_norm_eps", 1e-6),
+        "space_heads": inner,
+        "space_dim": 1,
+        "space_groups": 1,
+        "state": config.whole("mamba_d_state", 16),
+        "kernel": config.whole("mamba_d_conv", 4),
+        "step_rank": steps,
         **(some if "E" in ends else {}),
-    }  # fmt: skip
+    }
 
 
 def bamba(config: HuggingFaceKeys) -> dict[str, Any]:
@@ -99,11 +146,15 @@ def bamba(config: HuggingFaceKeys) -> dict[str, Any]:
     attends = set(cast("list[int]", listed))
     _gated(config)
     return {
-        **_attended(config, width), **_spaces(config, width),
-        **_pairs(["*" if layer in attends else "M" for layer in range(layers)], ["-"] * layers), "width": width,
-        "ffn": config.whole("intermediate_size"), "position": "rope", **_turns(config),
+        **_attended(config, width),
+        **_spaces(config, width),
+        **_pairs(["*" if layer in attends else "M" for layer in range(layers)], ["-"] * layers),
+        "width": width,
+        "ffn": config.whole("intermediate_size"),
+        "position": "rope",
+        **_turns(config),
         "norm_eps": config.number("rms_norm_eps", 1e-5),
-    }  # fmt: skip
+    }
 
 
 def granite(config: HuggingFaceKeys) -> dict[str, Any]:
@@ -119,17 +170,30 @@ def granite(config: HuggingFaceKeys) -> dict[str, Any]:
     said = config.get("position_embedding_type")
     config.must("position_embedding_type", ["rope", "nope"], "positions turn or are not told")
     _gated(config)
-    some = {
-        "experts": experts, "active": config.whole("num_experts_per_tok", 1), "expert_ffn": each, "router": "softmax",
-        "shared_experts": _times(config, "shared_intermediate_size", shared, each), "balance":
-        "loss" if config.flag("output_router_logits") else "none",
-    } if experts else {}  # fmt: skip
+    some = (
+        {
+            "experts": experts,
+            "active": config.whole("num_experts_per_tok", 1),
+            "expert_ffn": each,
+            "router": "softmax",
+            "shared_experts": _times(config, "shared_intermediate_size", shared, each),
+            "balance": "loss" if config.flag("output_router_logits") else "none",
+        }
+        if experts
+        else {}
+    )
     _passed(config, "num_experts_per_tok", "output_router_logits")
     return {
-        **_attended(config, width), **_spaces(config, width), **_pairs(kinds, ["E" if experts else "-"] * layers),
-        "width": width, "ffn": shared, "position": "rope" if said == "rope" else "none", **_turns(config),
-        "norm_eps": config.number("rms_norm_eps", 1e-6), **some,
-    }  # fmt: skip
+        **_attended(config, width),
+        **_spaces(config, width),
+        **_pairs(kinds, ["E" if experts else "-"] * layers),
+        "width": width,
+        "ffn": shared,
+        "position": "rope" if said == "rope" else "none",
+        **_turns(config),
+        "norm_eps": config.number("rms_norm_eps", 1e-6),
+        **some,
+    }
 
 
 def _letters(config: HuggingFaceKeys, key: str, listed: object) -> str:
@@ -175,10 +239,14 @@ def _attended(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
     config.must("attention_dropout", [0, 0.0], "there is no dropout")
     _unbiased(config)
     return {
-        "heads": heads, "kv_heads": config.whole("num_key_value_heads", heads),
-        "head_dim": config.whole("head_dim", width // heads), "vocab": config.whole("vocab_size"),
-        "tied": config.flag("tie_word_embeddings"), "mlp": "swiglu", "norm": "rms",
-    }  # fmt: skip
+        "heads": heads,
+        "kv_heads": config.whole("num_key_value_heads", heads),
+        "head_dim": config.whole("head_dim", width // heads),
+        "vocab": config.whole("vocab_size"),
+        "tied": config.flag("tie_word_embeddings"),
+        "mlp": "swiglu",
+        "norm": "rms",
+    }
 
 
 def _spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
@@ -191,10 +259,13 @@ def _spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
             f"{expand} x hidden_size {width} = {expand * width}."
         )
     return {
-        "space_heads": heads, "space_dim": dim, "space_groups": config.whole("mamba_n_groups", 1),
-        "state": config.whole("mamba_d_state", 256), "kernel": config.whole("mamba_d_conv", 4),
+        "space_heads": heads,
+        "space_dim": dim,
+        "space_groups": config.whole("mamba_n_groups", 1),
+        "state": config.whole("mamba_d_state", 256),
+        "kernel": config.whole("mamba_d_conv", 4),
         "chunk": config.whole("mamba_chunk_size", 256),
-    }  # fmt: skip
+    }
 
 
 def _unbiased(config: HuggingFaceKeys) -> None:

@@ -16,8 +16,10 @@ from trainyard.predict.configs.torchtitan import torchtitan_read
 
 Kind = Literal["trainyard", "megatron", "torchtitan", "deepspeed"]
 _READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]] = {
-    "megatron": megatron_read.read, "torchtitan": torchtitan_read.read, "deepspeed": deepspeed_json.read,
-}  # fmt: skip
+    "megatron": megatron_read.read,
+    "torchtitan": torchtitan_read.read,
+    "deepspeed": deepspeed_json.read,
+}
 
 
 def kind(data: bytes) -> Kind | None:
@@ -64,7 +66,7 @@ def _divides(job: Job, where: str) -> None:
         ("experts", model.experts, layout.ep, "expert parallelism"),
         ("ranks of a stage", shared, layout.ep, "expert parallelism"),
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
-    ):  # fmt: skip
+    ):
         if number % by:
             raise BadInput(f"{where}: {number} {what} % {name} {by} = {number % by}.")
     if layout.pp * layout.interleave > model.layers + 2:

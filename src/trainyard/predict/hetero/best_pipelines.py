@@ -82,10 +82,12 @@ def find(
     mixes = [mix(one, its, layout_space.job_of(wanted, one.axes), budget) for one, its in zip(found, ran, strict=True)]
     mixes.sort(key=lambda one: one.choice.plan.ledger.wall_ns)
     return HeteroResult(
-        mixes=tuple(mixes[:most]), alone=tuple(_alone(wanted, one, framework, budget) for one in parts),
-        searched=len(every) * len(fleet.orders(parts)), fitting=sum(len(line.cases) for line in all_lines),
+        mixes=tuple(mixes[:most]),
+        alone=tuple(_alone(wanted, one, framework, budget) for one in parts),
+        searched=len(every) * len(fleet.orders(parts)),
+        fitting=sum(len(line.cases) for line in all_lines),
         tuned=tuple(one.tuned for one in where),
-    )  # fmt: skip
+    )
 
 
 def best(all_lines: list[Lines], wanted: PlannerInput, most: int = _RUN) -> list[HeteroPipeline]:

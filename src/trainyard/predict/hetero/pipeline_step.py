@@ -168,14 +168,19 @@ def mix(one: HeteroPipeline, ran: SimulatedPipeline, job: Job, budget: float) ->
         order=parts,
         stages=tuple(
             HeteroStage(
-                part=str(line.where[place].part), first=int(firsts[at]), layers=one.counts[at],
-                experts=int(one.run.routed[at]), forward_ns=round(one.pipeline.forward[at] * 1e9),
-                backward_ns=round(one.pipeline.inputs[at] * 1e9), idle_ns=round(float(idle[at]) * 1e9),
-                reserved=int(reserved[at]), memory=int(limits[at]),
+                part=str(line.where[place].part),
+                first=int(firsts[at]),
+                layers=one.counts[at],
+                experts=int(one.run.routed[at]),
+                forward_ns=round(one.pipeline.forward[at] * 1e9),
+                backward_ns=round(one.pipeline.inputs[at] * 1e9),
+                idle_ns=round(float(idle[at]) * 1e9),
+                reserved=int(reserved[at]),
+                memory=int(limits[at]),
             )
             for at, place in enumerate(line.of)
         ),
-    )  # fmt: skip
+    )
 
 
 def _plan(
@@ -187,11 +192,13 @@ def _plan(
     bounds = [each.tuned.interval(kind) for each in where]
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
     return Plan(
-        job=job, ledger=ledger, low=min(ledger.wall_ns, round(ledger.wall_ns * low)),
+        job=job,
+        ledger=ledger,
+        low=min(ledger.wall_ns, round(ledger.wall_ns * low)),
         high=max(ledger.wall_ns, round(ledger.wall_ns * high)),
         memory={part: int(np.broadcast_to(size, len(one.counts))[fullest]) for part, size in held.parts().items()},
         assumptions=tuple(claim for each in where for claim in each.tuned.claims),
-    )  # fmt: skip
+    )
 
 
 def _ends(one: HeteroPipeline, ran: SimulatedPipeline) -> Column:

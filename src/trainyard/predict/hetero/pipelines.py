@@ -229,12 +229,15 @@ def _bytes(made: Cases, kind: StageLayers, depth: int) -> tuple[Column, Column]:
     kept = np.minimum(left, made.accumulate[:, None])
     one, two = (
         np.concatenate(
-            [at(depth, 1, layers)[:, None], _between(at(max(depth - 1, 2), 0, layers), at(2, 0, layers), kept[:, 1:-1]),
-             at(1, 0, layers)[:, None]],
+            [
+                at(depth, 1, layers)[:, None],
+                _between(at(max(depth - 1, 2), 0, layers), at(2, 0, layers), kept[:, 1:-1]),
+                at(1, 0, layers)[:, None],
+            ],
             axis=1,
         )
         for layers in (1, 2)
-    )  # fmt: skip
+    )
     return 2 * one - two, two - one
 
 

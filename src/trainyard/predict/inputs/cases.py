@@ -233,8 +233,18 @@ class Cases:
 
 _STATE_SPACE = ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk", "step_rank", "expert_width")
 _PICTURES = (
-    "whole", "text", "doubles", "text_ends", "modulated", "vectors", "entry", "lead", "tail", "head_rows", "given",
-)  # fmt: skip
+    "whole",
+    "text",
+    "doubles",
+    "text_ends",
+    "modulated",
+    "vectors",
+    "entry",
+    "lead",
+    "tail",
+    "head_rows",
+    "given",
+)
 PLAIN = dict.fromkeys(("attentions", "spaces", *_STATE_SPACE, *_PICTURES), 0.0)
 """Columns that are 0 in a decoder whose layers are attention and an MLP each."""
 
@@ -246,9 +256,24 @@ def column(values: Any) -> Column:
 def of_model(model: Model) -> dict[str, Any]:
     """The columns that a decoder's dimensions fill."""
     plain = (
-        "layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab", "experts", "active", "expert_ffn",
-        "shared_experts", "dense_layers", "q_rank", "kv_rank", "rope_dim", "value_dim", *_STATE_SPACE,
-    )  # fmt: skip
+        "layers",
+        "width",
+        "ffn",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "vocab",
+        "experts",
+        "active",
+        "expert_ffn",
+        "shared_experts",
+        "dense_layers",
+        "q_rank",
+        "kv_rank",
+        "rope_dim",
+        "value_dim",
+        *_STATE_SPACE,
+    )
     count = model.pattern.count
     parts = (
         {"attentions": count(ATTENTION), "spaces": count(SPACE), "dense_layers": count(MLP)} if model.pattern else {}

@@ -53,11 +53,14 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         fitted = f"{self.name}, fitted to {self.rows} measurements of {self.source}"
         return tuple(
             Claim(
-                value=value, unit=f"{name} {'s' if name.endswith('_s') else ''}".strip(), date=self.date,
-                source=fitted if name in self.constants else "assumed", measured=name in self.constants,
+                value=value,
+                unit=f"{name} {'s' if name.endswith('_s') else ''}".strip(),
+                date=self.date,
+                source=fitted if name in self.constants else "assumed",
+                measured=name in self.constants,
             )
             for name, value in self.values()._asdict().items()
-        )  # fmt: skip
+        )
 
 
 @cache
@@ -81,11 +84,16 @@ def _own(machine: Machine, software: str) -> ConstantSet:
     first = next(iter(machine.tuned.values()))
     kinds = ("dense", "experts", "hybrid", "pictures")
     return ConstantSet(
-        name=machine.name, says=f"Its own: {first.source}.", devices=(machine.name,), software=software,
-        date=first.date, rows=0, source=first.source,
+        name=machine.name,
+        says=f"Its own: {first.source}.",
+        devices=(machine.name,),
+        software=software,
+        date=first.date,
+        rows=0,
+        source=first.source,
         spread=dict.fromkeys(kinds, machine.spread) if machine.spread else {},
         constants={name: claim.value for name, claim in machine.tuned.items()},
-    )  # fmt: skip
+    )
 
 
 def choose(machine: Machine, software: str) -> ConstantSet:
@@ -105,9 +113,15 @@ def choose(machine: Machine, software: str) -> ConstantSet:
     curve = machine.device.reached.get("matmul")
     own = _reached(machine)
     return ConstantSet(
-        name="assumed", says="Nothing like it was measured.", devices=(), software=software, date="", rows=0,
-        source=curve.claim.source if curve and own else "nobody", constants=own,
-    )  # fmt: skip
+        name="assumed",
+        says="Nothing like it was measured.",
+        devices=(),
+        software=software,
+        date="",
+        rows=0,
+        source=curve.claim.source if curve and own else "nobody",
+        constants=own,
+    )
 
 
 def _reached(machine: Machine) -> dict[str, float]:

@@ -270,12 +270,22 @@ def as_cases(wanted: PlannerInput, some: LayoutSpace, keeps: Keeps) -> Cases:
     low = words.DTYPES[wanted.dtype] < 2
     keeps = keeps.of(wanted.dtype)
     fixed: dict[str, Any] = {
-        "seq_len": wanted.seq_len, "samples": wanted.samples, "remat_every": 1, "sequence_parallel": keeps.between,
-        "loss_parallel": keeps.between, "flash": 1, "low_precision": low,
+        "seq_len": wanted.seq_len,
+        "samples": wanted.samples,
+        "remat_every": 1,
+        "sequence_parallel": keeps.between,
+        "loss_parallel": keeps.between,
+        "flash": 1,
+        "low_precision": low,
         "width_bytes": max(2, words.DTYPES[wanted.dtype]),
-        "weight_bytes": keeps.weight, "gradient_bytes": keeps.gradient, "state_bytes": keeps.state,
-        "reduce_bytes": keeps.gradient, "adapters": 0, "remade": keeps.remade, "own": keeps.own,
-    } | cases.of_subject(wanted.model)  # fmt: skip
+        "weight_bytes": keeps.weight,
+        "gradient_bytes": keeps.gradient,
+        "state_bytes": keeps.state,
+        "reduce_bytes": keeps.gradient,
+        "adapters": 0,
+        "remade": keeps.remade,
+        "own": keeps.own,
+    } | cases.of_subject(wanted.model)
     columns = some.columns
     divided = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
     stages = cases.column(columns["pp"] * columns["interleave"])
@@ -292,9 +302,14 @@ def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> J
     tensor = between and row["tp"] > 1 and isinstance(model, Model)
     layout = Layout(**axes, sequence_parallel=tensor, loss_parallel=tensor)
     recipe = Recipe(
-        seq_len=wanted.seq_len, tokens_per_step=wanted.samples * wanted.seq_len, microbatch=row["microbatch"],
-        dtype=wanted.dtype, remat=REMATS[row["remat"]], schedule=schedule, offload=bool(row["offload"]),
-    )  # fmt: skip
+        seq_len=wanted.seq_len,
+        tokens_per_step=wanted.samples * wanted.seq_len,
+        microbatch=row["microbatch"],
+        dtype=wanted.dtype,
+        remat=REMATS[row["remat"]],
+        schedule=schedule,
+        offload=bool(row["offload"]),
+    )
     if isinstance(model, Model):
         return Job(name=model.name, model=model, layout=layout, recipe=recipe)
     return model.job(layout, recipe)

@@ -223,7 +223,12 @@ def _ran(state: _State, at: Numbers, one: PipelineTimes, plan: _Plan) -> Simulat
     wall, each = float(ends.max()), np.add.reduceat
     moved = each(moving, first)
     return SimulatedPipeline(
-        wall=wall, busy=each(seconds, first) - (moved if one.waits else 0.0), moved=moved,
-        exchange=each(exchange, first), warmup=idle[first], steady=each(idle, first) - idle[first],
-        drain=wall - ends[plan.begin[1:] - 1], kept=plan.kept,
-    )  # fmt: skip
+        wall=wall,
+        busy=each(seconds, first) - (moved if one.waits else 0.0),
+        moved=moved,
+        exchange=each(exchange, first),
+        warmup=idle[first],
+        steady=each(idle, first) - idle[first],
+        drain=wall - ends[plan.begin[1:] - 1],
+        kept=plan.kept,
+    )

@@ -48,9 +48,7 @@ def alone(cases: Cases, run: StageLayers, ends: Column) -> Cases:
     """The stage as one of two like it, for what it does once a step. `ends`: 1 where it has the embedding or the
     head."""
     vocab = np.where(ends > 0, cases.vocab, 0.0)
-    return replace(
-        cases, pp=column(2), layers=2 * run.layers, dense_layers=2 * run.dense, ends=column(0), vocab=vocab
-    )  # fmt: skip
+    return replace(cases, pp=column(2), layers=2 * run.layers, dense_layers=2 * run.dense, ends=column(0), vocab=vocab)
 
 
 def across(cases: Cases, one: tuple[RankHardware, Constants], other: tuple[RankHardware, Constants]) -> Column:

@@ -82,9 +82,12 @@ def search(
     if not choices:
         raise BadJob(_all_refused(refused))
     found = SearchResult(
-        choices=tuple(choices), searched=ranked.searched, fitting=len(ranked.fits), refused=tuple(refused),
+        choices=tuple(choices),
+        searched=ranked.searched,
+        fitting=len(ranked.fits),
+        refused=tuple(refused),
         tuned=ranked.model.tuned,
-    )  # fmt: skip
+    )
     return replace(found, front=tuple(_front(ranked, choices, taken))) if front else found
 
 

@@ -112,5 +112,8 @@ def _met(places: Column, experts: Column) -> Column:
 def send(site: RankHardware, tuned: Constants, size: Column, step: Column) -> Column:
     """Seconds to the rank that is `step` away."""
     near = step < site.per_node
-    return np.where(near, size / (site.peer * tuned.inside) + tuned.inside_s,
-                    size / (site.between * tuned.between) + tuned.between_s)  # fmt: skip
+    return np.where(
+        near,
+        size / (site.peer * tuned.inside) + tuned.inside_s,
+        size / (site.between * tuned.between) + tuned.between_s,
+    )

@@ -172,11 +172,19 @@ def layer(cases: Cases, site: RankHardware, tuned: Constants) -> tuple[Phase, Ph
     host, share = _host(cases, site, tuned) + routed * tuned.host_forward_s, shapes.parts(cases) / 2
     both = [
         Phase(
-            matmul[way], attended * scores[way], between[way], route, spaced * scan[way], parallel, exposed, dispatch,
-            host=(1 - site.host) * (host + share * own), launch=site.host * (host + share * own),
+            matmul[way],
+            attended * scores[way],
+            between[way],
+            route,
+            spaced * scan[way],
+            parallel,
+            exposed,
+            dispatch,
+            host=(1 - site.host) * (host + share * own),
+            launch=site.host * (host + share * own),
         )
         for way, own in ((0, tuned.host_forward_s), (1, tuned.host_backward_s))
-    ]  # fmt: skip
+    ]
     return both[0], both[1]
 
 
@@ -196,11 +204,17 @@ def recomputed(cases: Cases, forward: Phase) -> Phase:
     section 5)."""
     none, flash = np.zeros(1), cases.flash > 0
     some = Phase(
-        matmul=np.where(flash, forward.matmul * cases.remade, 0.0), attention=np.where(flash, 0.0, forward.attention),
-        elementwise=np.where(flash, forward.elementwise, 0.0), route=np.where(flash, forward.route, 0.0), scan=none,
-        parallel=none, context=none, dispatch=none, host=forward.host / 2,
+        matmul=np.where(flash, forward.matmul * cases.remade, 0.0),
+        attention=np.where(flash, 0.0, forward.attention),
+        elementwise=np.where(flash, forward.elementwise, 0.0),
+        route=np.where(flash, forward.route, 0.0),
+        scan=none,
+        parallel=none,
+        context=none,
+        dispatch=none,
+        host=forward.host / 2,
         launch=forward.launch / 2,
-    )  # fmt: skip
+    )
     full, part = cases.remat == 2, cases.remat == 1
     share = 1 / cases.remat_every
     return forward.times(np.where(full, share, 0.0)).plus(some.times(np.where(part, share, 0.0)))

@@ -42,9 +42,11 @@ def products(cases: Cases) -> list[Product]:
     chunks = np.where(cases.step_rank > 0, 0.0, cases.tokens / length / cases.tp)
     heads, groups, dim, state = chunks * cases.space_heads, chunks * cases.space_groups, cases.space_dim, cases.state
     return [
-        Product(length, length, state, groups), Product(length, dim, length, heads), Product(state, dim, length, heads),
+        Product(length, length, state, groups),
+        Product(length, dim, length, heads),
+        Product(state, dim, length, heads),
         Product(length, dim, state, heads),
-    ]  # fmt: skip
+    ]
 
 
 def scan(cases: Cases, site: RankHardware, tuned: Constants) -> tuple[Column, Column]:

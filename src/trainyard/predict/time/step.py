@@ -137,11 +137,15 @@ def of_kind(kind: LayerKind, times: Column) -> list[AccountSeconds]:
 
 def _of_layers(name: str, phase: Phase, times: Column) -> list[AccountSeconds]:
     accounts = {
-        "compute/matmul": phase.matmul, "compute/attention": phase.attention, "compute/elementwise": phase.elementwise,
-        "compute/moe_route": phase.route, "compute/reduction": phase.scan,
-        "comm/all_reduce@tp": phase.parallel, "comm/all_gather@cp": phase.context,
+        "compute/matmul": phase.matmul,
+        "compute/attention": phase.attention,
+        "compute/elementwise": phase.elementwise,
+        "compute/moe_route": phase.route,
+        "compute/reduction": phase.scan,
+        "comm/all_reduce@tp": phase.parallel,
+        "comm/all_gather@cp": phase.context,
         "comm/all_to_all@ep": phase.dispatch,
-    }  # fmt: skip
+    }
     return [AccountSeconds(account, name, seconds * times) for account, seconds in accounts.items()]
 
 
