@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from trainyard.errors import BadFile, nearest
-from trainyard.models import hugging_face_hybrids as hybrids
+from trainyard.models import hugging_face_hybrids
 from trainyard.models.hugging_face_keys import HuggingFaceKeys, short
 
 
@@ -52,8 +52,9 @@ def _architecture(config: HuggingFaceKeys) -> Callable[[HuggingFaceKeys], dict[s
             f"{config.where} at $.architectures: {short(name)}, not a list of one name.",
             f"Known: {', '.join(ARCHITECTURES)}.",
         )
-    if name in hybrids.REFUSED:
-        raise BadFile(f"{config.where} at $.architectures: {name} is not modelled here: {hybrids.REFUSED[name]}.")
+    if name in hugging_face_hybrids.REFUSED:
+        reason = hugging_face_hybrids.REFUSED[name]
+        raise BadFile(f"{config.where} at $.architectures: {name} is not modelled here: {reason}.")
     if name not in ARCHITECTURES:
         raise BadFile(
             f"{config.where} at $.architectures: {name[:100]!r} is not modelled here.", nearest(name, ARCHITECTURES)
@@ -220,5 +221,5 @@ ARCHITECTURES: dict[str, Callable[[HuggingFaceKeys], dict[str, Any]]] = {
     "GPT2LMHeadModel": _gpt2,
     "MixtralForCausalLM": _mixtral,
     "DeepseekV3ForCausalLM": _deepseek_v3,
-    **hybrids.ARCHITECTURES,
+    **hugging_face_hybrids.ARCHITECTURES,
 }

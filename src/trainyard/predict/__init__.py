@@ -6,13 +6,13 @@ The calls of `trainyard plan`, from the command to its result:
         search.search.search              the fastest layouts of a search space
             Framework.layouts             every layout that the framework supports
             offload_variants.both         bytes of each, with and without offloading
-            best_first.Soonest            step times, simulated in the order of a lower bound
+            best_first.BestFirstSearch    step times, simulated in the order of a lower bound
                 step.step
-            choice.cost_case              one layout: ledger, range, bill and memory
-        choice.cost_job                   --check: one job as it is
+            layout_cost.cost_case         one layout: ledger, range, bill and memory
+        layout_cost.cost_job              --check: one job as it is
             framework_memory.memory
             step.step
-            choice.cost_case
+            layout_cost.cost_case
         device_scaling.scaling            --tokens: the fastest layout on fewer and on more devices
             search.search.fastest
         hetero.best_pipelines.find        --machine A:8,B:16: pipelines over different machines

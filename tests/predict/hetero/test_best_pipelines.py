@@ -24,7 +24,7 @@ from trainyard.cli.main import answer
 from trainyard.job import Model
 from trainyard.machine import Machine
 from trainyard.predict.configs import uneven_stages
-from trainyard.predict.configs.megatron import megatron_stages as told
+from trainyard.predict.configs.megatron import megatron_stages
 from trainyard.predict.hetero import best_pipelines, fleet, pipeline_step, pipelines
 from trainyard.predict.hetero.assign_layers import assign
 from trainyard.predict.hetero.best_pipelines import HeteroResult
@@ -82,7 +82,7 @@ def fits(one: HeteroPipeline) -> bool:
     for place, of in enumerate(one.line.of):
         run = StageLayers(*(column(count[place]) for count in one.run))
         held = stages.held(one.case, run, column(depth - place), column(place == 0)).total
-        if float(held[0]) * RESERVED > one.line.where[of].site.memory[0] * USABLE:
+        if float(held[0]) * RESERVED > one.line.where[of].hardware.memory[0] * USABLE:
             return False
     return True
 
@@ -162,7 +162,7 @@ def test_no_division_is_better_and_none_below_the_bound(
     found = {
         (tuple(line.of), row): line for line in pipelines.lines(wanted, every, MEGATRON, where) for row in axes(line)
     }
-    roomy = tuple(one._replace(site=replace(one.site, memory=column(1e15))) for one in where)
+    roomy = tuple(one._replace(hardware=replace(one.hardware, memory=column(1e15))) for one in where)
     some, place = stages.runs(model)
     for full in pipelines.lines(wanted, every, MEGATRON, roomy):
         line = replace(full, where=where)
@@ -224,8 +224,8 @@ def test_parts_that_are_alike_are_one_cluster(name: str, counts: tuple[int, int]
             line=line, row=0, counts=tuple(len(some) for some in np.array_split(np.arange(layers), depth))
         )
         case = replace(one.case, ends=column(0))
-        site, values = line.where[0].site, line.where[0].values
-        like = step_bounds.pipelines(case, step_bounds.parts(case, site, values))[0]
+        hardware, values = line.where[0].hardware, line.where[0].values
+        like = step_bounds.pipelines(case, step_bounds.parts(case, hardware, values))[0]
         mine = one.pipeline
         assert mine.micro_batches == like.micro_batches
         for part in ("forward", "inputs"):
@@ -271,7 +271,7 @@ def test_stages_hold_the_model_once(name: str, data: st.DataObject) -> None:
 @given(st.sampled_from(list(MODELS)), st.data())
 def test_between_parts_the_slower_link_counts(name: str, data: st.DataObject) -> None:
     line = data.draw(st.sampled_from(two_parts(name)))
-    one, other = ((where.site, where.values) for where in line.where)
+    one, other = ((where.hardware, where.values) for where in line.where)
     alike = [stages.across(line.cases, each, each) for each in (one, other)]
     assert np.array_equal(stages.across(line.cases, one, other), np.maximum(*alike))
     assert np.array_equal(stages.across(line.cases, one, other), stages.across(line.cases, other, one))
@@ -367,7 +367,7 @@ def test_frameworks_are_told_the_layers_of_each_stage(counts: list[int]) -> None
     args = uneven_stages.megatron("--num-layers 3\n--account-for-loss-in-pipeline-split\n--bf16\n", counts)
     assert "--account-for" not in args
     layout = args.split("--pipeline-model-parallel-layout ")[1].strip().strip("'")
-    assert told.read(layout, sum(counts), "here") == counts
+    assert megatron_stages.read(layout, sum(counts), "here") == counts
     written_out = re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), layout)  # Megatron's own rule
     said = written_out.split("|")
     assert said[0].startswith("E")
@@ -390,10 +390,10 @@ def test_the_command_prints_and_writes(framework: str, tmp_path: Path, capsys: p
     named = ("--for", framework) if framework else ()
     out = tmp_path / "best"
     assert answer([*ASKED, *named, "--tokens", "1e9", "--out", str(out)]) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     for part in ("Stages of the fastest", "Together and apart", "Mixing is", "ns exactly", "h100:8", "+ embedding"):
-        assert part in told.out
-    assert "Ranks stand in this order" in told.err
+        assert part in printed.out
+    assert "Ranks stand in this order" in printed.err
     assert answer([*ASKED, *named, "--json"]) == 0
     printed = capsys.readouterr().out
     plain = json.loads(printed)
@@ -447,7 +447,7 @@ def test_bad_input_is_told(
     asked = dict(zip(ASKED[2::2], ASKED[3::2])) | changed
     flags = [word for flag, value in asked.items() for word in (flag, value) if word is not None]
     assert answer([*ASKED[:2], *flags]) == (4 if code == "not-writable" else 2)
-    told = capsys.readouterr()
-    assert code_of(told.err) == code
-    assert missing_values(told.err, *values) == []
-    assert not told.out
+    printed = capsys.readouterr()
+    assert code_of(printed.err) == code
+    assert missing_values(printed.err, *values) == []
+    assert not printed.out

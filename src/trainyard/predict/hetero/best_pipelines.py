@@ -24,8 +24,7 @@ from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.pipeline import schedules, simulation, stages
-from trainyard.predict.search import infeasible as why
-from trainyard.predict.search import search
+from trainyard.predict.search import infeasible, search
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.units import show_size
 
@@ -132,7 +131,7 @@ def _undivided(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Fr
             f"stages of {layers} layers.",
             _multiples(wanted, layers),
         )
-    return why.undivided(wanted, framework)
+    return infeasible.undivided(wanted, framework)
 
 
 def _multiples(wanted: PlannerInput, layers: int) -> str:

@@ -89,17 +89,17 @@ class PartModel(NamedTuple):
     """A part as the predictor sees it."""
 
     part: FleetPart
-    site: RankHardware
+    hardware: RankHardware
     tuned: ConstantSet
     values: Constants
 
     @property
     def room(self) -> float:
         """Bytes of a device that can be had."""
-        return float(self.site.memory[0]) * USABLE
+        return float(self.hardware.memory[0]) * USABLE
 
 
 def places(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[PartModel, ...]:
     """Raises `UnknownName` for a device without a peak in the dtype."""
     models = ((part, machine_model.of(part.machine, framework.software, wanted.dtype)) for part in parts)
-    return tuple(PartModel(part, model.site, model.tuned, model.values) for part, model in models)
+    return tuple(PartModel(part, model.hardware, model.tuned, model.values) for part, model in models)

@@ -90,7 +90,7 @@ class HeteroPipeline:
     @cached_property
     def parts(self) -> list[Parts]:
         """What a micro-batch takes on each part of the cluster."""
-        return [step_bounds.parts(self.case, one.site, one.values) for one in self.line.where]
+        return [step_bounds.parts(self.case, one.hardware, one.values) for one in self.line.where]
 
     @cached_property
     def once(self) -> Once:
@@ -102,7 +102,7 @@ class HeteroPipeline:
             mine = of == place
             like = stages.alone(self.case, StageLayers(*(count[mine] for count in self.run)), ends[mine])
             back = sum(many[mine] * kind.through.seconds for many, kind in zip(self.many, parts.kinds, strict=True))
-            each = step.once(like, one.site, one.values, np.asarray(back))
+            each = step.once(like, one.hardware, one.values, np.asarray(back))
             flat = (*(column for part in each[:4] for column in part), each.update, each.host)
             found[:, mine] = [np.broadcast_to(value, int(mine.sum())) for value in flat]
         summed, divided, down, up = (Exposed(*found[at : at + 2]) for at in (0, 2, 4, 6))
@@ -152,12 +152,12 @@ def mix(one: HeteroPipeline, ran: SimulatedPipeline, job: Job, budget: float) ->
     step_of = predicted(one, ran)
     idle = ran.warmup + ran.steady + step_of.wall - _ends(one, ran)
     reserved = held.total * RESERVED
-    limits = np.array([float(line.where[place].site.memory[0]) for place in line.of])
+    limits = np.array([float(line.where[place].hardware.memory[0]) for place in line.of])
     fullest = int(np.argmax(reserved / limits))
     order = [line.where[place] for place in dict.fromkeys(line.of.tolist())]
     parts = tuple(where.part for where in order)
     plan = _plan(one, step_of, job, parts, held, fullest)
-    peak = sum(float(where.site.peak[0]) * where.part.ranks for where in order)
+    peak = sum(float(where.hardware.peak[0]) * where.part.ranks for where in order)
     tokens, flops = float(job.recipe.tokens_per_step), float(step_cost.model_flops(case)[0])
     bill = step_cost.bill(
         [(part.machine, part.ranks) for part in parts], plan.ledger.wall_ns / 1e9, tokens, flops, peak, budget

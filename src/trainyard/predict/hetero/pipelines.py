@@ -192,7 +192,7 @@ def missing(wanted: PlannerInput, every: LayoutSpace, framework: Framework, wher
 def _line(
     made: Cases, where: tuple[PartModel, ...], of: npt.NDArray[np.intp], rooms: list[Column], counts: list[int]
 ) -> Lines:
-    parts = [step_bounds.parts(made, one.site, one.values) for one in where]
+    parts = [step_bounds.parts(made, one.hardware, one.values) for one in where]
     last = parts[of[-1]]
     fixed = np.stack([np.full(len(made), parts[one].beside) for one in of], axis=1)
     sent = hops(made, where, of, parts)
@@ -212,7 +212,9 @@ def hops(made: Cases, where: tuple[PartModel, ...], of: npt.NDArray[np.intp], pa
     for mine, next_ in pairwise(of):
         one, other = where[mine], where[next_]
         far = mine != next_
-        sent = stages.across(made, (one.site, one.values), (other.site, other.values)) if far else parts[mine].hop
+        sent = (
+            stages.across(made, (one.hardware, one.values), (other.hardware, other.values)) if far else parts[mine].hop
+        )
         found.append(np.broadcast_to(sent, len(made)))
     return np.stack(found, axis=1)
 

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard import job_file as jobs
-from trainyard import words
+from trainyard import job_file, words
 from trainyard.errors import BadJob
 from trainyard.job import Job, Model
 from trainyard.predict.configs.deepspeed import deepspeed_json
@@ -176,47 +175,47 @@ def _unwritten(who: str, writes: Callable[[Job], str]) -> Callable[[Job], str]:
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
-        "our own runner (trainyard run)",
-        "fsdp",
-        Keeps(4, 4, 8, own=True, ends="never", offload="all"),
-        tuple(words.DTYPES),
-        PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
-        _ours,
-        jobs.write,
-        _we_refuse,
-        _we_offload,
+        means="our own runner (trainyard run)",
+        software="fsdp",
+        keeps=Keeps(4, 4, 8, own=True, ends="never", offload="all"),
+        dtypes=tuple(words.DTYPES),
+        offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
+        allows=_ours,
+        tells=job_file.write,
+        refuses=_we_refuse,
+        offloads=_we_offload,
     ),
     "megatron": Framework(
-        "Megatron Core",
-        "megatron",
-        Keeps(2, 4, 12, offload="state"),
-        ("bfloat16", "float16", "float32", "float8", "float4"),
-        USUAL,
-        _megatron,
-        _unwritten("Megatron Core", megatron_write.write),
-        _megatron_refuses,
-        _megatron_offloads,
+        means="Megatron Core",
+        software="megatron",
+        keeps=Keeps(2, 4, 12, offload="state"),
+        dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
+        offers=USUAL,
+        allows=_megatron,
+        tells=_unwritten("Megatron Core", megatron_write.write),
+        refuses=_megatron_refuses,
+        offloads=_megatron_offloads,
     ),
     "torchtitan": Framework(
-        "torchtitan",
-        "fsdp",
-        Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
-        ("bfloat16", "float32", "float8"),
-        PipelineSupport(divides=_told),
-        _torchtitan,
-        _unwritten("torchtitan", torchtitan_write.write),
-        _torchtitan_refuses,
-        _torchtitan_offloads,
+        means="torchtitan",
+        software="fsdp",
+        keeps=Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
+        dtypes=("bfloat16", "float32", "float8"),
+        offers=PipelineSupport(divides=_told),
+        allows=_torchtitan,
+        tells=_unwritten("torchtitan", torchtitan_write.write),
+        refuses=_torchtitan_refuses,
+        offloads=_torchtitan_offloads,
     ),
     "deepspeed": Framework(
-        "DeepSpeed",
-        "fsdp",
-        Keeps(2, 2, 12, between=False, ends="never", offload="state"),
-        ("bfloat16", "float16", "float32"),
-        PipelineSupport(("1f1b",)),
-        _deepspeed,
-        deepspeed_json.write,
-        lambda _: "",
-        _deepspeed_offloads,
+        means="DeepSpeed",
+        software="fsdp",
+        keeps=Keeps(2, 2, 12, between=False, ends="never", offload="state"),
+        dtypes=("bfloat16", "float16", "float32"),
+        offers=PipelineSupport(("1f1b",)),
+        allows=_deepspeed,
+        tells=deepspeed_json.write,
+        refuses=lambda _: "",
+        offloads=_deepspeed_offloads,
     ),
 }

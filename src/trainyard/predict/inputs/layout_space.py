@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import product as combinations
+from itertools import product
 from math import isqrt
 from typing import Any, NamedTuple
 
@@ -22,8 +22,7 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import REMATS, Cases
 from trainyard.predict.inputs.vision_models import VisionModel
-from trainyard.predict.pipeline import partition
-from trainyard.predict.pipeline import schedules as orders
+from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Ends
 from trainyard.predict.time import offload
 
@@ -167,7 +166,7 @@ def _splits(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int
     pps = _allowed(wanted, "pp", [one for one in range(1, deepest + 1) if wanted.devices % one == 0])
     experts = model.experts if isinstance(model, Model) else 0
     eps = _allowed(wanted, "ep", divisors(experts) if experts else [1])
-    for tp, pp in combinations(tps, pps):
+    for tp, pp in product(tps, pps):
         if wanted.devices % (tp * pp):
             continue
         rest = wanted.devices // (tp * pp)
@@ -179,7 +178,7 @@ def _splits(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int
             shards = [
                 one for one in divisors(dp) if one in (1, dp) or one == wanted.per_node // min(tp * cp, wanted.per_node)
             ]
-            for shard, ep in combinations(_allowed(wanted, "dp_shard", shards), whole_eps):
+            for shard, ep in product(_allowed(wanted, "dp_shard", shards), whole_eps):
                 yield dp // shard, shard, tp, cp, pp, ep
 
 
@@ -189,13 +188,13 @@ def _runs(wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulate: in
     if pp == 1:
         return [(0, 1)]
     found: list[tuple[int, int]] = []
-    for place, name in enumerate(orders.SCHEDULES):
-        if name not in offers.schedules or not orders.takes(name, pp, accumulate):
+    for place, name in enumerate(schedules.SCHEDULES):
+        if name not in offers.schedules or not schedules.takes(name, pp, accumulate):
             continue
-        if name in orders.ONE_STAGE:
+        if name in schedules.ONE_STAGE:
             found += [(place, 1)] if name == "1f1b" or accumulate < pp else []
             continue
-        more = [2] if name in orders.V_SHAPED else range(1 if name in orders.SPLIT else 2, INTERLEAVED + 1)
+        more = [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, INTERLEAVED + 1)
         found += [(place, one) for one in more if offers.divides(wanted.model.layers, pp * one)]
     return found
 
@@ -252,14 +251,14 @@ def _below(wanted: PlannerInput, offers: PipelineSupport, each: int, pp: int, al
     found: list[tuple[int, ...]] = []
     remats = _allowed(wanted, "remat", list(range(len(REMATS))))
     zeros = _allowed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
-    splits = [orders.SCHEDULES.index(name) for name in orders.SPLIT]
+    splits = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
     for microbatch in _allowed(wanted, "microbatch", divisors(each)):
         for schedule, interleave in _runs(wanted, offers, pp, each // microbatch):
             if wanted.fixed.get("interleave", interleave) == interleave:
                 # A backward pass in two halves would compute a block again for each of its weights.
                 again = [one for one in remats if not one or schedule not in splits]
                 found.extend(
-                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in combinations(zeros, again)
+                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in product(zeros, again)
                 )
     table = np.array(found, np.int64).reshape(-1, len(AXES) - len(words.AXES))
     wished = wanted.fixed.get("schedule")
@@ -297,7 +296,7 @@ def as_cases(wanted: PlannerInput, some: LayoutSpace, keeps: Keeps) -> Cases:
 def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> Job:
     """The job file that runs this case. `between`: as in `Keeps`."""
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
-    schedule: Any = "none" if row["pp"] == 1 else orders.SCHEDULES[row["schedule"]]
+    schedule: Any = "none" if row["pp"] == 1 else schedules.SCHEDULES[row["schedule"]]
     model = wanted.model
     tensor = between and row["tp"] > 1 and isinstance(model, Model)
     layout = Layout(**axes, sequence_parallel=tensor, loss_parallel=tensor)

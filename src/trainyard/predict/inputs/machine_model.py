@@ -13,11 +13,11 @@ from trainyard.predict.inputs.hardware import RankHardware
 
 
 class MachineModel(NamedTuple):
-    """`site`: the machine's claims as columns. `tuned`: the fitted constants with their source; `values`: the same
+    """`hardware`: the machine's claims as columns. `tuned`: the fitted constants with their source; `values`: the same
     constants as numbers."""
 
     machine: Machine
-    site: RankHardware
+    hardware: RankHardware
     tuned: ConstantSet
     values: Constants
 
@@ -26,6 +26,6 @@ def of(machine: Machine, software: str, dtype: str) -> MachineModel:
     """Below 16 bits only the matrix products of layers run in `dtype`, and everything else in bfloat16. Raises
     `UnknownName` for a device without a peak in one of them."""
     low = words.DTYPES[dtype] < 2
-    site = hardware.of_machine(machine, "bfloat16" if low else dtype, dtype if low else "")
+    columns = hardware.of_machine(machine, "bfloat16" if low else dtype, dtype if low else "")
     tuned = constant_sets.choose(machine, software)
-    return MachineModel(machine, site, tuned, tuned.values())
+    return MachineModel(machine, columns, tuned, tuned.values())

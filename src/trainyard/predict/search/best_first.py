@@ -48,11 +48,11 @@ class BestFirstSearch:
         left: npt.NDArray[np.intp],
         bounds: Column,
         need: Column,
-        site: RankHardware,
+        hardware: RankHardware,
         tuned: Constants,
     ) -> None:
         order = np.argsort(bounds, kind="stable")
-        self._made, self._need, self._site, self._tuned = made, need, site, tuned
+        self._made, self._need, self._site, self._tuned = made, need, hardware, tuned
         self._left, self._bounds = left[order], bounds[order] * _ROUNDED
         self._waiting: list[TimedCase] = []
         self._operations = 0.0

@@ -50,7 +50,7 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0
     model = machine_model.of(machine, framework.software, job.recipe.dtype)
     reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
     waiting = float(framework_memory.on_host(case)[0])
-    times = step.step(case, model.site, model.values)
+    times = step.step(case, model.hardware, model.values)
     return cost_case(case, job, model, times, 0, reserved, waiting, budget, front=False)
 
 
@@ -96,7 +96,7 @@ def cost_case(
         assumptions=model.tuned.claims,
     )
     tokens = float(job.recipe.tokens_per_step)
-    flops, peak = float(step_cost.model_flops(case)[0]), float(model.site.peak[0]) * job.layout.ranks
+    flops, peak = float(step_cost.model_flops(case)[0]), float(model.hardware.peak[0]) * job.layout.ranks
     bill = step_cost.bill([(model.machine, job.layout.ranks)], ledger.wall_ns / 1e9, tokens, flops, peak, budget)
     return LayoutCost(plan=plan, bill=bill, reserved=int(reserved), waiting=int(waiting), front=front)
 

@@ -141,7 +141,7 @@ def _ranked(wanted: PlannerInput, machine: Machine, framework: Framework) -> _Ra
     sizes = offload_variants.both(wanted, every, framework, machine)
     made = layout_space.as_cases(wanted, sizes.every, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.room(machine)))
-    soonest = BestFirstSearch(made, fits, _bounds(made, model, fits), sizes.need, model.site, model.values)
+    soonest = BestFirstSearch(made, fits, _bounds(made, model, fits), sizes.need, model.hardware, model.values)
     return _Ranked(sizes, min(len(every), len(made)), made, fits, soonest, model)
 
 
@@ -160,7 +160,7 @@ def _front(ranked: _Ranked, choices: list[LayoutCost], taken: Iterator[tuple[Tim
 
 def _bounds(cases: Cases, model: MachineModel, fits: npt.NDArray[np.intp]) -> Column:
     parts = [fits[start : start + layout_space.TOGETHER] for start in range(0, len(fits), layout_space.TOGETHER)]
-    bounds = [np.broadcast_to(step.bound(cases.take(part), model.site, model.values), len(part)) for part in parts]
+    bounds = [np.broadcast_to(step.bound(cases.take(part), model.hardware, model.values), len(part)) for part in parts]
     return np.concatenate([np.zeros(0), *bounds])
 
 

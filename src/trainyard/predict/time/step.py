@@ -60,15 +60,15 @@ class Once(NamedTuple):
         return Once(summed, divided, down, up, update, host)
 
 
-def bound(cases: Cases, site: RankHardware, tuned: Constants) -> Column:
+def bound(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds that a step takes at least; without a pipeline, that it takes."""
-    parts = step_bounds.parts(cases, site, tuned)
-    return step_bounds.bound(cases, parts) + once(cases, site, tuned, _back(cases, parts)).seconds
+    parts = step_bounds.parts(cases, hardware, tuned)
+    return step_bounds.bound(cases, parts) + once(cases, hardware, tuned, _back(cases, parts)).seconds
 
 
-def step(cases: Cases, site: RankHardware, tuned: Constants) -> StepTime:
-    parts = step_bounds.parts(cases, site, tuned)
-    after = once(cases, site, tuned, _back(cases, parts))
+def step(cases: Cases, hardware: RankHardware, tuned: Constants) -> StepTime:
+    parts = step_bounds.parts(cases, hardware, tuned)
+    after = once(cases, hardware, tuned, _back(cases, parts))
     ran = _run(cases, parts)
     many = cases.accumulate
     lines = [line for kind in parts.kinds for line in of_kind(kind, many * kind.count / cases.pp)]
@@ -153,19 +153,19 @@ def _exposed(account: str, phase: str, part: Exposed) -> AccountSeconds:
     return AccountSeconds(account, phase, part.seconds, part.hidden)
 
 
-def once(cases: Cases, site: RankHardware, tuned: Constants, back: Column) -> Once:
+def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -> Once:
     """`back`: seconds of a micro-batch's backward pass through a stage's layers."""
-    summed, divided = data_parallel.once(cases, site, tuned, back)
-    layer, beside = data_parallel.owned(cases, site)
+    summed, divided = data_parallel.once(cases, hardware, tuned, back)
+    layer, beside = data_parallel.owned(cases, hardware)
     own = cases.layers / cases.pp * layer + beside
-    update = own * tuned.optimizer / (site.bandwidth * tuned.bandwidth)
+    update = own * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     if not (cases.offload > 0).any():
         return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
-    update = np.where(cases.offload > 0, offload.update(cases, site, tuned, own), update)
+    update = np.where(cases.offload > 0, offload.update(cases, hardware, tuned, own), update)
     # Where all is on the host, what is beside the layers still goes up and down, once: the tables stay gathered.
     moved = np.where(cases.offload > 1, cases.accumulate * beside, own) * (cases.offload > 0)
     sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
-    both = (np.where(moved > 0, offload.copied(site, tuned, size), 0.0) for size in sizes)
+    both = (np.where(moved > 0, offload.copied(hardware, tuned, size), 0.0) for size in sizes)
     down, up = data_parallel.together(tuned, tuple(both), update)
     return Once(summed, divided, down, up, update, tuned.step_s)
 
