@@ -15,8 +15,9 @@ from trainyard.errors import BadJob
 from trainyard.job import Model
 from trainyard.models import presets
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.layout_space import Wanted
-from trainyard.predict.search.search import Choice, Found, search
+from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.search.layout_cost import LayoutCost
+from trainyard.predict.search.search import SearchResult, search
 
 _MOST = 10
 
@@ -64,9 +65,9 @@ def model(name: str) -> Model:
     return msgspec.convert({"name": name, **presets.take(name, "model").keys}, Model)
 
 
-def found(one: Training, fixed: dict[str, int]) -> Found:
+def found(one: Training, fixed: dict[str, int]) -> SearchResult:
     where = machine.load(one.machine)
-    wanted = Wanted(
+    wanted = PlannerInput(
         model(one.model),
         one.devices * where.device.ranks,
         where.ranks_per_node,
@@ -78,7 +79,7 @@ def found(one: Training, fixed: dict[str, int]) -> Found:
     return search(wanted, where, FRAMEWORKS["megatron"], most=_MOST)
 
 
-def line(choice: Choice) -> str:
+def line(choice: LayoutCost) -> str:
     plan, bill = choice.plan, choice.bill
     recipe = plan.job.recipe
     low, high = plan.low / 1e9, plan.high / 1e9

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from trainyard.predict.calibrate.least_squares import PRIOR, solve
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases, Column
-from trainyard.predict.inputs.constant_sets import Tuned, assumed
+from trainyard.predict.inputs.constant_sets import ConstantSet, assumed
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import step
 from validation import rows
 from validation.rows import Row
@@ -88,15 +88,17 @@ def part(row: Row) -> str:
     return ("fit", "fit", "spread", "report")[crc32(row.id.encode()) % 4]
 
 
-def columns(some: Sequence[Row]) -> tuple[Cases, Site, Column]:
+def columns(some: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
     """The rows as cases, where they ran, and the seconds that were measured."""
     made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
-    sites: list[Site] = []
+    sites: list[RankHardware] = []
     for row in some:
         machine = rows.machine_of(row)
         one = hardware.of_machine(machine, *rows.precision_of(row, machine))
         sites.append(replace(one, between=cases.column(row.fabric)) if row.fabric else one)
-    where = Site(**{field.name: np.concatenate([getattr(one, field.name) for one in sites]) for field in fields(Site)})
+    where = RankHardware(
+        **{field.name: np.concatenate([getattr(one, field.name) for one in sites]) for field in fields(RankHardware)}
+    )
     return made, where, np.array([row.seconds for row in some])
 
 
@@ -145,12 +147,12 @@ def spread(some: Sequence[Row], tuned: Constants) -> dict[str, tuple[float, floa
     return found
 
 
-def tuned(one: Fit, every: Sequence[Row]) -> Tuned:
+def tuned(one: Fit, every: Sequence[Row]) -> ConstantSet:
     mine = [row for row in every if one.wanted(row)]
     fitted = [row for row in mine if part(row) == "fit"]
     names = free(fitted)
     found = fit(fitted, names, assumed(rows.machine_of(fitted[0])))
-    return Tuned(
+    return ConstantSet(
         name=one.name, says=one.says, devices=one.devices, software=one.software, rows=len(fitted),
         source=", ".join(sorted({row.source for row in fitted})), date=datetime.now(UTC).date().isoformat(),
         spread=spread([row for row in mine if part(row) == "spread"], found),
@@ -158,7 +160,7 @@ def tuned(one: Fit, every: Sequence[Row]) -> Tuned:
     )  # fmt: skip
 
 
-def write(one: Tuned) -> str:
+def write(one: ConstantSet) -> str:
     """As TOML."""
     lines = [f"# {one.says} Written by `python -m validation.fit`.", ""]
     lines += [

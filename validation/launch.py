@@ -25,7 +25,7 @@ from trainyard.job import Job, Model
 from trainyard.models import presets
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 
 MODELS = ("llama3-8b", "qwen3-8b", "deepseek-v3", "mixtral-8x7b", "gpt3-175b")
 DEVICES, BATCH, SEQ_LEN = 32, 64, 4096
@@ -114,7 +114,7 @@ def _equal(found: Any, wanted: Any, what: str) -> None:
 def offered(framework: str, name: str, dtype: str, most: int) -> Iterator[Job]:
     runner = FRAMEWORKS[framework]
     model = msgspec.convert({"name": name, **presets.take(name, "model").keys}, Model)
-    wanted = Wanted(model, DEVICES, 8, BATCH, SEQ_LEN, dtype)
+    wanted = PlannerInput(model, DEVICES, 8, BATCH, SEQ_LEN, dtype)
     every = runner.layouts(wanted)
     for place in range(0, len(every), max(1, len(every) // most)):
         yield layout_space.job_of(wanted, every.row(place), runner.keeps.between)

@@ -16,12 +16,17 @@ from tests.refused import refused
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import toml
 from trainyard.predict.configs import detect_format
-from trainyard.predict.configs.config_keys import LARGEST, Beside, Read, flat
+from trainyard.predict.configs.config_keys import LARGEST, CommandArguments, FrameworkConfig, flat
 from trainyard.predict.configs.deepspeed import deepspeed_json
 from trainyard.predict.configs.megatron import megatron_read
 from trainyard.predict.configs.torchtitan import torchtitan_read
 
-BESIDE = [Beside(), Beside(64), Beside(64, 256, MODELS["dense"]), Beside(8, 128, MODELS["latent"])]
+BESIDE = [
+    CommandArguments(),
+    CommandArguments(64),
+    CommandArguments(64, 256, MODELS["dense"]),
+    CommandArguments(8, 128, MODELS["latent"]),
+]
 SEEDS = {
     "megatron": ARGUMENTS.encode(), "torchtitan, earlier": OLD.encode(), "torchtitan": NEW.encode(),
     "deepspeed": json.dumps(SPEED, indent=1).encode(),
@@ -34,14 +39,14 @@ def check(data: bytes) -> None:
         for read in (detect_format.read, megatron_read.read, torchtitan_read.read, deepspeed_json.read):
             with suppress(BadInput):
                 found = read(data, "x", beside)
-                assert isinstance(found, Read)
+                assert isinstance(found, FrameworkConfig)
                 assert found.job.layout.ranks >= 1
 
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_a_seed_is_read(name: str) -> None:
     model = MODELS["dense"] if name == "deepspeed" else None
-    assert detect_format.read(SEEDS[name], "x", Beside(512 if name == "torchtitan" else 64, 256, model)).job
+    assert detect_format.read(SEEDS[name], "x", CommandArguments(512 if name == "torchtitan" else 64, 256, model)).job
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -146,6 +151,6 @@ def test_what_is_too_long_or_too_deep_is_refused() -> None:
     check(b"[training]\na = " + b"[" * 100_000)
     check(b"--num-layers " + b"9" * 100_000)
     with refused(BadFile, "x", f"{LARGEST:,}"):
-        detect_format.read(b"--num-layers 2 " + b" " * LARGEST, "x", Beside(1))
+        detect_format.read(b"--num-layers 2 " + b" " * LARGEST, "x", CommandArguments(1))
     with refused(BadFile, "x", "100,013"):
-        detect_format.read(b"--num-layers " + b"9" * 100_000, "x", Beside(1))
+        detect_format.read(b"--num-layers " + b"9" * 100_000, "x", CommandArguments(1))

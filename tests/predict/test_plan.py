@@ -34,12 +34,13 @@ from trainyard.predict.inputs import cases, constant_sets, hardware, layout_spac
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.hardware import Site
-from trainyard.predict.inputs.layout_space import Keeps, Wanted
+from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules  # fmt: skip
-from trainyard.predict.search.search import Found, check, planned, search
+from trainyard.predict.search.layout_cost import cost_job
+from trainyard.predict.search.search import SearchResult, search
 from trainyard.predict.time import data_parallel, predicted_ledger, shapes, step
 from trainyard.report.plans.plans_file import read as read_plans
 from trainyard.workloads.ops import matrices, transformer_ops
@@ -129,9 +130,11 @@ def scheduled(row: dict[str, int]) -> dict[str, int]:
 
 
 def one_case(model: Model, row: dict[str, int], flash: int = 1, low: int = 0, sp: int = 1) -> Cases:
-    wanted = Wanted(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
     made = layout_space.as_cases(
-        wanted, layout_space.Space({name: np.array([value]) for name, value in scheduled(row).items()}), Keeps(2, 4, 12)
+        wanted,
+        layout_space.LayoutSpace({name: np.array([value]) for name, value in scheduled(row).items()}),
+        Keeps(2, 4, 12),
     )
     changed = {"flash": cases.column(flash), "low_precision": cases.column(low), "sequence_parallel": cases.column(sp)}
     return Cases(**{field.name: changed.get(field.name, getattr(made, field.name)) for field in fields(Cases)})
@@ -152,7 +155,9 @@ def test_every_predicted_step_balances(model: Model, row: dict[str, int], flash:
 def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> None:
     made, slow = one_case(model, row), float(step.step(one_case(model, row), WHERE, Constants()).wall[0])
     for name in ("peak", "bandwidth", "inside", "between"):
-        better = Site(**{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(Site)})
+        better = RankHardware(
+            **{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(RankHardware)}
+        )
         assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), name
 
 
@@ -160,8 +165,8 @@ def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> N
 def test_a_case_costs_the_same_alone_and_among_others(model: Model, row: dict[str, int]) -> None:
     """No column is read from another row."""
     row, other = scheduled(row), scheduled(row | {"tp": 1, "pp": 4, "microbatch": 2, "remat": 2})
-    wanted = Wanted(model, 1, 8, 16 * 16 * 16 * 4, 512)
-    both = layout_space.Space({name: np.array([row[name], other[name]]) for name in row})
+    wanted = PlannerInput(model, 1, 8, 16 * 16 * 16 * 4, 512)
+    both = layout_space.LayoutSpace({name: np.array([row[name], other[name]]) for name in row})
     together = layout_space.as_cases(wanted, both, Keeps(2, 4, 12))
     for place in (0, 1):
         alone = together.take(np.array([place]))
@@ -185,7 +190,7 @@ def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, 
 # The search
 
 
-def brute_force(wanted: Wanted) -> set[tuple[int, ...]]:
+def brute_force(wanted: PlannerInput) -> set[tuple[int, ...]]:
     """Every assignment of small numbers that divides what it must, one by one."""
     model, found = wanted.model, set()
     upto = range(1, wanted.devices + 1)
@@ -217,16 +222,20 @@ def brute_force(wanted: Wanted) -> set[tuple[int, ...]]:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("devices", [1, 6, 8, 12])
 def test_the_space_is_the_whole_space(name: str, devices: int) -> None:
-    wanted = Wanted(MODELS[name], devices, 8, 24, 256)
+    wanted = PlannerInput(MODELS[name], devices, 8, 24, 256)
     found = layout_space.space(wanted)
     rows = [tuple(found.row(place)[axis] for axis in layout_space.AXES) for place in range(len(found))]
     assert len(rows) == len(set(rows))
     assert set(rows) == brute_force(wanted)
 
 
-def found_for(model: Model, devices: int = 4, framework: str = "megatron", most: int = 10**9, **more: Any) -> Found:
+def found_for(
+    model: Model, devices: int = 4, framework: str = "megatron", most: int = 10**9, **more: Any
+) -> SearchResult:
     refuses = transformer_ops.check if framework == "trainyard" else lambda _: None
-    return search(Wanted(model, devices, 8, 8, 256, **more), H100, FRAMEWORKS[framework], most=most, refuses=refuses)
+    return search(
+        PlannerInput(model, devices, 8, 8, 256, **more), H100, FRAMEWORKS[framework], most=most, refuses=refuses
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -237,7 +246,7 @@ def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
     assert walls == sorted(walls)
     known = constant_sets.choose(H100, "megatron")
     for choice in (found.choices[0], found.choices[-1]):
-        wanted = Wanted(MODELS[name], 4, 8, 8, 256)
+        wanted = PlannerInput(MODELS[name], 4, 8, 8, 256)
         every = layout_space.space(wanted)
         layout, recipe = choice.plan.job.layout, choice.plan.job.recipe
         row = {
@@ -249,9 +258,10 @@ def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
         )
         assert any(every.row(place) == row for place in range(len(every)))
         alone = layout_space.as_cases(
-            wanted, layout_space.Space({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
+            wanted, layout_space.LayoutSpace({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
         )
-        assert planned(alone, choice.plan.job, WHERE, known, "h100").ledger.wall_ns == choice.plan.ledger.wall_ns
+        ledger = predicted_ledger.ledger(step.step(alone, WHERE, known.values()), 0, layout.ranks, "h100")
+        assert ledger.wall_ns == choice.plan.ledger.wall_ns
 
 
 def test_the_front_is_what_nothing_beats_in_time_and_memory() -> None:
@@ -284,7 +294,7 @@ def test_a_refusal_is_passed_over_and_told() -> None:
         if one.layout.tp == 1:
             raise BadJob("tp is wanted.")
 
-    wanted = Wanted(DENSE, 8, 8, 64, 256)
+    wanted = PlannerInput(DENSE, 8, 8, 64, 256)
     found = search(wanted, H100, FRAMEWORKS["megatron"], most=5, refuses=refuses)
     assert all(choice.plan.job.layout.tp > 1 for choice in found.choices)
     with refused(BadJob, "774 layouts", "dp_shard 8, ZeRO-1: no"):
@@ -299,10 +309,10 @@ def tight(memory_bytes: float) -> Machine:
 def test_what_does_not_fit_says_by_how_much_and_what_would_do() -> None:
     big = msgspec.structs.replace(DENSE, width=1024, ffn=4096, head_dim=128, layers=8)
     with refused(BadJob, "2 devices", "153 layouts", "1.3 GiB", "537.9 MiB", "779.3 MiB") as raised:
-        search(Wanted(big, 2, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
+        search(PlannerInput(big, 2, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
     assert raised.value.next_step.endswith("devices would do.")
     enough = int(raised.value.next_step.split()[0].replace(",", ""))
-    found = search(Wanted(big, enough, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
+    found = search(PlannerInput(big, enough, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
     assert all(choice.reserved <= 6e8 * USABLE for choice in found.choices)
 
 
@@ -335,7 +345,7 @@ def test_constants_are_claims() -> None:
             assert 0 < low < 1.2
             assert high > low
     with refused(BadInput, "warp"):
-        constant_sets.Tuned(
+        constant_sets.ConstantSet(
             name="x", says="", devices=(), software="fsdp", source="", date="", rows=1, constants={"warp": 1.0}
         )
 
@@ -506,5 +516,5 @@ def test_a_job_that_does_not_fit_is_said_to() -> None:
     job = jobs.load(TINY)
     wide = msgspec.structs.replace(job.decoder, layers=64, width=16384, ffn=65536)
     large = msgspec.structs.replace(job, model=wide)
-    choice = check(large, machine.load("a100"), FRAMEWORKS["trainyard"])
+    choice = cost_job(large, machine.load("a100"), FRAMEWORKS["trainyard"])
     assert choice.reserved > machine.load("a100").device.memory.value

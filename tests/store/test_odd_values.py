@@ -19,7 +19,7 @@ from trainyard.errors import BadFile, BadInput, BadJob, BadLedger
 from trainyard.launch.supervisor import event_log
 from trainyard.models import hugging_face, presets
 from trainyard.predict.configs import detect_format
-from trainyard.predict.configs.config_keys import Beside
+from trainyard.predict.configs.config_keys import CommandArguments
 from trainyard.predict.inputs import constant_sets
 from trainyard.report.plans import plans_file
 from trainyard.run.chaos import fault_plan
@@ -35,7 +35,7 @@ TOML: dict[str, Callable[[Path], object]] = {
     "constants": constant_sets.load,
     "accepted changes": accepted_changes.read,
     "faults": fault_plan.load,
-    "torchtitan": lambda path: detect_format.read(path.read_bytes(), "x", Beside()),
+    "torchtitan": lambda path: detect_format.read(path.read_bytes(), "x", CommandArguments()),
 }
 
 

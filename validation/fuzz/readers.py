@@ -210,9 +210,13 @@ def _context() -> tuple[Any, ...]:
 
     from trainyard.job import Model
     from trainyard.models import presets
-    from trainyard.predict.configs.config_keys import Beside
+    from trainyard.predict.configs.config_keys import CommandArguments
 
-    return Beside(), Beside(64), Beside(64, 256, msgspec.convert(presets.load("llama3-8b").model, Model))
+    return (
+        CommandArguments(),
+        CommandArguments(64),
+        CommandArguments(64, 256, msgspec.convert(presets.load("llama3-8b").model, Model)),
+    )
 
 
 def _framework(data: bytes, folder: Path) -> bool:

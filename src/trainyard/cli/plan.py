@@ -54,12 +54,12 @@ def command(
     from trainyard.job import Model
     from trainyard.predict.inputs import constant_sets
     from trainyard.predict.inputs.framework_support import FRAMEWORKS
-    from trainyard.predict.inputs.layout_space import Wanted
+    from trainyard.predict.inputs.layout_space import PlannerInput
     from trainyard.predict.memory.framework_memory import USABLE
     from trainyard.predict.search import offload_variants
     from trainyard.predict.search.device_scaling import scaling
-    from trainyard.predict.search.search import Found, search
-    from trainyard.predict.search.search import check as choice_of
+    from trainyard.predict.search.layout_cost import cost_job
+    from trainyard.predict.search.search import SearchResult, search
     from trainyard.report.plans import plan_tables, plans_file
     from trainyard.report.render.terminal import print_table
     from trainyard.units import show_size
@@ -99,7 +99,7 @@ def command(
     axes = {axis: int(value) for axis, value in fixed.items()}
     if where is None:
         usual = "megatron" if about.framework == "trainyard" else about.framework
-        wanted = Wanted(dims, devices or 0, 1, samples, length, dtype, axes)
+        wanted = PlannerInput(dims, devices or 0, 1, samples, length, dtype, axes)
         hetero_plan.show(wanted, machine, named or usual, tokens, out, check, as_json)
         return
     count = job.layout.ranks if job and not devices else (devices or where.devices) * where.device.ranks
@@ -108,11 +108,11 @@ def command(
     if check and job:
         _same(job, about.where, count, samples, length)
         kept = dict(zip(("weight", "gradient", "state"), about.keeps or (), strict=False))
-        own = choice_of(job, where, runner._replace(keeps=runner.keeps._replace(**kept)), tokens)
+        own = cost_job(job, where, runner._replace(keeps=runner.keeps._replace(**kept)), tokens)
     for said in (_passed(about), *(f"Not as it says: {one}." for one in about.otherwise)):
         if said:
             say(said)
-    wanted = Wanted(dims, count, where.ranks_per_node, samples, length, dtype, axes)
+    wanted = PlannerInput(dims, count, where.ranks_per_node, samples, length, dtype, axes)
     refuses = _ours if framework == "trainyard" else lambda _: None
     try:
         found = search(wanted, where, runner, budget=tokens, refuses=refuses, front=as_json)
@@ -120,7 +120,9 @@ def command(
         if own is None or out is not None:
             raise
         say(f"Nothing beside it: {error}")
-        found = Found(choices=(), searched=0, fitting=0, refused=(), tuned=constant_sets.choose(where, runner.software))
+        found = SearchResult(
+            choices=(), searched=0, fitting=0, refused=(), tuned=constant_sets.choose(where, runner.software)
+        )
     others = None
     if tokens and found.choices:
         with busy("Planning the same for fewer and for more devices"):

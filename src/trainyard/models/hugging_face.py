@@ -13,8 +13,8 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from trainyard.errors import BadFile, nearest
-from trainyard.models import hugging_face_hybrids as hybrids
-from trainyard.models.hugging_face_keys import Config, short
+from trainyard.models import hugging_face_hybrids
+from trainyard.models.hugging_face_keys import HuggingFaceKeys, short
 
 
 def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = 
     if not isinstance(said, dict):
         raise BadFile(f"{where}: not a model's config.json: it holds no table of keys.")
     said = cast("dict[str, Any]", said)
-    config = Config(said, where, without, planned)
+    config = HuggingFaceKeys(said, where, without, planned)
     keys = _architecture(config)(config)
     left_out = config.done()
     name = _name(said, where) + (f" without {', '.join(left_out)}" if left_out else "")
@@ -44,7 +44,7 @@ def _name(said: dict[str, Any], where: str) -> str:
     return path.name[:100] or "unnamed"
 
 
-def _architecture(config: Config) -> Callable[[Config], dict[str, Any]]:
+def _architecture(config: HuggingFaceKeys) -> Callable[[HuggingFaceKeys], dict[str, Any]]:
     named = config.get("architectures")
     name = named[0] if isinstance(named, list) and len(named) == 1 else named
     if not isinstance(name, str):
@@ -52,8 +52,9 @@ def _architecture(config: Config) -> Callable[[Config], dict[str, Any]]:
             f"{config.where} at $.architectures: {short(name)}, not a list of one name.",
             f"Known: {', '.join(ARCHITECTURES)}.",
         )
-    if name in hybrids.REFUSED:
-        raise BadFile(f"{config.where} at $.architectures: {name} is not modelled here: {hybrids.REFUSED[name]}.")
+    if name in hugging_face_hybrids.REFUSED:
+        reason = hugging_face_hybrids.REFUSED[name]
+        raise BadFile(f"{config.where} at $.architectures: {name} is not modelled here: {reason}.")
     if name not in ARCHITECTURES:
         raise BadFile(
             f"{config.where} at $.architectures: {name[:100]!r} is not modelled here.", nearest(name, ARCHITECTURES)
@@ -61,7 +62,7 @@ def _architecture(config: Config) -> Callable[[Config], dict[str, Any]]:
     return ARCHITECTURES[name]
 
 
-def _rotary(config: Config, base: float) -> float:
+def _rotary(config: HuggingFaceKeys, base: float) -> float:
     """The base of the rotary angles, in the old form (`rope_theta`, `rope_scaling`) or the new (`rope_parameters`)."""
     for key in ("rope_scaling", "rope_parameters"):
         said = config.get(key)
@@ -79,7 +80,7 @@ def _rotary(config: Config, base: float) -> float:
     return config.number("rope_theta", base)
 
 
-def _common(config: Config, base: float = 10_000.0) -> dict[str, Any]:
+def _common(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
     """What the family of Llama has in common: RMSNorm, rotary positions, SwiGLU."""
     config.must("hidden_act", ["silu"], "the MLP's gate is SiLU")
     config.must("attention_dropout", [0, 0.0], "there is no dropout")
@@ -98,7 +99,7 @@ def _common(config: Config, base: float = 10_000.0) -> dict[str, Any]:
     }
 
 
-def _grouped(config: Config, base: float = 10_000.0) -> dict[str, Any]:
+def _grouped(config: HuggingFaceKeys, base: float = 10_000.0) -> dict[str, Any]:
     """And grouped-query attention."""
     common = _common(config, base)
     heads, width = common["heads"], common["width"]
@@ -110,7 +111,7 @@ def _grouped(config: Config, base: float = 10_000.0) -> dict[str, Any]:
     return {**common, "kv_heads": kv_heads, "head_dim": head_dim}
 
 
-def _llama(config: Config) -> dict[str, Any]:
+def _llama(config: HuggingFaceKeys) -> dict[str, Any]:
     attention, mlp = config.flag("attention_bias"), config.flag("mlp_bias")
     if attention != mlp:
         odd = "attention_bias" if attention else "mlp_bias"
@@ -118,7 +119,7 @@ def _llama(config: Config) -> dict[str, Any]:
     return {**_grouped(config), "bias": "all" if attention and mlp else "none"}
 
 
-def _windowed(config: Config) -> None:
+def _windowed(config: HuggingFaceKeys) -> None:
     """Qwen's: a window only where a flag says so."""
     if config.flag("use_sliding_window"):
         config.refuse("use_sliding_window", "attention sees all earlier positions, and it is true")
@@ -127,18 +128,18 @@ def _windowed(config: Config) -> None:
     config.must("layer_types", [["full_attention"] * config.layers()], "all layers attend fully")
 
 
-def _qwen2(config: Config) -> dict[str, Any]:
+def _qwen2(config: HuggingFaceKeys) -> dict[str, Any]:
     _windowed(config)
     return {**_grouped(config), "bias": "qkv"}
 
 
-def _qwen3(config: Config) -> dict[str, Any]:
+def _qwen3(config: HuggingFaceKeys) -> dict[str, Any]:
     _windowed(config)
     config.must("attention_bias", [False], "no matrix has a bias beside normed queries and keys")
     return {**_grouped(config), "bias": "none", "qk_norm": True}
 
 
-def _mixtral(config: Config) -> dict[str, Any]:
+def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
     config.must("sliding_window", [], "attention sees all earlier positions")
     config.must("router_jitter_noise", [0, 0.0], "there is no noise in the router")
     grouped = _grouped(config, 1e6)
@@ -152,7 +153,7 @@ def _mixtral(config: Config) -> dict[str, Any]:
     }
 
 
-def _deepseek_v3(config: Config) -> dict[str, Any]:
+def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
     config.must("attention_bias", [False], "latent attention has no biases")
     config.must("moe_layer_freq", [1], "all layers after the first dense ones have experts")
     config.must("scoring_func", ["sigmoid"], "scores are sigmoids")
@@ -184,7 +185,7 @@ def _deepseek_v3(config: Config) -> dict[str, Any]:
     }
 
 
-def _gpt2(config: Config) -> dict[str, Any]:
+def _gpt2(config: HuggingFaceKeys) -> dict[str, Any]:
     config.must("activation_function", ["gelu_new", "gelu_pytorch_tanh"], "the MLP has GELU by tanh")
     for key in ("attn_pdrop", "embd_pdrop", "resid_pdrop"):
         config.must(key, [0, 0.0], "there is no dropout", 0.1)
@@ -213,12 +214,12 @@ def _gpt2(config: Config) -> dict[str, Any]:
     }
 
 
-ARCHITECTURES: dict[str, Callable[[Config], dict[str, Any]]] = {
+ARCHITECTURES: dict[str, Callable[[HuggingFaceKeys], dict[str, Any]]] = {
     "LlamaForCausalLM": _llama,
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "GPT2LMHeadModel": _gpt2,
     "MixtralForCausalLM": _mixtral,
     "DeepseekV3ForCausalLM": _deepseek_v3,
-    **hybrids.ARCHITECTURES,
+    **hugging_face_hybrids.ARCHITECTURES,
 }

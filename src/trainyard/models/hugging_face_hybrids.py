@@ -11,13 +11,13 @@ from typing import Any, cast
 
 from trainyard import limits
 from trainyard.errors import BadFile
-from trainyard.models.hugging_face_keys import Config, short
+from trainyard.models.hugging_face_keys import HuggingFaceKeys, short
 
 _KINDS: Mapping[str, str] = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 """A kind of layer by its name -> the letter of a pattern."""
 
 
-def nemotron_h(config: Config) -> dict[str, Any]:
+def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
     """Each layer is one thing; there are no positions."""
     listed = config.get("layers_block_type")
     pattern = _letters(config, "layers_block_type", listed) if listed is not None else _pattern(config)
@@ -31,27 +31,57 @@ def nemotron_h(config: Config) -> dict[str, Any]:
         config.must(key, [0, 0.0], "there is no dropout")
     config.must("residual_in_fp32", [False], "what lies between layers is in the format of the rest")
     config.must("sliding_window", [], "attention sees all earlier positions")
-    _passed(config, "mtp_hybrid_override_pattern", "mtp_layers_block_type", "rope_theta", "hidden_act", "norm_eps",
-            "rms_norm_eps", "num_query_groups", "partial_rotary_factor", "moe_shared_expert_overlap")  # fmt: skip
+    _passed(
+        config,
+        "mtp_hybrid_override_pattern",
+        "mtp_layers_block_type",
+        "rope_theta",
+        "hidden_act",
+        "norm_eps",
+        "rms_norm_eps",
+        "num_query_groups",
+        "partial_rotary_factor",
+        "moe_shared_expert_overlap",
+    )
     heads = config.whole("num_attention_heads", 32)
     both = config.get("head_dim") or config.get("attention_head_dim")
     head_dim = config.whole("head_dim" if config.get("head_dim") else "attention_head_dim", 128 if not both else None)
     return {
-        "layers": layers, "pattern": pattern, "width": config.whole("hidden_size"),
-        "ffn": config.whole("intermediate_size"), "heads": heads, "kv_heads": config.whole("num_key_value_heads", 8),
-        "head_dim": head_dim, "vocab": config.whole("vocab_size"), "mlp": "relu2", "position": "none",
-        "norm_eps": config.number("layer_norm_epsilon", 1e-5), "tied": config.flag("tie_word_embeddings"),
-        "space_heads": config.whole("mamba_num_heads", 128), "space_dim": config.whole("mamba_head_dim", 64),
-        "space_groups": _either(config, "n_groups", "mamba_n_groups", 8), "state": config.whole("ssm_state_size", 128),
+        "layers": layers,
+        "pattern": pattern,
+        "width": config.whole("hidden_size"),
+        "ffn": config.whole("intermediate_size"),
+        "heads": heads,
+        "kv_heads": config.whole("num_key_value_heads", 8),
+        "head_dim": head_dim,
+        "vocab": config.whole("vocab_size"),
+        "mlp": "relu2",
+        "position": "none",
+        "norm_eps": config.number("layer_norm_epsilon", 1e-5),
+        "tied": config.flag("tie_word_embeddings"),
+        "space_heads": config.whole("mamba_num_heads", 128),
+        "space_dim": config.whole("mamba_head_dim", 64),
+        "space_groups": _either(config, "n_groups", "mamba_n_groups", 8),
+        "state": config.whole("ssm_state_size", 128),
         "kernel": _either(config, "conv_kernel", "mamba_d_conv", 4),
-        "chunk": _either(config, "chunk_size", "mamba_chunk_size", 128), **_routed(config, "E" in pattern),
-    }  # fmt: skip
+        "chunk": _either(config, "chunk_size", "mamba_chunk_size", 128),
+        **_routed(config, "E" in pattern),
+    }
 
 
-def _routed(config: Config, experts: bool) -> dict[str, Any]:
-    names = ("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size",
-             "moe_latent_size", "num_experts_per_tok", "routed_scaling_factor", "n_group", "topk_group",
-             "norm_topk_prob")  # fmt: skip
+def _routed(config: HuggingFaceKeys, experts: bool) -> dict[str, Any]:
+    names = (
+        "n_routed_experts",
+        "n_shared_experts",
+        "moe_intermediate_size",
+        "moe_shared_expert_intermediate_size",
+        "moe_latent_size",
+        "num_experts_per_tok",
+        "routed_scaling_factor",
+        "n_group",
+        "topk_group",
+        "norm_topk_prob",
+    )
     if not experts:
         _passed(config, *names)
         return {}
@@ -59,15 +89,20 @@ def _routed(config: Config, experts: bool) -> dict[str, Any]:
     each = config.whole("moe_intermediate_size")
     shared = config.whole("n_shared_experts", 1, least=0) * config.whole("moe_shared_expert_intermediate_size", each)
     return {
-        "experts": config.whole("n_routed_experts"), "active": config.whole("num_experts_per_tok"), "expert_ffn": each,
+        "experts": config.whole("n_routed_experts"),
+        "active": config.whole("num_experts_per_tok"),
+        "expert_ffn": each,
         "shared_experts": _times(config, "moe_shared_expert_intermediate_size", shared, each),
-        "expert_width": config.whole("moe_latent_size", 0), "router": "sigmoid", "balance": "bias",
-        "route_scale": config.number("routed_scaling_factor", 1.0), "expert_groups": config.whole("n_group", 1),
+        "expert_width": config.whole("moe_latent_size", 0),
+        "router": "sigmoid",
+        "balance": "bias",
+        "route_scale": config.number("routed_scaling_factor", 1.0),
+        "expert_groups": config.whole("n_group", 1),
         "active_groups": config.whole("topk_group", 1),
-    }  # fmt: skip
+    }
 
 
-def jamba(config: Config) -> dict[str, Any]:
+def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     """Mamba of the first kind, then an MLP or experts; there are no positions."""
     layers, width = config.layers(), config.whole("hidden_size")
     experts, each = config.whole("num_experts", 16), config.whole("intermediate_size")
@@ -77,20 +112,32 @@ def jamba(config: Config) -> dict[str, Any]:
     _gated(config)
     config.must("sliding_window", [], "attention sees all earlier positions")
     some = {
-        "experts": experts, "active": config.whole("num_experts_per_tok", 2), "expert_ffn": each, "router": "softmax",
+        "experts": experts,
+        "active": config.whole("num_experts_per_tok", 2),
+        "expert_ffn": each,
+        "router": "softmax",
         "balance": "loss" if config.flag("output_router_logits") else "none",
-    }  # fmt: skip
+    }
     rank, inner = config.get("mamba_dt_rank"), config.whole("mamba_expand", 2) * width
     steps = -(-width // 16) if rank in (None, "auto") else config.whole("mamba_dt_rank")
     return {
-        **_attended(config, width), **_pairs(kinds, ends), "width": width, "ffn": each, "position": "none",
-        "norm_eps": config.number("rms_norm_eps", 1e-6), "space_heads": inner, "space_dim": 1, "space_groups": 1,
-        "state": config.whole("mamba_d_state", 16), "kernel": config.whole("mamba_d_conv", 4), "step_rank": steps,
+        **_attended(config, width),
+        **_pairs(kinds, ends),
+        "width": width,
+        "ffn": each,
+        "position": "none",
+        "norm_eps": config.number("rms_norm_eps", 1e-6),
+        "space_heads": inner,
+        "space_dim": 1,
+        "space_groups": 1,
+        "state": config.whole("mamba_d_state", 16),
+        "kernel": config.whole("mamba_d_conv", 4),
+        "step_rank": steps,
         **(some if "E" in ends else {}),
-    }  # fmt: skip
+    }
 
 
-def bamba(config: Config) -> dict[str, Any]:
+def bamba(config: HuggingFaceKeys) -> dict[str, Any]:
     """Mamba-2 or attention, then an MLP."""
     layers, width = config.layers(), config.whole("hidden_size")
     listed = config.get("attn_layer_indices") or []
@@ -99,14 +146,18 @@ def bamba(config: Config) -> dict[str, Any]:
     attends = set(cast("list[int]", listed))
     _gated(config)
     return {
-        **_attended(config, width), **_spaces(config, width),
-        **_pairs(["*" if layer in attends else "M" for layer in range(layers)], ["-"] * layers), "width": width,
-        "ffn": config.whole("intermediate_size"), "position": "rope", **_turns(config),
+        **_attended(config, width),
+        **_spaces(config, width),
+        **_pairs(["*" if layer in attends else "M" for layer in range(layers)], ["-"] * layers),
+        "width": width,
+        "ffn": config.whole("intermediate_size"),
+        "position": "rope",
+        **_turns(config),
         "norm_eps": config.number("rms_norm_eps", 1e-5),
-    }  # fmt: skip
+    }
 
 
-def granite(config: Config) -> dict[str, Any]:
+def granite(config: HuggingFaceKeys) -> dict[str, Any]:
     """Mamba-2 or attention, then an MLP, with experts beside it where there are some."""
     layers, width = config.layers(), config.whole("hidden_size")
     kinds = list(_letters(config, "layer_types", config.get("layer_types")))
@@ -119,20 +170,33 @@ def granite(config: Config) -> dict[str, Any]:
     said = config.get("position_embedding_type")
     config.must("position_embedding_type", ["rope", "nope"], "positions turn or are not told")
     _gated(config)
-    some = {
-        "experts": experts, "active": config.whole("num_experts_per_tok", 1), "expert_ffn": each, "router": "softmax",
-        "shared_experts": _times(config, "shared_intermediate_size", shared, each), "balance":
-        "loss" if config.flag("output_router_logits") else "none",
-    } if experts else {}  # fmt: skip
+    some = (
+        {
+            "experts": experts,
+            "active": config.whole("num_experts_per_tok", 1),
+            "expert_ffn": each,
+            "router": "softmax",
+            "shared_experts": _times(config, "shared_intermediate_size", shared, each),
+            "balance": "loss" if config.flag("output_router_logits") else "none",
+        }
+        if experts
+        else {}
+    )
     _passed(config, "num_experts_per_tok", "output_router_logits")
     return {
-        **_attended(config, width), **_spaces(config, width), **_pairs(kinds, ["E" if experts else "-"] * layers),
-        "width": width, "ffn": shared, "position": "rope" if said == "rope" else "none", **_turns(config),
-        "norm_eps": config.number("rms_norm_eps", 1e-6), **some,
-    }  # fmt: skip
+        **_attended(config, width),
+        **_spaces(config, width),
+        **_pairs(kinds, ["E" if experts else "-"] * layers),
+        "width": width,
+        "ffn": shared,
+        "position": "rope" if said == "rope" else "none",
+        **_turns(config),
+        "norm_eps": config.number("rms_norm_eps", 1e-6),
+        **some,
+    }
 
 
-def _letters(config: Config, key: str, listed: object) -> str:
+def _letters(config: HuggingFaceKeys, key: str, listed: object) -> str:
     if not isinstance(listed, list) or not 0 < len(listed) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.{key}: {short(listed)}, not a list of kinds of layers.")
     unknown = [one for one in cast("list[Any]", listed) if not isinstance(one, str) or one not in _KINDS]
@@ -144,7 +208,7 @@ def _letters(config: Config, key: str, listed: object) -> str:
     return "".join(_KINDS[one] for one in cast("list[str]", listed))
 
 
-def _pattern(config: Config) -> str:
+def _pattern(config: HuggingFaceKeys) -> str:
     said = config.get("hybrid_override_pattern")
     if not isinstance(said, str) or not 0 < len(said) <= limits.LAYERS.most:
         raise BadFile(f"{config.where} at $.hybrid_override_pattern: {short(said)}, not a letter a layer.")
@@ -162,26 +226,30 @@ def _pairs(kinds: Sequence[str], ends: Sequence[str]) -> dict[str, Any]:
     return {"layers": len(pattern), "pattern": pattern}
 
 
-def _every(config: Config, what: str, period: int, offset: int) -> Callable[[int], bool]:
+def _every(config: HuggingFaceKeys, what: str, period: int, offset: int) -> Callable[[int], bool]:
     """Whether a layer is an n-th one."""
     many, first = config.whole(f"{what}_period", period), config.whole(f"{what}_offset", offset, least=0)
     return lambda layer: layer % many == first
 
 
-def _attended(config: Config, width: int) -> dict[str, Any]:
+def _attended(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
     heads = config.whole("num_attention_heads")
     if config.get("head_dim") is None and width % heads:
         raise BadFile(f"{config.where} at $.hidden_size: {width} % {heads} heads = {width % heads}.")
     config.must("attention_dropout", [0, 0.0], "there is no dropout")
     _unbiased(config)
     return {
-        "heads": heads, "kv_heads": config.whole("num_key_value_heads", heads),
-        "head_dim": config.whole("head_dim", width // heads), "vocab": config.whole("vocab_size"),
-        "tied": config.flag("tie_word_embeddings"), "mlp": "swiglu", "norm": "rms",
-    }  # fmt: skip
+        "heads": heads,
+        "kv_heads": config.whole("num_key_value_heads", heads),
+        "head_dim": config.whole("head_dim", width // heads),
+        "vocab": config.whole("vocab_size"),
+        "tied": config.flag("tie_word_embeddings"),
+        "mlp": "swiglu",
+        "norm": "rms",
+    }
 
 
-def _spaces(config: Config, width: int) -> dict[str, Any]:
+def _spaces(config: HuggingFaceKeys, width: int) -> dict[str, Any]:
     """Of Mamba-2, by the names that Bamba gives its dimensions."""
     heads, expand = config.whole("mamba_n_heads", 128), config.whole("mamba_expand", 2)
     dim = expand * width // heads if config.get("mamba_d_head") in (None, "auto") else config.whole("mamba_d_head")
@@ -191,24 +259,27 @@ def _spaces(config: Config, width: int) -> dict[str, Any]:
             f"{expand} x hidden_size {width} = {expand * width}."
         )
     return {
-        "space_heads": heads, "space_dim": dim, "space_groups": config.whole("mamba_n_groups", 1),
-        "state": config.whole("mamba_d_state", 256), "kernel": config.whole("mamba_d_conv", 4),
+        "space_heads": heads,
+        "space_dim": dim,
+        "space_groups": config.whole("mamba_n_groups", 1),
+        "state": config.whole("mamba_d_state", 256),
+        "kernel": config.whole("mamba_d_conv", 4),
         "chunk": config.whole("mamba_chunk_size", 256),
-    }  # fmt: skip
+    }
 
 
-def _unbiased(config: Config) -> None:
+def _unbiased(config: HuggingFaceKeys) -> None:
     for key in ("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias"):
         config.must(key, [False], "no matrix has a bias")
     for key in ("mamba_conv_bias", "use_conv_bias"):
         config.must(key, [True], "the convolution has a bias")
 
 
-def _gated(config: Config) -> None:
+def _gated(config: HuggingFaceKeys) -> None:
     config.must("hidden_act", ["silu"], "the MLP's gate is SiLU")
 
 
-def _turns(config: Config) -> dict[str, float]:
+def _turns(config: HuggingFaceKeys) -> dict[str, float]:
     for key in ("rope_scaling", "rope_parameters", "partial_rotary_factor"):
         said = config.get(key)
         if said not in (None, 1, 1.0):
@@ -216,24 +287,24 @@ def _turns(config: Config) -> dict[str, float]:
     return {"rope_base": config.number("rope_theta", 10_000.0)}
 
 
-def _either(config: Config, key: str, other: str, default: int) -> int:
+def _either(config: HuggingFaceKeys, key: str, other: str, default: int) -> int:
     """One of two names, of older files and of newer ones."""
     return config.whole(key if config.get(key) is not None else other, default)
 
 
-def _times(config: Config, key: str, whole: int, each: int) -> int:
+def _times(config: HuggingFaceKeys, key: str, whole: int, each: int) -> int:
     if whole % each:
         config.refuse(key, f"shared experts are as wide as others, and {whole} % {each} = {whole % each}")
     return whole // each
 
 
-def _passed(config: Config, *keys: str) -> None:
+def _passed(config: HuggingFaceKeys, *keys: str) -> None:
     """Keys that say nothing of the arithmetic here."""
     for key in keys:
         config.get(key)
 
 
-ARCHITECTURES: dict[str, Callable[[Config], dict[str, Any]]] = {
+ARCHITECTURES: dict[str, Callable[[HuggingFaceKeys], dict[str, Any]]] = {
     "NemotronHForCausalLM": nemotron_h,
     "JambaForCausalLM": jamba,
     "BambaForCausalLM": bamba,

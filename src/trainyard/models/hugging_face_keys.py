@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainyard import limits
 from trainyard.errors import BadFile, nearest
+from trainyard.models.typed_keys import TypedKeys
 
 _SAYS_NOTHING = re.compile(
     # What it is called, which tokens are special, how it generates, caches, was begun, is stored or was made.
@@ -30,29 +30,18 @@ _COSTS_NOTHING = re.compile(
 """What is refused because another thing would be learned, though a step takes about as long."""
 
 
-class Config:
-    """The keys of one file, which of them were asked for, and what cannot be modelled."""
+class HuggingFaceKeys(TypedKeys):
+    """The keys of a config.json, and those that cannot be modelled, each with the reason. `without`: keys to leave out.
+    `planned`: keys that do not change the time of a step are left out too."""
 
-    def __init__(self, said: dict[str, Any], where: str, without: Sequence[str], planned: bool) -> None:
-        self.said = said
-        self.where = where
+    def __init__(self, said: Mapping[str, Any], where: str, without: Sequence[str], planned: bool) -> None:
+        super().__init__(said, where)
         self.without = without
         self.planned = planned
-        self.asked: set[str] = set()
         self.refused: dict[str, str] = {}
 
-    def get(self, key: str) -> Any:
-        """None where the file says null, or nothing."""
-        self.asked.add(key)
-        return self.said.get(key)
-
-    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
-        value, most = self.get(key), limits.of_key(key).most
-        if value is None and default is not None:
-            return default
-        if type(value) is not int or not least <= value <= most:
-            raise BadFile(f"{self.where} at $.{key}: {short(value)}, not a whole number from {least} to {most:,}.")
-        return value
+    def wrong(self, key: str, expected: str) -> BadFile:
+        return BadFile(f"{self.where} at $.{key}: {short(self.said.get(key))}, not {expected}.")
 
     def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
         """Read the number of layers, which readers may list one by one."""
@@ -62,17 +51,9 @@ class Config:
         value = self.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
-            raise BadFile(f"{self.where} at $.{key}: {short(value)}, not a positive number.")
+        if type(value) not in (int, float) or not 0 < value < 1e300:
+            raise self.wrong(key, "a positive number")
         return float(value)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.get(key)
-        if value is None:
-            return default
-        if type(value) is not bool:
-            raise BadFile(f"{self.where} at $.{key}: {short(value)}, neither true nor false.")
-        return value
 
     def must(self, key: str, modelled: Sequence[object], says: str, default: object = None) -> None:
         """Refuses a key whose value is not `modelled`. `default`: what transformers takes where there is none; None

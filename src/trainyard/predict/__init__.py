@@ -1,1 +1,20 @@
-"""Job x Machine -> Plan: what a step costs before anybody ran it. No torch in here."""
+"""Job x Machine -> Plan: the cost of a step before it is run. Nothing here imports torch.
+
+The calls of `trainyard plan`, from the command to its result:
+
+    cli.plan.command
+        search.search.search              the fastest layouts of a search space
+            Framework.layouts             every layout that the framework supports
+            offload_variants.both         bytes of each, with and without offloading
+            best_first.BestFirstSearch    step times, simulated in the order of a lower bound
+                step.step
+            layout_cost.cost_case         one layout: ledger, range, bill and memory
+        layout_cost.cost_job              --check: one job as it is
+            framework_memory.memory
+            step.step
+            layout_cost.cost_case
+        device_scaling.scaling            --tokens: the fastest layout on fewer and on more devices
+            search.search.fastest
+        hetero.best_pipelines.find        --machine A:8,B:16: pipelines over different machines
+            pipeline_step.mix
+"""

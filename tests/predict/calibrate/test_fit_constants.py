@@ -20,8 +20,7 @@ from trainyard.predict.calibrate import fit_constants, machine_file, probed_mach
 from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.calibrate.least_squares import solve
 from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
-from trainyard.predict.inputs import cases, hardware
-from trainyard.predict.inputs import constant_sets as tuned
+from trainyard.predict.inputs import cases, constant_sets, hardware
 from trainyard.predict.inputs.constants import SHARES, Constants
 from trainyard.predict.time import predicted_ledger, step
 from trainyard.predict.time.layer import product
@@ -58,7 +57,7 @@ def test_what_a_machine_measured_is_found_again_and_its_file_says_it_all(tmp_pat
     assert made.device.memory.value == 8e9
     assert made.device.bandwidth.value == pytest.approx(20e9)
     assert made.inside.bandwidth.value == pytest.approx(0.8e9, rel=0.05)
-    got = tuned.choose(made, "fsdp").values()
+    got = constant_sets.choose(made, "fsdp").values()
     assert got.attention * made.device.peak["float32"].value == pytest.approx(40e9, rel=0.05)
     assert got.attention_backward == pytest.approx(2.5)
     assert got.inside_s == pytest.approx(4e-4, rel=0.2)
@@ -125,7 +124,7 @@ def as_run(here, truth, job, name):
 
 
 HERE = probed_machine.machine("here", SEEN, 2, "float32", as_probed())
-BASE = tuned.choose(HERE, "fsdp").values()
+BASE = constant_sets.choose(HERE, "fsdp").values()
 
 
 def test_the_account_that_disagrees_is_what_is_fitted():
@@ -148,7 +147,7 @@ def test_what_was_fitted_on_some_runs_holds_for_another(scales):
     runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:4]]
     after = fit_constants.calibrated(HERE, BASE, runs)
     other = as_run(HERE, truth, a_job(LAYOUTS[4]), "other")
-    now = tuned.choose(after, "fsdp").values()
+    now = constant_sets.choose(after, "fsdp").values()
     assert fit_constants.seconds(after, now, other.job) == pytest.approx(other.seconds, rel=0.08)
     low, high = after.spread
     assert low <= 1 <= high
@@ -156,14 +155,14 @@ def test_what_was_fitted_on_some_runs_holds_for_another(scales):
 
 def test_a_spread_of_ones_own_is_the_planners():
     own = replace(HERE, spread=(0.9, 1.2))
-    assert tuned.choose(own, "fsdp").interval("dense") == (0.9, 1.2)
-    assert tuned.choose(HERE, "fsdp").interval("dense") == tuned.ASSUMED
+    assert constant_sets.choose(own, "fsdp").interval("dense") == (0.9, 1.2)
+    assert constant_sets.choose(HERE, "fsdp").interval("dense") == constant_sets.ASSUMED
 
 
 def test_a_constant_that_is_none_is_said():
     odd = replace(HERE, tuned={"matmull": Claim(value=1.0, unit="share", source="a test")})
     with refused(BadInput, "matmull"):
-        tuned.choose(odd, "fsdp")
+        constant_sets.choose(odd, "fsdp")
 
 
 def test_tables_show_what_was_measured_and_what_became_of_it():

@@ -23,14 +23,15 @@ from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Model
 from trainyard.models import presets
 from trainyard.predict.configs import detect_format
-from trainyard.predict.configs.config_keys import Beside, Read
+from trainyard.predict.configs.config_keys import CommandArguments, FrameworkConfig
 from trainyard.predict.configs.deepspeed.deepspeed_keys import BATCHES
 from trainyard.predict.configs.megatron import megatron_stages
 from trainyard.predict.configs.torchtitan import flavors
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.layout_space import Wanted
-from trainyard.predict.search.search import check, search
+from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.search.layout_cost import cost_job
+from trainyard.predict.search.search import search
 
 OTHERS = [name for name in FRAMEWORKS if name != "trainyard"]
 MODELS = {
@@ -40,8 +41,8 @@ MODELS = {
 }  # fmt: skip
 
 
-def read(text: str | bytes, where: str = "theirs", **beside: Any) -> Read:
-    return detect_format.read(text.encode() if isinstance(text, str) else text, where, Beside(**beside))
+def read(text: str | bytes, where: str = "theirs", **beside: Any) -> FrameworkConfig:
+    return detect_format.read(text.encode() if isinstance(text, str) else text, where, CommandArguments(**beside))
 
 
 # What is written is read as the same job
@@ -50,14 +51,14 @@ def read(text: str | bytes, where: str = "theirs", **beside: Any) -> Read:
 @cache
 def offered(framework: str, name: str, dtype: str, devices: int = 8) -> list[Job]:
     """Every layout that the search may offer, whether it fits or not, and again with what may wait on the host."""
-    wanted = Wanted(MODELS[name], devices, 4, 24, 256, dtype)
+    wanted = PlannerInput(MODELS[name], devices, 4, 24, 256, dtype)
     every = FRAMEWORKS[framework].layouts(wanted)
     every = every.beside(every.keep(FRAMEWORKS[framework].offloads(wanted, every)).offloaded())
     between = FRAMEWORKS[framework].keeps.between
     return [layout_space.job_of(wanted, every.row(place), between) for place in range(len(every))]
 
 
-def again(framework: str, job: Job) -> Read:
+def again(framework: str, job: Job) -> FrameworkConfig:
     """Written and read. Megatron's arguments hold the model; the others have none of these sizes."""
     model = None if framework == "megatron" else job.model
     devices = None if framework == "torchtitan" else job.layout.ranks
@@ -65,7 +66,7 @@ def again(framework: str, job: Job) -> Read:
     return read(FRAMEWORKS[framework].tells(job), devices=devices, seq_len=length, model=model)
 
 
-def same(job: Job, framework: str, found: Read) -> None:
+def same(job: Job, framework: str, found: FrameworkConfig) -> None:
     assert found.framework == framework
     assert found.passed == ()
     assert found.keeps is None, "as the framework does"
@@ -92,21 +93,21 @@ def test_and_the_same_ledger_and_memory_are_predicted(framework: str, data: st.D
     job = data.draw(st.sampled_from(offered(framework, name, dtype)))
     found = again(framework, job)
     same(job, framework, found)
-    first = check(job, H100, runner)
-    second = check(found.job, H100, runner)
+    first = cost_job(job, H100, runner)
+    second = cost_job(found.job, H100, runner)
     assert first.plan.ledger == second.plan.ledger
     assert first.plan.memory == second.plan.memory
     axes = {axis: getattr(job.layout, axis) for axis in layout_space.AXES if hasattr(job.layout, axis)}
     fixed = axes | {"microbatch": job.recipe.microbatch, "remat": ("none", "op", "full").index(job.recipe.remat)}
     fixed |= {"offload": int(job.recipe.offload)}
-    wanted = Wanted(MODELS[name], 8, 4, 24, 256, dtype, fixed)
+    wanted = PlannerInput(MODELS[name], 8, 4, 24, 256, dtype, fixed)
     assert search(wanted, H100, runner).choices[0].plan.ledger == first.plan.ledger, "and the search's own"
 
 
 @pytest.mark.parametrize("preset", [one.preset for one in flavors._ALL])
 def test_torchtitan_is_told_its_own_name_of_a_model(preset: str) -> None:
     model = msgspec.convert(presets.load(preset).model, Model)
-    found = search(Wanted(model, 512, 8, 1024, 8192), H100, FRAMEWORKS["torchtitan"], most=3)
+    found = search(PlannerInput(model, 512, 8, 1024, 8192), H100, FRAMEWORKS["torchtitan"], most=3)
     for choice in found.choices:
         text = FRAMEWORKS["torchtitan"].tells(choice.plan.job)
         assert tomllib.loads(text)["model"]["name"] in preset.replace("-", "_")
@@ -297,7 +298,7 @@ SPEED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def speed(devices: int = 16, **keys: Any) -> Read:
+def speed(devices: int = 16, **keys: Any) -> FrameworkConfig:
     said = {key: value for key, value in (SPEED | keys).items() if value != "-"}
     return read(json.dumps(said), devices=devices, seq_len=256, model=MODELS["dense"])
 
@@ -472,7 +473,7 @@ def test_arguments_that_cannot_be_are_refused(
         read(ARGUMENTS.replace(*change), devices=devices)
 
 
-def with_arguments(more: str) -> Read:
+def with_arguments(more: str) -> FrameworkConfig:
     return read(ARGUMENTS.replace("--bf16", more), devices=64)
 
 
@@ -543,7 +544,7 @@ def test_somebodys_configuration_is_checked_as_it_is(
     job = msgspec.convert(found["choices"][0]["plan"]["job"], Job)
     model = job.model if asked[0] in ("llama3-8b", "job.toml") else None
     length = job.recipe.seq_len if framework == "deepspeed" else None
-    theirs = detect_format.read(data, "x", Beside(job.layout.ranks, length, model))
+    theirs = detect_format.read(data, "x", CommandArguments(job.layout.ranks, length, model))
     assert theirs.framework == framework
     assert replace(job, name="", model=None) == replace(theirs.job, name="", model=None)
     assert found.get("passed_over", []) == list(theirs.passed)

@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from trainyard.errors import BadInput
 from trainyard.machine import Claim
-from trainyard.predict.economics.failures import FLEETS, best_interval, between_failures, expected, goodput
+from trainyard.predict.economics.failures import RATE, best_interval, between_failures, expected, goodput
 
 HOUR = 3600.0
+PER_NODE_DAY = "1/(node day)"
+CLUSTERS = {
+    "llama3": RATE,
+    "rsc-1": Claim(value=6.50e-3, unit=PER_NODE_DAY, source="Kokolis et al. 2024, arXiv:2410.21680: cluster 1, A100"),
+    "rsc-2": Claim(value=2.34e-3, unit=PER_NODE_DAY, source="Kokolis et al. 2024, arXiv:2410.21680: cluster 2, A100"),
+}
+"""Published failure rates."""
 
 
 @pytest.mark.parametrize(
@@ -20,7 +27,7 @@ HOUR = 3600.0
     [("rsc-1", 2048, 1.8), ("llama3", 2048, 54 * 24 / 419), ("rsc-2", 2048, 5.0), ("rsc-1", 128, 28.8)],
 )
 def test_fleets_fail_as_the_documentation_says(fleet: str, nodes: int, hours: float) -> None:
-    assert between_failures(nodes, FLEETS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
+    assert between_failures(nodes, CLUSTERS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
 
 
 def test_llama_3_trains_more_than_nine_tenths_of_the_time() -> None:

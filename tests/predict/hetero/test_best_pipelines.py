@@ -24,17 +24,17 @@ from trainyard.cli.main import answer
 from trainyard.job import Model
 from trainyard.machine import Machine
 from trainyard.predict.configs import uneven_stages
-from trainyard.predict.configs.megatron import megatron_stages as told
+from trainyard.predict.configs.megatron import megatron_stages
 from trainyard.predict.hetero import best_pipelines, fleet, pipeline_step, pipelines
 from trainyard.predict.hetero.assign_layers import assign
-from trainyard.predict.hetero.best_pipelines import Mixed
+from trainyard.predict.hetero.best_pipelines import HeteroResult
 from trainyard.predict.hetero.fleet import FleetPart
-from trainyard.predict.hetero.pipeline_step import Divided
+from trainyard.predict.hetero.pipeline_step import HeteroPipeline
 from trainyard.predict.hetero.pipelines import Lines
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import RESERVED, USABLE
 from trainyard.predict.pipeline import schedules, simulation, stages, step_bounds
@@ -57,8 +57,8 @@ def sized(like: Machine, memory_bytes: float) -> Machine:
     return msgspec.structs.replace(like, device=msgspec.structs.replace(like.device, memory=less))
 
 
-def wanted_for(model: Model, parts: tuple[FleetPart, ...], **more: Any) -> Wanted:
-    return Wanted(model, sum(one.devices for one in parts), 8, more.pop("samples", 8), 256, **more)
+def wanted_for(model: Model, parts: tuple[FleetPart, ...], **more: Any) -> PlannerInput:
+    return PlannerInput(model, sum(one.devices for one in parts), 8, more.pop("samples", 8), 256, **more)
 
 
 def all_lines(model: Model, parts: tuple[FleetPart, ...], **more: Any) -> list[Lines]:
@@ -76,20 +76,20 @@ def cuts(layers: int, depth: int) -> list[tuple[int, ...]]:
     return [tuple(np.diff([0, *at, layers]).tolist()) for at in combinations(range(1, layers), depth - 1)]
 
 
-def fits(one: Divided) -> bool:
+def fits(one: HeteroPipeline) -> bool:
     """Each stage by itself, as its device has memory."""
     depth = len(one.counts)
     for place, of in enumerate(one.line.of):
         run = StageLayers(*(column(count[place]) for count in one.run))
         held = stages.held(one.case, run, column(depth - place), column(place == 0)).total
-        if float(held[0]) * RESERVED > one.line.where[of].site.memory[0] * USABLE:
+        if float(held[0]) * RESERVED > one.line.where[of].hardware.memory[0] * USABLE:
             return False
     return True
 
 
 def axes(line: Lines) -> list[tuple[int, ...]]:
     """Each case's row of the space."""
-    return [tuple(Divided(line=line, row=row, counts=()).axes.values()) for row in range(len(line.cases))]
+    return [tuple(HeteroPipeline(line=line, row=row, counts=()).axes.values()) for row in range(len(line.cases))]
 
 
 # The search
@@ -105,7 +105,7 @@ def test_parts_stand_in_every_order_once(parts: tuple[FleetPart, ...]) -> None:
     assert sorted(found) == sorted(map(list, {tuple(map(str, order)) for order in permutations(parts)}))
 
 
-def whole_space(wanted: Wanted, parts: tuple[FleetPart, ...]) -> set[tuple[int, ...]]:
+def whole_space(wanted: PlannerInput, parts: tuple[FleetPart, ...]) -> set[tuple[int, ...]]:
     """Of the whole space of so many devices those whose stages are whole in each part, one by one."""
     found = set()
     for per_node in {one.machine.per_node for one in parts}:
@@ -162,18 +162,18 @@ def test_no_division_is_better_and_none_below_the_bound(
     found = {
         (tuple(line.of), row): line for line in pipelines.lines(wanted, every, MEGATRON, where) for row in axes(line)
     }
-    roomy = tuple(one._replace(site=replace(one.site, memory=column(1e15))) for one in where)
+    roomy = tuple(one._replace(hardware=replace(one.hardware, memory=column(1e15))) for one in where)
     some, place = stages.runs(model)
     for full in pipelines.lines(wanted, every, MEGATRON, roomy):
         line = replace(full, where=where)
         for at, row in enumerate(axes(line)):
-            ways = [Divided(line=line, row=at, counts=one) for one in cuts(model.layers, len(line.of))]
+            ways = [HeteroPipeline(line=line, row=at, counts=one) for one in cuts(model.layers, len(line.of))]
             best = min((one.flow for one in ways if fits(one)), default=np.inf)
             chosen = assign(line.costs(at, some, place), round(float(line.cases.accumulate[at])))
             assert (chosen is None) == (best == np.inf)
             if chosen is None:
                 continue
-            one = Divided(line=line, row=at, counts=chosen)
+            one = HeteroPipeline(line=line, row=at, counts=chosen)
             assert fits(one)
             assert one.flow == pytest.approx(best, rel=1e-6)
             mine_ = found[tuple(line.of), row]
@@ -194,7 +194,7 @@ def test_the_best_are_the_best_of_all(name: str, mine: float, other: float) -> N
     for line in found:
         for row in range(len(line.cases)):
             counts = assign(line.costs(row, some, place), round(float(line.cases.accumulate[row])))
-            every += [Divided(line=line, row=row, counts=counts).seconds] if counts else []
+            every += [HeteroPipeline(line=line, row=row, counts=counts).seconds] if counts else []
     best = best_pipelines.best(found, wanted, 5)
     assert [one.seconds for one in best] == sorted(every)[:5]
 
@@ -220,10 +220,12 @@ def test_parts_that_are_alike_are_one_cluster(name: str, counts: tuple[int, int]
     wanted = wanted_for(MODELS[name], parts, samples=8 * many)
     for line in all_lines(MODELS[name], parts, samples=8 * many):
         depth, layers = len(line.of), wanted.model.layers
-        one = Divided(line=line, row=0, counts=tuple(len(some) for some in np.array_split(np.arange(layers), depth)))
+        one = HeteroPipeline(
+            line=line, row=0, counts=tuple(len(some) for some in np.array_split(np.arange(layers), depth))
+        )
         case = replace(one.case, ends=column(0))
-        site, values = line.where[0].site, line.where[0].values
-        like = step_bounds.pipelines(case, step_bounds.parts(case, site, values))[0]
+        hardware, values = line.where[0].hardware, line.where[0].values
+        like = step_bounds.pipelines(case, step_bounds.parts(case, hardware, values))[0]
         mine = one.pipeline
         assert mine.micro_batches == like.micro_batches
         for part in ("forward", "inputs"):
@@ -243,7 +245,7 @@ def test_what_is_assigned_is_what_is_run(name: str, data: st.DataObject) -> None
     found = two_parts(name)
     line = data.draw(st.sampled_from(found))
     row = data.draw(st.integers(0, len(line.cases) - 1))
-    one = Divided(line=line, row=row, counts=data.draw(st.sampled_from(cuts(MODELS[name].layers, len(line.of)))))
+    one = HeteroPipeline(line=line, row=row, counts=data.draw(st.sampled_from(cuts(MODELS[name].layers, len(line.of)))))
     made, hops = one.pipeline, np.ravel(one.pipeline.hop)
     assert hops[-1] == 0
     assert one.each == pytest.approx(made.forward + made.inputs + hops + np.roll(hops, 1))
@@ -259,7 +261,7 @@ def test_what_is_assigned_is_what_is_run(name: str, data: st.DataObject) -> None
 def test_stages_hold_the_model_once(name: str, data: st.DataObject) -> None:
     """All layers, and a table at either end."""
     line = data.draw(st.sampled_from(two_parts(name)))
-    one = Divided(line=line, row=0, counts=data.draw(st.sampled_from(cuts(MODELS[name].layers, len(line.of)))))
+    one = HeteroPipeline(line=line, row=0, counts=data.draw(st.sampled_from(cuts(MODELS[name].layers, len(line.of)))))
     layers = sum(float(part[0]) for part in data_parallel.layer_weights(one.case)) * MODELS[name].layers
     whole = layers + 2 * float(shapes.weights(one.case).table[0])
     assert float(np.sum(one.held.parameters)) == pytest.approx(whole * float(one.case.weight_bytes[0]), rel=1e-9)
@@ -269,13 +271,13 @@ def test_stages_hold_the_model_once(name: str, data: st.DataObject) -> None:
 @given(st.sampled_from(list(MODELS)), st.data())
 def test_between_parts_the_slower_link_counts(name: str, data: st.DataObject) -> None:
     line = data.draw(st.sampled_from(two_parts(name)))
-    one, other = ((where.site, where.values) for where in line.where)
+    one, other = ((where.hardware, where.values) for where in line.where)
     alike = [stages.across(line.cases, each, each) for each in (one, other)]
     assert np.array_equal(stages.across(line.cases, one, other), np.maximum(*alike))
     assert np.array_equal(stages.across(line.cases, one, other), stages.across(line.cases, other, one))
 
 
-def found_for(name: str, parts: tuple[FleetPart, ...], **more: Any) -> Mixed:
+def found_for(name: str, parts: tuple[FleetPart, ...], **more: Any) -> HeteroResult:
     return best_pipelines.find(wanted_for(MODELS[name], parts, **more), parts, MEGATRON)
 
 
@@ -318,7 +320,7 @@ def test_a_faster_part_or_one_of_more_memory_is_no_worse() -> None:
             for row, key in enumerate(axes(line)):
                 counts = assign(line.costs(row, some, place), round(float(line.cases.accumulate[row])))
                 if counts:
-                    found[(*line.of, *key)] = Divided(line=line, row=row, counts=counts).flow
+                    found[(*line.of, *key)] = HeteroPipeline(line=line, row=row, counts=counts).flow
         return found
 
     slow, roomy = flows(sized(A100, need)), flows(sized(A100, 4 * need))
@@ -332,7 +334,7 @@ def test_a_faster_part_or_one_of_more_memory_is_no_worse() -> None:
     )
 
 
-def said_of(found: Mixed) -> str:
+def said_of(found: HeteroResult) -> str:
     plans = of_mixed(found, "these", 0)
     assert plans.unlike is not None
     return verdict(plans, plans.unlike)
@@ -365,7 +367,7 @@ def test_frameworks_are_told_the_layers_of_each_stage(counts: list[int]) -> None
     args = uneven_stages.megatron("--num-layers 3\n--account-for-loss-in-pipeline-split\n--bf16\n", counts)
     assert "--account-for" not in args
     layout = args.split("--pipeline-model-parallel-layout ")[1].strip().strip("'")
-    assert told.read(layout, sum(counts), "here") == counts
+    assert megatron_stages.read(layout, sum(counts), "here") == counts
     written_out = re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), layout)  # Megatron's own rule
     said = written_out.split("|")
     assert said[0].startswith("E")
@@ -388,10 +390,10 @@ def test_the_command_prints_and_writes(framework: str, tmp_path: Path, capsys: p
     named = ("--for", framework) if framework else ()
     out = tmp_path / "best"
     assert answer([*ASKED, *named, "--tokens", "1e9", "--out", str(out)]) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     for part in ("Stages of the fastest", "Together and apart", "Mixing is", "ns exactly", "h100:8", "+ embedding"):
-        assert part in told.out
-    assert "Ranks stand in this order" in told.err
+        assert part in printed.out
+    assert "Ranks stand in this order" in printed.err
     assert answer([*ASKED, *named, "--json"]) == 0
     printed = capsys.readouterr().out
     plain = json.loads(printed)
@@ -445,7 +447,7 @@ def test_bad_input_is_told(
     asked = dict(zip(ASKED[2::2], ASKED[3::2])) | changed
     flags = [word for flag, value in asked.items() for word in (flag, value) if word is not None]
     assert answer([*ASKED[:2], *flags]) == (4 if code == "not-writable" else 2)
-    told = capsys.readouterr()
-    assert code_of(told.err) == code
-    assert missing_values(told.err, *values) == []
-    assert not told.out
+    printed = capsys.readouterr()
+    assert code_of(printed.err) == code
+    assert missing_values(printed.err, *values) == []
+    assert not printed.out

@@ -25,8 +25,8 @@ from trainyard.predict.inputs import cases, hardware, layout_space, vision_model
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.hardware import Site
-from trainyard.predict.inputs.layout_space import Keeps, Wanted
+from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory import framework_memory, native_memory
 from trainyard.predict.search.search import search
@@ -135,9 +135,9 @@ NAMES = st.sampled_from(["vit-b-16", "vit-l-16", "sd3-medium", "flux1-dev", "dit
 
 
 def one_case(name: str, row: dict[str, int], keeps: Keeps) -> Cases:
-    wanted = Wanted(subject(name), 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 1)
+    wanted = PlannerInput(subject(name), 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 1)
     return layout_space.as_cases(
-        wanted, layout_space.Space({axis: np.array([value]) for axis, value in row.items()}), keeps
+        wanted, layout_space.LayoutSpace({axis: np.array([value]) for axis, value in row.items()}), keeps
     )
 
 
@@ -157,7 +157,9 @@ def test_faster_hardware_is_never_slower(name: str, row: dict[str, int], keeps: 
     made = one_case(name, row, keeps)
     slow = float(step.step(made, WHERE, Constants()).wall[0])
     for field in ("peak", "bandwidth", "inside", "between"):
-        better = Site(**{f.name: getattr(WHERE, f.name) * (2 if f.name == field else 1) for f in fields(Site)})
+        better = RankHardware(
+            **{f.name: getattr(WHERE, f.name) * (2 if f.name == field else 1) for f in fields(RankHardware)}
+        )
         assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), field
 
 
@@ -245,7 +247,7 @@ def test_other_pictures_have_a_fake_run_too_and_tables_none() -> None:
 def found_for(name: str, framework: str = "trainyard", devices: int = 4, **more: Any) -> Any:
     refuses = plugins.load("workloads", subject(name).workload).weights if framework == "trainyard" else lambda _: None
     return search(
-        Wanted(subject(name), devices, 8, 8, 1, **more), H100, FRAMEWORKS[framework], most=10**6, refuses=refuses
+        PlannerInput(subject(name), devices, 8, 8, 1, **more), H100, FRAMEWORKS[framework], most=10**6, refuses=refuses
     )
 
 

@@ -17,8 +17,7 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.memory import framework_memory, native_memory
-from trainyard.predict.pipeline import in_flight, schedules
-from trainyard.predict.pipeline import simulation as schedule
+from trainyard.predict.pipeline import in_flight, schedules, simulation
 from trainyard.train.fake_run import held_memory
 
 MODEL = {"layers": 4, "width": 512, "ffn": 1536, "heads": 8, "kv_heads": 4, "head_dim": 64, "vocab": 4096}
@@ -173,7 +172,7 @@ def test_as_many_are_kept_as_the_order_of_operations_has(name, pp, interleave, c
     interleave = 1 if name in schedules.ONE_STAGE else 2 if name in schedules.V_SHAPED else interleave
     case = a_case({"pp": pp, "interleave": interleave}, MODEL, count)
     case = with_column(case, "schedule", schedules.SCHEDULES.index(name))
-    most = int(schedule.kept(name, pp, interleave, count)[0 if first else -1])
+    most = int(simulation.kept(name, pp, interleave, count)[0 if first else -1])
     assume(first or name != "zbv")
     found = float(in_flight.kept(case, first)[0]) * interleave
     assert found == pytest.approx(most) or (name == "zbv" and count < 2 * pp and found > most)

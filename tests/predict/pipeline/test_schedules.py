@@ -16,7 +16,7 @@ from tests.train.parallel.test_pipeline_parallel import STAGES, Mock
 from trainyard.errors import BadInput
 from trainyard.job import Layout
 from trainyard.predict.pipeline import schedules, simulation
-from trainyard.predict.pipeline.simulation import PipelineTimes, Ran, simulate
+from trainyard.predict.pipeline.simulation import PipelineTimes, SimulatedPipeline, simulate
 from trainyard.train.rules import pipeline_rules as rules
 
 V, SPLIT, NAMES = schedules.V_SHAPED, schedules.SPLIT, schedules.SCHEDULES
@@ -234,7 +234,9 @@ def test_slower_work_is_never_done_sooner(one: PipelineTimes, what: str, stage: 
 PARTS = st.tuples(*[st.floats(0.5, 2.0)] * 3)
 
 
-def ran(name: str, pp: int, interleave: int, count: int, parts: tuple[float, float, float], hop: float = 0.0) -> Ran:
+def ran(
+    name: str, pp: int, interleave: int, count: int, parts: tuple[float, float, float], hop: float = 0.0
+) -> SimulatedPipeline:
     return simulate([even(name, pp, interleave, count, parts, hop)])[0]
 
 

@@ -20,7 +20,7 @@ from trainyard.predict.inputs import cases, constant_sets, layout_space
 from trainyard.predict.inputs.cases import REMATS, Cases, column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.pipeline import partition, schedules, step_bounds
 from trainyard.predict.pipeline.simulation import simulate
 from trainyard.predict.search.search import search
@@ -164,7 +164,7 @@ UNEVEN = {name: replace_(model, layers=7) for name, model in MODELS.items() if n
 WIDE = Model(layers=30, width=4096, ffn=14336, heads=32, kv_heads=8, head_dim=128, vocab=32000)
 
 
-def simulated(wanted: Wanted, framework: str) -> np.ndarray:
+def simulated(wanted: PlannerInput, framework: str) -> np.ndarray:
     """The time of every layout that the framework takes, whether it fits or not."""
     taken = FRAMEWORKS[framework]
     made = layout_space.as_cases(wanted, taken.layouts(wanted), taken.keeps)
@@ -175,7 +175,7 @@ def simulated(wanted: Wanted, framework: str) -> np.ndarray:
 @pytest.mark.parametrize("name", UNEVEN)
 def test_the_fastest_are_those_of_simulating_all(name: str, framework: str) -> None:
     """All fit."""
-    wanted = Wanted(UNEVEN[name], 8, 8, 16, 256)
+    wanted = PlannerInput(UNEVEN[name], 8, 8, 16, 256)
     best = np.sort(simulated(wanted, framework))[:10]
     found = search(wanted, H100, FRAMEWORKS[framework], most=10)
     assert found.fitting == len(simulated(wanted, framework))
@@ -191,12 +191,12 @@ def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(made, *more)
 
     monkeypatch.setattr(step, "step", counted)
-    found = search(Wanted(WIDE, 64, 8, 256, 4096), H100, FRAMEWORKS["megatron"])
+    found = search(PlannerInput(WIDE, 64, 8, 256, 4096), H100, FRAMEWORKS["megatron"])
     assert 10 <= sum(asked) < found.fitting / 5
 
 
 def test_the_front_is_that_of_simulating_all() -> None:
-    wanted = Wanted(WIDE, 16, 8, 64, 4096)
+    wanted = PlannerInput(WIDE, 16, 8, 64, 4096)
     whole = search(wanted, H100, FRAMEWORKS["megatron"], most=10**9)
     least, front = np.inf, []
     for one in whole.choices:
@@ -211,7 +211,7 @@ def test_the_front_is_that_of_simulating_all() -> None:
 # What is offered
 
 
-def by_hand(wanted: Wanted) -> set[tuple[Any, ...]]:
+def by_hand(wanted: PlannerInput) -> set[tuple[Any, ...]]:
     """Every pipeline of our own runner that its rules take: schedule, stages a rank, micro-batch, recomputation. Two
     schedules of one stage a rank are others in disguise, and GPipe is for what 1F1B does not take."""
     found: set[tuple[Any, ...]] = set()
@@ -240,7 +240,9 @@ def by_hand(wanted: Wanted) -> set[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("layers", [4, 7, 12])
 def test_our_own_runner_is_offered_every_pipeline_that_it_takes(layers: int) -> None:
-    wanted = Wanted(replace_(DENSE, layers=layers), 8, 8, 16, 256, fixed={"tp": 1, "cp": 1, "ep": 1, "dp_replicate": 1})
+    wanted = PlannerInput(
+        replace_(DENSE, layers=layers), 8, 8, 16, 256, fixed={"tp": 1, "cp": 1, "ep": 1, "dp_replicate": 1}
+    )
     every = FRAMEWORKS["trainyard"].layouts(wanted)
     found = set()
     for row in map(every.row, range(len(every))):

@@ -24,7 +24,7 @@ from trainyard.predict.calibrate.machine_file import write
 from trainyard.predict.economics import step_cost
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.search.device_scaling import PAYS, ScalingPoint, says, scaling
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest, search
@@ -110,7 +110,7 @@ def test_less_than_the_devices_is_no_overhead() -> None:
 @pytest.mark.parametrize("refuses", [lambda _: None, without_tp], ids=["all", "refused"])
 @pytest.mark.parametrize("most", [1, 5, 10**9])
 def test_the_whole_front_is_found_however_few_are_shown(most: int, refuses: Any) -> None:
-    wanted = Wanted(DENSE, 8, 8, 16, 256)
+    wanted = PlannerInput(DENSE, 8, 8, 16, 256)
     every = search(wanted, H100, FRAMEWORKS["megatron"], most=10**9, budget=1e9, refuses=refuses)
     found = search(wanted, H100, FRAMEWORKS["megatron"], most=most, budget=1e9, refuses=refuses, front=True)
     best: list[LayoutPoint] = []
@@ -131,15 +131,17 @@ def test_the_whole_front_is_found_however_few_are_shown(most: int, refuses: Any)
 
 @pytest.mark.parametrize("axis", ["tp", "pp", "microbatch"])
 def test_what_is_fixed_is_never_faster(axis: str) -> None:
-    free = fastest(Wanted(DENSE, 8, 8, 16, 256), H100, FRAMEWORKS["megatron"], 0.0, lambda _: None)
-    fixed = fastest(Wanted(DENSE, 8, 8, 16, 256, fixed={axis: 2}), H100, FRAMEWORKS["megatron"], 0.0, lambda _: None)
+    free = fastest(PlannerInput(DENSE, 8, 8, 16, 256), H100, FRAMEWORKS["megatron"], 0.0, lambda _: None)
+    fixed = fastest(
+        PlannerInput(DENSE, 8, 8, 16, 256, fixed={axis: 2}), H100, FRAMEWORKS["megatron"], 0.0, lambda _: None
+    )
     assert fixed.plan.ledger.wall_ns >= free.plan.ledger.wall_ns
 
 
 # Other numbers of devices
 
 
-def best_of(wanted: Wanted, runner: Framework, refuses: Callable[[Job], None]) -> tuple[LayoutPoint | None, str]:
+def best_of(wanted: PlannerInput, runner: Framework, refuses: Callable[[Job], None]) -> tuple[LayoutPoint | None, str]:
     """By the whole search: the fastest, or why there is none."""
     try:
         return search(wanted, H100, runner, most=1, budget=1e10, refuses=refuses).choices[0].point, ""
@@ -152,7 +154,7 @@ def best_of(wanted: Wanted, runner: Framework, refuses: Callable[[Job], None]) -
 @pytest.mark.parametrize(("devices", "samples"), [(8, 16), (12, 24), (2, 6)])
 def test_every_point_is_what_a_search_finds_there(model: Model, framework: str, devices: int, samples: int) -> None:
     refuses = transformer_ops.check if framework == "trainyard" else without_tp
-    wanted, runner = Wanted(model, devices, 8, samples, 256), FRAMEWORKS[framework]
+    wanted, runner = PlannerInput(model, devices, 8, samples, 256), FRAMEWORKS[framework]
     asked = search(wanted, H100, runner, most=1, budget=1e10, refuses=refuses).choices[0].point
     found = scaling(wanted, H100, runner, 1e10, asked, refuses)
     for reached in (*found.strong, *found.weak):

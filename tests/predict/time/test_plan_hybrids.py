@@ -23,14 +23,14 @@ from trainyard.errors import BadFile, BadInput, BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.models import hugging_face, presets
 from trainyard.predict.configs import detect_format
-from trainyard.predict.configs.config_keys import Beside
+from trainyard.predict.configs.config_keys import CommandArguments
 from trainyard.predict.economics import step_cost
 from trainyard.predict.inputs import cases, hardware, layout_space
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.hardware import Site
-from trainyard.predict.inputs.layout_space import Keeps, Wanted
+from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.search.search import search
 from trainyard.predict.time import data_parallel, predicted_ledger, state_space, step
@@ -205,9 +205,9 @@ SOME = st.sampled_from([*MODELS.values(), preset("nemotron-3-super"), preset("ja
 
 
 def one_case(model: Model, row: dict[str, int]) -> Cases:
-    wanted = Wanted(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
     return layout_space.as_cases(
-        wanted, layout_space.Space({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
+        wanted, layout_space.LayoutSpace({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
     )
 
 
@@ -226,7 +226,9 @@ def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> N
     made = one_case(model, row)
     slow = float(step.step(made, WHERE, Constants()).wall[0])
     for name in ("peak", "bandwidth", "inside", "between"):
-        better = Site(**{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(Site)})
+        better = RankHardware(
+            **{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(RankHardware)}
+        )
         assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), name
 
 
@@ -266,7 +268,7 @@ def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, 
 
 
 def found_for(model: Model, framework: str = "megatron", devices: int = 8, **more: Any) -> Any:
-    return search(Wanted(model, devices, 8, 16, 512, **more), H100, FRAMEWORKS[framework], most=10**6)
+    return search(PlannerInput(model, devices, 8, 16, 512, **more), H100, FRAMEWORKS[framework], most=10**6)
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
@@ -304,7 +306,7 @@ def test_what_megatron_is_told_is_read_as_the_same_job(name: str) -> None:
     said = FRAMEWORKS["megatron"].tells(job)
     assert "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec" in said
     assert "pretrain_mamba.py" in said
-    read = detect_format.read(said.encode(), f"{name}.args", Beside(8))
+    read = detect_format.read(said.encode(), f"{name}.args", CommandArguments(8))
     assert (read.passed, read.otherwise) == ((), ())
     assert read.job == job
 
@@ -319,7 +321,7 @@ def test_what_megatron_is_told_is_read_as_the_same_job(name: str) -> None:
 def test_a_pattern_that_is_not_known_is_refused(pattern: str, values: list[object]) -> None:
     said = FRAMEWORKS["megatron"].tells(a_job(PLAIN)).replace("'M-M*M-'", f"'{pattern}'")
     with refused(BadFile, *values):
-        detect_format.read(said.encode(), "their.args", Beside(1))
+        detect_format.read(said.encode(), "their.args", CommandArguments(1))
 
 
 # What a model may be

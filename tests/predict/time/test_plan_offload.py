@@ -27,9 +27,11 @@ from trainyard.predict.inputs import constant_sets, hardware, layout_space
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.layout_space import Keeps, Space, Wanted
+from trainyard.predict.inputs.layout_space import Keeps, LayoutSpace, PlannerInput
 from trainyard.predict.memory import framework_memory
-from trainyard.predict.search.search import check, search
+from trainyard.predict.search import offload_variants
+from trainyard.predict.search.layout_cost import cost_job
+from trainyard.predict.search.search import search
 from trainyard.predict.time import offload, step
 from trainyard.train.rules import recipe_rules as rules
 from trainyard.workloads.ops import transformer_ops
@@ -38,8 +40,8 @@ KINDS = st.sampled_from(offload.KINDS[1:])
 
 
 def a_case(model: Model, row: dict[str, int], kind: offload.Kind, own: bool = False, **more: int) -> Cases:
-    wanted = Wanted(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
-    some = Space({name: np.array([value]) for name, value in scheduled(row | more).items()})
+    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    some = LayoutSpace({name: np.array([value]) for name, value in scheduled(row | more).items()})
     return layout_space.as_cases(wanted, some, Keeps(4, 4, 8, own=own, offload=kind))
 
 
@@ -114,7 +116,7 @@ def tight(share: float, host: float = 1.0) -> Machine:
     return msgspec.structs.replace(H100, device=device, host=msgspec.structs.replace(node, memory=less))
 
 
-def found(wanted: Wanted, where: Machine, framework: str, **more: Any) -> list[tuple[int, bool]]:
+def found(wanted: PlannerInput, where: Machine, framework: str, **more: Any) -> list[tuple[int, bool]]:
     refuses = transformer_ops.check if framework == "trainyard" else lambda _: None
     some = search(wanted, where, FRAMEWORKS[framework], most=10**9, refuses=refuses, **more).choices
     return [(one.plan.ledger.wall_ns, one.plan.job.recipe.offload) for one in some]
@@ -125,7 +127,7 @@ def found(wanted: Wanted, where: Machine, framework: str, **more: Any) -> list[t
 def test_the_search_is_that_of_every_layout_with_and_without(framework: str, name: str, share: float) -> None:
     """All are costed both ways, whether they fit or not; where anything fits without, nothing is wanted with."""
     runner, where = FRAMEWORKS[framework], tight(share)
-    wanted = Wanted(MODELS[name], 4, 8, 8, 256)
+    wanted = PlannerInput(MODELS[name], 4, 8, 8, 256)
     every = runner.layouts(wanted)
     usable, known = (
         where.device.memory.value * framework_memory.USABLE,
@@ -151,7 +153,7 @@ def test_the_search_is_that_of_every_layout_with_and_without(framework: str, nam
 
 @pytest.mark.parametrize("framework", ["torchtitan", "deepspeed"])
 def test_what_fits_without_comes_without(framework: str) -> None:
-    wanted, where = Wanted(DENSE, 4, 8, 8, 256), tight(1e-3)
+    wanted, where = PlannerInput(DENSE, 4, 8, 8, 256), tight(1e-3)
     plain = found(wanted._replace(fixed={"offload": 0}), where, framework)
     assert plain
     assert found(wanted, where, framework) == plain
@@ -162,7 +164,7 @@ def test_what_fits_without_comes_without(framework: str) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2, 4, 8])
 def test_what_our_own_runner_is_offered_its_rules_take(devices: int) -> None:
-    wanted = Wanted(DENSE, devices, 8, 8, 256)
+    wanted = PlannerInput(DENSE, devices, 8, 8, 256)
     runner = FRAMEWORKS["trainyard"]
     every = runner.layouts(wanted)
     every = every.keep(runner.offloads(wanted, every)).offloaded()
@@ -172,7 +174,7 @@ def test_what_our_own_runner_is_offered_its_rules_take(devices: int) -> None:
 
 
 def test_a_host_too_small_is_told_with_its_arithmetic() -> None:
-    wanted = Wanted(msgspec.convert(presets.load("llama3-70b").model, Model), 8, 8, 64, 8192)
+    wanted = PlannerInput(msgspec.convert(presets.load("llama3-70b").model, Model), 8, 8, 64, 8192)
     with refused(
         BadJob, "llama3-70b", "8 devices", "offloaded", "8 ranks = 1.0 TiB", "838.2 GiB", "213.1 GiB"
     ) as raised:
@@ -193,18 +195,18 @@ def test_a_host_too_small_is_told_with_its_arithmetic() -> None:
 )  # fmt: skip
 def test_why_nothing_is_offloaded(framework: str, fixed: dict[str, int], values: list[str]) -> None:
     with refused(BadJob, *values):
-        found(Wanted(DENSE, 4, 8, 8, 256, fixed=fixed), H100, framework)
+        found(PlannerInput(DENSE, 4, 8, 8, 256, fixed=fixed), H100, framework)
 
 
 def test_a_machine_whose_hosts_nobody_describes() -> None:
     bare = msgspec.structs.replace(H100, host=None)
-    wanted = Wanted(DENSE, 4, 8, 8, 256, fixed={"offload": 1})
+    wanted = PlannerInput(DENSE, 4, 8, 8, 256, fixed={"offload": 1})
     with refused(BadJob, "h100", "[host]", "--machine FILE"):
         found(wanted, bare, "megatron")
     small = msgspec.structs.replace(tight(1e-3), host=None)
     assert not any(away for _, away in found(wanted._replace(fixed={}), small, "deepspeed"))
     with refused(BadJob, "h100", "[host]", "--machine FILE"):
-        check(job(recipe={"offload": True}, dp_shard=2), bare, FRAMEWORKS["trainyard"])
+        cost_job(job(recipe={"offload": True}, dp_shard=2), bare, FRAMEWORKS["trainyard"])
     with refused(BadJob, "offload = 1", "--fix offload"):
         best_pipelines.find(wanted, fleet.parts("h100:2,a100:2"), FRAMEWORKS["megatron"])
 
@@ -229,10 +231,11 @@ def test_a_ranks_part_of_a_host_is_no_more_than_its_device_has_bandwidth(name: s
     known = machine.load(name)
     where = hardware.of_machine(known, next(iter(known.device.peak)))
     if known.host is None:
-        assert float(where.host_memory[0]) == 0
+        assert offload_variants.room(known).host == 0
         return
     assert float(where.host_bandwidth[0]) < float(where.bandwidth[0])
-    assert float(where.host_memory[0]) * known.ranks_per_node == pytest.approx(known.host.memory.value)
+    room = offload_variants.room(known).host / offload.USABLE
+    assert room * known.ranks_per_node == pytest.approx(known.host.memory.value)
 
 
 # The command
@@ -273,7 +276,7 @@ def test_a_job_of_ours_is_checked_with_its_host(tmp_path: Path, capsys: pytest.C
     for away in (False, True):
         recipe = msgspec.structs.replace(plain.recipe, offload=away, dtype="bfloat16")
         path.write_text(jobs.write(msgspec.structs.replace(plain, layout=layout, recipe=recipe)))
-        choice = check(jobs.load(path), H100, FRAMEWORKS["trainyard"])
+        choice = cost_job(jobs.load(path), H100, FRAMEWORKS["trainyard"])
         copied = {str(one.account) for one in choice.plan.ledger.entries if str(one.account).startswith("copy/")}
         assert copied == ({"copy/h2d", "copy/d2h"} if away else set())
         assert (choice.waiting > 0) == away

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trainyard.predict.inputs.layout_space import Wanted
+    from trainyard.predict.inputs.layout_space import PlannerInput
 
 
 def show(
-    wanted: Wanted, machines: str, framework: str, tokens: float, out: Path | None, check: bool, as_json: bool
+    wanted: PlannerInput, machines: str, framework: str, tokens: float, out: Path | None, check: bool, as_json: bool
 ) -> None:
     """`wanted.devices`: as they were said, or 0. `framework`: who was named, or else is usual."""
     from trainyard.cli.support.output import console, print_json, say

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from trainyard.job import Job, Model
-    from trainyard.predict.configs.config_keys import Beside
+    from trainyard.predict.configs.config_keys import CommandArguments
     from trainyard.predict.configs.detect_format import Kind
     from trainyard.predict.inputs.vision_models import VisionModel
 
@@ -64,24 +64,24 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
 def _asked(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
     from trainyard.errors import BadInput
     from trainyard.job import Model
-    from trainyard.predict.configs.config_keys import Beside
+    from trainyard.predict.configs.config_keys import CommandArguments
 
     name, file = (model, checked) if model else (checked, None)
     if not name:
         raise BadInput(
             "No model given.", "Pass a model name, a config.json or a job file, or a configuration: --check FILE."
         )
-    first = _read(name, Beside(ranks, seq_len))
+    first = _read(name, CommandArguments(ranks, seq_len))
     if not file:
         return first
     if not isinstance(first.model, Model):
         raise BadInput(f"--check {file} with {name}, but a configuration that names no model is a decoder's.")
     length = seq_len or (first.job.recipe.seq_len if first.job else None)
     count = ranks or (first.job.layout.ranks if first.job else None)
-    return _read(file, Beside(count, length, first.model), only=True)
+    return _read(file, CommandArguments(count, length, first.model), only=True)
 
 
-def _read(name: str, beside: Beside, only: bool = False) -> PlanRequest:
+def _read(name: str, beside: CommandArguments, only: bool = False) -> PlanRequest:
     """`only`: it must be a configuration."""
     from msgspec.structs import replace
 

@@ -26,9 +26,16 @@ _STEP_NOISE, _PART_NOISE = 0.03, 0.15
 _SMALL = 0.01
 """Of a step: parts do not differ by what is less."""
 _ALWAYS = (
-    "matmul", "attention", "attention_backward", "passes", "passes_backward", "logits", "optimizer", "microbatch_s",
+    "matmul",
+    "attention",
+    "attention_backward",
+    "passes",
+    "passes_backward",
+    "logits",
+    "optimizer",
+    "microbatch_s",
     "step_s",
-)  # fmt: skip
+)
 _WITH_RANKS = ("inside", "inside_s", "overlap", "host_collective_s")
 _ON_THE_HOST = ("host_forward_s", "host_backward_s")
 _PRIOR, _LOOSE = 1.0, 2.0
@@ -113,11 +120,16 @@ def calibrated(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]
     said = f"trainyard probe: fitted to {len(runs)} runs: {', '.join(run.name for run in runs)}"
     today = date.today().isoformat()
     moved = {
-        name: Claim(value=float(f"{value:.5g}"), unit="s" if name.endswith("_s") else "share", source=said, date=today,
-                    measured=True)
+        name: Claim(
+            value=float(f"{value:.5g}"),
+            unit="s" if name.endswith("_s") else "share",
+            source=said,
+            date=today,
+            measured=True,
+        )
         for name, value in found._asdict().items()
         if value != getattr(assumed, name)
-    }  # fmt: skip
+    }
     return replace(machine, tuned=machine.tuned | moved, spread=_spread(machine, assumed, runs))
 
 

@@ -19,8 +19,7 @@ def write(machine: Machine, says: str) -> str:
     def put(table: dict[str, Any], path: str) -> None:
         """What is no table of tables stands before those."""
         inner = {key: value for key, value in table.items() if isinstance(value, dict) and "source" not in value}
-        lines.extend(toml.line(key, value) for key, value in table.items()
-                     if key not in inner and value is not None)  # fmt: skip
+        lines.extend(toml.line(key, value) for key, value in table.items() if key not in inner and value is not None)
         tables.extend((f"{path}{toml.key(key)}", value) for key, value in inner.items() if value)
 
     put(plain, "")

@@ -16,7 +16,7 @@ from trainyard.predict.calibrate.least_squares import Off, solve
 from trainyard.predict.inputs import hardware
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time
 from trainyard.predict.time.collective_time import RankGroup
 from trainyard.predict.time.layer import product
@@ -67,21 +67,24 @@ def machine(name: str, seen: DeviceSeen, ranks: int, dtype: str, timed: Sequence
     shared = ranks if seen.vendor == "cpu" else 1
     memory = _claim(seen.memory_bytes / shared, "bytes", "its vendor", measured=False)
     device = Device(
-        name=seen.name if shared == 1 else f"{seen.name}, 1 of {ranks} ranks", vendor=seen.vendor, memory=memory,
+        name=seen.name if shared == 1 else f"{seen.name}, 1 of {ranks} ranks",
+        vendor=seen.vendor,
+        memory=memory,
         bandwidth=_claim(copy.rate, "bytes/s", f"a copy of {copy.size[0]:,} bytes, read and written"),
         peak={dtype: _claim(best.rate, "FLOP/s", "the best product: " + " x ".join(map(str, best.size)))},
         reached={what: _curve(by[what], what) for what in ("matmul", "attention")},
         aliases=(seen.name,) if shared == 1 else (),
-    )  # fmt: skip
+    )
     latency = next((one for one in by["send"]), None)
     wire = max(by["all_gather"], key=lambda one: one.rate, default=None)
     rate = wire.rate * (ranks - 1) / ranks if wire else copy.rate
     link = Link(
-        name="between its devices", kind="scale_up",
+        name="between its devices",
+        kind="scale_up",
         bandwidth=_claim(rate, "bytes/s", f"an all-gather of {wire.size[0]:,} bytes" if wire else "one device: a copy"),
         latency=_claim(latency.seconds if latency else 0.0, "s", "a small message"),
         reached={what: _curve(by[what], what) for what in COLLECTIVES if by[what]},
-    )  # fmt: skip
+    )
     made = Machine(name=name, device=device, per_node=ranks, inside=link)
     tuned = {
         key: _claim(value, _unit(key), "fitted to its own probes") for key, value in _constants(made, dtype, by).items()
@@ -94,9 +97,12 @@ def machine(name: str, seen: DeviceSeen, ranks: int, dtype: str, timed: Sequence
 
 def _claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
     return Claim(
-        value=float(f"{value:.5g}"), unit=unit, source=f"trainyard probe: {source}", date=date.today().isoformat(),
+        value=float(f"{value:.5g}"),
+        unit=unit,
+        source=f"trainyard probe: {source}",
+        date=date.today().isoformat(),
         measured=measured,
-    )  # fmt: skip
+    )
 
 
 def _unit(name: str) -> str:
@@ -117,9 +123,16 @@ def _constants(made: Machine, dtype: str, by: Mapping[str, list[ProbedTime]]) ->
     device, ranks = made.device, made.per_node
     launch = by["launch"][0].seconds
     assumed = Constants()._replace(
-        matmul=0.95, rows=20.0, columns=20.0, depth=20.0, bandwidth=1.0, inside=0.9, dispatch=0.9, kernel_s=launch,
+        matmul=0.95,
+        rows=20.0,
+        columns=20.0,
+        depth=20.0,
+        bandwidth=1.0,
+        inside=0.9,
+        dispatch=0.9,
+        kernel_s=launch,
         inside_s=made.inside.latency.value or 1e-6,
-    )  # fmt: skip
+    )
     where = hardware.of_machine(made, dtype)
     sizes = np.array([one.size for one in by["matmul"]], np.float64)
     measured = np.array([one.seconds for one in by["matmul"]])
@@ -141,7 +154,7 @@ def _constants(made: Machine, dtype: str, by: Mapping[str, list[ProbedTime]]) ->
     return {name: getattr(found, name) for name in names}
 
 
-def _collected(by: Mapping[str, list[ProbedTime]], where: Site, ranks: int) -> Off:
+def _collected(by: Mapping[str, list[ProbedTime]], where: RankHardware, ranks: int) -> Off:
     who = RankGroup(column(ranks), column(ranks))
 
     def off(tuned: Constants) -> npt.NDArray[np.float64]:

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from trainyard import limits
 from trainyard.errors import BadFile, near
 from trainyard.job import Job, Model
+from trainyard.models.typed_keys import TypedKeys
 
 LARGEST = 1 << 20
 """Bytes a file may have."""
@@ -19,7 +19,7 @@ _OFF = (None, False, 0, "", "none", "None", "disabled", [], {})
 Kind = TypeVar("Kind")
 
 
-class Beside(NamedTuple):
+class CommandArguments(NamedTuple):
     """What a configuration may leave to the command that starts it: `devices` are ranks; `model` is trained instead of
     the file's own."""
 
@@ -28,7 +28,7 @@ class Beside(NamedTuple):
     model: Model | None = None
 
 
-class Read(NamedTuple):
+class FrameworkConfig(NamedTuple):
     """Somebody's configuration. `keeps`: bytes of a weight, its gradient and its state, where they are not the usual.
     `passed`: keys that nothing here does something with. `otherwise`: what it says that is predicted otherwise."""
 
@@ -63,20 +63,23 @@ def flat(document: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class ConfigKeys:
-    """`said`: values by key. `before`: what stands before a key as it is written. `written`: the names of keys that
-    were written otherwise."""
+class ConfigKeys(TypedKeys):
+    """The keys of a framework's configuration. `before`: the text in front of a key in the file. `written`: the names
+    of keys whose spelling in the file differs."""
 
     def __init__(
         self, said: Mapping[str, Any], where: str, before: str = "", written: Mapping[str, str] | None = None
     ) -> None:
-        self.said = said
-        self.where = where
+        super().__init__(said, where)
         self._before = before
         self._written = written or {}
-        self._asked: set[str] = set()
         self._refused: list[str] = []
         self._otherwise: list[str] = []
+
+    def wrong(self, key: str, expected: str) -> BadFile:
+        if self.said.get(key) is None:
+            return BadFile(f"{self.where}: {self.show(key)} is missing.")
+        return BadFile(f"{self.where}: {self.shown(key)} is not {expected}.")
 
     def show(self, key: str) -> str:
         return self._before + self._written.get(key, key)
@@ -88,38 +91,13 @@ class ConfigKeys:
             return self.show(key) + ("" if value is True else f" {value!s:.60}")
         return f"{self.show(key)} = {value!r:.60}"
 
-    def get(self, key: str) -> Any:
-        """None where it is not said, or null."""
-        self._asked.add(key)
-        return self.said.get(key)
-
-    def whole(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
-        """`most`: without it, the limit on what the key counts."""
-        value = self.get(key)
-        if value is None and default is not None:
-            return default
-        if value is None:
-            raise BadFile(f"{self.where}: {self.show(key)} is missing.")
-        most = limits.of_key(key).most if most is None else most
-        if type(value) is not int or not least <= value <= most:
-            raise BadFile(f"{self.where}: {self.shown(key)} is no whole number from {least} to {most:,}.")
-        return value
-
     def number(self, key: str, default: float) -> float:
         value = self.get(key)
         if value is None:
             return default
         if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
-            raise BadFile(f"{self.where}: {self.shown(key)} is no number.")
+            raise self.wrong(key, f"a number from -{_LARGEST_NUMBER:,} to {_LARGEST_NUMBER:,}")
         return float(value)
-
-    def flag(self, key: str, default: bool = False) -> bool:
-        value = self.get(key)
-        if value is None:
-            return default
-        if type(value) is not bool:
-            raise BadFile(f"{self.where}: {self.shown(key)} is neither true nor false.")
-        return value
 
     def choice(self, key: str, known: Mapping[str, Kind], default: Kind) -> Kind:
         value = self.get(key)
@@ -131,18 +109,18 @@ class ConfigKeys:
         return known[value]
 
     def refuse(self, key: str, reason: str) -> None:
-        self._asked.add(key)
+        self.asked.add(key)
         self._refused.append(f"{self.shown(key) if key in self.said else self.show(key)} ({reason})")
 
     def otherwise(self, key: str, reason: str) -> None:
-        self._asked.add(key)
+        self.asked.add(key)
         self._otherwise.append(f"{self.shown(key) if key in self.said else f'no {self.show(key)}'}: {reason}")
 
     def done(self, rules: KeyRules) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Keys passed over, and what is predicted otherwise. Raises `BadFile` for all that is refused at once."""
         passed: list[str] = []
         for key, value in self.said.items():
-            if key in self._asked or value in _OFF:
+            if key in self.asked or value in _OFF:
                 continue
             if reason := _rule(rules.refused, key, value):
                 self.refuse(key, reason)

@@ -9,15 +9,17 @@ from typing import Any, Literal
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import toml
 from trainyard.job import Job
-from trainyard.predict.configs.config_keys import LARGEST, Beside, Read
+from trainyard.predict.configs.config_keys import LARGEST, CommandArguments, FrameworkConfig
 from trainyard.predict.configs.deepspeed import deepspeed_json, deepspeed_keys
 from trainyard.predict.configs.megatron import megatron_read
 from trainyard.predict.configs.torchtitan import torchtitan_read
 
 Kind = Literal["trainyard", "megatron", "torchtitan", "deepspeed"]
-_READERS: Mapping[str, Callable[[bytes, str, Beside], Read]] = {
-    "megatron": megatron_read.read, "torchtitan": torchtitan_read.read, "deepspeed": deepspeed_json.read,
-}  # fmt: skip
+_READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]] = {
+    "megatron": megatron_read.read,
+    "torchtitan": torchtitan_read.read,
+    "deepspeed": deepspeed_json.read,
+}
 
 
 def kind(data: bytes) -> Kind | None:
@@ -41,7 +43,7 @@ def kind(data: bytes) -> Kind | None:
     return "torchtitan" if any(isinstance(tables.get(name), dict) for name in ("parallelism", "training")) else None
 
 
-def read(data: bytes, where: str, beside: Beside) -> Read:
+def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """The job of another framework's configuration. Raises `BadFile` and `BadInput` as its reader does, and where its
     layout does not divide its model."""
     if len(data) > LARGEST:
@@ -64,7 +66,7 @@ def _divides(job: Job, where: str) -> None:
         ("experts", model.experts, layout.ep, "expert parallelism"),
         ("ranks of a stage", shared, layout.ep, "expert parallelism"),
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
-    ):  # fmt: skip
+    ):
         if number % by:
             raise BadInput(f"{where}: {number} {what} % {name} {by} = {number % by}.")
     if layout.pp * layout.interleave > model.layers + 2:

@@ -17,17 +17,12 @@ from trainyard.machine import Claim
 
 _DAY_S = 86_400.0
 RATE = Claim(
-    value=419 / 54 / 2048, unit="1/(node day)", date="2024-07", measured=True,
+    value=419 / 54 / 2048,
+    unit="1/(node day)",
+    date="2024-07",
+    measured=True,
     source="Llama 3, arXiv:2407.21783, section 3.3.4: 419 unexpected interruptions in 54 days on 2,048 nodes of 8 H100",
-)  # fmt: skip
-FLEETS = {
-    "llama3": RATE,
-    "rsc-1": Claim(value=6.50e-3, unit="1/(node day)", date="2024-10", measured=True,
-                   source="Kokolis et al. 2024, arXiv:2410.21680: Meta's research cluster 1, A100"),
-    "rsc-2": Claim(value=2.34e-3, unit="1/(node day)", date="2024-10", measured=True,
-                   source="Kokolis et al. 2024, arXiv:2410.21680: Meta's research cluster 2, A100"),
-}  # fmt: skip
-"""Failures of a node a day, as fleets have published them."""
+)
 RESTART = Claim(value=600.0, unit="s", source="assumed: from a failure until all ranks train again")
 SAVE = Claim(value=10.0, unit="s", source="assumed: a step's wait for an asynchronous checkpoint")
 
@@ -73,9 +68,14 @@ def expected(work_s: float, every_s: float, save_s: float, restart_s: float, mtb
 
 
 def goodput(
-    work_s: float, nodes: int, rate: Claim = RATE, restart: Claim = RESTART, save: Claim = SAVE, draws: int = 400,
+    work_s: float,
+    nodes: int,
+    rate: Claim = RATE,
+    restart: Claim = RESTART,
+    save: Claim = SAVE,
+    draws: int = 400,
     seed: int = 0,
-) -> Goodput:  # fmt: skip
+) -> Goodput:
     """Of a run that would train for `work_s` seconds without a failure, saved as often as is best."""
     mtbf = between_failures(nodes, rate)
     every = best_interval(mtbf, save.value)
@@ -92,9 +92,7 @@ def goodput(
         return Goodput(share=share, low=share, high=share, every_s=every, mtbf_s=mtbf)
     drawn = _drawn(work_s, every, save.value, restart.value, mtbf, draws, seed)
     low, high = np.quantile(work_s / drawn, (0.1, 0.9))
-    return Goodput(
-        share=share, low=min(float(low), share), high=max(float(high), share), every_s=every, mtbf_s=mtbf
-    )  # fmt: skip
+    return Goodput(share=share, low=min(float(low), share), high=max(float(high), share), every_s=every, mtbf_s=mtbf)
 
 
 def _drawn(

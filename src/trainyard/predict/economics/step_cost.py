@@ -15,10 +15,12 @@ from trainyard.predict.time import shapes, state_space
 
 _DAY_S = 86_400.0
 OVERHEAD = Claim(
-    value=1.65, unit="of the devices' power", date="2025",
+    value=1.65,
+    unit="of the devices' power",
+    date="2025",
     source="the most that a node of 8 H100 draws in training, 8.4 kW (Latif et al. 2025, IEEE Access 13), over "
     "8 x 700 W, times 1.1 for cooling (LLaMA, arXiv:2302.13971, section 6); switches beyond the node are in neither",
-)  # fmt: skip
+)
 """What a machine draws in all, where its own file does not say."""
 
 
@@ -62,10 +64,13 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
     def slower(self, times: float) -> Bill:
         """Of steps that take so many times as long, on as many devices: what failures take is a share of any time."""
         return Bill(
-            tokens_per_s=self.tokens_per_s / times, mfu=self.mfu / times, days=self.days * times,
+            tokens_per_s=self.tokens_per_s / times,
+            mfu=self.mfu / times,
+            days=self.days * times,
             dollars=None if self.dollars is None else self.dollars * times,
-            kwh=None if self.kwh is None else self.kwh * times, goodput=self.goodput,
-        )  # fmt: skip
+            kwh=None if self.kwh is None else self.kwh * times,
+            goodput=self.goodput,
+        )
 
 
 def bill(

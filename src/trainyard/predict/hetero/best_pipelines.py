@@ -16,17 +16,16 @@ import numpy as np
 from trainyard.errors import BadJob
 from trainyard.predict.hetero import fleet, pipelines
 from trainyard.predict.hetero.assign_layers import assign
-from trainyard.predict.hetero.fleet import FleetPart, Where
-from trainyard.predict.hetero.pipeline_step import Divided, HeteroPipelineStep, mix
+from trainyard.predict.hetero.fleet import FleetPart, PartModel
+from trainyard.predict.hetero.pipeline_step import HeteroPipeline, HeteroPipelineStep, mix
 from trainyard.predict.hetero.pipelines import Lines
 from trainyard.predict.inputs import layout_space
-from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import Space, Wanted
+from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.pipeline import schedules, simulation, stages
-from trainyard.predict.search import infeasible as why
-from trainyard.predict.search import search
-from trainyard.predict.search.search import Choice
+from trainyard.predict.search import infeasible, search
+from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.units import show_size
 
 _SCHEDULE, _LEAVE_OUT = schedules.SCHEDULES.index("1f1b"), "Leave out --fix interleave and --fix schedule."
@@ -38,12 +37,12 @@ class Alone(NamedTuple):
     """A part by itself: its fastest, or why there is none."""
 
     part: FleetPart
-    choice: Choice | None
+    choice: LayoutCost | None
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixed:
+class HeteroResult:
     """`searched`: layouts and orders of the parts that divide everything; `fitting`: that memory may hold. `tuned`: of
     each part."""
 
@@ -51,12 +50,12 @@ class Mixed:
     alone: tuple[Alone, ...]
     searched: int
     fitting: int
-    tuned: tuple[Tuned, ...]
+    tuned: tuple[ConstantSet, ...]
 
 
 def find(
-    wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
-) -> Mixed:
+    wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
+) -> HeteroResult:
     """The `most` fastest. `wanted.devices`: ranks of all parts. Raises `BadInput` for parts that no job can have, and
     `BadJob` where no layout divides them and the model, or none fits."""
     search.check_dtype(wanted, framework)
@@ -81,33 +80,35 @@ def find(
     ran = simulation.simulate([one.pipeline for one in found])
     mixes = [mix(one, its, layout_space.job_of(wanted, one.axes), budget) for one, its in zip(found, ran, strict=True)]
     mixes.sort(key=lambda one: one.choice.plan.ledger.wall_ns)
-    return Mixed(
-        mixes=tuple(mixes[:most]), alone=tuple(_alone(wanted, one, framework, budget) for one in parts),
-        searched=len(every) * len(fleet.orders(parts)), fitting=sum(len(line.cases) for line in all_lines),
+    return HeteroResult(
+        mixes=tuple(mixes[:most]),
+        alone=tuple(_alone(wanted, one, framework, budget) for one in parts),
+        searched=len(every) * len(fleet.orders(parts)),
+        fitting=sum(len(line.cases) for line in all_lines),
         tuned=tuple(one.tuned for one in where),
-    )  # fmt: skip
+    )
 
 
-def best(all_lines: list[Lines], wanted: Wanted, most: int = _RUN) -> list[Divided]:
+def best(all_lines: list[Lines], wanted: PlannerInput, most: int = _RUN) -> list[HeteroPipeline]:
     """The `most` that take least by what their stages do, the first one first. They are tried in the order of their
     bound, until no other can be among these."""
     some, place = stages.runs(pipelines.decoder(wanted))
     rows = [(line, row) for line in all_lines for row in range(len(line.cases))]
     bounds = np.concatenate([line.bound for line in all_lines]) if all_lines else np.zeros(0)
-    kept: list[tuple[float, int, Divided]] = []
+    kept: list[tuple[float, int, HeteroPipeline]] = []
     for at in np.argsort(bounds, kind="stable").tolist():
         if len(kept) == most and bounds[at] >= kept[-1][0]:
             break
         line, row = rows[at]
         counts = assign(line.costs(row, some, place), round(float(line.cases.accumulate[row])))
-        one = Divided(line=line, row=row, counts=counts or ())
+        one = HeteroPipeline(line=line, row=row, counts=counts or ())
         if counts is not None and (len(kept) < most or one.flow < kept[-1][0]):
             insort(kept, (one.seconds, at, one))
             del kept[most:]
     return [one for _, _, one in kept]
 
 
-def _alone(wanted: Wanted, part: FleetPart, framework: Framework, budget: float) -> Alone:
+def _alone(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> Alone:
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
     mine = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:
@@ -116,7 +117,7 @@ def _alone(wanted: Wanted, part: FleetPart, framework: Framework, budget: float)
         return Alone(part, None, error.says)
 
 
-def _undivided(wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:
+def _undivided(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:
     most, layers, named = fleet.widest(parts), wanted.model.layers, " and ".join(str(part) for part in parts)
     pp = wanted.fixed.get("pp")
     if pp and wanted.devices % pp == 0 and most % (wanted.devices // pp):
@@ -130,16 +131,20 @@ def _undivided(wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framewor
             f"stages of {layers} layers.",
             _multiples(wanted, layers),
         )
-    return why.undivided(wanted, framework)
+    return infeasible.undivided(wanted, framework)
 
 
-def _multiples(wanted: Wanted, layers: int) -> str:
+def _multiples(wanted: PlannerInput, layers: int) -> str:
     least = 1 << ceil(wanted.devices / layers - 1).bit_length()
     return f"Take as many devices of each as are a multiple of {least:,}, or leave some out."
 
 
 def _too_large(
-    wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework, where: tuple[Where, ...], every: Space
+    wanted: PlannerInput,
+    parts: tuple[FleetPart, ...],
+    framework: Framework,
+    where: tuple[PartModel, ...],
+    every: LayoutSpace,
 ) -> tuple[str, str]:
     more = pipelines.missing(wanted, every, framework, where)
     named = " and ".join(str(part) for part in parts)

@@ -9,13 +9,12 @@ from typing import NamedTuple
 from trainyard import limits, machine, words
 from trainyard.errors import BadInput
 from trainyard.machine import Machine
-from trainyard.predict.inputs import constant_sets as tuned
-from trainyard.predict.inputs import hardware as site
-from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.inputs import machine_model
+from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.hardware import Site
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.memory.framework_memory import USABLE
 
 MOST = 4
@@ -86,26 +85,21 @@ def widest(some: tuple[FleetPart, ...]) -> int:
     return gcd(*(one.ranks for one in some))
 
 
-class Where(NamedTuple):
+class PartModel(NamedTuple):
     """A part as the predictor sees it."""
 
     part: FleetPart
-    site: Site
-    tuned: Tuned
+    hardware: RankHardware
+    tuned: ConstantSet
     values: Constants
 
     @property
     def room(self) -> float:
         """Bytes of a device that can be had."""
-        return float(self.site.memory[0]) * USABLE
+        return float(self.hardware.memory[0]) * USABLE
 
 
-def places(wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[Where, ...]:
+def places(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[PartModel, ...]:
     """Raises `UnknownName` for a device without a peak in the dtype."""
-    low = wanted.dtype if words.DTYPES[wanted.dtype] < 2 else ""
-    found: list[Where] = []
-    for part in parts:
-        known = tuned.choose(part.machine, framework.software)
-        where = site.of_machine(part.machine, "bfloat16" if low else wanted.dtype, low)
-        found.append(Where(part, where, known, known.values()))
-    return tuple(found)
+    models = ((part, machine_model.of(part.machine, framework.software, wanted.dtype)) for part in parts)
+    return tuple(PartModel(part, model.hardware, model.tuned, model.values) for part, model in models)

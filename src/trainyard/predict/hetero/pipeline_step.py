@@ -20,10 +20,10 @@ from trainyard.predict.inputs.layout_space import AXES
 from trainyard.predict.memory.framework_memory import RESERVED
 from trainyard.predict.memory.memory_parts import MemoryParts
 from trainyard.predict.pipeline import stages, step_bounds
-from trainyard.predict.pipeline.simulation import PipelineTimes, Ran
+from trainyard.predict.pipeline.simulation import PipelineTimes, SimulatedPipeline
 from trainyard.predict.pipeline.stages import StageLayers
 from trainyard.predict.pipeline.step_bounds import Parts
-from trainyard.predict.search.search import Choice
+from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.time import predicted_ledger, step
 from trainyard.predict.time.data_parallel import Exposed
 from trainyard.predict.time.step import AccountSeconds, Means, Once, StepTime
@@ -48,13 +48,13 @@ class HeteroStage(msgspec.Struct, frozen=True, kw_only=True):
 class HeteroPipelineStep:
     """A pipeline over the parts in their order, stage by stage. The choice's memory is that of the fullest stage."""
 
-    choice: Choice
+    choice: LayoutCost
     order: tuple[FleetPart, ...]
     stages: tuple[HeteroStage, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divided:
+class HeteroPipeline:
     """A case of `line`, and how many layers each stage has."""
 
     line: Lines
@@ -90,7 +90,7 @@ class Divided:
     @cached_property
     def parts(self) -> list[Parts]:
         """What a micro-batch takes on each part of the cluster."""
-        return [step_bounds.parts(self.case, one.site, one.values) for one in self.line.where]
+        return [step_bounds.parts(self.case, one.hardware, one.values) for one in self.line.where]
 
     @cached_property
     def once(self) -> Once:
@@ -102,7 +102,7 @@ class Divided:
             mine = of == place
             like = stages.alone(self.case, StageLayers(*(count[mine] for count in self.run)), ends[mine])
             back = sum(many[mine] * kind.through.seconds for many, kind in zip(self.many, parts.kinds, strict=True))
-            each = step.once(like, one.site, one.values, np.asarray(back))
+            each = step.once(like, one.hardware, one.values, np.asarray(back))
             flat = (*(column for part in each[:4] for column in part), each.update, each.host)
             found[:, mine] = [np.broadcast_to(value, int(mine.sum())) for value in flat]
         summed, divided, down, up = (Exposed(*found[at : at + 2]) for at in (0, 2, 4, 6))
@@ -146,40 +146,45 @@ class Divided:
         return PipelineTimes("1f1b", len(of), many, forward, back, np.zeros(len(of)), sent, waits=True)
 
 
-def mix(one: Divided, ran: Ran, job: Job, budget: float) -> HeteroPipelineStep:
+def mix(one: HeteroPipeline, ran: SimulatedPipeline, job: Job, budget: float) -> HeteroPipelineStep:
     """`ran`: its pipeline."""
     line, case, held = one.line, one.case, one.held
     step_of = predicted(one, ran)
     idle = ran.warmup + ran.steady + step_of.wall - _ends(one, ran)
     reserved = held.total * RESERVED
-    limits = np.array([float(line.where[place].site.memory[0]) for place in line.of])
+    limits = np.array([float(line.where[place].hardware.memory[0]) for place in line.of])
     fullest = int(np.argmax(reserved / limits))
     order = [line.where[place] for place in dict.fromkeys(line.of.tolist())]
     parts = tuple(where.part for where in order)
     plan = _plan(one, step_of, job, parts, held, fullest)
-    peak = sum(float(where.site.peak[0]) * where.part.ranks for where in order)
+    peak = sum(float(where.hardware.peak[0]) * where.part.ranks for where in order)
     tokens, flops = float(job.recipe.tokens_per_step), float(step_cost.model_flops(case)[0])
     bill = step_cost.bill(
         [(part.machine, part.ranks) for part in parts], plan.ledger.wall_ns / 1e9, tokens, flops, peak, budget
     )
     firsts = np.cumsum([0, *one.counts])
     return HeteroPipelineStep(
-        choice=Choice(plan=plan, bill=bill, reserved=int(reserved[fullest]), waiting=0, front=False),
+        choice=LayoutCost(plan=plan, bill=bill, reserved=int(reserved[fullest]), waiting=0, front=False),
         order=parts,
         stages=tuple(
             HeteroStage(
-                part=str(line.where[place].part), first=int(firsts[at]), layers=one.counts[at],
-                experts=int(one.run.routed[at]), forward_ns=round(one.pipeline.forward[at] * 1e9),
-                backward_ns=round(one.pipeline.inputs[at] * 1e9), idle_ns=round(float(idle[at]) * 1e9),
-                reserved=int(reserved[at]), memory=int(limits[at]),
+                part=str(line.where[place].part),
+                first=int(firsts[at]),
+                layers=one.counts[at],
+                experts=int(one.run.routed[at]),
+                forward_ns=round(one.pipeline.forward[at] * 1e9),
+                backward_ns=round(one.pipeline.inputs[at] * 1e9),
+                idle_ns=round(float(idle[at]) * 1e9),
+                reserved=int(reserved[at]),
+                memory=int(limits[at]),
             )
             for at, place in enumerate(line.of)
         ),
-    )  # fmt: skip
+    )
 
 
 def _plan(
-    one: Divided, step_of: StepTime, job: Job, parts: Sequence[FleetPart], held: MemoryParts, fullest: int
+    one: HeteroPipeline, step_of: StepTime, job: Job, parts: Sequence[FleetPart], held: MemoryParts, fullest: int
 ) -> Plan:
     where = one.line.where
     ledger = predicted_ledger.ledger(step_of, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
@@ -187,19 +192,21 @@ def _plan(
     bounds = [each.tuned.interval(kind) for each in where]
     low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
     return Plan(
-        job=job, ledger=ledger, low=min(ledger.wall_ns, round(ledger.wall_ns * low)),
+        job=job,
+        ledger=ledger,
+        low=min(ledger.wall_ns, round(ledger.wall_ns * low)),
         high=max(ledger.wall_ns, round(ledger.wall_ns * high)),
         memory={part: int(np.broadcast_to(size, len(one.counts))[fullest]) for part, size in held.parts().items()},
         assumptions=tuple(claim for each in where for claim in each.tuned.claims),
-    )  # fmt: skip
+    )
 
 
-def _ends(one: Divided, ran: Ran) -> Column:
+def _ends(one: HeteroPipeline, ran: SimulatedPipeline) -> Column:
     """When each stage is done with what comes once a step."""
     return ran.wall - ran.drain + one.once.seconds
 
 
-def predicted(one: Divided, ran: Ran) -> StepTime:
+def predicted(one: HeteroPipeline, ran: SimulatedPipeline) -> StepTime:
     """The mean over stages, which have as many ranks each. `ran`: its pipeline."""
     of, once, depth = one.line.of, one.once, len(one.line.of)
     times, host, ends = one.case.accumulate / depth, np.zeros(1), _ends(one, ran)

@@ -19,11 +19,11 @@ from trainyard.errors import BadJob
 from trainyard.job import Model
 from trainyard.predict.hetero import fleet
 from trainyard.predict.hetero.assign_layers import Costs
-from trainyard.predict.hetero.fleet import FleetPart, Where
+from trainyard.predict.hetero.fleet import FleetPart, PartModel
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import Offers, Space, Wanted
+from trainyard.predict.inputs.layout_space import LayoutSpace, PipelineSupport, PlannerInput
 from trainyard.predict.memory.framework_memory import RESERVED
 from trainyard.predict.pipeline import stages, step_bounds
 from trainyard.predict.pipeline.stages import StageLayers
@@ -33,7 +33,7 @@ DENSE, ROUTED = StageLayers(column(1), column(0)), StageLayers(column(0), column
 """A layer of each kind."""
 MOST_RUNS = 1 << 24
 """Stages times the square of the layers, all of which are costed: 126 layers on as many stages have 2 million."""
-PLAIN = Offers(schedules=("1f1b",))
+PLAIN = PipelineSupport(schedules=("1f1b",))
 """Pipelines of one stage a rank."""
 
 
@@ -44,7 +44,7 @@ class Lines:
     there are. `fixed`: seconds that a stage takes beside its layers."""
 
     cases: Cases
-    where: tuple[Where, ...]
+    where: tuple[PartModel, ...]
     of: npt.NDArray[np.intp]
     each: list[Column]
     rooms: list[Column]
@@ -89,7 +89,7 @@ def _pace(each: Column, fixed: Column, room: Column, count: int, least: int) -> 
     return low
 
 
-def decoder(wanted: Wanted) -> Model:
+def decoder(wanted: PlannerInput) -> Model:
     """Raises `BadJob` for what has other layers."""
     model = wanted.model
     if isinstance(model, Model) and not model.pattern:
@@ -97,9 +97,9 @@ def decoder(wanted: Wanted) -> Model:
     raise BadJob(f"over unlike devices plain decoders are planned, and {model.name} is none.", "Name one machine.")
 
 
-def split(wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework) -> Space:
+def split(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> LayoutSpace:
     """Every layout whose stages are whole in each part."""
-    every: list[Space] = []
+    every: list[LayoutSpace] = []
     for ranks, per_node in product(
         layout_space.divisors(fleet.widest(parts)), {one.machine.ranks_per_node for one in parts}
     ):
@@ -110,11 +110,11 @@ def split(wanted: Wanted, parts: tuple[FleetPart, ...], framework: Framework) ->
             every.append(layout_space.space(wanted._replace(per_node=per_node, fixed=fixed), PLAIN))
     rows = {row for one in every for row in zip(*(values.tolist() for values in one.columns.values()))}
     table = np.array(sorted(rows), np.int64).reshape(-1, len(layout_space.AXES))
-    some = Space({axis: table[:, place] for place, axis in enumerate(layout_space.AXES)})
+    some = LayoutSpace({axis: table[:, place] for place, axis in enumerate(layout_space.AXES)})
     return some.keep(framework.allows(wanted, some))
 
 
-def _check_runs(wanted: Wanted, depth: int) -> None:
+def _check_runs(wanted: PlannerInput, depth: int) -> None:
     """Raises `BadJob` for more runs of layers than can be costed."""
     runs = depth * wanted.model.layers**2
     if runs > MOST_RUNS:
@@ -148,7 +148,9 @@ class _PipelineRows(NamedTuple):
         return np.logical_and.reduce([*enough, np.sum(any_, axis=1) >= sum(self.counts), np.min(any_, axis=1) >= 1])
 
 
-def _rows(wanted: Wanted, every: Space, framework: Framework, where: tuple[Where, ...]) -> Iterator[_PipelineRows]:
+def _rows(
+    wanted: PlannerInput, every: LayoutSpace, framework: Framework, where: tuple[PartModel, ...]
+) -> Iterator[_PipelineRows]:
     model = decoder(wanted)
     routed = model.layers - model.dense_layers if model.experts else 0
     kinds = [(kind, count) for kind, count in ((DENSE, model.layers - routed), (ROUTED, routed)) if count]
@@ -162,7 +164,7 @@ def _rows(wanted: Wanted, every: Space, framework: Framework, where: tuple[Where
             yield _PipelineRows(made, of, list(none), list(layer), limit, [count for _, count in kinds])
 
 
-def lines(wanted: Wanted, every: Space, framework: Framework, where: tuple[Where, ...]) -> list[Lines]:
+def lines(wanted: PlannerInput, every: LayoutSpace, framework: Framework, where: tuple[PartModel, ...]) -> list[Lines]:
     """All pipelines that may fit, where any does."""
     found: list[Lines] = []
     for rows in _rows(wanted, every, framework, where):
@@ -173,7 +175,7 @@ def lines(wanted: Wanted, every: Space, framework: Framework, where: tuple[Where
     return found
 
 
-def missing(wanted: Wanted, every: Space, framework: Framework, where: tuple[Where, ...]) -> float:
+def missing(wanted: PlannerInput, every: LayoutSpace, framework: Framework, where: tuple[PartModel, ...]) -> float:
     """Bytes more on each device with which one of these pipelines would fit."""
     least = np.inf
     for rows in _rows(wanted, every, framework, where):
@@ -188,9 +190,9 @@ def missing(wanted: Wanted, every: Space, framework: Framework, where: tuple[Whe
 
 
 def _line(
-    made: Cases, where: tuple[Where, ...], of: npt.NDArray[np.intp], rooms: list[Column], counts: list[int]
+    made: Cases, where: tuple[PartModel, ...], of: npt.NDArray[np.intp], rooms: list[Column], counts: list[int]
 ) -> Lines:
-    parts = [step_bounds.parts(made, one.site, one.values) for one in where]
+    parts = [step_bounds.parts(made, one.hardware, one.values) for one in where]
     last = parts[of[-1]]
     fixed = np.stack([np.full(len(made), parts[one].beside) for one in of], axis=1)
     sent = hops(made, where, of, parts)
@@ -204,13 +206,15 @@ def _line(
     return Lines(cases=made, where=where, of=of, each=each, rooms=rooms, counts=counts, fixed=fixed)
 
 
-def hops(made: Cases, where: tuple[Where, ...], of: npt.NDArray[np.intp], parts: list[Parts]) -> Column:
+def hops(made: Cases, where: tuple[PartModel, ...], of: npt.NDArray[np.intp], parts: list[Parts]) -> Column:
     """Seconds from each stage but the last to the next one: [case, stage]."""
     found: list[Column] = []
     for mine, next_ in pairwise(of):
         one, other = where[mine], where[next_]
         far = mine != next_
-        sent = stages.across(made, (one.site, one.values), (other.site, other.values)) if far else parts[mine].hop
+        sent = (
+            stages.across(made, (one.hardware, one.values), (other.hardware, other.values)) if far else parts[mine].hop
+        )
         found.append(np.broadcast_to(sent, len(made)))
     return np.stack(found, axis=1)
 
@@ -227,12 +231,15 @@ def _bytes(made: Cases, kind: StageLayers, depth: int) -> tuple[Column, Column]:
     kept = np.minimum(left, made.accumulate[:, None])
     one, two = (
         np.concatenate(
-            [at(depth, 1, layers)[:, None], _between(at(max(depth - 1, 2), 0, layers), at(2, 0, layers), kept[:, 1:-1]),
-             at(1, 0, layers)[:, None]],
+            [
+                at(depth, 1, layers)[:, None],
+                _between(at(max(depth - 1, 2), 0, layers), at(2, 0, layers), kept[:, 1:-1]),
+                at(1, 0, layers)[:, None],
+            ],
             axis=1,
         )
         for layers in (1, 2)
-    )  # fmt: skip
+    )
     return 2 * one - two, two - one
 
 

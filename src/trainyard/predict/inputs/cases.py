@@ -1,7 +1,6 @@
-"""What is predicted, as columns: one row a case, so that a whole search space costs one pass of numpy.
+"""The inputs of a prediction as float64 columns, so that numpy computes a whole search space in one pass.
 
-A case is a model's dimensions, a layout and a recipe. All columns are float64 and broadcast against each other: what
-is the same in all cases may be a scalar.
+A case is the dimensions of a model, a layout and a recipe; it is a row of the columns.
 """
 
 from __future__ import annotations
@@ -27,101 +26,162 @@ REMATS = ("none", "op", "full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cases:
-    """Fields as in `Model`, `Layout` and `Recipe`, but for:
+    """One column per field, of shape (number of cases,), or (1,) if all cases have the same value. Numbers of layers
+    and of parameters are those of the whole model, and sizes are those before an axis divides them."""
 
-    `divided`: 1 where the ranks of dp_shard and cp divide what `zero` says, and hold it once.
-    `gated`: 1 where the MLP has a gate beside its way up; `learned`: 1 where places have a table of their own.
-    `flash`: 1 where attention never writes its scores. `samples`: sequences a step, over all ranks. `width_bytes`: of
-    a value in the compute dtype. `low_precision`: 1 where the products of layers run below it, in float8 or less.
-    `state_bytes`: of the optimizer's state a weight; `gradient_bytes`, `weight_bytes`: as they are kept;
-    `reduce_bytes`: of a gradient on its way to the other ranks. `normed_heads`: 1 where each head's queries and keys
-    are normalised. `adapters`: 0 where all weights are trained, else the rank of those beside attention's products that
-    alone are (LoRA: Hu et al. 2021, arXiv:2106.09685). `remade`: share of the products that `remat` "op" makes again,
-    of every second one in torchtitan. `own`: 1 where our own runner trains. `offload`: the place of its word in
-    `offload.KINDS`. `schedule`: the place of its word in `orders.SCHEDULES`; `ends`: 1 where the embedding and the head
-    count as a layer each when layers are divided over stages.
-
-    Of a hybrid, whose layers are one part each: `attentions` layers are attention, `spaces` state space, and the rest
-    MLPs, `dense_layers` of them without experts.
-
-    Of a model of pictures, whose `seq_len` is that of a sample's positions: `whole`: 1 where each sees all others;
-    `text`: positions that have weights of their own in `doubles` layers, and in `text_ends` of these nothing after
-    attention; `modulated`: vectors of its width that a layer is told of each sample. `vectors`: a layer's parameters
-    that are in no matrix, beyond two norms. `entry`: numbers of a sample that are projected to the width, all rows
-    together; `lead`, `tail`: parameters before the layers, and after them beside the head's matrix; `head_rows`: of a
-    sample that the head is for; `given`: numbers of a sample that are loaded, all in float32.
-    """
-
+    # The model
     layers: Column
+    """Layers (Transformer blocks), all kinds together; in a hybrid each is a single mixer or a single MLP."""
     width: Column
+    """Channels of the residual stream (hidden size)."""
     ffn: Column
+    """Channels between the two matrices of a dense MLP (intermediate size)."""
     heads: Column
+    """Query heads of a layer."""
     kv_heads: Column
+    """Key/value heads of a layer."""
     head_dim: Column
+    """Channels of a head; with latent attention those of a query or key without a position."""
     vocab: Column
+    """Rows of the embedding and outputs of the head: the vocabulary, an image model's classes or the values of a
+    patch."""
     gated: Column
+    """1 if MLPs have a gate (SwiGLU), else 0."""
     learned: Column
+    """1 if positions have a learned embedding, else 0."""
     tied: Column
-    experts: Column
-    active: Column
-    expert_ffn: Column
-    shared_experts: Column
-    dense_layers: Column
-    q_rank: Column
-    kv_rank: Column
-    rope_dim: Column
-    value_dim: Column
-    dp_replicate: Column
-    dp_shard: Column
-    tp: Column
-    cp: Column
-    pp: Column
-    ep: Column
-    interleave: Column
-    ends: Column
-    divided: Column
-    zero: Column
-    sequence_parallel: Column
-    loss_parallel: Column
-    seq_len: Column
-    samples: Column
-    microbatch: Column
-    schedule: Column
-    remat: Column
-    remat_every: Column
-    offload: Column
-    flash: Column
-    low_precision: Column
-    width_bytes: Column
-    weight_bytes: Column
-    gradient_bytes: Column
-    state_bytes: Column
-    reduce_bytes: Column
+    """1 if the head's matrix is the embedding's, else 0."""
     normed_heads: Column
+    """1 if the queries and keys of each head are normalised (QK norm), else 0."""
     adapters: Column
-    remade: Column
-    own: Column
-    attentions: Column
-    spaces: Column
-    space_heads: Column
-    space_dim: Column
-    space_groups: Column
-    state: Column
-    kernel: Column
-    chunk: Column
-    step_rank: Column
+    """Rank of the LoRA adapters of attention's matrices, the only trained weights (Hu et al. 2021,
+    arXiv:2106.09685); 0: all weights are trained."""
+
+    # Experts and latent attention
+    experts: Column
+    """Routed experts of a layer; 0 in a dense model."""
+    active: Column
+    """Routed experts that each token uses."""
+    expert_ffn: Column
+    """Channels between the two matrices of an expert."""
     expert_width: Column
+    """Channels of an expert's input and output (latent experts); 0: `width`."""
+    shared_experts: Column
+    """Experts of a layer that every token uses."""
+    dense_layers: Column
+    """Layers whose MLP has no experts: the first ones, or those with an MLP in a hybrid."""
+    q_rank: Column
+    """Channels of the compressed queries; 0: queries come from `width` directly."""
+    kv_rank: Column
+    """Channels of the compressed keys and values; 0: no latent attention."""
+    rope_dim: Column
+    """Channels of a head with rotary positions, next to `head_dim`; latent attention only."""
+    value_dim: Column
+    """Channels of a head's values; latent attention only."""
+
+    # State spaces, if `spaces` > 0
+    attentions: Column
+    """Attention layers of a hybrid; 0 in other models, all of whose layers have attention."""
+    spaces: Column
+    """State-space layers of a hybrid; 0: the model is not a hybrid."""
+    space_heads: Column
+    """Heads of a state space; Mamba-1: its channels."""
+    space_dim: Column
+    """Channels of such a head."""
+    space_groups: Column
+    """Groups of heads that share the state's input and output matrices (B and C)."""
+    state: Column
+    """Numbers of state per channel."""
+    kernel: Column
+    """Tokens under the causal convolution."""
+    chunk: Column
+    """Tokens of a chunk of the scan."""
+    step_rank: Column
+    """Channels from which each channel's step size (delta) is computed, in Mamba-1; 0: Mamba-2."""
+
+    # Vision and diffusion Transformers: 0 in a decoder
     whole: Column
+    """1 if attention has no causal mask, else 0."""
     text: Column
+    """Positions of text with weights of their own in `doubles` layers (of the `seq_len` positions of a sample)."""
     doubles: Column
+    """Layers with separate weights for image and text (double-stream blocks)."""
     text_ends: Column
+    """Double-stream layers without anything after attention in the text stream."""
     modulated: Column
+    """Vectors of `width` channels per sample that modulate a layer (adaLN), mean over layers."""
     vectors: Column
+    """Parameters of a layer outside matrices, without `width` for each norm, mean over layers."""
     entry: Column
+    """Numbers of a sample that are projected to `width` before the layers, all projections together."""
     lead: Column
+    """Parameters before the layers; 0: the model is a decoder with an embedding."""
     tail: Column
+    """Parameters after the layers, without the head's matrix."""
     head_rows: Column
+    """Rows of a sample that the head is applied to; 0: every token."""
     given: Column
+    """Float32 numbers of a sample that are copied to the device."""
+
+    # The layout
+    dp_replicate: Column
+    """Ranks of replicated data parallelism."""
+    dp_shard: Column
+    """Ranks of sharded data parallelism."""
+    tp: Column
+    """Ranks of tensor parallelism."""
+    cp: Column
+    """Ranks of context parallelism."""
+    pp: Column
+    """Ranks of pipeline parallelism."""
+    ep: Column
+    """Ranks of expert parallelism, which are ranks of the other axes too."""
+    interleave: Column
+    """Pipeline stages of a rank."""
+    schedule: Column
+    """Place of the pipeline schedule in `schedules.SCHEDULES`."""
+    ends: Column
+    """1 if the embedding and the head count as a layer each when layers are divided over stages, else 0."""
+    divided: Column
+    """1 if the ranks of dp_shard and cp shard the tensors that `zero` names, else 0: each rank has all of them."""
+    zero: Column
+    """ZeRO stage: dp_shard shards the optimizer's state (1), gradients too (2), weights too (3)."""
+    sequence_parallel: Column
+    """1 if tp divides the tokens outside matrix products (sequence parallelism), else 0."""
+    loss_parallel: Column
+    """1 if tp divides the logits by vocabulary, else 0."""
+
+    # The recipe
+    seq_len: Column
+    """Tokens of a sequence, or positions of an image with its text."""
+    samples: Column
+    """Sequences or images of a step, over all ranks."""
+    microbatch: Column
+    """Sequences or images that a rank computes at a time."""
+    remat: Column
+    """Place of the word for activation recomputation in `REMATS`."""
+    remat_every: Column
+    """1 of so many layers recomputes activations."""
+    remade: Column
+    """Share of matrix products that `remat` "op" recomputes: torchtitan recomputes every second one."""
+    offload: Column
+    """Place in `offload.KINDS` of the word for the tensors in the host's memory; 0: none."""
+    flash: Column
+    """1 if attention never writes its scores (FlashAttention), else 0."""
+    low_precision: Column
+    """1 if the matrix products of layers run below 16 bits (float8, float4), else 0."""
+    width_bytes: Column
+    """Bytes of a value in the compute dtype."""
+    weight_bytes: Column
+    """Bytes of a weight as it is kept."""
+    gradient_bytes: Column
+    """Bytes of a gradient as it is kept."""
+    state_bytes: Column
+    """Bytes of the optimizer's state per weight, with a float32 copy of the weight if there is one."""
+    reduce_bytes: Column
+    """Bytes of a gradient in a reduction over data-parallel ranks."""
+    own: Column
+    """1 if trainyard's own trainer runs the case, whose memory is known moment by moment, else 0."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Cases:
         """The cases of these rows."""
@@ -173,8 +233,18 @@ class Cases:
 
 _STATE_SPACE = ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk", "step_rank", "expert_width")
 _PICTURES = (
-    "whole", "text", "doubles", "text_ends", "modulated", "vectors", "entry", "lead", "tail", "head_rows", "given",
-)  # fmt: skip
+    "whole",
+    "text",
+    "doubles",
+    "text_ends",
+    "modulated",
+    "vectors",
+    "entry",
+    "lead",
+    "tail",
+    "head_rows",
+    "given",
+)
 PLAIN = dict.fromkeys(("attentions", "spaces", *_STATE_SPACE, *_PICTURES), 0.0)
 """Columns that are 0 in a decoder whose layers are attention and an MLP each."""
 
@@ -186,9 +256,24 @@ def column(values: Any) -> Column:
 def of_model(model: Model) -> dict[str, Any]:
     """The columns that a decoder's dimensions fill."""
     plain = (
-        "layers", "width", "ffn", "heads", "kv_heads", "head_dim", "vocab", "experts", "active", "expert_ffn",
-        "shared_experts", "dense_layers", "q_rank", "kv_rank", "rope_dim", "value_dim", *_STATE_SPACE,
-    )  # fmt: skip
+        "layers",
+        "width",
+        "ffn",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "vocab",
+        "experts",
+        "active",
+        "expert_ffn",
+        "shared_experts",
+        "dense_layers",
+        "q_rank",
+        "kv_rank",
+        "rope_dim",
+        "value_dim",
+        *_STATE_SPACE,
+    )
     count = model.pattern.count
     parts = (
         {"attentions": count(ATTENTION), "spaces": count(SPACE), "dense_layers": count(MLP)} if model.pattern else {}

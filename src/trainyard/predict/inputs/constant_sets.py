@@ -13,15 +13,14 @@ from trainyard.formats import toml
 from trainyard.machine import Claim, Machine
 from trainyard.predict.inputs.constants import Constants
 
-SOFTWARE = ("fsdp", "megatron", "megatron-25", "unfused")
-"""Whose overheads: eager sharded data parallelism, Megatron Core of 2026 and of 2025, and the Megatron of 2021, whose
-attention writes its scores."""
 ASSUMED = (0.7, 2.0)
 """Measured over predicted, where nothing was measured that is like it."""
 
 
-class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """`devices`: the machine files it holds for. `rows`: measurements it was fitted to. `spread`: kind of model (dense,
+class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
+    """`devices`: the machine files it holds for. `software`: whose overheads: "fsdp" (eager sharded data parallelism),
+    "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), or "unfused" (Megatron of 2021, whose attention writes
+    its scores). `rows`: measurements it was fitted to. `spread`: kind of model (dense,
     experts) -> (low, high) of measured over predicted in four of five cases that it was not fitted to."""
 
     name: str
@@ -54,42 +53,50 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         fitted = f"{self.name}, fitted to {self.rows} measurements of {self.source}"
         return tuple(
             Claim(
-                value=value, unit=f"{name} {'s' if name.endswith('_s') else ''}".strip(), date=self.date,
-                source=fitted if name in self.constants else "assumed", measured=name in self.constants,
+                value=value,
+                unit=f"{name} {'s' if name.endswith('_s') else ''}".strip(),
+                date=self.date,
+                source=fitted if name in self.constants else "assumed",
+                measured=name in self.constants,
             )
             for name, value in self.values()._asdict().items()
-        )  # fmt: skip
+        )
 
 
 @cache
-def known() -> tuple[Tuned, ...]:
+def known() -> tuple[ConstantSet, ...]:
     """Those in the package."""
     folder = Path(str(resources.files("trainyard") / "data" / "constants"))
     return tuple(load(path) for path in sorted(folder.glob("*.toml")))
 
 
-def load(path: Path) -> Tuned:
+def load(path: Path) -> ConstantSet:
     """Raises `BadFile`."""
     try:
-        return msgspec.convert(toml.loads(path.read_text("utf-8")), Tuned)
+        return msgspec.convert(toml.loads(path.read_text("utf-8")), ConstantSet)
     except (OSError, UnicodeDecodeError, toml.DecodeError, msgspec.ValidationError) as error:
         says, next_step = described(error)
         raise BadFile(f"{path}: {says}.", next_step) from error
 
 
-def _own(machine: Machine, software: str) -> Tuned:
+def _own(machine: Machine, software: str) -> ConstantSet:
     """What was measured on the machine itself."""
     first = next(iter(machine.tuned.values()))
     kinds = ("dense", "experts", "hybrid", "pictures")
-    return Tuned(
-        name=machine.name, says=f"Its own: {first.source}.", devices=(machine.name,), software=software,
-        date=first.date, rows=0, source=first.source,
+    return ConstantSet(
+        name=machine.name,
+        says=f"Its own: {first.source}.",
+        devices=(machine.name,),
+        software=software,
+        date=first.date,
+        rows=0,
+        source=first.source,
         spread=dict.fromkeys(kinds, machine.spread) if machine.spread else {},
         constants={name: claim.value for name, claim in machine.tuned.items()},
-    )  # fmt: skip
+    )
 
 
-def choose(machine: Machine, software: str) -> Tuned:
+def choose(machine: Machine, software: str) -> ConstantSet:
     """Those of this device and software, or of another release of it; else of this device with other software, with the
     wide spread of what was never measured. Of a device that is in none: what is assumed of all, and its own best rate
     of matrix products where somebody measured that."""
@@ -105,10 +112,16 @@ def choose(machine: Machine, software: str) -> Tuned:
         return msgspec.structs.replace(ours[0], spread={})
     curve = machine.device.reached.get("matmul")
     own = _reached(machine)
-    return Tuned(
-        name="assumed", says="Nothing like it was measured.", devices=(), software=software, date="", rows=0,
-        source=curve.claim.source if curve and own else "nobody", constants=own,
-    )  # fmt: skip
+    return ConstantSet(
+        name="assumed",
+        says="Nothing like it was measured.",
+        devices=(),
+        software=software,
+        date="",
+        rows=0,
+        source=curve.claim.source if curve and own else "nobody",
+        constants=own,
+    )
 
 
 def _reached(machine: Machine) -> dict[str, float]:

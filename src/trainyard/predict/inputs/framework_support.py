@@ -8,15 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard import job_file as jobs
-from trainyard import words
+from trainyard import job_file, words
 from trainyard.errors import BadJob
 from trainyard.job import Job, Model
 from trainyard.predict.configs.deepspeed import deepspeed_json
 from trainyard.predict.configs.megatron import megatron_write
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_write
 from trainyard.predict.inputs.cases import REMATS
-from trainyard.predict.inputs.layout_space import USUAL, Keeps, Offers, Space, Wanted, joined, lots
+from trainyard.predict.inputs.layout_space import USUAL, Keeps, LayoutSpace, PipelineSupport, PlannerInput, joined, lots
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import schedules
 
@@ -31,31 +30,30 @@ class Framework(NamedTuple):
 
     means: str
     software: str
-    suffix: str
     keeps: Keeps
     dtypes: tuple[str, ...]
-    offers: Offers
-    allows: Callable[[Wanted, Space], Mask]
+    offers: PipelineSupport
+    allows: Callable[[PlannerInput, LayoutSpace], Mask]
     tells: Callable[[Job], str]
     refuses: Callable[[Model | VisionModel], str]
-    offloads: Callable[[Wanted, Space], Mask]
+    offloads: Callable[[PlannerInput, LayoutSpace], Mask]
 
-    def layouts(self, wanted: Wanted) -> Space:
+    def layouts(self, wanted: PlannerInput) -> LayoutSpace:
         """Of those that divide everything, what it allows."""
         return joined(lot.keep(self.allows(wanted, lot)) for lot in lots(wanted, self.offers))
 
 
-def _accumulate(wanted: Wanted, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def _accumulate(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return wanted.samples // (axes["dp_replicate"] * axes["dp_shard"] * axes["microbatch"])
 
 
-def _fills(wanted: Wanted, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
+def _fills(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
     """torch's 1F1B asks for a micro-batch a stage."""
     plain = axes["schedule"] == schedules.SCHEDULES.index("1f1b")
     return ~plain | (axes["pp"] == 1) | (_accumulate(wanted, axes) >= axes["pp"])
 
 
-def _ours(wanted: Wanted, space: Space) -> Mask:
+def _ours(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """As `train/rules` refuses; the rest of what those say is asked of the fastest alone. Ranks of cp shard weights as
     ZeRO-2 does where ZeRO-1 is said."""
     axes = space.columns
@@ -68,7 +66,7 @@ def _ours(wanted: Wanted, space: Space) -> Mask:
     return whole & experts & _fills(wanted, axes) & tensor & tied
 
 
-def _megatron(wanted: Wanted, space: Space) -> Mask:
+def _megatron(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Experts are not spread in float16 (`megatron/training/arguments.py`), and a hybrid's stages are one a rank,
     of as many layers (`megatron/core/ssm/mamba_block.py`); of pictures only samples are divided
     (`pretrain_vision_classify.py`)."""
@@ -80,7 +78,7 @@ def _megatron(wanted: Wanted, space: Space) -> Mask:
     return rounds & ((axes["zero"] == 1) | (axes["dp_shard"] * axes["cp"] == 1)) & spread & staged & whole
 
 
-def _torchtitan(wanted: Wanted, space: Space) -> Mask:
+def _torchtitan(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Replicas alone are refused beside tensor and pipeline parallelism, and nothing but FSDP computes in two bytes
     there (`parallelize.py`, `distributed/utils.py`); experts take ranks that shard (`parallel_dims.py`)."""
     axes = space.columns
@@ -98,7 +96,7 @@ def _told(layers: int, stages: int) -> bool:
     return -(-(layers + 2) // torchtitan_write.most(layers, stages)) == stages
 
 
-def _deepspeed(wanted: Wanted, space: Space) -> Mask:
+def _deepspeed(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Weights are sharded over all ranks or none; a pipeline takes neither tensor parallelism nor more than ZeRO-1; a
     layer is computed again whole. Of other models than decoders it knows no parts."""
     axes = space.columns
@@ -110,13 +108,13 @@ def _deepspeed(wanted: Wanted, space: Space) -> Mask:
     return whole & staged & others & parts & (axes["remat"] != REMATS.index("op"))
 
 
-def _we_offload(wanted: Wanted, space: Space) -> Mask:
+def _we_offload(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Where FSDP alone divides weights (`train/rules/recipe_rules.py`), over all ranks and for each layer anew."""
     axes = space.columns
     return (axes["dp_shard"] == wanted.devices) & (axes["dp_shard"] > 1) & (axes["zero"] == 3) & (axes["ep"] == 1)
 
 
-def _megatron_offloads(wanted: Wanted, space: Space) -> Mask:
+def _megatron_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Its precision-aware optimizer, which the distributed one is (`megatron/training/arguments.py`). It is taken where
     there are other weights beside those that compute, and no loss is scaled."""
     axes = space.columns
@@ -124,14 +122,14 @@ def _megatron_offloads(wanted: Wanted, space: Space) -> Mask:
     return divides & (wanted.dtype not in ("float16", "float32"))
 
 
-def _torchtitan_offloads(wanted: Wanted, space: Space) -> Mask:
+def _torchtitan_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Where FSDP gathers weights anew for each micro-batch; its pipelines keep them."""
     axes = space.columns
     sharded = (axes["dp_shard"] * axes["cp"] > 1) & (axes["zero"] == 3) & (axes["pp"] == 1)
     return sharded & isinstance(wanted.model, Model)
 
 
-def _deepspeed_offloads(wanted: Wanted, space: Space) -> Mask:
+def _deepspeed_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Where ZeRO divides the state, or there is one rank to do it; no pipeline."""
     axes = space.columns
     return (axes["pp"] == 1) & ((axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1))
@@ -177,25 +175,47 @@ def _unwritten(who: str, writes: Callable[[Job], str]) -> Callable[[Job], str]:
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
-        "our own runner (trainyard run)", "fsdp", ".toml", Keeps(4, 4, 8, own=True, ends="never", offload="all"),
-        tuple(words.DTYPES),
-        Offers(schedules.SCHEDULES, lambda layers, stages: stages <= layers), _ours, jobs.write, _we_refuse,
-        _we_offload,
+        means="our own runner (trainyard run)",
+        software="fsdp",
+        keeps=Keeps(4, 4, 8, own=True, ends="never", offload="all"),
+        dtypes=tuple(words.DTYPES),
+        offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
+        allows=_ours,
+        tells=job_file.write,
+        refuses=_we_refuse,
+        offloads=_we_offload,
     ),
     "megatron": Framework(
-        "Megatron Core", "megatron", ".args", Keeps(2, 4, 12, offload="state"),
-        ("bfloat16", "float16", "float32", "float8", "float4"), USUAL, _megatron,
-        _unwritten("Megatron Core", megatron_write.write), _megatron_refuses, _megatron_offloads,
+        means="Megatron Core",
+        software="megatron",
+        keeps=Keeps(2, 4, 12, offload="state"),
+        dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
+        offers=USUAL,
+        allows=_megatron,
+        tells=_unwritten("Megatron Core", megatron_write.write),
+        refuses=_megatron_refuses,
+        offloads=_megatron_offloads,
     ),
     "torchtitan": Framework(
-        "torchtitan", "fsdp", ".toml", Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
-        ("bfloat16", "float32", "float8"),
-        Offers(divides=_told), _torchtitan, _unwritten("torchtitan", torchtitan_write.write), _torchtitan_refuses,
-        _torchtitan_offloads,
+        means="torchtitan",
+        software="fsdp",
+        keeps=Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
+        dtypes=("bfloat16", "float32", "float8"),
+        offers=PipelineSupport(divides=_told),
+        allows=_torchtitan,
+        tells=_unwritten("torchtitan", torchtitan_write.write),
+        refuses=_torchtitan_refuses,
+        offloads=_torchtitan_offloads,
     ),
     "deepspeed": Framework(
-        "DeepSpeed", "fsdp", ".json", Keeps(2, 2, 12, between=False, ends="never", offload="state"),
-        ("bfloat16", "float16", "float32"), Offers(("1f1b",)), _deepspeed, deepspeed_json.write, lambda _: "",
-        _deepspeed_offloads,
+        means="DeepSpeed",
+        software="fsdp",
+        keeps=Keeps(2, 2, 12, between=False, ends="never", offload="state"),
+        dtypes=("bfloat16", "float16", "float32"),
+        offers=PipelineSupport(("1f1b",)),
+        allows=_deepspeed,
+        tells=deepspeed_json.write,
+        refuses=lambda _: "",
+        offloads=_deepspeed_offloads,
     ),
-}  # fmt: skip
+}

@@ -13,30 +13,36 @@ from trainyard.predict.inputs.cases import Column, column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """Of one rank. `peak`, `low_peak`: FLOP/s in the compute dtype and, of the products of layers, where they run below
-    that. `memory`: bytes; `bandwidth`: bytes/s of it. `inside`, `between`: bytes/s in a direction, in a node and to
-    other nodes; `peer`: in a node to one other rank. `per_node`: ranks. `host`: 1 where the device is the host's own
-    cores, which then do nothing else while they launch.
-
-    A rank's part of its node's host: `host_memory`: bytes, 0 where they are not known; `host_bandwidth`: bytes/s of it;
-    `host_link`: bytes/s in a direction between it and the device, `host_link_s`: seconds until the first arrives."""
+class RankHardware:
+    """The hardware of one rank: its device, or its part of one, and its part of the node's host. Columns of shape (1,),
+    or (number of cases,)."""
 
     peak: Column
+    """FLOP/s in the compute dtype."""
     low_peak: Column
+    """FLOP/s of the matrix products of layers, if they run below the compute dtype."""
     memory: Column
+    """Bytes of the device's memory."""
     bandwidth: Column
+    """Bytes/s of the device's memory."""
     inside: Column
+    """Bytes/s in one direction to all other ranks of the node."""
     peer: Column
+    """Bytes/s in one direction to one other rank of the node."""
     between: Column
+    """Bytes/s in one direction to other nodes."""
     per_node: Column
+    """Ranks of a node."""
     host: Column
-    host_memory: Column
+    """1 if the device is the host's own cores, which do nothing else while they launch, else 0."""
     host_bandwidth: Column
+    """Bytes/s of the host's memory; infinite if unknown."""
     host_link: Column
+    """Bytes/s in one direction between the host and the device; infinite if unknown."""
     host_link_s: Column
+    """Seconds until the first byte of a copy between the host and the device arrives."""
 
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Site:
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         size = max(np.size(getattr(self, field.name)) for field in fields(self))
         return replace(
             self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in fields(self)}
@@ -50,11 +56,11 @@ def _peak(machine: Machine, dtype: str) -> float:
     return peaks[dtype].value
 
 
-def of_machine(machine: Machine, dtype: str, low: str = "") -> Site:
+def of_machine(machine: Machine, dtype: str, low: str = "") -> RankHardware:
     """`low`: in what the products of layers run, where not in `dtype`. Raises `UnknownName` without a peak for one."""
     between, part = machine.between or machine.inside, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
-    return Site(
+    return RankHardware(
         peak=column(_peak(machine, dtype) * part),
         low_peak=column(_peak(machine, low or dtype) * part),
         memory=column(machine.rank_memory),
@@ -64,7 +70,6 @@ def of_machine(machine: Machine, dtype: str, low: str = "") -> Site:
         between=column(between.bandwidth.value * part),
         per_node=column(machine.ranks_per_node),
         host=column(machine.device.vendor == "cpu"),
-        host_memory=column(host.memory.value / ranks if host else 0.0),
         host_bandwidth=column(host.bandwidth.value / ranks if host else np.inf),
         host_link=column(host.link.bandwidth.value * part if host else np.inf),
         host_link_s=column(host.link.latency.value if host else 0.0),

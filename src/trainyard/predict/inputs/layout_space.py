@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import product as combinations
+from itertools import product
 from math import isqrt
 from typing import Any, NamedTuple
 
@@ -22,8 +22,7 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import REMATS, Cases
 from trainyard.predict.inputs.vision_models import VisionModel
-from trainyard.predict.pipeline import partition
-from trainyard.predict.pipeline import schedules as orders
+from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Ends
 from trainyard.predict.time import offload
 
@@ -31,7 +30,7 @@ INTERLEAVED = 8
 """Most pipeline stages that a rank may have (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2)."""
 
 
-class Wanted(NamedTuple):
+class PlannerInput(NamedTuple):
     """What is to be trained on how many devices: `samples` of `seq_len` tokens a step, or of pictures, each of which
     counts as one. `fixed`: axes that are given."""
 
@@ -69,7 +68,7 @@ def evenly(layers: int, stages: int) -> bool:
     return 0 in (layers % stages, (layers + 2) % stages)
 
 
-class Offers(NamedTuple):
+class PipelineSupport(NamedTuple):
     """Pipelines that a runner takes: its schedules, and whether it divides so many layers over so many stages where a
     rank has several; one each it has of any number."""
 
@@ -77,7 +76,7 @@ class Offers(NamedTuple):
     divides: Callable[[int, int], bool] = evenly
 
 
-USUAL = Offers()
+USUAL = PipelineSupport()
 """Megatron Core's."""
 
 
@@ -85,7 +84,7 @@ TOGETHER = 1 << 14
 """Cases whose costs are reckoned at once, so that they stay in a processor's cache."""
 
 
-class Space(NamedTuple):
+class LayoutSpace(NamedTuple):
     """The columns of a case that differ, by name."""
 
     columns: dict[str, npt.NDArray[np.int64]]
@@ -93,18 +92,18 @@ class Space(NamedTuple):
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    def pieces(self) -> Iterator[Space]:
+    def pieces(self) -> Iterator[LayoutSpace]:
         """In order, each of `TOGETHER` or the rest."""
         for start in range(0, len(self), TOGETHER):
-            yield Space({name: values[start : start + TOGETHER] for name, values in self.columns.items()})
+            yield LayoutSpace({name: values[start : start + TOGETHER] for name, values in self.columns.items()})
 
-    def keep(self, mask: npt.NDArray[np.bool_]) -> Space:
-        return Space({name: values[mask] for name, values in self.columns.items()})
+    def keep(self, mask: npt.NDArray[np.bool_]) -> LayoutSpace:
+        return LayoutSpace({name: values[mask] for name, values in self.columns.items()})
 
-    def offloaded(self) -> Space:
-        return Space(self.columns | {"offload": np.ones(len(self), np.int64)})
+    def offloaded(self) -> LayoutSpace:
+        return LayoutSpace(self.columns | {"offload": np.ones(len(self), np.int64)})
 
-    def beside(self, other: Space) -> Space:
+    def beside(self, other: LayoutSpace) -> LayoutSpace:
         """Both, these first."""
         return joined((self, other))
 
@@ -135,7 +134,7 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // factor for factor in small)}))
 
 
-def _allowed(wanted: Wanted, axis: str, values: Iterable[int]) -> list[int]:
+def _allowed(wanted: PlannerInput, axis: str, values: Iterable[int]) -> list[int]:
     given = wanted.fixed.get(axis)
     return [value for value in values if given is None or value == given]
 
@@ -149,7 +148,7 @@ def shared(model: Model | VisionModel) -> dict[str, int]:
     return {"heads": model.heads, **keys, **(spaces if model.pattern else {})}
 
 
-def _contexts(wanted: Wanted, tp: int, ranks: int) -> list[int]:
+def _contexts(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
     """Ways to divide a sequence: each rank has an early and a late part of it, and all of some heads of a state space.
     Pictures are not divided."""
     model = wanted.model
@@ -159,7 +158,7 @@ def _contexts(wanted: Wanted, tp: int, ranks: int) -> list[int]:
     return [one for one in divisors(ranks) if wanted.seq_len % (2 * one * tp) == 0 and spaces % (one * tp) == 0]
 
 
-def _splits(wanted: Wanted) -> Iterator[tuple[int, int, int, int, int, int]]:
+def _splits(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int]]:
     """The axes, in the order of `words.AXES`."""
     model, parts = wanted.model, shared(wanted.model).values()
     tps = _allowed(wanted, "tp", [one for one in divisors(model.heads) if not any(part % one for part in parts)])
@@ -167,7 +166,7 @@ def _splits(wanted: Wanted) -> Iterator[tuple[int, int, int, int, int, int]]:
     pps = _allowed(wanted, "pp", [one for one in range(1, deepest + 1) if wanted.devices % one == 0])
     experts = model.experts if isinstance(model, Model) else 0
     eps = _allowed(wanted, "ep", divisors(experts) if experts else [1])
-    for tp, pp in combinations(tps, pps):
+    for tp, pp in product(tps, pps):
         if wanted.devices % (tp * pp):
             continue
         rest = wanted.devices // (tp * pp)
@@ -179,33 +178,33 @@ def _splits(wanted: Wanted) -> Iterator[tuple[int, int, int, int, int, int]]:
             shards = [
                 one for one in divisors(dp) if one in (1, dp) or one == wanted.per_node // min(tp * cp, wanted.per_node)
             ]
-            for shard, ep in combinations(_allowed(wanted, "dp_shard", shards), whole_eps):
+            for shard, ep in product(_allowed(wanted, "dp_shard", shards), whole_eps):
                 yield dp // shard, shard, tp, cp, pp, ep
 
 
-def _runs(wanted: Wanted, offers: Offers, pp: int, accumulate: int) -> list[tuple[int, int]]:
+def _runs(wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulate: int) -> list[tuple[int, int]]:
     """Schedules, each by its place, and the stages a rank then has. GPipe is no faster than 1F1B and needs more memory:
     it is for fewer micro-batches than stages."""
     if pp == 1:
         return [(0, 1)]
     found: list[tuple[int, int]] = []
-    for place, name in enumerate(orders.SCHEDULES):
-        if name not in offers.schedules or not orders.takes(name, pp, accumulate):
+    for place, name in enumerate(schedules.SCHEDULES):
+        if name not in offers.schedules or not schedules.takes(name, pp, accumulate):
             continue
-        if name in orders.ONE_STAGE:
+        if name in schedules.ONE_STAGE:
             found += [(place, 1)] if name == "1f1b" or accumulate < pp else []
             continue
-        more = [2] if name in orders.V_SHAPED else range(1 if name in orders.SPLIT else 2, INTERLEAVED + 1)
+        more = [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, INTERLEAVED + 1)
         found += [(place, one) for one in more if offers.divides(wanted.model.layers, pp * one)]
     return found
 
 
-def space(wanted: Wanted, offers: Offers = USUAL) -> Space:
+def space(wanted: PlannerInput, offers: PipelineSupport = USUAL) -> LayoutSpace:
     """Empty where no layout divides devices, heads, layers and batch."""
     return joined(lots(wanted, offers))
 
 
-def lots(wanted: Wanted, offers: Offers) -> Iterator[Space]:
+def lots(wanted: PlannerInput, offers: PipelineSupport) -> Iterator[LayoutSpace]:
     """The space, `TOGETHER` or some more at a time: most of it may be nothing that a framework takes."""
     splits: list[tuple[int, ...]] = []
     below: list[npt.NDArray[np.int64]] = []
@@ -230,52 +229,62 @@ def lots(wanted: Wanted, offers: Offers) -> Iterator[Space]:
         yield _lot(splits, below)
 
 
-def _lot(splits: list[tuple[int, ...]], below: list[npt.NDArray[np.int64]]) -> Space:
+def _lot(splits: list[tuple[int, ...]], below: list[npt.NDArray[np.int64]]) -> LayoutSpace:
     above = np.repeat(np.array(splits, np.int64).T, [rows.shape[1] for rows in below], axis=1)
-    return Space(dict(zip(AXES, [*above, *np.concatenate(below, axis=1)], strict=True)))
+    return LayoutSpace(dict(zip(AXES, [*above, *np.concatenate(below, axis=1)], strict=True)))
 
 
-def joined(lots: Iterable[Space]) -> Space:
-    every: list[Space] = []
+def joined(lots: Iterable[LayoutSpace]) -> LayoutSpace:
+    every: list[LayoutSpace] = []
     count = 0
     for lot in lots:
         every.append(lot)
         count += len(lot)
         if count > MOST_ALLOWED:
             raise too_many(count, MOST_ALLOWED)
-    every = every or [Space({axis: np.zeros(0, np.int64) for axis in AXES})]
-    return Space({axis: np.concatenate([lot.columns[axis] for lot in every]) for axis in AXES})
+    every = every or [LayoutSpace({axis: np.zeros(0, np.int64) for axis in AXES})]
+    return LayoutSpace({axis: np.concatenate([lot.columns[axis] for lot in every]) for axis in AXES})
 
 
-def _below(wanted: Wanted, offers: Offers, each: int, pp: int, alone: bool) -> npt.NDArray[np.int64]:
+def _below(wanted: PlannerInput, offers: PipelineSupport, each: int, pp: int, alone: bool) -> npt.NDArray[np.int64]:
     """What may differ where axes are split alike, of `each` samples a replica: a row an axis, ordered as `AXES`."""
     found: list[tuple[int, ...]] = []
     remats = _allowed(wanted, "remat", list(range(len(REMATS))))
     zeros = _allowed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
-    splits = [orders.SCHEDULES.index(name) for name in orders.SPLIT]
+    splits = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
     for microbatch in _allowed(wanted, "microbatch", divisors(each)):
         for schedule, interleave in _runs(wanted, offers, pp, each // microbatch):
             if wanted.fixed.get("interleave", interleave) == interleave:
                 # A backward pass in two halves would compute a block again for each of its weights.
                 again = [one for one in remats if not one or schedule not in splits]
                 found.extend(
-                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in combinations(zeros, again)
+                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in product(zeros, again)
                 )
     table = np.array(found, np.int64).reshape(-1, len(AXES) - len(words.AXES))
     wished = wanted.fixed.get("schedule")
     return np.ascontiguousarray((table if wished is None else table[(table[:, -1] == wished) & (pp > 1)]).T)
 
 
-def as_cases(wanted: Wanted, some: Space, keeps: Keeps) -> Cases:
+def as_cases(wanted: PlannerInput, some: LayoutSpace, keeps: Keeps) -> Cases:
     low = words.DTYPES[wanted.dtype] < 2
     keeps = keeps.of(wanted.dtype)
     fixed: dict[str, Any] = {
-        "seq_len": wanted.seq_len, "samples": wanted.samples, "remat_every": 1, "sequence_parallel": keeps.between,
-        "loss_parallel": keeps.between, "flash": 1, "low_precision": low,
+        "seq_len": wanted.seq_len,
+        "samples": wanted.samples,
+        "remat_every": 1,
+        "sequence_parallel": keeps.between,
+        "loss_parallel": keeps.between,
+        "flash": 1,
+        "low_precision": low,
         "width_bytes": max(2, words.DTYPES[wanted.dtype]),
-        "weight_bytes": keeps.weight, "gradient_bytes": keeps.gradient, "state_bytes": keeps.state,
-        "reduce_bytes": keeps.gradient, "adapters": 0, "remade": keeps.remade, "own": keeps.own,
-    } | cases.of_subject(wanted.model)  # fmt: skip
+        "weight_bytes": keeps.weight,
+        "gradient_bytes": keeps.gradient,
+        "state_bytes": keeps.state,
+        "reduce_bytes": keeps.gradient,
+        "adapters": 0,
+        "remade": keeps.remade,
+        "own": keeps.own,
+    } | cases.of_subject(wanted.model)
     columns = some.columns
     divided = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
     stages = cases.column(columns["pp"] * columns["interleave"])
@@ -284,17 +293,22 @@ def as_cases(wanted: Wanted, some: Space, keeps: Keeps) -> Cases:
     return cases.made(**fixed, **columns | {"offload": away}, divided=divided, ends=ends)
 
 
-def job_of(wanted: Wanted, row: dict[str, int], between: bool = True) -> Job:
+def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> Job:
     """The job file that runs this case. `between`: as in `Keeps`."""
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
-    schedule: Any = "none" if row["pp"] == 1 else orders.SCHEDULES[row["schedule"]]
+    schedule: Any = "none" if row["pp"] == 1 else schedules.SCHEDULES[row["schedule"]]
     model = wanted.model
     tensor = between and row["tp"] > 1 and isinstance(model, Model)
     layout = Layout(**axes, sequence_parallel=tensor, loss_parallel=tensor)
     recipe = Recipe(
-        seq_len=wanted.seq_len, tokens_per_step=wanted.samples * wanted.seq_len, microbatch=row["microbatch"],
-        dtype=wanted.dtype, remat=REMATS[row["remat"]], schedule=schedule, offload=bool(row["offload"]),
-    )  # fmt: skip
+        seq_len=wanted.seq_len,
+        tokens_per_step=wanted.samples * wanted.seq_len,
+        microbatch=row["microbatch"],
+        dtype=wanted.dtype,
+        remat=REMATS[row["remat"]],
+        schedule=schedule,
+        offload=bool(row["offload"]),
+    )
     if isinstance(model, Model):
         return Job(name=model.name, model=model, layout=layout, recipe=recipe)
     return model.job(layout, recipe)

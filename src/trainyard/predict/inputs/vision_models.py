@@ -77,14 +77,34 @@ def columns(pictures: VisionModel) -> dict[str, Any]:
     """Those that a decoder's dimensions fill, and a model of pictures' own."""
     net = pictures.network
     common = {
-        "layers": pictures.layers, "width": net.width, "ffn": net.ffn, "heads": net.heads, "kv_heads": net.heads,
-        "head_dim": net.width // net.heads, "gated": 0, "learned": 0, "tied": 0, "seq_len": pictures.positions,
-        "whole": 1, "sequence_parallel": 0, "loss_parallel": 0,
+        "layers": pictures.layers,
+        "width": net.width,
+        "ffn": net.ffn,
+        "heads": net.heads,
+        "kv_heads": net.heads,
+        "head_dim": net.width // net.heads,
+        "gated": 0,
+        "learned": 0,
+        "tied": 0,
+        "seq_len": pictures.positions,
+        "whole": 1,
+        "sequence_parallel": 0,
+        "loss_parallel": 0,
         **dict.fromkeys(
-            ("experts", "active", "expert_ffn", "shared_experts", "dense_layers", "q_rank", "kv_rank", "rope_dim",
-             "value_dim"), 0,
+            (
+                "experts",
+                "active",
+                "expert_ffn",
+                "shared_experts",
+                "dense_layers",
+                "q_rank",
+                "kv_rank",
+                "rope_dim",
+                "value_dim",
+            ),
+            0,
         ),
-    }  # fmt: skip
+    }
     return common | (_vit(net) if isinstance(net, Vit) else _dit(net))
 
 
@@ -92,10 +112,15 @@ def _vit(net: Vit) -> dict[str, Any]:
     dots = net.patch**2 * net.channels
     norms, biases = 4 * net.width, 5 * net.width + net.ffn
     return {
-        "vocab": net.classes, "head_rows": 1, "normed_heads": 0, "entry": (net.tokens - 1) * dots,
-        "vectors": norms + biases - 2 * net.width, "lead": (dots + 2 + net.tokens) * net.width,
-        "tail": 2 * net.width + net.classes, "given": net.channels * net.image**2,
-    }  # fmt: skip
+        "vocab": net.classes,
+        "head_rows": 1,
+        "normed_heads": 0,
+        "entry": (net.tokens - 1) * dots,
+        "vectors": norms + biases - 2 * net.width,
+        "lead": (dots + 2 + net.tokens) * net.width,
+        "tail": 2 * net.width + net.classes,
+        "given": net.channels * net.image**2,
+    }
 
 
 def _dit(net: Dit) -> dict[str, Any]:
@@ -114,8 +139,16 @@ def _dit(net: Dit) -> dict[str, Any]:
     entry = net.patches * net.dots + net.text_tokens * net.text_width + told + last
     lead = (net.dots + 1 + (net.text_width + 1) * (net.text_tokens > 0) + told + 2 * (2 + net.guidance)) * width
     return {
-        "vocab": net.dots, "head_rows": net.patches, "normed_heads": net.qk_norm, "entry": entry, "lead": lead,
-        "tail": last * (width + 1) + net.dots, "text": net.text_tokens, "doubles": net.double, "text_ends": ends,
+        "vocab": net.dots,
+        "head_rows": net.patches,
+        "normed_heads": net.qk_norm,
+        "entry": entry,
+        "lead": lead,
+        "tail": last * (width + 1) + net.dots,
+        "text": net.text_tokens,
+        "doubles": net.double,
+        "text_ends": ends,
         "given": 2 * net.channels * net.latent**2 + net.text_tokens * net.text_width + net.pooled_width,
-        "modulated": parts / layers, "vectors": (biases + turned) / layers - 2 * width,
-    }  # fmt: skip
+        "modulated": parts / layers,
+        "vectors": (biases + turned) / layers - 2 * width,
+    }

@@ -27,9 +27,13 @@ class MemoryParts(NamedTuple):
     def parts(self) -> dict[str, Column]:
         """By the words of `words.MEMORY`, and what has none of those."""
         return {
-            "parameter": self.parameters, "gradient": self.gradients, "optimizer_state": self.optimizer,
-            "activation": self.activations, "logits": self.logits, "gathered": self.gathered,
-        }  # fmt: skip
+            "parameter": self.parameters,
+            "gradient": self.gradients,
+            "optimizer_state": self.optimizer,
+            "activation": self.activations,
+            "logits": self.logits,
+            "gathered": self.gathered,
+        }
 
 
 def fullest(moments: Sequence[MemoryParts]) -> MemoryParts:

@@ -168,11 +168,19 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     layer, there = kept(cases, dense, routed), _on_device(cases)
     heaviest = kept(cases, np.where(routed > 0, 0.0, dense), routed)
     made = NativeStage(
-        cases=cases, layer=layer._replace(again=heaviest.again, attention=heaviest.attention), layers=here,
+        cases=cases,
+        layer=layer._replace(again=heaviest.again, attention=heaviest.attention),
+        layers=here,
         matrices=one.shared + np.where(routed > 0, one.routed + one.expert, one.dense) - norms,
-        mean=(layers + expert) / here - norms, spread=np.where(cases.ep > 1, one.expert, 0.0),
-        embedding=embedding, head=head, whole=common + expert, parameters=there * _FLOAT32 * mine,
-        state=there * cases.state_bytes * mine / divided, way=way, late=in_flight.late(cases, first),
+        mean=(layers + expert) / here - norms,
+        spread=np.where(cases.ep > 1, one.expert, 0.0),
+        embedding=embedding,
+        head=head,
+        whole=common + expert,
+        parameters=there * _FLOAT32 * mine,
+        state=there * cases.state_bytes * mine / divided,
+        way=way,
+        late=in_flight.late(cases, first),
         products=cases.width_bytes * tokens * (4 * cases.width + 2 * channels / cases.tp + (1 + cases.gated) * inner),
         ahead=np.where(has_head & schedules.among(cases.schedule, ("gpipe", "looped_bfs")), cases.accumulate - 1, 0.0),
         ends=way * rotary + np.where(has_head, 2 * cases.width_bytes * cases.between * cases.width, 0.0),
@@ -180,7 +188,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
         largest=np.where(routed > 0, cases.experts / cases.ep * cases.expert_ffn, cases.ffn / cases.tp) * cases.width,
         logits=np.where(has_head, tokens * cases.vocab / np.where(cases.loss_parallel > 0, cases.tp, 1.0), 0.0),
         given=np.zeros(1),
-    )  # fmt: skip
+    )
     return _of_pictures(made, one) if (cases.lead > 0).any() else made
 
 
@@ -202,12 +210,17 @@ def _of_pictures(made: NativeStage, one: Weights) -> NativeStage:
     copied = np.where((value < _FLOAT32) | (cases.modulated > 0), value * cases.microbatch * cases.entry, 0.0)
     through = np.where(cases.tp > 1, 4.0, 1.0)  # sums on their way, and the patches, while the forward pass lasts
     found = made._replace(
-        layer=made.layer._replace(kept=kept), embedding=cases.lead, head=one.table + cases.tail, whole=whole,
+        layer=made.layer._replace(kept=kept),
+        embedding=cases.lead,
+        head=one.table + cases.tail,
+        whole=whole,
         parameters=there * _FLOAT32 * mine,
-        state=there * cases.state_bytes * mine / divided, mean=weights / made.layers,
-        ends=value * ((1 + through) * cases.tokens * cases.width + rows * cases.width), logits=rows * cases.vocab,
+        state=there * cases.state_bytes * mine / divided,
+        mean=weights / made.layers,
+        ends=value * ((1 + through) * cases.tokens * cases.width + rows * cases.width),
+        logits=rows * cases.vocab,
         given=_FLOAT32 * cases.samples / cases.dp * cases.given + copied,
-    )  # fmt: skip
+    )
     return _where(cases.lead > 0, _in_layer(found, native_vision_memory.last(cases)), made)
 
 
@@ -263,11 +276,16 @@ def _whole(stage: NativeStage) -> list[MemoryParts]:
         stage.moment(before + head, layers + _work(stage), 0.0, stage.layers * later + cast - later),
         stage.moment(stage.parameters, np.zeros(1), 0.0, np.where(stays, _FLOAT32 * stage.embedding, 0.0)),
         stage.update,
-        *_only_of_pictures(stage, stage.moment(
-            np.where(stays, stage.parameters, stage.parameters - _FLOAT32 * (stage.mean + stage.embedding)),
-            stage.layer.kept + _work(_at_bottom(stage)), 0.0, cast,
-        )),
-    ]  # fmt: skip
+        *_only_of_pictures(
+            stage,
+            stage.moment(
+                np.where(stays, stage.parameters, stage.parameters - _FLOAT32 * (stage.mean + stage.embedding)),
+                stage.layer.kept + _work(_at_bottom(stage)),
+                0.0,
+                cast,
+            ),
+        ),
+    ]
 
 
 def _only_of_pictures(stage: NativeStage, moment: MemoryParts) -> list[MemoryParts]:
@@ -326,10 +344,11 @@ def _gathered(stage: NativeStage) -> list[MemoryParts]:
         stage.moment(done, np.zeros(1), 0.0, 2 * tables + _FLOAT32 * low.matrices),
         stage.moment(done, np.zeros(1), 0.0, np.maximum(tables + float_tables, float_tables + shares)),
         stage.update,
-        *_only_of_pictures(stage, stage.moment(
-            before, layers + _work(stage), 0.0, left + tables + stage.head * value + streamed(stage, 2)
-        )),
-    ]  # fmt: skip
+        *_only_of_pictures(
+            stage,
+            stage.moment(before, layers + _work(stage), 0.0, left + tables + stage.head * value + streamed(stage, 2)),
+        ),
+    ]
 
 
 def _piped(stage: NativeStage) -> list[MemoryParts]:
@@ -360,11 +379,13 @@ def _piped(stage: NativeStage) -> list[MemoryParts]:
     at_loss = stage.way * one + always + np.maximum(stage.late - 1 / rounds, 0.0) * one_late
     return [
         stage.moment(
-            np.where((stage.logits > 0) & (stage.ahead == 0), begun, 0.0), at_loss,
-            losses + stage.loss + value * stage.logits, own + casts + cast_head
+            np.where((stage.logits > 0) & (stage.ahead == 0), begun, 0.0),
+            at_loss,
+            losses + stage.loss + value * stage.logits,
+            own + casts + cast_head,
         ),
         stage.moment(np.where(steady, gradients, 0.0), stage.way * one + work + always, 0.0, made + casts),
         stage.moment(begun, more * one + work + always, 0.0, made + more * stage.layers * later),
         stage.moment(gradients, left * one + always, 0.0, own + left * stage.layers * later + embedding),
         stage.update,
-    ]  # fmt: skip
+    ]

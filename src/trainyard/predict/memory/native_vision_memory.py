@@ -67,8 +67,12 @@ def _layer(cases: Cases, apart: Column, ends: Column) -> Pictured:
     streams, of_mlp = 1 + apart, 2 * width * ffn
     matrices = (streams * (4 * width**2 / tp + of_mlp) - ends * (width**2 / tp + of_mlp)) + parts * width**2
     return Pictured(
-        whole=whole, inputs=inputs, products=inputs + products, attention=attention, matrices=matrices,
+        whole=whole,
+        inputs=inputs,
+        products=inputs + products,
+        attention=attention,
+        matrices=matrices,
         again=whole - inputs - np.where(cases.remat == 2, 0.0, products - results * (1 - told)),
         # The gradient of the MLP's result and of what GELU takes, less what GELU gave, and the layer's own.
         work=value * (finished * ffn + every * width),
-    )  # fmt: skip
+    )

@@ -150,11 +150,19 @@ def _numbered(*columns: Numbers) -> Numbers:
 def _v(rank: int, pp: int, count: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Kinds, chunks, micro-batches and what is held, of one rank."""
     after, some = pp - rank, max(2 * pp - 1, count)
-    kind, chunk = _runs([
-        ("F0", 2 * after - 1), ("F1 F0", rank), ("F1 I1 W1", after),
-        ("F0 I0 W0 F1 I1 W1", some - 2 * pp + rank + 1), ("I0 W0 F1 I1 W1", after - 1),
-        ("I0 I1", rank), ("I0 W0", after), ("W1", rank), ("W0", rank),
-    ])  # fmt: skip
+    kind, chunk = _runs(
+        [
+            ("F0", 2 * after - 1),
+            ("F1 F0", rank),
+            ("F1 I1 W1", after),
+            ("F0 I0 W0 F1 I1 W1", some - 2 * pp + rank + 1),
+            ("I0 W0 F1 I1 W1", after - 1),
+            ("I0 I1", rank),
+            ("I0 W0", after),
+            ("W1", rank),
+            ("W0", rank),
+        ]
+    )
     micro = _numbered(kind, chunk)
     there = micro < count  # the pattern needs more micro-batches than there may be
     return kind[there], chunk[there], micro[there], np.zeros(np.count_nonzero(there), np.int64)
@@ -166,9 +174,15 @@ def _dual_runs(rank: int, pp: int, count: int) -> list[_Run]:
     first_split = own if rank % 2 else own // 2 * 2 + 1
     halves[first_split:] = [half.replace("B", "I") for half in halves[first_split:]]
     return [
-        ("F0", 2 * after), ("F0 F1", own), ("I1 W1 F1", after), ("F0 B1 F1 B0", count - 2 * pp + own),
-        ("B1 F1 B0", after), (" ".join(halves), 1), ("W0 I0", after), ("W0", own),
-    ]  # fmt: skip
+        ("F0", 2 * after),
+        ("F0 F1", own),
+        ("I1 W1 F1", after),
+        ("F0 B1 F1 B0", count - 2 * pp + own),
+        ("B1 F1 B0", after),
+        (" ".join(halves), 1),
+        ("W0 I0", after),
+        ("W0", own),
+    ]
 
 
 def _dual(rank: int, pp: int, count: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:

@@ -46,7 +46,7 @@ class PipelineTimes(NamedTuple):
     waits: bool = False
 
 
-class Ran(NamedTuple):
+class SimulatedPipeline(NamedTuple):
     """Seconds, of each rank but for `wall`: they sum to it. `busy`: at work; `exchange`: waited for what is on its way,
     of all that is `moved` to it (that is no part of the sum); `warmup`, `steady`, `drain`: idle before the first
     operation, between them, and after the last. `kept`: most micro-batches whose backward pass is still to come, each
@@ -106,13 +106,13 @@ class _State(NamedTuple):
     ends: Column
 
 
-def simulate(pipelines: Sequence[PipelineTimes]) -> list[Ran]:
+def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
     """Of each. Raises `BadInput` where a schedule does not take so many micro-batches, or its ranks wait for each
     other."""
     follows = [_follows(pipeline) for pipeline in pipelines]
     if any(follows):
         return _extended(pipelines, follows)
-    found: list[Ran] = []
+    found: list[SimulatedPipeline] = []
     plans = [_plan(one.schedule, one.ranks, len(one.forward) // one.ranks, one.micro_batches) for one in pipelines]
     sizes = [len(plan.what) for plan in plans]
     while len(found) < len(plans):
@@ -136,7 +136,7 @@ def _follows(pipeline: PipelineTimes) -> tuple[int, int] | None:
     return (fewer + rest, more + rest) if pipeline.micro_batches > 2 * (more + rest) else None
 
 
-def _extended(pipelines: Sequence[PipelineTimes], follows: Sequence[tuple[int, int] | None]) -> list[Ran]:
+def _extended(pipelines: Sequence[PipelineTimes], follows: Sequence[tuple[int, int] | None]) -> list[SimulatedPipeline]:
     """Simulate the pipelines; those with many micro-batches continue at the pace of the last that were simulated."""
     counts = [counts or (pipeline.micro_batches,) for pipeline, counts in zip(pipelines, follows, strict=True)]
     partial = [
@@ -150,7 +150,7 @@ def _extended(pipelines: Sequence[PipelineTimes], follows: Sequence[tuple[int, i
     ]
 
 
-def _beyond(pipeline: PipelineTimes, counts: Sequence[int], ran: Sequence[Ran]) -> Ran:
+def _beyond(pipeline: PipelineTimes, counts: Sequence[int], ran: Sequence[SimulatedPipeline]) -> SimulatedPipeline:
     if len(ran) == 1:
         return ran[0]
     (fewer, more), (less, most) = counts, ran
@@ -158,10 +158,10 @@ def _beyond(pipeline: PipelineTimes, counts: Sequence[int], ran: Sequence[Ran]) 
     columns = ("busy", "moved", "exchange", "warmup", "steady", "drain")
     values = {name: getattr(less, name) + (getattr(most, name) - getattr(less, name)) * times for name in columns}
     kept = less.kept + np.rint((most.kept - less.kept) * times).astype(np.int64)
-    return Ran(wall=less.wall + (most.wall - less.wall) * times, kept=kept, **values)
+    return SimulatedPipeline(wall=less.wall + (most.wall - less.wall) * times, kept=kept, **values)
 
 
-def _together(pipelines: Sequence[PipelineTimes], plans: Sequence[_Plan]) -> list[Ran]:
+def _together(pipelines: Sequence[PipelineTimes], plans: Sequence[_Plan]) -> list[SimulatedPipeline]:
     sizes = [len(plan.what) + len(plan.begin) - 1 for plan in plans]
     starts = 2 + np.cumsum([0, *sizes])
     size = int(starts[-1])
@@ -212,7 +212,7 @@ def _go(at: Numbers, state: _State) -> None:
         at, free = at[left], free[left]
 
 
-def _ran(state: _State, at: Numbers, one: PipelineTimes, plan: _Plan) -> Ran:
+def _ran(state: _State, at: Numbers, one: PipelineTimes, plan: _Plan) -> SimulatedPipeline:
     first, ends, seconds = plan.begin[:-1], state.ends[at], state.seconds[at]
     before = np.append(0.0, ends[:-1])
     before[first] = 0.0
@@ -222,8 +222,13 @@ def _ran(state: _State, at: Numbers, one: PipelineTimes, plan: _Plan) -> Ran:
     exchange = moving if one.waits else waited - idle
     wall, each = float(ends.max()), np.add.reduceat
     moved = each(moving, first)
-    return Ran(
-        wall=wall, busy=each(seconds, first) - (moved if one.waits else 0.0), moved=moved,
-        exchange=each(exchange, first), warmup=idle[first], steady=each(idle, first) - idle[first],
-        drain=wall - ends[plan.begin[1:] - 1], kept=plan.kept,
-    )  # fmt: skip
+    return SimulatedPipeline(
+        wall=wall,
+        busy=each(seconds, first) - (moved if one.waits else 0.0),
+        moved=moved,
+        exchange=each(exchange, first),
+        warmup=idle[first],
+        steady=each(idle, first) - idle[first],
+        drain=wall - ends[plan.begin[1:] - 1],
+        kept=plan.kept,
+    )

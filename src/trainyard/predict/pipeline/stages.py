@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trainyard.job import Model
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.memory_parts import MemoryParts
 from trainyard.predict.time import collective_time
@@ -48,12 +48,10 @@ def alone(cases: Cases, run: StageLayers, ends: Column) -> Cases:
     """The stage as one of two like it, for what it does once a step. `ends`: 1 where it has the embedding or the
     head."""
     vocab = np.where(ends > 0, cases.vocab, 0.0)
-    return replace(
-        cases, pp=column(2), layers=2 * run.layers, dense_layers=2 * run.dense, ends=column(0), vocab=vocab
-    )  # fmt: skip
+    return replace(cases, pp=column(2), layers=2 * run.layers, dense_layers=2 * run.dense, ends=column(0), vocab=vocab)
 
 
-def across(cases: Cases, one: tuple[Site, Constants], other: tuple[Site, Constants]) -> Column:
+def across(cases: Cases, one: tuple[RankHardware, Constants], other: tuple[RankHardware, Constants]) -> Column:
     """Seconds of a micro-batch's activations, or their gradients, from one part of a cluster to another: at the pace of
     the slower link between nodes."""
     size, far = cases.tokens * cases.width * cases.width_bytes / cases.tp, column(np.inf)

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Division
 from trainyard.predict.pipeline.simulation import PipelineTimes
@@ -58,11 +58,11 @@ class Parts(NamedTuple):
     beside: float
 
 
-def parts(cases: Cases, site: Site, tuned: Constants) -> Parts:
-    ahead, back, loss = head(cases, site, tuned)
+def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
+    ahead, back, loss = head(cases, hardware, tuned)
     size = cases.tokens * cases.width * cases.width_bytes / cases.tp  # each rank of tp sends its part
-    hop = collective_time.send(site, tuned, size, cases.tp * cases.cp * cases.dp)
-    kinds = [_kind(some, count, before, site, tuned) for some, count, before in _alike(cases)]
+    hop = collective_time.send(hardware, tuned, size, cases.tp * cases.cp * cases.dp)
+    kinds = [_kind(some, count, before, hardware, tuned) for some, count, before in _alike(cases)]
     return Parts(kinds, ahead, back, loss, np.where(cases.pp > 1, hop, 0.0), tuned.microbatch_s)
 
 
@@ -77,11 +77,11 @@ def _alike(cases: Cases) -> Iterator[tuple[Cases, Column, Column]]:
     yield replace(cases, dense_layers=np.zeros(1)), routed, dense
 
 
-def _kind(cases: Cases, count: Column, before: Column, site: Site, tuned: Constants) -> LayerKind:
-    forward, backward = layer(cases, site, tuned)
+def _kind(cases: Cases, count: Column, before: Column, hardware: RankHardware, tuned: Constants) -> LayerKind:
+    forward, backward = layer(cases, hardware, tuned)
     again = recomputed(cases, forward)
     through = again.plus(backward)
-    sharded = data_parallel.sharded(cases, site, tuned, forward.seconds, through.seconds)
+    sharded = data_parallel.sharded(cases, hardware, tuned, forward.seconds, through.seconds)
     ahead, back = forward.seconds + sharded.ahead, through.seconds + sharded.back
     return LayerKind(count, before, forward, again, backward, through, sharded, ahead, back)
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from trainyard.errors import BadJob
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import simulation
 from trainyard.predict.time import step
 from trainyard.predict.time.step import StepTime
@@ -39,14 +39,20 @@ class TimedCase(NamedTuple):
     found: StepTime
 
 
-class Soonest:
+class BestFirstSearch:
     """Those of `made` at the places `left`, which `bounds` are of, one each. Of equal time the smaller comes first."""
 
     def __init__(
-        self, made: Cases, left: npt.NDArray[np.intp], bounds: Column, need: Column, site: Site, tuned: Constants
+        self,
+        made: Cases,
+        left: npt.NDArray[np.intp],
+        bounds: Column,
+        need: Column,
+        hardware: RankHardware,
+        tuned: Constants,
     ) -> None:
         order = np.argsort(bounds, kind="stable")
-        self._made, self._need, self._site, self._tuned = made, need, site, tuned
+        self._made, self._need, self._site, self._tuned = made, need, hardware, tuned
         self._left, self._bounds = left[order], bounds[order] * _ROUNDED
         self._waiting: list[TimedCase] = []
         self._operations = 0.0

@@ -16,7 +16,7 @@ from trainyard.errors import BadInput
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest
 
@@ -52,9 +52,13 @@ class DeviceScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scaling(
-    wanted: Wanted, machine: Machine, framework: Framework, budget: float, asked: LayoutPoint,
+    wanted: PlannerInput,
+    machine: Machine,
+    framework: Framework,
+    budget: float,
+    asked: LayoutPoint,
     refuses: Callable[[Job], None] = lambda _: None,
-) -> DeviceScaling:  # fmt: skip
+) -> DeviceScaling:
     """`asked`: the best of what is `wanted`, which is not looked for again. `budget`: tokens, for days and dollars."""
 
     def reached(devices: int, samples: int) -> ScalingPoint:
@@ -100,9 +104,10 @@ def _judged(found: list[ScalingPoint]) -> tuple[ScalingPoint, ...]:
     first = known[0].bill.tokens_per_s / known[0].devices if known else 1.0
     return tuple(
         msgspec.structs.replace(one, efficiency=one.point.bill.tokens_per_s / one.point.devices / first)
-        if one.point else one
+        if one.point
+        else one
         for one in found
-    )  # fmt: skip
+    )
 
 
 def says(found: Sequence[ScalingPoint]) -> str:

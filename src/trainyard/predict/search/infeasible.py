@@ -13,14 +13,14 @@ from trainyard.machine import Machine
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.cases import REMATS
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import Wanted
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
-from trainyard.predict.search.offload_variants import Sized
+from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.units import show_size
 
 
-def undivided(wanted: Wanted, framework: Framework) -> tuple[str, str]:
+def undivided(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
     words: dict[str, Sequence[str]] = {"schedule": schedules.SCHEDULES, "remat": REMATS}
     given = ", ".join(
         f"{axis} = {words[axis][value] if axis in words else value}" for axis, value in wanted.fixed.items()
@@ -56,7 +56,7 @@ def undivided(wanted: Wanted, framework: Framework) -> tuple[str, str]:
     return said, "Change the batch or the number of devices: both are best multiples of the same powers of two."
 
 
-def too_large(wanted: Wanted, sizes: Sized, searched: int, machine: Machine) -> str:
+def too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: Machine) -> str:
     """`sizes`: of layouts that do not fit, with the twins of those that were `searched`."""
     room = offload_variants.room(machine)
     over = np.maximum(sizes.need - room.device, 0.0)
@@ -76,7 +76,7 @@ def too_large(wanted: Wanted, sizes: Sized, searched: int, machine: Machine) -> 
     )
 
 
-def smallest(wanted: Wanted, framework: Framework, machine: Machine) -> str:
+def smallest(wanted: PlannerInput, framework: Framework, machine: Machine) -> str:
     """How many of these devices would do."""
     for times in (2, 4, 8, 16, 32, 64):
         more = wanted._replace(devices=wanted.devices * times)

@@ -12,7 +12,7 @@ from trainyard.machine import Machine
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.cases import Column
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import Space, Wanted
+from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import RESERVED, USABLE
 from trainyard.predict.time import offload
@@ -20,34 +20,34 @@ from trainyard.predict.time import offload
 Mask = npt.NDArray[np.bool_]
 
 
-class Room(NamedTuple):
+class UsableMemory(NamedTuple):
     """Bytes that can be had: of a rank's device, of its part of a node's host."""
 
     device: float
     host: float
 
 
-class Sized(NamedTuple):
+class LayoutSizes(NamedTuple):
     """Layouts, and what each needs: bytes of a device, and of the host for one rank."""
 
-    every: Space
+    every: LayoutSpace
     need: Column
     waiting: Column
 
-    def fits(self, room: Room) -> Mask:
+    def fits(self, room: UsableMemory) -> Mask:
         return (self.need <= room.device) & (self.waiting <= room.host)
 
-    def keep(self, mask: Mask) -> Sized:
-        return Sized(self.every.keep(mask), self.need[mask], self.waiting[mask])
+    def keep(self, mask: Mask) -> LayoutSizes:
+        return LayoutSizes(self.every.keep(mask), self.need[mask], self.waiting[mask])
 
-    def beside(self, other: Sized) -> Sized:
+    def beside(self, other: LayoutSizes) -> LayoutSizes:
         needs, waits = (np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True))
-        return Sized(self.every.beside(other.every), needs, waits)
+        return LayoutSizes(self.every.beside(other.every), needs, waits)
 
 
-def room(machine: Machine) -> Room:
+def room(machine: Machine) -> UsableMemory:
     host = machine.host.memory.value / machine.ranks_per_node if machine.host else 0.0
-    return Room(machine.rank_memory * USABLE, host * offload.USABLE)
+    return UsableMemory(machine.rank_memory * USABLE, host * offload.USABLE)
 
 
 def check(machine: Machine) -> None:
@@ -59,7 +59,7 @@ def check(machine: Machine) -> None:
         )
 
 
-def sized(wanted: Wanted, every: Space, framework: Framework) -> Sized:
+def sized(wanted: PlannerInput, every: LayoutSpace, framework: Framework) -> LayoutSizes:
     need, waiting = np.zeros((2, len(every)))
     start = 0
     for some in every.pieces():
@@ -69,10 +69,10 @@ def sized(wanted: Wanted, every: Space, framework: Framework) -> Sized:
             framework_memory.on_host(made),
         )
         start = stop
-    return Sized(every, need, waiting)
+    return LayoutSizes(every, need, waiting)
 
 
-def both(wanted: Wanted, every: Space, framework: Framework, machine: Machine) -> Sized:
+def both(wanted: PlannerInput, every: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:
     """`every` layout, and behind them, where none of it fits, the twins. Where `offload` is fixed, only those or none
     are there: no step with something on a host was measured for the constants, so what fits without comes first. Raises
     `BadJob` where none is."""
@@ -96,7 +96,7 @@ def both(wanted: Wanted, every: Space, framework: Framework, machine: Machine) -
     return plain.beside(sized(wanted, every.keep(mask).offloaded(), framework))
 
 
-def any_fits(wanted: Wanted, every: Space, framework: Framework, machine: Machine) -> bool:
+def any_fits(wanted: PlannerInput, every: LayoutSpace, framework: Framework, machine: Machine) -> bool:
     try:
         return bool(both(wanted, every, framework, machine).fits(room(machine)).any())
     except BadJob:

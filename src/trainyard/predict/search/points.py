@@ -36,7 +36,16 @@ class LayoutPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 def of_job(job: Job, wall_ns: int, low: int, high: int, reserved: int, bill: Bill) -> LayoutPoint:
     return LayoutPoint(
-        devices=job.layout.ranks, samples=job.batch, layout=job.layout, microbatch=job.recipe.microbatch,
-        remat=job.recipe.remat, schedule=job.recipe.schedule, wall_ns=wall_ns, low=low, high=high, reserved=reserved,
-        offload=job.recipe.offload, bill=bill,
-    )  # fmt: skip
+        devices=job.layout.ranks,
+        samples=job.batch,
+        layout=job.layout,
+        microbatch=job.recipe.microbatch,
+        remat=job.recipe.remat,
+        schedule=job.recipe.schedule,
+        wall_ns=wall_ns,
+        low=low,
+        high=high,
+        reserved=reserved,
+        offload=job.recipe.offload,
+        bill=bill,
+    )

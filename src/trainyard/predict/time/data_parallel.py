@@ -9,7 +9,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, offload, shapes
 from trainyard.predict.time.collective_time import RankGroup
 
@@ -39,19 +39,19 @@ def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
     return weights.shared + dense * weights.dense + routed * weights.routed, routed * weights.expert
 
 
-def expert_replicas(cases: Cases, site: Site) -> RankGroup:
+def expert_replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that hold the same experts."""
     spread = np.where(cases.ep > 1, cases.ep, cases.tp)
     ranks = np.maximum(cases.dp * cases.cp * cases.tp / spread, 1.0)
-    return collective_time.group(site, ranks, spread)
+    return collective_time.group(hardware, ranks, spread)
 
 
-def owned(cases: Cases, site: Site) -> tuple[Column, Column]:
+def owned(cases: Cases, hardware: RankHardware) -> tuple[Column, Column]:
     """Trained parameters of which a rank has the optimizer's state: of the mean layer, and of what is beside layers
     (the mean over stages)."""
     common, expert = layer_weights(cases, trained=True)
     shards = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
-    owners = np.where(cases.divided > 0, expert_replicas(cases, site).ranks, 1.0)
+    owners = np.where(cases.divided > 0, expert_replicas(cases, hardware).ranks, 1.0)
     return common / shards + expert / owners, ends(cases) / cases.pp / shards
 
 
@@ -82,16 +82,16 @@ class Sharded(NamedTuple):
         return self.again.seconds + self.scattered.seconds + self.again_up.seconds + self.down.seconds
 
 
-def sharded(cases: Cases, site: Site, tuned: Constants, forward: Column, backward: Column) -> Sharded:
+def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Column, backward: Column) -> Sharded:
     """`forward`, `backward`: seconds a layer takes otherwise, under which this may disappear. ZeRO-2 keeps what it has
     gathered for the backward pass, and ZeRO-1 all of it (Rajbhandari et al. 2020, arXiv:1910.02054, section 5)."""
-    who, owners = collective_time.shards(cases, site), expert_replicas(cases, site)
+    who, owners = collective_time.shards(cases, hardware), expert_replicas(cases, hardware)
     active = _each(cases)
 
     def exchanged(value_bytes: Column, trained: bool) -> Column:
         common, expert = layer_weights(cases, trained)
-        whole = collective_time.gather(site, tuned, who, common * value_bytes)
-        routed = np.where(cases.experts > 0, collective_time.gather(site, tuned, owners, expert * value_bytes), 0.0)
+        whole = collective_time.gather(hardware, tuned, who, common * value_bytes)
+        routed = np.where(cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0)
         return np.where(active, whole + routed, 0.0)
 
     gathered, scattered = exchanged(cases.width_bytes, False), exchanged(cases.reduce_bytes, True)
@@ -99,9 +99,9 @@ def sharded(cases: Cases, site: Site, tuned: Constants, forward: Column, backwar
     if not (cases.offload > 1).any():
         first, (again, sent) = overlapped(tuned, gathered, forward), together(tuned, (twice, scattered), backward)
         return Sharded(first, again, sent, _NOTHING, _NOTHING, _NOTHING)
-    (own, _), away = owned(cases, site), active & (cases.offload > 1)
-    up = np.where(away, offload.copied(site, tuned, own * cases.weight_bytes), 0.0)
-    down = np.where(away, offload.copied(site, tuned, own * cases.gradient_bytes), 0.0)
+    (own, _), away = owned(cases, hardware), active & (cases.offload > 1)
+    up = np.where(away, offload.copied(hardware, tuned, own * cases.weight_bytes), 0.0)
+    down = np.where(away, offload.copied(hardware, tuned, own * cases.gradient_bytes), 0.0)
     first, above = together(tuned, (gathered, up), forward)
     parts = twice, scattered, np.where(cases.zero >= 3, up, 0.0), down
     again, sent, again_up, below = together(tuned, parts, backward)
@@ -118,7 +118,7 @@ def together(tuned: Constants, parts: Sequence[Column], compute: Column) -> list
     return [both.times(np.divide(part, whole, out=np.zeros_like(both.seconds), where=whole > 0)) for part in parts]
 
 
-def once(cases: Cases, site: Site, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
+def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
     """Once a step: gradients summed over the ranks that hold the same weights; and, where ranks divide the optimizer's
     state alone (ZeRO-1), or are of a pipeline, gradients scattered and new weights gathered. `backward`: seconds of the
     last micro-batch's on a stage, under which both may disappear."""
@@ -127,14 +127,14 @@ def once(cases: Cases, site: Site, tuned: Constants, backward: Column) -> tuple[
     common = common + ends(cases) / cases.pp
     divides = cases.divided > 0
     part = np.where(divides, cases.dp_shard * cases.cp, 1.0)
-    same = collective_time.replicas(cases, site)
-    summed = collective_time.reduce(site, tuned, same, common * cases.reduce_bytes / part)
-    owners, who = expert_replicas(cases, site), collective_time.shards(cases, site)
-    all_owners = collective_time.reduce(site, tuned, owners, expert * cases.reduce_bytes)
+    same = collective_time.replicas(cases, hardware)
+    summed = collective_time.reduce(hardware, tuned, same, common * cases.reduce_bytes / part)
+    owners, who = expert_replicas(cases, hardware), collective_time.shards(cases, hardware)
+    all_owners = collective_time.reduce(hardware, tuned, owners, expert * cases.reduce_bytes)
     summed = summed + np.where(divides | (cases.experts == 0), 0.0, all_owners)
     both = cases.reduce_bytes + cases.width_bytes
-    first = collective_time.gather(site, tuned, who, common * both) + np.where(
-        cases.experts > 0, collective_time.gather(site, tuned, owners, expert * both), 0.0
+    first = collective_time.gather(hardware, tuned, who, common * both) + np.where(
+        cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * both), 0.0
     )
     divided = np.where(divides & ~_each(cases), first, 0.0)
     return overlapped(tuned, summed, backward), overlapped(tuned, divided, np.maximum(backward - summed, 0.0))

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes, state_space
 from trainyard.predict.time.shapes import Product
 
@@ -63,43 +63,45 @@ class Phase(NamedTuple):
         return Phase(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-def product(site: Site, tuned: Constants, one: Product, low: Column | None = None, share: float = 1.0) -> Column:
+def product(
+    hardware: RankHardware, tuned: Constants, one: Product, low: Column | None = None, share: float = 1.0
+) -> Column:
     """Seconds of a matrix product: arithmetic or memory, whichever takes longer. `low`: 1 where it runs in few bits."""
     rows, columns, depth = (np.maximum(size, 1e-9) for size in one[:3])
     if low is None:
-        rate = site.peak * tuned.matmul
+        rate = hardware.peak * tuned.matmul
     else:
-        rate = np.where(low > 0, site.low_peak * tuned.low_matmul, site.peak * tuned.matmul)
+        rate = np.where(low > 0, hardware.low_peak * tuned.low_matmul, hardware.peak * tuned.matmul)
     reached = rate * share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
     moved = 2 * (rows * columns + columns * depth + rows * depth) * one.count
-    seconds = np.maximum(one.flops / reached, moved / (site.bandwidth * tuned.bandwidth)) + tuned.kernel_s
+    seconds = np.maximum(one.flops / reached, moved / (hardware.bandwidth * tuned.bandwidth)) + tuned.kernel_s
     return np.where(one.flops > 0, seconds, 0.0)
 
 
 def products(
-    site: Site, tuned: Constants, many: list[Product], low: Column, trained: Column, share: float = 1.0
+    hardware: RankHardware, tuned: Constants, many: list[Product], low: Column, trained: Column, share: float = 1.0
 ) -> tuple[Column, Column]:
     """Seconds forward, and backward."""
     back = [part for one in many for part in one.backward(trained)]
     forward, backward = (
-        sum((product(site, tuned, one, low, share) for one in way), np.zeros(1)) for way in (many, back)
+        sum((product(hardware, tuned, one, low, share) for one in way), np.zeros(1)) for way in (many, back)
     )
     return forward, backward
 
 
-def attention(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """Seconds of attention itself, forward and backward, with half of the scores masked unless it sees all."""
     heads = cases.heads / cases.tp
     pairs = cases.microbatch * cases.seq_len * cases.seq_len / cases.cp
     flops = 2 * pairs * (cases.queries + cases.values) / cases.tp
-    fused = flops * np.where(cases.whole > 0, 1.0, 0.5) / (site.peak * tuned.attention) + tuned.kernel_s
-    written = pairs * heads * cases.width_bytes * tuned.scores / (site.bandwidth * tuned.bandwidth)
-    plain = written + flops / (site.peak * tuned.matmul) + 4 * tuned.kernel_s
+    fused = flops * np.where(cases.whole > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
+    written = pairs * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
+    plain = written + flops / (hardware.peak * tuned.matmul) + 4 * tuned.kernel_s
     forward = np.where(cases.flash > 0, fused, plain)
     return forward, np.where(cases.flash > 0, fused * tuned.attention_backward, 2 * plain)
 
 
-def _elementwise(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+def _elementwise(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     inner = (2 + cases.gated) * cases.tokens / cases.tp
     routed = np.where(cases.experts > 0, cases.active * cases.expert_ffn + cases.shared_experts * cases.expert_ffn, 0.0)
     dense, kinds = shapes.layer_kinds(cases)
@@ -107,83 +109,91 @@ def _elementwise(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Co
     share = shapes.parts(cases) / 2
     passes = share * tuned.passes + np.where(cases.modulated > 0, _TOLD, 0.0)
     values = passes * cases.between * cases.width + inner * ffn
-    moved = values * cases.width_bytes / (site.bandwidth * tuned.bandwidth)
+    moved = values * cases.width_bytes / (hardware.bandwidth * tuned.bandwidth)
     return (
         moved + share * _KERNELS["forward"] * tuned.kernel_s,
         moved * tuned.passes_backward + share * _KERNELS["backward"] * tuned.kernel_s,
     )
 
 
-def _tensor(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _tensor(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """A sum over the ranks of tp for each part of a layer and direction, whole or in halves (sequence parallelism)."""
     size = cases.tokens * cases.width * cases.width_bytes
-    return shapes.parts(cases) * collective_time.reduce(site, tuned, collective_time.tensor(cases, site), size)
+    return shapes.parts(cases) * collective_time.reduce(hardware, tuned, collective_time.tensor(cases, hardware), size)
 
 
-def _context(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _context(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Keys and values of the other ranks."""
     channels = np.where(cases.kv_rank > 0, cases.queries + cases.values, 2 * cases.kv_heads * cases.head_dim)
     size = cases.microbatch * cases.seq_len * channels / cases.tp * cases.width_bytes
-    return collective_time.gather(site, tuned, collective_time.context(cases, site), size)
+    return collective_time.gather(hardware, tuned, collective_time.context(cases, hardware), size)
 
 
-def _dispatch(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _dispatch(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Tokens to their experts, and what came of them back; our own runner sends one copy an expert."""
-    who, each = collective_time.experts(cases, site), shapes.expert_width(cases) * cases.width_bytes
+    who, each = collective_time.experts(cases, hardware), shapes.expert_width(cases) * cases.width_bytes
     sent = shapes.routed_tokens(cases) * each
-    once = collective_time.dispatch(site, tuned, who, sent / np.maximum(cases.active, 1.0), cases.active)
-    return 2 * np.where(cases.own > 0, collective_time.exchange(site, tuned, who, sent), once)
+    once = collective_time.dispatch(hardware, tuned, who, sent / np.maximum(cases.active, 1.0), cases.active)
+    return 2 * np.where(cases.own > 0, collective_time.exchange(hardware, tuned, who, sent), once)
 
 
-def layer(cases: Cases, site: Site, tuned: Constants) -> tuple[Phase, Phase]:
+def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
     """The mean layer of a model, forward and backward: kinds of layers by their numbers."""
     dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
     attended, spaced = shapes.mixers(cases)
     low, trained = cases.low_precision, shapes.all_trained(cases)
-    around = products(site, tuned, shapes.attention_products(cases), low, trained)
+    around = products(hardware, tuned, shapes.attention_products(cases), low, trained)
     if (cases.adapters > 0).any():
-        beside = products(site, tuned, shapes.adapter_products(cases), np.zeros(1), np.ones(1))
+        beside = products(hardware, tuned, shapes.adapter_products(cases), np.zeros(1), np.ones(1))
         around = around[0] + beside[0], around[1] + beside[1]
-    mlp = products(site, tuned, shapes.dense_products(cases), low, trained)
+    mlp = products(hardware, tuned, shapes.dense_products(cases), low, trained)
     slower = np.where(trained > 0, 1.0, tuned.adapted)
-    scores, exposed = attention(cases, site, tuned), attended * _context(cases, site, tuned)
-    between, parallel = _elementwise(cases, site, tuned), _tensor(cases, site, tuned)
+    scores, exposed = attention(cases, hardware, tuned), attended * _context(cases, hardware, tuned)
+    between, parallel = _elementwise(cases, hardware, tuned), _tensor(cases, hardware, tuned)
     matmul = [slower * (attended * around[way] + dense * mlp[way]) for way in (0, 1)]
     if (cases.modulated > 0).any():
-        told = products(site, tuned, [shapes.modulation_product(cases)], low, trained)
+        told = products(hardware, tuned, [shapes.modulation_product(cases)], low, trained)
         matmul = [matmul[way] + told[way] for way in (0, 1)]
     scan, route = (np.zeros(1), np.zeros(1)), np.zeros(1)
     dispatch = route
     if (spaced > 0).any():
-        inside = products(site, tuned, shapes.space_products(cases), low, trained)
+        inside = products(hardware, tuned, shapes.space_products(cases), low, trained)
         matmul = [matmul[way] + slower * spaced * inside[way] for way in (0, 1)]
-        scan = state_space.scan(cases, site, tuned)
-        exposed = exposed + spaced * state_space.exchanged(cases, site, tuned)
+        scan = state_space.scan(cases, hardware, tuned)
+        exposed = exposed + spaced * state_space.exchanged(cases, hardware, tuned)
     if (cases.experts > 0).any():
         grouped, shared = shapes.expert_products(cases)
-        experts = products(site, tuned, grouped, low, trained, tuned.grouped / tuned.imbalance)
-        every = products(site, tuned, shared, low, trained)
+        experts = products(hardware, tuned, grouped, low, trained, tuned.grouped / tuned.imbalance)
+        every = products(hardware, tuned, shared, low, trained)
         matmul = [matmul[way] + slower * routed * (experts[way] + every[way]) for way in (0, 1)]
         sent = shapes.routed_tokens(cases) * shapes.expert_width(cases) * cases.width_bytes
-        route = routed * (2 * _TIMES * sent / (site.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s)
-        dispatch = routed * _dispatch(cases, site, tuned)
-    host, share = _host(cases, site, tuned) + routed * tuned.host_forward_s, shapes.parts(cases) / 2
+        route = routed * (2 * _TIMES * sent / (hardware.bandwidth * tuned.bandwidth) + 10 * tuned.kernel_s)
+        dispatch = routed * _dispatch(cases, hardware, tuned)
+    host, share = _host(cases, hardware, tuned) + routed * tuned.host_forward_s, shapes.parts(cases) / 2
     both = [
         Phase(
-            matmul[way], attended * scores[way], between[way], route, spaced * scan[way], parallel, exposed, dispatch,
-            host=(1 - site.host) * (host + share * own), launch=site.host * (host + share * own),
+            matmul[way],
+            attended * scores[way],
+            between[way],
+            route,
+            spaced * scan[way],
+            parallel,
+            exposed,
+            dispatch,
+            host=(1 - hardware.host) * (host + share * own),
+            launch=hardware.host * (host + share * own),
         )
         for way, own in ((0, tuned.host_forward_s), (1, tuned.host_backward_s))
-    ]  # fmt: skip
+    ]
     return both[0], both[1]
 
 
-def _host(cases: Cases, site: Site, tuned: Constants) -> Column:
+def _host(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds more that the host takes for a layer's collectives, in each direction; on cores that launch their own
     work it is what wraps them that counts: distributed tensors and the hooks that gather weights."""
     split, spread = np.where(cases.tp > 1, shapes.parts(cases), 0.0), np.where(cases.ep > 1, 2.0, 0.0)
     gathers = np.where((cases.divided > 0) & (cases.zero >= 2), 0.5, 0.0)
-    others = np.where(site.host > 0, gathers, np.where(cases.cp > 1, 1.0, 0.0))
+    others = np.where(hardware.host > 0, gathers, np.where(cases.cp > 1, 1.0, 0.0))
     odd = (cases.flash == 0) & (np.mod(cases.heads / cases.tp * cases.microbatch, _FUSED_SOFTMAX) != 0)
     return (split + spread + others) * tuned.host_collective_s + odd * tuned.host_plain_s
 
@@ -194,24 +204,30 @@ def recomputed(cases: Cases, forward: Phase) -> Phase:
     section 5)."""
     none, flash = np.zeros(1), cases.flash > 0
     some = Phase(
-        matmul=np.where(flash, forward.matmul * cases.remade, 0.0), attention=np.where(flash, 0.0, forward.attention),
-        elementwise=np.where(flash, forward.elementwise, 0.0), route=np.where(flash, forward.route, 0.0), scan=none,
-        parallel=none, context=none, dispatch=none, host=forward.host / 2,
+        matmul=np.where(flash, forward.matmul * cases.remade, 0.0),
+        attention=np.where(flash, 0.0, forward.attention),
+        elementwise=np.where(flash, forward.elementwise, 0.0),
+        route=np.where(flash, forward.route, 0.0),
+        scan=none,
+        parallel=none,
+        context=none,
+        dispatch=none,
+        host=forward.host / 2,
         launch=forward.launch / 2,
-    )  # fmt: skip
+    )
     full, part = cases.remat == 2, cases.remat == 1
     share = 1 / cases.remat_every
     return forward.times(np.where(full, share, 0.0)).plus(some.times(np.where(part, share, 0.0)))
 
 
-def head(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column, Column]:
+def head(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column, Column]:
     """Seconds of a micro-batch's head, and of what makes its data as wide as the model: the product forward, backward,
     and the loss with its gradient."""
     one, entry = shapes.head_product(cases), shapes.entry_product(cases)
     logits = one.rows * one.columns
-    loss = logits * tuned.logits / (site.bandwidth * tuned.bandwidth) + 8 * tuned.kernel_s
-    back = sum((product(site, tuned, part) for part in one.backward(shapes.all_trained(cases))), np.zeros(1))
-    ahead = product(site, tuned, one)
+    loss = logits * tuned.logits / (hardware.bandwidth * tuned.bandwidth) + 8 * tuned.kernel_s
+    back = sum((product(hardware, tuned, part) for part in one.backward(shapes.all_trained(cases))), np.zeros(1))
+    ahead = product(hardware, tuned, one)
     if (cases.entry > 0).any():
-        ahead, back = ahead + product(site, tuned, entry), back + product(site, tuned, entry.backward()[1])
+        ahead, back = ahead + product(hardware, tuned, entry), back + product(hardware, tuned, entry.backward()[1])
     return ahead, back, loss

@@ -13,7 +13,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 
 Kind = Literal["", "state", "all"]
 KINDS: tuple[Kind, ...] = ("", "state", "all")
@@ -22,18 +22,18 @@ USABLE = 0.9
 """Of a host's memory: the rest is the system's, the data's and the programs' own."""
 
 
-def copied(site: Site, tuned: Constants, size: Column) -> Column:
+def copied(hardware: RankHardware, tuned: Constants, size: Column) -> Column:
     """Seconds of a copy between a device and its host in one direction, while the node's other devices do the same."""
-    return size / np.minimum(site.host_link, site.host_bandwidth) / tuned.host_link + site.host_link_s
+    return size / np.minimum(hardware.host_link, hardware.host_bandwidth) / tuned.host_link + hardware.host_link_s
 
 
-def update(cases: Cases, site: Site, tuned: Constants, weights: Column) -> Column:
+def update(cases: Cases, hardware: RankHardware, tuned: Constants, weights: Column) -> Column:
     """Seconds that a host takes to update so many weights of each of its ranks: state, and weights where they are
     there, are read and written, gradients read, and weights for the device written. It is no faster than a device."""
     there = np.where(cases.offload > 1, 2.0, 1.0) * cases.weight_bytes
     moved = 2 * cases.state_bytes + cases.gradient_bytes + there
     return weights * np.maximum(
-        moved / (site.host_bandwidth * tuned.host_update), tuned.optimizer / (site.bandwidth * tuned.bandwidth)
+        moved / (hardware.host_bandwidth * tuned.host_update), tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     )
 
 

@@ -31,11 +31,16 @@ def ledger(predicted: StepTime, place: int, ranks: int, source: str) -> Ledger:
     return Ledger(
         wall_ns=wall,
         entries=tuple(
-            Entry(account=Account.parse(account), phase=phase, ns=ns, hidden_ns=int(exposed[account, phase][1] * _S),
-                  how="modelled")
+            Entry(
+                account=Account.parse(account),
+                phase=phase,
+                ns=ns,
+                hidden_ns=int(exposed[account, phase][1] * _S),
+                how="modelled",
+            )
             for (account, phase), ns in rounded.items()
         ),
         basis="predicted",
         scope=Scope(steps=("predicted",), ranks=tuple(range(ranks)) if ranks <= 64 else (), reduce="mean"),
         source=source,
-    )  # fmt: skip
+    )

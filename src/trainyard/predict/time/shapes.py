@@ -82,10 +82,11 @@ def space_products(cases: Cases) -> list[Product]:
     beside = np.where(found, 0.0, 2 * cases.space_groups * cases.state + cases.space_heads)
     steps = np.where(found, cases.step_rank + 2 * cases.state, 0.0)
     return [
-        Product(cases.tokens, (2 * inner + beside) / tp, cases.width), Product(cases.tokens, steps, inner / tp),
+        Product(cases.tokens, (2 * inner + beside) / tp, cases.width),
+        Product(cases.tokens, steps, inner / tp),
         Product(cases.tokens, np.where(found, inner / tp, 0.0), cases.step_rank),
         Product(cases.tokens, cases.width, inner / tp),
-    ]  # fmt: skip
+    ]
 
 
 def convolved(cases: Cases) -> Column:
@@ -107,9 +108,11 @@ def adapter_products(cases: Cases) -> list[Product]:
     rank, tokens, tp = cases.adapters, cases.tokens, cases.tp
     made = (cases.queries + cases.kv_heads * cases.head_dim + cases.values) / tp
     return [
-        Product(tokens, rank, cases.width), Product(tokens, made, rank),
-        Product(tokens, rank, cases.values / tp), Product(tokens, cases.width, rank),
-    ]  # fmt: skip
+        Product(tokens, rank, cases.width),
+        Product(tokens, made, rank),
+        Product(tokens, rank, cases.values / tp),
+        Product(tokens, cases.width, rank),
+    ]
 
 
 def all_trained(cases: Cases) -> Column:
@@ -147,11 +150,15 @@ def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
         Product(rows, (1 + cases.gated) * ffn, width, local),
         Product(rows, width, ffn, local),
     ]
-    every = [Product(cases.between, cases.experts, cases.width),
-             *_mlp(cases, cases.shared_experts * cases.expert_ffn, cases.tokens)]  # fmt: skip
+    every = [
+        Product(cases.between, cases.experts, cases.width),
+        *_mlp(cases, cases.shared_experts * cases.expert_ffn, cases.tokens),
+    ]
     if (cases.expert_width > 0).any():
-        every += [Product(cases.between, cases.expert_width, cases.width),
-                  Product(cases.between, cases.width, cases.expert_width)]  # fmt: skip
+        every += [
+            Product(cases.between, cases.expert_width, cases.width),
+            Product(cases.between, cases.width, cases.expert_width),
+        ]
     return grouped, every
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes
 from trainyard.predict.time.shapes import Product
 
@@ -42,31 +42,33 @@ def products(cases: Cases) -> list[Product]:
     chunks = np.where(cases.step_rank > 0, 0.0, cases.tokens / length / cases.tp)
     heads, groups, dim, state = chunks * cases.space_heads, chunks * cases.space_groups, cases.space_dim, cases.state
     return [
-        Product(length, length, state, groups), Product(length, dim, length, heads), Product(state, dim, length, heads),
+        Product(length, length, state, groups),
+        Product(length, dim, length, heads),
+        Product(state, dim, length, heads),
         Product(length, dim, state, heads),
-    ]  # fmt: skip
+    ]
 
 
-def scan(cases: Cases, site: Site, tuned: Constants) -> tuple[Column, Column]:
+def scan(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """Seconds of a layer's convolution, scan, gate and norm inside, forward and backward."""
     alone = cases.step_rank > 0
-    by_chunk = sum((one.flops for one in products(cases)), np.zeros(1)) / site.peak
-    by_token = np.where(alone, needed(cases) / (site.peak * _VECTORS), 0.0)
+    by_chunk = sum((one.flops for one in products(cases)), np.zeros(1)) / hardware.peak
+    by_token = np.where(alone, needed(cases) / (hardware.peak * _VECTORS), 0.0)
     states = cases.tokens / np.maximum(cases.chunk, 1.0) * _inner(cases) * cases.state / cases.tp
     kept = np.where(alone, 0.0, _PASSES * _FLOAT32 * states)
     widths = cases.tokens / cases.tp * (_MOVED * shapes.convolved(cases) + _GATED * _inner(cases))
-    moved = (kept + widths * cases.width_bytes) / site.bandwidth
+    moved = (kept + widths * cases.width_bytes) / hardware.bandwidth
     seconds = np.where(cases.spaces > 0, tuned.scan * (by_chunk + by_token + moved) + _KERNELS * tuned.kernel_s, 0.0)
     return seconds, _BACKWARD * seconds
 
 
-def exchanged(cases: Cases, site: Site, tuned: Constants) -> Column:
+def exchanged(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds of context parallelism: from a part of the tokens with all heads to all tokens with a part of the heads,
     and back with what came of them."""
     channels = _inner(cases) + shapes.convolved(cases) + cases.space_heads
-    who = collective_time.context(cases, site)
+    who = collective_time.context(cases, hardware)
     both = cases.tokens * (channels + _inner(cases)) / cases.tp * cases.width_bytes
-    return collective_time.exchange(site, tuned, who, both)
+    return collective_time.exchange(hardware, tuned, who, both)
 
 
 def activations(cases: Cases) -> Column:

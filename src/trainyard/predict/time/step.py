@@ -12,7 +12,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import Site
+from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import simulation, step_bounds
 from trainyard.predict.pipeline.step_bounds import LayerKind, Parts
 from trainyard.predict.time import data_parallel, offload
@@ -60,15 +60,15 @@ class Once(NamedTuple):
         return Once(summed, divided, down, up, update, host)
 
 
-def bound(cases: Cases, site: Site, tuned: Constants) -> Column:
+def bound(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Seconds that a step takes at least; without a pipeline, that it takes."""
-    parts = step_bounds.parts(cases, site, tuned)
-    return step_bounds.bound(cases, parts) + once(cases, site, tuned, _back(cases, parts)).seconds
+    parts = step_bounds.parts(cases, hardware, tuned)
+    return step_bounds.bound(cases, parts) + once(cases, hardware, tuned, _back(cases, parts)).seconds
 
 
-def step(cases: Cases, site: Site, tuned: Constants) -> StepTime:
-    parts = step_bounds.parts(cases, site, tuned)
-    after = once(cases, site, tuned, _back(cases, parts))
+def step(cases: Cases, hardware: RankHardware, tuned: Constants) -> StepTime:
+    parts = step_bounds.parts(cases, hardware, tuned)
+    after = once(cases, hardware, tuned, _back(cases, parts))
     ran = _run(cases, parts)
     many = cases.accumulate
     lines = [line for kind in parts.kinds for line in of_kind(kind, many * kind.count / cases.pp)]
@@ -137,11 +137,15 @@ def of_kind(kind: LayerKind, times: Column) -> list[AccountSeconds]:
 
 def _of_layers(name: str, phase: Phase, times: Column) -> list[AccountSeconds]:
     accounts = {
-        "compute/matmul": phase.matmul, "compute/attention": phase.attention, "compute/elementwise": phase.elementwise,
-        "compute/moe_route": phase.route, "compute/reduction": phase.scan,
-        "comm/all_reduce@tp": phase.parallel, "comm/all_gather@cp": phase.context,
+        "compute/matmul": phase.matmul,
+        "compute/attention": phase.attention,
+        "compute/elementwise": phase.elementwise,
+        "compute/moe_route": phase.route,
+        "compute/reduction": phase.scan,
+        "comm/all_reduce@tp": phase.parallel,
+        "comm/all_gather@cp": phase.context,
         "comm/all_to_all@ep": phase.dispatch,
-    }  # fmt: skip
+    }
     return [AccountSeconds(account, name, seconds * times) for account, seconds in accounts.items()]
 
 
@@ -149,19 +153,19 @@ def _exposed(account: str, phase: str, part: Exposed) -> AccountSeconds:
     return AccountSeconds(account, phase, part.seconds, part.hidden)
 
 
-def once(cases: Cases, site: Site, tuned: Constants, back: Column) -> Once:
+def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -> Once:
     """`back`: seconds of a micro-batch's backward pass through a stage's layers."""
-    summed, divided = data_parallel.once(cases, site, tuned, back)
-    layer, beside = data_parallel.owned(cases, site)
+    summed, divided = data_parallel.once(cases, hardware, tuned, back)
+    layer, beside = data_parallel.owned(cases, hardware)
     own = cases.layers / cases.pp * layer + beside
-    update = own * tuned.optimizer / (site.bandwidth * tuned.bandwidth)
+    update = own * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     if not (cases.offload > 0).any():
         return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
-    update = np.where(cases.offload > 0, offload.update(cases, site, tuned, own), update)
+    update = np.where(cases.offload > 0, offload.update(cases, hardware, tuned, own), update)
     # Where all is on the host, what is beside the layers still goes up and down, once: the tables stay gathered.
     moved = np.where(cases.offload > 1, cases.accumulate * beside, own) * (cases.offload > 0)
     sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
-    both = (np.where(moved > 0, offload.copied(site, tuned, size), 0.0) for size in sizes)
+    both = (np.where(moved > 0, offload.copied(hardware, tuned, size), 0.0) for size in sizes)
     down, up = data_parallel.together(tuned, tuple(both), update)
     return Once(summed, divided, down, up, update, tuned.step_s)
 

@@ -8,10 +8,10 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from trainyard.machine import Claim
-from trainyard.predict.hetero.best_pipelines import Alone, Mixed
+from trainyard.predict.hetero.best_pipelines import Alone, HeteroResult
 from trainyard.predict.hetero.fleet import FleetPart
 from trainyard.predict.hetero.pipeline_step import HeteroStage
-from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.search import points
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.report.plans import plan_tables as tables
@@ -20,7 +20,7 @@ from trainyard.report.plans.plans_file import SCHEMA, Apart, PlanRecord, Plans, 
 from trainyard.report.view.view import Cell, Column, Table
 
 
-def of_mixed(mixed: Mixed, machines: str, tokens: float) -> Plans:
+def of_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
     """`machines`: as they were named. What prices and power rest on is the mean over devices."""
     parts, best = [one.part for one in mixed.alone], mixed.mixes[0]
     fullest = next(one for one in best.stages if one.reserved == best.choice.reserved)
@@ -46,7 +46,7 @@ def _apart(one: Alone) -> Apart:
     )  # fmt: skip
 
 
-def _together(several: Sequence[Tuned]) -> Tuned:
+def _together(several: Sequence[ConstantSet]) -> ConstantSet:
     """What is said of them all."""
     alike = {one.name: one for one in several}.values()
     return replace(

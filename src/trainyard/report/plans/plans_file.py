@@ -15,10 +15,10 @@ from trainyard.plan import Plan
 from trainyard.predict.economics import failures, step_cost
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.hetero.pipeline_step import HeteroStage
-from trainyard.predict.inputs.constant_sets import Tuned
+from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.search.device_scaling import DeviceScaling
 from trainyard.predict.search.points import LayoutPoint
-from trainyard.predict.search.search import Found
+from trainyard.predict.search.search import SearchResult
 
 SCHEMA = "trainyard/plans/1"
 _HEAD = 200
@@ -67,7 +67,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     searched: int
     fitting: int
     refused: tuple[str, ...]
-    constants: Tuned
+    constants: ConstantSet
     choices: tuple[PlanRecord, ...]
     device: str = ""
     memory_bytes: float = 0.0
@@ -96,7 +96,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def of_found(
-    found: Found, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
+    found: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
     as_it_is: bool = False, exact_bytes: dict[int, int] | None = None, passed_over: tuple[str, ...] = (),
     otherwise: tuple[str, ...] = (),
 ) -> Plans:  # fmt: skip

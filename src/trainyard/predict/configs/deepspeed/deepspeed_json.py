@@ -11,11 +11,11 @@ import msgspec
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict.configs.config_keys import Beside, ConfigKeys, Read, flat
+from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.deepspeed import deepspeed_keys
 
 
-def read(data: bytes, where: str, beside: Beside) -> Read:
+def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """Raises `BadFile` for what is no such file or cannot be represented, `BadInput` where devices or batch do not
     divide, or what the file does not say is missing."""
     try:
@@ -49,21 +49,25 @@ class _Speed:
         self.given, self.where = given, given.where
         self.model, self.devices, self.seq_len = model, devices, seq_len
 
-    def job(self) -> Read:
+    def job(self) -> FrameworkConfig:
         given, model = self.given, self.model
         stage, layout = self._layout()
         microbatch, batch = self._batch(layout.batch_ranks)
         dtype, keeps = self._kept(stage, layout)
         recipe = Recipe(
-            offload=self._offload(stage, layout), seq_len=self.seq_len,
-            tokens_per_step=batch * self.seq_len, microbatch=microbatch, dtype=dtype,
-            remat=self._remat(layout.pp), schedule="1f1b" if layout.pp > 1 else "none",
-        )  # fmt: skip
+            offload=self._offload(stage, layout),
+            seq_len=self.seq_len,
+            tokens_per_step=batch * self.seq_len,
+            microbatch=microbatch,
+            dtype=dtype,
+            remat=self._remat(layout.pp),
+            schedule="1f1b" if layout.pp > 1 else "none",
+        )
         kind = given.get("optimizer.type")
         if kind is not None and str(kind).lower().removeprefix("fused") not in ("adam", "adamw", "auto"):
             given.refuse("optimizer.type", "its state and its update are not AdamW's")
         passed, otherwise = given.done(deepspeed_keys.RULES)
-        return Read(
+        return FrameworkConfig(
             "deepspeed", Job(name=model.name, model=model, layout=layout, recipe=recipe), keeps, passed, otherwise
         )
 
@@ -104,11 +108,16 @@ class _Speed:
             given.refuse("sequence_parallel_size", "without ZeRO each of its ranks keeps all weights and state")
         kept: dict[int, Literal[1, 2, 3]] = {1: 1, 2: 2, 3: 3}
         return stage, Layout(
-            dp_shard=shard, dp_replicate=dp // shard, tp=tp, pp=pp, cp=cp,
+            dp_shard=shard,
+            dp_replicate=dp // shard,
+            tp=tp,
+            pp=pp,
+            cp=cp,
             cp_method="ulysses" if cp > 1 else "all_gather",
-            ep=ep if experts and self.model.experts else 1, zero=kept[stage] if divides else 3,
+            ep=ep if experts and self.model.experts else 1,
+            zero=kept[stage] if divides else 3,
             loss_parallel=tp > 1 and given.flag("tensor_parallel.vocab_parallel_lm_head"),
-        )  # fmt: skip
+        )
 
     def _offload(self, stage: int, layout: Layout) -> bool:
         """Whether the optimizer's state is the host's, by today's key or the earlier one. Raises `BadFile` without
@@ -138,8 +147,9 @@ class _Speed:
         self._settled("zero_optimization.stage")
         stage = self.given.whole("zero_optimization.stage", 0, 0, 3)
         if self.given.flag("zero_optimization.overlap_comm", default=stage == 3) is False and stage:
-            self.given.otherwise("zero_optimization.overlap_comm", "predicted as if gradients were sent under the "
-                                 "backward pass")  # fmt: skip
+            self.given.otherwise(
+                "zero_optimization.overlap_comm", "predicted as if gradients were sent under the backward pass"
+            )
         if not self.given.flag("zero_optimization.reduce_scatter", default=True):
             self.given.otherwise("zero_optimization.reduce_scatter", "predicted as if it did")
         return stage
@@ -213,12 +223,14 @@ def write(job: Job) -> str:
     stage = layout.zero if layout.dp_shard * layout.cp > 1 else 2 if recipe.offload else 0
     away = {"offload_optimizer": {"device": "cpu", "pin_memory": True}} if recipe.offload else {}
     said: dict[str, Any] = {
-        "train_batch_size": job.batch, "train_micro_batch_size_per_gpu": recipe.microbatch,
+        "train_batch_size": job.batch,
+        "train_micro_batch_size_per_gpu": recipe.microbatch,
         "gradient_accumulation_steps": job.accumulate,
         "optimizer": {"type": "AdamW", "params": {"lr": recipe.learning_rate}},
         "zero_optimization": {"stage": stage, "overlap_comm": True} | away,
-        "bf16": {"enabled": recipe.dtype == "bfloat16"}, "fp16": {"enabled": recipe.dtype == "float16"},
-    }  # fmt: skip
+        "bf16": {"enabled": recipe.dtype == "bfloat16"},
+        "fp16": {"enabled": recipe.dtype == "float16"},
+    }
     if layout.tp > 1:
         said["tensor_parallel"] = {"autotp_size": layout.tp}
     if layout.cp > 1:

@@ -31,9 +31,12 @@ def read(given: ConfigKeys, layers: int) -> dict[str, Any]:
         raise BadFile(f"{given.where}: the pattern of layers has {len(pattern)} of them, and --num-layers is {layers}.")
     dim, width = given.whole("mamba-head-dim", 64), given.whole("hidden-size")
     return {
-        "pattern": pattern, "space_heads": given.whole("mamba-num-heads", max(1, 2 * width // dim)), "space_dim": dim,
-        "space_groups": given.whole("mamba-num-groups", 8), "state": given.whole("mamba-state-dim", 128),
-    }  # fmt: skip
+        "pattern": pattern,
+        "space_heads": given.whole("mamba-num-heads", max(1, 2 * width // dim)),
+        "space_dim": dim,
+        "space_groups": given.whole("mamba-num-groups", 8),
+        "state": given.whole("mamba-state-dim", 128),
+    }
 
 
 def write(model: Model) -> dict[str, object]:
@@ -41,7 +44,11 @@ def write(model: Model) -> dict[str, object]:
     if not model.pattern:
         return {}
     return {
-        "is-hybrid-model": None, "hybrid-override-pattern": model.pattern, "mamba-num-heads": model.space_heads,
-        "mamba-head-dim": model.space_dim, "mamba-num-groups": model.space_groups, "mamba-state-dim": model.state,
+        "is-hybrid-model": None,
+        "hybrid-override-pattern": model.pattern,
+        "mamba-num-heads": model.space_heads,
+        "mamba-head-dim": model.space_dim,
+        "mamba-num-groups": model.space_groups,
+        "mamba-state-dim": model.state,
         "spec": _SPEC,
-    }  # fmt: skip
+    }

@@ -24,17 +24,26 @@ def read(given: ConfigKeys) -> Model:
     head_dim = given.whole("kv-channels", max(1, width // heads))
     groups = given.whole("num-query-groups", heads)
     said: dict[str, Any] = {
-        "layers": layers, "width": width, "ffn": ffn, "heads": heads, "head_dim": head_dim, "vocab": _vocab(given),
+        "layers": layers,
+        "width": width,
+        "ffn": ffn,
+        "heads": heads,
+        "head_dim": head_dim,
+        "vocab": _vocab(given),
         "kv_heads": groups if given.flag("group-query-attention") else heads,
-        "norm_eps": given.number("norm-epsilon", 1e-5), "rope_base": given.number("rotary-base", 10_000.0),
+        "norm_eps": given.number("norm-epsilon", 1e-5),
+        "rope_base": given.number("rotary-base", 10_000.0),
         "qk_norm": given.flag("qk-layernorm"),
-    }  # fmt: skip
+    }
     if given.flag("multi-latent-attention"):
         said |= {
-            "kv_heads": heads, "q_rank": given.whole("q-lora-rank", 0, 0), "kv_rank": given.whole("kv-lora-rank", 32),
-            "head_dim": given.whole("qk-head-dim", 128), "rope_dim": given.whole("qk-pos-emb-head-dim", 64),
+            "kv_heads": heads,
+            "q_rank": given.whole("q-lora-rank", 0, 0),
+            "kv_rank": given.whole("kv-lora-rank", 32),
+            "head_dim": given.whole("qk-head-dim", 128),
+            "rope_dim": given.whole("qk-pos-emb-head-dim", 64),
             "value_dim": given.whole("v-head-dim", 128),
-        }  # fmt: skip
+        }
     said |= megatron_hybrid.read(given, layers)
     learned: dict[str, Positions] = {"learned_absolute": "learned", "rope": "rope", "yarn": "rope", "none": "none"}
     position: Positions = given.choice("position-embedding-type", learned, "learned")
@@ -42,10 +51,13 @@ def read(given: ConfigKeys) -> Model:
     return Model(
         name=given.where.rpartition("/")[2].rpartition(".")[0] or "theirs",
         mlp="swiglu" if gated else "relu2" if given.flag("squared-relu") else "gelu",
-        norm=given.choice("normalization", norms, "layer"), bias=_bias(given),
+        norm=given.choice("normalization", norms, "layer"),
+        bias=_bias(given),
         position="rope" if given.flag("use-rotary-position-embeddings") else position,
-        tied=not given.flag("untie-embeddings-and-output-weights"), **said, **_experts(given, ffn, layers),
-    )  # fmt: skip
+        tied=not given.flag("untie-embeddings-and-output-weights"),
+        **said,
+        **_experts(given, ffn, layers),
+    )
 
 
 def _vocab(given: ConfigKeys) -> int:
@@ -76,14 +88,18 @@ def _experts(given: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
     losses = given.get("moe-router-load-balancing-type") or "aux_loss"
     bias = given.flag("moe-router-enable-expert-bias")
     return {
-        "experts": experts, "active": given.whole("moe-router-topk", 2), "expert_ffn": each,
-        "shared_experts": shared // each, "dense_layers": _dense_layers(given, layers),
+        "experts": experts,
+        "active": given.whole("moe-router-topk", 2),
+        "expert_ffn": each,
+        "shared_experts": shared // each,
+        "dense_layers": _dense_layers(given, layers),
         "router": given.choice("moe-router-score-function", routers, "softmax"),
         "route_scale": given.number("moe-router-topk-scaling-factor", 1.0),
         "expert_groups": given.whole("moe-router-num-groups", 1),
-        "active_groups": given.whole("moe-router-group-topk", 1), "expert_width": given.whole("moe-latent-size", 0, 0),
+        "active_groups": given.whole("moe-router-group-topk", 1),
+        "expert_width": given.whole("moe-latent-size", 0, 0),
         "balance": "bias" if bias else "none" if losses == "none" else "loss",
-    }  # fmt: skip
+    }
 
 
 def _dense_layers(given: ConfigKeys, layers: int) -> int:
@@ -103,34 +119,51 @@ def _dense_layers(given: ConfigKeys, layers: int) -> int:
 def write(model: Model) -> dict[str, object]:
     """Arguments by name; None for one without a value."""
     said: dict[str, object] = {
-        "num-layers": model.layers, "hidden-size": model.width, "ffn-hidden-size": model.ffn,
-        "num-attention-heads": model.heads, "kv-channels": model.head_dim, "vocab-size": model.vocab,
-        "normalization": "RMSNorm" if model.norm == "rms" else "LayerNorm", "norm-epsilon": model.norm_eps,
+        "num-layers": model.layers,
+        "hidden-size": model.width,
+        "ffn-hidden-size": model.ffn,
+        "num-attention-heads": model.heads,
+        "kv-channels": model.head_dim,
+        "vocab-size": model.vocab,
+        "normalization": "RMSNorm" if model.norm == "rms" else "LayerNorm",
+        "norm-epsilon": model.norm_eps,
         "position-embedding-type": "learned_absolute" if model.position == "learned" else model.position,
-    }  # fmt: skip
+    }
     if model.position == "rope":
         said["rotary-base"] = int(model.rope_base)
     if model.kv_heads != model.heads and not model.kv_rank:
         said |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
     said |= {"disable-bias-linear": None} if model.bias != "all" else {}
     for name, wanted in (
-        ("add-qkv-bias", model.bias == "qkv"), ("qk-layernorm", model.qk_norm), ("swiglu", model.mlp == "swiglu"),
-        ("untie-embeddings-and-output-weights", not model.tied), ("squared-relu", model.mlp == "relu2"),
-    ):  # fmt: skip
+        ("add-qkv-bias", model.bias == "qkv"),
+        ("qk-layernorm", model.qk_norm),
+        ("swiglu", model.mlp == "swiglu"),
+        ("untie-embeddings-and-output-weights", not model.tied),
+        ("squared-relu", model.mlp == "relu2"),
+    ):
         said |= {name: None} if wanted else {}
     if model.kv_rank:
-        said |= {"multi-latent-attention": None, "kv-lora-rank": model.kv_rank, "qk-head-dim": model.head_dim,
-                 "qk-pos-emb-head-dim": model.rope_dim, "v-head-dim": model.value_dim, "rope-type": "rope"}  # fmt: skip
+        said |= {
+            "multi-latent-attention": None,
+            "kv-lora-rank": model.kv_rank,
+            "qk-head-dim": model.head_dim,
+            "qk-pos-emb-head-dim": model.rope_dim,
+            "v-head-dim": model.value_dim,
+            "rope-type": "rope",
+        }
         said |= {"q-lora-rank": model.q_rank} if model.q_rank else {}
     return said | megatron_hybrid.write(model) | (_written_experts(model) if model.experts else {})
 
 
 def _written_experts(model: Model) -> dict[str, object]:
     said: dict[str, object] = {
-        "num-experts": model.experts, "moe-router-topk": model.active, "moe-ffn-hidden-size": model.expert_ffn,
-        "moe-token-dispatcher-type": "alltoall", "moe-router-score-function": model.router,
+        "num-experts": model.experts,
+        "moe-router-topk": model.active,
+        "moe-ffn-hidden-size": model.expert_ffn,
+        "moe-token-dispatcher-type": "alltoall",
+        "moe-router-score-function": model.router,
         "moe-router-load-balancing-type": "aux_loss" if model.balance == "loss" else "none",
-    }  # fmt: skip
+    }
     if model.shared_experts:
         said["moe-shared-expert-intermediate-size"] = model.shared_experts * model.expert_ffn
     if model.expert_width:

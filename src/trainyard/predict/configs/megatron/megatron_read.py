@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict.configs.config_keys import Beside, ConfigKeys, Read
+from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
 from trainyard.predict.configs.megatron import megatron_keys, megatron_model, megatron_stages
 
 _LONGEST = 1 << 16
@@ -19,7 +19,7 @@ _LONGEST = 1 << 16
 _DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 
-def read(data: bytes, where: str, beside: Beside) -> Read:
+def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """Raises `BadFile` for what is no such text or cannot be represented, `BadInput` where devices or batch do not
     divide."""
     if len(data) > _LONGEST:
@@ -59,7 +59,7 @@ class _Arguments:
     def __init__(self, given: ConfigKeys) -> None:
         self.given, self.where = given, given.where
 
-    def job(self, devices: int, instead: Model | None) -> Read:
+    def job(self, devices: int, instead: Model | None) -> FrameworkConfig:
         given = self.given
         model = instead or megatron_model.read(given)
         layout = self._layout(devices, model)
@@ -73,7 +73,7 @@ class _Arguments:
         if instead:
             rules = rules._replace(nothing=megatron_keys.with_sizes())
         passed, otherwise = given.done(rules)
-        return Read(
+        return FrameworkConfig(
             "megatron", Job(name=model.name, model=model, layout=layout, recipe=recipe), keeps, passed, otherwise
         )
 
@@ -97,19 +97,29 @@ class _Arguments:
             )
         shard = dp // copies if zero else 1
         if cp > 1 and not zero:
-            given.refuse("context-parallel-size", "beside it here the optimizer's state is divided: "
-                         "--use-distributed-optimizer")  # fmt: skip
+            given.refuse(
+                "context-parallel-size", "beside it here the optimizer's state is divided: --use-distributed-optimizer"
+            )
         each = given.whole("expert-tensor-parallel-size", tp)
         if model.experts and tp > 1 and each != (1 if ep > 1 else tp):
-            given.refuse("expert-tensor-parallel-size", f"--expert-model-parallel-size {ep} and experts divided by "
-                         f"{each} of {tp} ranks")  # fmt: skip
+            given.refuse(
+                "expert-tensor-parallel-size",
+                f"--expert-model-parallel-size {ep} and experts divided by {each} of {tp} ranks",
+            )
         kept: dict[int, Literal[1, 2, 3]] = {1: 1, 2: 2, 3: 3}
         return Layout(
-            dp_shard=shard, dp_replicate=dp // shard, tp=tp, pp=pp, cp=cp, ep=ep if model.experts else 1,
-            interleave=self._interleave(pp, model), zero=kept[zero] if zero and shard * cp > 1 else 3,
-            sequence_parallel=given.flag("sequence-parallel") and tp > 1, loss_parallel=tp > 1,
+            dp_shard=shard,
+            dp_replicate=dp // shard,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            ep=ep if model.experts else 1,
+            interleave=self._interleave(pp, model),
+            zero=kept[zero] if zero and shard * cp > 1 else 3,
+            sequence_parallel=given.flag("sequence-parallel") and tp > 1,
+            loss_parallel=tp > 1,
             cp_method=self._context(cp),
-        )  # fmt: skip
+        )
 
     def _zero(self) -> int:
         """What data parallelism divides: nothing (0), or as ZeRO's stages."""
@@ -122,8 +132,11 @@ class _Arguments:
 
     def _context(self, cp: int) -> Literal["all_gather", "ulysses", "ring"]:
         known: dict[str, Literal["all_gather", "ulysses", "ring"]] = {
-            "p2p": "ring", "all_gather": "all_gather", "allgather": "all_gather", "a2a": "ulysses",
-        }  # fmt: skip
+            "p2p": "ring",
+            "all_gather": "all_gather",
+            "allgather": "all_gather",
+            "a2a": "ulysses",
+        }
         said = self.given.get("cp-comm-type")
         if cp == 1:
             return "all_gather"
@@ -178,9 +191,15 @@ class _Arguments:
         remat, every = self._remat(layout, model)
         schedule = "none" if layout.pp == 1 else "interleaved" if layout.interleave > 1 else "1f1b"
         return Recipe(
-            seq_len=seq_len, tokens_per_step=batch * seq_len, microbatch=microbatch, dtype=self._dtype(), remat=remat,
-            remat_every=every, schedule=schedule, offload=self._offload(),
-        )  # fmt: skip
+            seq_len=seq_len,
+            tokens_per_step=batch * seq_len,
+            microbatch=microbatch,
+            dtype=self._dtype(),
+            remat=remat,
+            remat_every=every,
+            schedule=schedule,
+            offload=self._offload(),
+        )
 
     def _dtype(self) -> str:
         given = self.given

@@ -14,14 +14,27 @@ _PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py")
 
 def write(job: Job) -> str:
     recipe, layout = job.recipe, job.layout
-    said = megatron_model.write(job.decoder) | {
-        "seq-length": recipe.seq_len, "max-position-embeddings": recipe.seq_len,
-        "micro-batch-size": recipe.microbatch, "global-batch-size": job.batch,
-    } | _layout(job) | _recipe(recipe) | {
-        "mock-data": None, "tokenizer-type": "NullTokenizer", "train-iters": 100, "eval-iters": 0,
-        "lr": recipe.learning_rate, "min-lr": f"{recipe.learning_rate / 10:g}",
-        "attention-dropout": 0, "hidden-dropout": 0,
-    }  # fmt: skip
+    said = (
+        megatron_model.write(job.decoder)
+        | {
+            "seq-length": recipe.seq_len,
+            "max-position-embeddings": recipe.seq_len,
+            "micro-batch-size": recipe.microbatch,
+            "global-batch-size": job.batch,
+        }
+        | _layout(job)
+        | _recipe(recipe)
+        | {
+            "mock-data": None,
+            "tokenizer-type": "NullTokenizer",
+            "train-iters": 100,
+            "eval-iters": 0,
+            "lr": recipe.learning_rate,
+            "min-lr": f"{recipe.learning_rate / 10:g}",
+            "attention-dropout": 0,
+            "hidden-dropout": 0,
+        }
+    )
     heading = [
         f"# On {layout.ranks} devices: grep -v '^#' FILE | xargs torchrun ... {_PROGRAMS[bool(job.decoder.pattern)]}",
         *(
@@ -43,9 +56,10 @@ def _line(name: str, value: object) -> str:
 def _layout(job: Job) -> dict[str, object]:
     layout, model = job.layout, job.decoder
     said: dict[str, object] = {
-        "tensor-model-parallel-size": layout.tp, "pipeline-model-parallel-size": layout.pp,
+        "tensor-model-parallel-size": layout.tp,
+        "pipeline-model-parallel-size": layout.pp,
         "context-parallel-size": layout.cp,
-    }  # fmt: skip
+    }
     if layout.sequence_parallel:
         said["sequence-parallel"] = None
     if layout.cp > 1:
@@ -76,8 +90,12 @@ def _stages(layout: Layout, layers: int) -> dict[str, object]:
 def _recipe(recipe: Recipe) -> dict[str, object]:
     said: dict[str, object] = {}
     if recipe.offload:
-        said |= {"optimizer-cpu-offload": None, "optimizer-offload-fraction": 1.0,
-                 "use-precision-aware-optimizer": None, "overlap-cpu-optimizer-d2h-h2d": None}  # fmt: skip
+        said |= {
+            "optimizer-cpu-offload": None,
+            "optimizer-offload-fraction": 1.0,
+            "use-precision-aware-optimizer": None,
+            "overlap-cpu-optimizer-d2h-h2d": None,
+        }
     if recipe.remat == "full":
         said |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     elif recipe.remat == "op":

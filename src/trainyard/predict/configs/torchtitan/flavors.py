@@ -31,8 +31,12 @@ _ALL = (
     Flavor("qwen3", "8B", "qwen3-8b", ("pp",)),  # it has no function that cuts it into stages
     Flavor("deepseek_v3", "671B", "deepseek-v3", ("cp",)),  # its attention is FlexAttention
 )
-_MASKED = {"_flex": "FlexAttention", "_varlen": "attention of varying lengths", "_flex_attn": "FlexAttention",
-           "_varlen_attn": "attention of varying lengths"}  # fmt: skip
+_MASKED = {
+    "_flex": "FlexAttention",
+    "_varlen": "attention of varying lengths",
+    "_flex_attn": "FlexAttention",
+    "_varlen_attn": "attention of varying lengths",
+}
 """Ends of a flavor that hide other documents of a sequence from attention."""
 
 

@@ -19,13 +19,24 @@ EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx", "quantize.moe
 _EARLIER = {
     "training.batch_size": "training.local_batch_size",
     "training.compile": "compile.enable",
-    **{f"training.{key}": f"parallelism.{key}" for key in (
-        "data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree")},
-    **{f"experimental.{key}": f"parallelism.{key}" for key in (
-        "context_parallel_degree", "context_parallel_rotate_method", "enable_async_tensor_parallel",
-        "pipeline_parallel_degree", "pipeline_parallel_schedule", "pipeline_parallel_schedule_csv",
-        "pipeline_parallel_layers_per_stage", "pipeline_parallel_split_points")},
-}  # fmt: skip
+    **{
+        f"training.{key}": f"parallelism.{key}"
+        for key in ("data_parallel_replicate_degree", "data_parallel_shard_degree", "tensor_parallel_degree")
+    },
+    **{
+        f"experimental.{key}": f"parallelism.{key}"
+        for key in (
+            "context_parallel_degree",
+            "context_parallel_rotate_method",
+            "enable_async_tensor_parallel",
+            "pipeline_parallel_degree",
+            "pipeline_parallel_schedule",
+            "pipeline_parallel_schedule_csv",
+            "pipeline_parallel_layers_per_stage",
+            "pipeline_parallel_split_points",
+        )
+    },
+}
 RULES = KeyRules(
     re.compile(
         r"(job|profiling|metrics|checkpoint|comm|lr_scheduler|validation|memory_estimation|debug)\..*"

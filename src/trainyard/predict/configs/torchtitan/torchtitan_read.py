@@ -9,13 +9,13 @@ from typing import Literal
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import toml
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.predict.configs.config_keys import Beside, ConfigKeys, Read, flat
+from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
 
 _ALONE = "Replicas alone beside tensor or pipeline parallelism are refused by torchtitan."
 
 
-def read(data: bytes, where: str, beside: Beside) -> Read:
+def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """Raises `BadFile` for what is no such file or cannot be represented, `BadInput` where devices or batch do not
     divide."""
     try:
@@ -31,7 +31,7 @@ class _Titan:
         self.given = given
         self.where = given.where
 
-    def job(self, beside: Beside) -> Read:
+    def job(self, beside: CommandArguments) -> FrameworkConfig:
         given = self.given
         model = self._model(beside.model)
         layout = self._layout(beside.devices, model)
@@ -43,7 +43,7 @@ class _Titan:
             given.refuse("optimizer.name", "its state and its update are not AdamW's")
         passed, otherwise = given.done(torchtitan_keys.RULES)
         job = Job(name=model.name, model=model, layout=layout, recipe=recipe)
-        return Read("torchtitan", job, keeps, passed, otherwise)
+        return FrameworkConfig("torchtitan", job, keeps, passed, otherwise)
 
     def _model(self, instead: Model | None) -> Model:
         name, flavor = self._text("model.name", "llama3"), self._text("model.flavor", "debugmodel")
@@ -81,13 +81,18 @@ class _Titan:
             given.refuse("parallelism.expert_tensor_parallel_degree", "experts divided by tensor parallelism as well")
         rotated: dict[str, Literal["all_gather", "ring"]] = {"allgather": "all_gather", "alltoall": "ring"}
         return Layout(
-            dp_replicate=replicate, dp_shard=shard, tp=tp, cp=cp, pp=pp, ep=ep if model.experts else 1,
+            dp_replicate=replicate,
+            dp_shard=shard,
+            tp=tp,
+            cp=cp,
+            pp=pp,
+            ep=ep if model.experts else 1,
             interleave=self._interleave(pp, model),
             zero=2 if zero == 2 and shard * cp > 1 else 3,
             sequence_parallel=given.flag("parallelism.enable_sequence_parallel", default=True) and tp > 1,
             loss_parallel=not given.flag("parallelism.disable_loss_parallel") and tp > 1,
             cp_method=given.choice("parallelism.context_parallel_rotate_method", rotated, "all_gather"),
-        )  # fmt: skip
+        )
 
     def _shard(self, devices: int | None, replicate: int, tp: int, cp: int, pp: int) -> int:
         """Data parallelism's own division of weights: said, or what the other degrees leave of the devices."""
@@ -152,8 +157,11 @@ class _Titan:
             )
         rounds, microbatch = batch // (local * ways), local if pp == 1 else self._microbatch(local, pp)
         if pp > 1 and rounds > 1:
-            given.refuse("training.global_batch_size", f"{rounds} pipelines one after the other, each filled and "
-                         f"drained; local_batch_size = {local * rounds} makes one of them")  # fmt: skip
+            given.refuse(
+                "training.global_batch_size",
+                f"{rounds} pipelines one after the other, each filled and "
+                f"drained; local_batch_size = {local * rounds} makes one of them",
+            )
         divisor = layout.tp * (2 * layout.cp if layout.cp > 1 else 1)
         if seq_len % divisor:
             raise BadInput(
@@ -161,11 +169,16 @@ class _Titan:
             )
         remat, every = self._remat()
         return Recipe(
-            seq_len=seq_len, tokens_per_step=batch * seq_len, microbatch=microbatch, dtype=self._dtype(layout, model),
-            remat=remat, remat_every=every, schedule="none" if pp == 1 else self._schedule(),
+            seq_len=seq_len,
+            tokens_per_step=batch * seq_len,
+            microbatch=microbatch,
+            dtype=self._dtype(layout, model),
+            remat=remat,
+            remat_every=every,
+            schedule="none" if pp == 1 else self._schedule(),
             offload=self._offload(layout),
             compile=given.said.get("compile.enable") is True,
-        )  # fmt: skip
+        )
 
     def _offload(self, layout: Layout) -> bool:
         given, key = self.given, "training.enable_cpu_offload"
@@ -226,7 +239,9 @@ class _Titan:
                 given.otherwise(key, "predicted as if the experts' products were in float8 too")
             return "float8"
         if dtype != "float32" and layout.dp_shard * layout.cp == 1 and layout.tp * layout.pp > 1:
-            given.otherwise("parallelism.data_parallel_shard_degree",
-                            "predicted in float32, as torchtitan trains where nothing is sharded")  # fmt: skip
+            given.otherwise(
+                "parallelism.data_parallel_shard_degree",
+                "predicted in float32, as torchtitan trains where nothing is sharded",
+            )
             return "float32"
         return dtype

@@ -16,13 +16,16 @@ def write(job: Job) -> str:
     sections: dict[str, dict[str, Any]] = {
         "model": ({"name": flavor.name, "flavor": flavor.flavor} if flavor else {})
         | ({"converters": [torchtitan_keys.FLOAT8[0], *torchtitan_keys.EXPERTS[: bool(model.experts)]]} if low else {}),
-        "training": {"local_batch_size": recipe.microbatch * (job.accumulate if staged else 1),
-                     "global_batch_size": job.batch, "seq_len": recipe.seq_len,
-                     "mixed_precision_param": "float32" if recipe.dtype == "float32" else "bfloat16"}
+        "training": {
+            "local_batch_size": recipe.microbatch * (job.accumulate if staged else 1),
+            "global_batch_size": job.batch,
+            "seq_len": recipe.seq_len,
+            "mixed_precision_param": "float32" if recipe.dtype == "float32" else "bfloat16",
+        }
         | ({"enable_cpu_offload": True} if recipe.offload else {}),
         "parallelism": _parallelism(job),
         "activation_checkpoint": _activations(recipe),
-    }  # fmt: skip
+    }
     if recipe.compile:
         sections["compile"] = {"enable": True}
     if low:
@@ -42,11 +45,14 @@ def write(job: Job) -> str:
 def _parallelism(job: Job) -> dict[str, Any]:
     layout, layers = job.layout, job.decoder.layers
     said: dict[str, Any] = {
-        "data_parallel_replicate_degree": layout.dp_replicate, "data_parallel_shard_degree": layout.dp_shard,
-        "tensor_parallel_degree": layout.tp, "context_parallel_degree": layout.cp,
-        "pipeline_parallel_degree": layout.pp, "expert_parallel_degree": layout.ep,
+        "data_parallel_replicate_degree": layout.dp_replicate,
+        "data_parallel_shard_degree": layout.dp_shard,
+        "tensor_parallel_degree": layout.tp,
+        "context_parallel_degree": layout.cp,
+        "pipeline_parallel_degree": layout.pp,
+        "expert_parallel_degree": layout.ep,
         "fsdp_reshard_after_forward": "always" if layout.zero == 3 else "never",
-    }  # fmt: skip
+    }
     if layout.cp > 1:
         said["context_parallel_rotate_method"] = "allgather" if layout.cp_method == "all_gather" else "alltoall"
     if layout.tp > 1 and not layout.loss_parallel:

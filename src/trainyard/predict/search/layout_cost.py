@@ -1,0 +1,115 @@
+"""The cost of one layout: its plan, its bill and the memory that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trainyard.job import Job
+from trainyard.machine import Machine
+from trainyard.plan import Plan
+from trainyard.predict.economics import step_cost
+from trainyard.predict.economics.step_cost import Bill
+from trainyard.predict.inputs import cases, machine_model
+from trainyard.predict.inputs.cases import Cases
+from trainyard.predict.inputs.constant_sets import ASSUMED, ConstantSet
+from trainyard.predict.inputs.framework_support import Framework
+from trainyard.predict.inputs.machine_model import MachineModel
+from trainyard.predict.memory import framework_memory
+from trainyard.predict.pipeline import partition
+from trainyard.predict.search import offload_variants, points
+from trainyard.predict.search.points import LayoutPoint
+from trainyard.predict.time import offload, predicted_ledger, step
+from trainyard.predict.time.step import StepTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutCost:
+    """A layout with its cost. `front`: every layout that is as fast or faster needs more memory. `reserved`, `waiting`:
+    bytes of a rank on its device and in its host's memory."""
+
+    plan: Plan
+    bill: Bill
+    reserved: int
+    waiting: int
+    front: bool
+
+    @property
+    def point(self) -> LayoutPoint:
+        plan = self.plan
+        return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, self.reserved, self.bill)
+
+
+def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> LayoutCost:
+    """The cost of one job as it is, whether it fits or not. Raises `BadJob` if it offloads to hosts that the machine's
+    file does not describe."""
+    if job.recipe.offload:
+        offload_variants.check(machine)
+    case = _case(job, framework)
+    model = machine_model.of(machine, framework.software, job.recipe.dtype)
+    reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
+    waiting = float(framework_memory.on_host(case)[0])
+    times = step.step(case, model.hardware, model.values)
+    return cost_case(case, job, model, times, 0, reserved, waiting, budget, front=False)
+
+
+def _case(job: Job, framework: Framework) -> Cases:
+    """The job as `framework` keeps weights and state."""
+    keeps = framework.keeps.of(job.recipe.dtype)
+    ends = partition.counted(keeps.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
+    kept = {
+        "weight_bytes": keeps.weight,
+        "gradient_bytes": keeps.gradient,
+        "state_bytes": keeps.state,
+        "reduce_bytes": keeps.gradient,
+        "remade": keeps.remade,
+        "own": keeps.own,
+        "ends": ends,
+        "offload": job.recipe.offload * offload.KINDS.index(keeps.offload),
+    }
+    return replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in kept.items()})
+
+
+def cost_case(
+    case: Cases,
+    job: Job,
+    model: MachineModel,
+    times: StepTime,
+    row: int,
+    reserved: float,
+    waiting: float,
+    budget: float,
+    front: bool,
+) -> LayoutCost:
+    """`case`: the job's single case, which is at `row` of `times`. `reserved`, `waiting`: bytes of a rank on its
+    device and in its host's memory. `budget`: tokens to train on."""
+    ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
+    low, high = expected_range(ledger.wall_ns, model.tuned, case)
+    memory = framework_memory.memory(case).parts()
+    plan = Plan(
+        job=job,
+        ledger=ledger,
+        low=low,
+        high=high,
+        memory={part: int(np.ravel(size)[0]) for part, size in memory.items()},
+        assumptions=model.tuned.claims,
+    )
+    tokens = float(job.recipe.tokens_per_step)
+    flops, peak = float(step_cost.model_flops(case)[0]), float(model.hardware.peak[0]) * job.layout.ranks
+    bill = step_cost.bill([(model.machine, job.layout.ranks)], ledger.wall_ns / 1e9, tokens, flops, peak, budget)
+    return LayoutCost(plan=plan, bill=bill, reserved=int(reserved), waiting=int(waiting), front=front)
+
+
+def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, int]:
+    """The nanoseconds between which four of five measured steps are expected. No step with anything in a host's memory
+    was measured."""
+    low, high = ASSUMED if float(case.offload[0]) else tuned.interval(_kind(case))
+    return min(wall_ns, round(wall_ns * low)), max(wall_ns, round(wall_ns * high))
+
+
+def _kind(case: Cases) -> str:
+    """The kind of model by which a set of constants gives its intervals."""
+    if float(case.spaces[0]):
+        return "hybrid"
+    return "pictures" if float(case.lead[0]) else "experts" if float(case.experts[0]) else "dense"
