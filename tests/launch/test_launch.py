@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.launch.processes import alive, until
 from tests.refused import missing_values, refused
 from trainyard.errors import BadInput, MissingLibrary, PortInUse, UnknownName
 from trainyard.job import Job, Layout, Model, Recipe
@@ -88,21 +89,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def until(condition, seconds: float = 120.0) -> bool:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
-
-
-def alive(pid: int) -> bool:
-    """Running, and no zombie that only waits to be reaped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def pids(place: Path) -> list[int]:

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
-from trainyard.cost import Operation
 from trainyard.job import Job
-from trainyard.train.step.outcome import Training
+from trainyard.workloads.image_workload import ImageWorkload
 from trainyard.workloads.ops import diffusion_ops
 
 
-class Diffusion:
-    """`params`: the parts of a job it obeys. torch is needed, and loaded, by `build` alone."""
-
+class Diffusion(ImageWorkload):
     name = "diffusion"
-    params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "layout.tp", "recipe")
-    unit = "images"
+    ops = diffusion_ops
 
-    def build(self, job: Job, vendor: str) -> Training:
-        """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
-        from trainyard.train import process_group
+    def task_and_samples(self, job: Job, sizes: Any) -> tuple[Any, Any]:
         from trainyard.train.diffusion.diffusion_task import Denoise
         from trainyard.train.diffusion.latents import NoisyLatents
-        from trainyard.train.step.trainer import Trainer
 
-        sizes = diffusion_ops.check(job)
-        return Trainer(
-            job,
-            process_group.find(vendor),
-            Denoise(job, sizes),
-            NoisyLatents(job, sizes),
-            diffusion_ops.model_flops(job),
-        )
-
-    def expect(self, job: Job) -> Sequence[Operation]:
-        """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
-        return diffusion_ops.operations(job)
-
-    def weights(self, job: Job) -> int:
-        """Of a rank before data parallelism divides them; the mean over stages and parts. Raises `BadJob` likewise."""
-        return diffusion_ops.tally(diffusion_ops.check(job), job.recipe, job.layout.tp).here
+        return Denoise(job, sizes), NoisyLatents(job, sizes)

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.launch.processes import alive, until
 from tests.refused import missing_values, refused
 from trainyard import words
 from trainyard.errors import BadJob, UnknownName
@@ -826,20 +827,6 @@ while not (folder / "enough").exists():
     if rank == "0" and step % 5 == 0:
         save()
 """
-
-
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.02)
-    return condition()
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Started:

@@ -32,7 +32,10 @@ from trainyard.predict.memory import framework_memory, native_memory
 from trainyard.predict.search.search import search
 from trainyard.predict.time import data_parallel, predicted_ledger, step
 from trainyard.train.fake_run import held_memory
+from trainyard.workloads.diffusion import Diffusion
+from trainyard.workloads.image_workload import ImageWorkload
 from trainyard.workloads.ops import diffusion_ops, vision_ops
+from trainyard.workloads.vision import Vision
 
 TINY = ("tiny-vit", "tiny-dit", "tiny-flux", "tiny-dit-plain")
 LARGE = ("vit-b-16", "vit-l-16", "vit-h-14", "sd3-medium", "flux1-dev", "dit-xl2")
@@ -53,8 +56,8 @@ def subject(name: str) -> VisionModel:
     return vision_models.of_job(a_job(name))
 
 
-def ops_of(job: Job) -> Any:
-    return vision_ops if job.workload == "vision" else diffusion_ops
+def workload_of(job: Job) -> ImageWorkload:
+    return Vision() if job.workload == "vision" else Diffusion()
 
 
 def parameters(made: Cases) -> float:
@@ -70,18 +73,18 @@ def parameters(made: Cases) -> float:
 def test_flops_are_the_workloads_to_the_last(name: str, layout: dict[str, int]) -> None:
     for more in ({}, {"microbatch": 1}, {"remat": "full"}):
         job = a_job(name, layout, **more)
-        assert float(step_cost.model_flops(cases.of_jobs([job]))[0]) == ops_of(job).model_flops(job)
+        assert float(step_cost.model_flops(cases.of_jobs([job]))[0]) == workload_of(job).model_flops(job)
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_flops_and_parameters_of_known_models_are_the_workloads(name: str) -> None:
     job = a_job(name, tokens_per_step=2)
-    made, ops = cases.of_jobs([job]), ops_of(job)
-    assert float(step_cost.model_flops(made)[0]) == pytest.approx(ops.model_flops(job), rel=1e-15)
-    told = ops.tally(ops.check(job), job.recipe)
-    assert parameters(made) == pytest.approx(told.parameters, rel=1e-14)
+    made, workload = cases.of_jobs([job]), workload_of(job)
+    assert float(step_cost.model_flops(made)[0]) == pytest.approx(workload.model_flops(job), rel=1e-15)
+    tally = workload.ops.tally(workload.ops.check(job), job.recipe)
+    assert parameters(made) == pytest.approx(tally.parameters, rel=1e-14)
     split = a_job(name, {"tp": 2}, tokens_per_step=2)
-    here = ops.tally(ops.check(split), split.recipe, 2).here
+    here = workload.weights(split)
     assert parameters(cases.of_jobs([split])) == pytest.approx(here, rel=2e-3), "biases are not divided here"
 
 
@@ -103,7 +106,7 @@ def test_any_diffusion_transformer_counts_as_its_workload_does(sizes: dict[str, 
     made = {"family": "dit", "heads": 4, **sizes, **blocks}
     job = Job(workload="diffusion", sizes=made, recipe=Recipe(tokens_per_step=8, microbatch=2))
     case = cases.of_jobs([job])
-    assert round(float(step_cost.model_flops(case)[0])) == diffusion_ops.model_flops(job)
+    assert round(float(step_cost.model_flops(case)[0])) == workload_of(job).model_flops(job)
     told = diffusion_ops.tally(diffusion_ops.check(job), job.recipe)
     assert round(parameters(case)) == told.parameters
 
@@ -116,7 +119,7 @@ def test_any_vision_transformer_counts_as_its_workload_does(
              "layers": layers, "width": 32, "ffn": 80, "heads": 4}  # fmt: skip
     job = Job(workload="vision", sizes=sizes, recipe=Recipe(tokens_per_step=8, microbatch=2))
     case = cases.of_jobs([job])
-    assert round(float(step_cost.model_flops(case)[0])) == vision_ops.model_flops(job)
+    assert round(float(step_cost.model_flops(case)[0])) == workload_of(job).model_flops(job)
     assert round(parameters(case)) == vision_ops.tally(vision_ops.check(job), job.recipe).parameters
 
 
@@ -258,7 +261,7 @@ def test_every_layout_offered_is_one_our_runner_takes(name: str) -> None:
     for choice in found.choices:
         job = choice.plan.job
         assert jobs.parse(FRAMEWORKS["trainyard"].tells(job), "x") == job
-        assert ops_of(job).operations(job)
+        assert workload_of(job).expect(job)
     layouts = {choice.plan.job.layout for choice in found.choices}
     wanted = {
         (4 // tp // shard, shard, tp) for tp in (1, 2, 4) for shard in (1, 4 // tp) if (name, tp) != ("tiny-vit", 4)

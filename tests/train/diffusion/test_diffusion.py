@@ -13,19 +13,17 @@ from trainyard.errors import BadJob
 from trainyard.job import Layout
 from trainyard.models import presets
 from trainyard.train.vision import images
+from trainyard.workloads.diffusion import Diffusion
 from trainyard.workloads.ops import diffusion_ops
 
+WORKLOAD = Diffusion()
 PUBLISHED = {"sd3-medium": 2_028_328_000, "flux1-dev": 11_901_408_320, "sd1.5-unet": 859_520_964}
 TINY = ("tiny-dit", "tiny-flux", "tiny-dit-plain", "tiny-unet")
 DITS = TINY[:3]
 
 
 def parts(job):
-    from trainyard.train.diffusion.diffusion_task import Denoise
-    from trainyard.train.diffusion.latents import NoisyLatents
-
-    sizes = diffusion_ops.check(job)
-    return Denoise(job, sizes), NoisyLatents(job, sizes)
+    return WORKLOAD.task_and_samples(job, diffusion_ops.check(job))
 
 
 # Sizes
@@ -90,8 +88,8 @@ def test_any_split_does_the_same_arithmetic(preset, layout, microbatch, remat):
     split = a_job(preset, layout, microbatch=microbatch, remat=remat)
     alone = a_job(preset, microbatch=16, remat=remat)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
-    assert diffusion_ops.model_flops(split) == diffusion_ops.model_flops(alone)
-    assert all(operation.bytes > 0 for operation in diffusion_ops.operations(split))
+    assert WORKLOAD.model_flops(split) == WORKLOAD.model_flops(alone)
+    assert all(operation.bytes > 0 for operation in WORKLOAD.expect(split))
 
 
 @pytest.mark.parametrize("preset", DITS)

@@ -1,8 +1,8 @@
 """Optimizers against oracles, ZeRO-1 against torch's and against the whole, and the learning rate's law."""
 
 import multiprocessing
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,37 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refused import refused
+from tests.train.language_model import small_job, trainer_of
 from trainyard import plugins
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Layout, Model, Recipe
 from trainyard.train.rules import data_parallel_rules, recipe_rules, trainable
 
 MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Some of this project's own sources."""
-    path = tmp_path_factory.mktemp("text") / "sources.txt"
-    path.write_bytes(b"".join(file.read_bytes() for file in sorted(Path(trainable.__file__).parents[1].glob("*.py"))))
-    return str(path)
-
-
-def a_job(text="python", spread=None, **recipe):
-    recipe = {"seq_len": 16, "tokens_per_step": 256, "microbatch": 2, "learning_rate": 1e-2, "seed": 3, **recipe}
-    return Job(model=MODEL, layout=spread or Layout(), recipe=Recipe(text=text, **recipe))
+a_job = partial(small_job, MODEL)
 
 
 def train(job, steps=STEPS):
     """Losses and gradient norms of a rank alone, in this process."""
-    torch = pytest.importorskip("torch")
-    from trainyard.train.model.language_task import Bytes, Language
-    from trainyard.train.process_group import Ranks
-    from trainyard.train.step.trainer import Trainer
-
-    torch.set_num_threads(1)
-    trainer = Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), Language(job), Bytes(job), model_flops=0)
+    trainer = trainer_of(job)
     return [trainer(step) for step in range(steps)]
 
 

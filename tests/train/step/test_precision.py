@@ -2,7 +2,7 @@
 
 import multiprocessing
 import shutil
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,40 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refused import missing_values, refused
+from tests.train.language_model import small_job, trainer_of
 from trainyard.errors import BadJob, EnvironmentFailed, MissingLibrary
-from trainyard.job import Job, Layout, Model, Recipe
+from trainyard.job import Layout, Model, Recipe
 from trainyard.train.rules import device_rules, trainable
 
 MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
 STEPS = 4
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Some of this project's own sources."""
-    path = tmp_path_factory.mktemp("text") / "sources.txt"
-    path.write_bytes(b"".join(file.read_bytes() for file in sorted(Path(trainable.__file__).parents[1].glob("*.py"))))
-    return str(path)
-
-
-def a_job(text="python", spread=None, **recipe):
-    recipe = {"seq_len": 16, "tokens_per_step": 256, "microbatch": 2, "learning_rate": 1e-2, "seed": 3, **recipe}
-    return Job(model=MODEL, layout=spread or Layout(), recipe=Recipe(text=text, **recipe))
-
-
-def a_trainer(job):
-    """A rank alone, in this process."""
-    torch = pytest.importorskip("torch")
-    from trainyard.train.model.language_task import Bytes, Language
-    from trainyard.train.process_group import Ranks
-    from trainyard.train.step.trainer import Trainer
-
-    torch.set_num_threads(1)
-    return Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), Language(job), Bytes(job), model_flops=0)
+a_job = partial(small_job, MODEL)
 
 
 def train(job, steps=STEPS):
-    trainer = a_trainer(job)
+    trainer = trainer_of(job)
     return [trainer(step) for step in range(steps)]
 
 
@@ -109,7 +87,7 @@ def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(text, mon
     from trainyard.train.step import loss_scaling
 
     monkeypatch.setattr(loss_scaling, "START", 2.0**36)
-    trainer = a_trainer(a_job(text, dtype="float16"))
+    trainer = trainer_of(a_job(text, dtype="float16"))
     before = [parameter.detach().clone() for parameter in trainer.parallel_model.parameters]
     skipped = trainer(0)
     assert np.isinf(skipped.grad_norm)
@@ -164,11 +142,11 @@ def test_float8_is_of_the_blocks_products_alone():
     pytest.importorskip("torchao")
     from torchao.float8.float8_linear import Float8Linear
 
-    model = a_trainer(a_job(dtype="float8")).parallel_model.modules[0]
+    model = trainer_of(a_job(dtype="float8")).parallel_model.modules[0]
     swapped = {name for name, part in model.named_modules() if isinstance(part, Float8Linear)}
     linear = {name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)}
     assert linear - swapped == {"head"}
-    plain = a_trainer(a_job()).parallel_model.modules[0]
+    plain = trainer_of(a_job()).parallel_model.modules[0]
     assert [name for name, _ in model.named_parameters()] == [name for name, _ in plain.named_parameters()]
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
@@ -205,7 +183,7 @@ def _kept(recipe, text):
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.flop_counter import FlopCounterMode
 
-    trainer = a_trainer(a_job(text, **recipe))
+    trainer = trainer_of(a_job(text, **recipe))
     batch = trainer._data(0).split(trainer.job.accumulate)[0]
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         outputs = trainer.parallel_model.call(*batch.inputs)

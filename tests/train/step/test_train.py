@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refused import refused
+from tests.train.language_model import trainer_of
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.run.local.rank_facts import read_facts
@@ -36,24 +37,9 @@ def a_job(model=MODEL, spread=None, machine="", **recipe):
     )
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Some of this project's own sources."""
-    path = tmp_path_factory.mktemp("text") / "sources.txt"
-    path.write_bytes(b"".join(file.read_bytes() for file in sorted(Path(trainable.__file__).parents[1].glob("*.py"))))
-    return str(path)
-
-
 def train(job, steps=STEPS):
     """Losses and gradient norms of a rank alone, in this process; and its trainer."""
-    torch = pytest.importorskip("torch")
-    from trainyard.train.model.language_task import Bytes, Language
-    from trainyard.train.process_group import Ranks
-    from trainyard.train.step.trainer import Trainer
-
-    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
-    alone = Ranks(0, 0, 1, 1, "cpu", torch.device("cpu"))
-    trainer = Trainer(job, alone, Language(job), Bytes(job), model_flops=0)
+    trainer = trainer_of(job)
     return [trainer(step) for step in range(steps)], trainer
 
 

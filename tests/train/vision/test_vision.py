@@ -16,7 +16,9 @@ from trainyard.job import Job, Layout, Recipe
 from trainyard.models import presets
 from trainyard.train.vision import images as pictures
 from trainyard.workloads.ops import vision_ops
+from trainyard.workloads.vision import Vision
 
+WORKLOAD = Vision()
 PUBLISHED = {"vit-b-16": 86_567_656, "vit-l-16": 304_326_632, "vit-h-14": 632_045_800, "resnet-50": 25_557_032}
 TINY = ("tiny-vit", "tiny-resnet")
 
@@ -33,10 +35,7 @@ needs_digits = pytest.mark.skipif(not has_digits(), reason="scikit-learn, which 
 
 
 def parts(job):
-    from trainyard.train.vision.vision_task import Classify, Labelled
-
-    sizes = vision_ops.check(job)
-    return Classify(job, sizes), Labelled(job, sizes)
+    return WORKLOAD.task_and_samples(job, vision_ops.check(job))
 
 
 # Sizes
@@ -123,15 +122,15 @@ def test_any_split_does_the_same_arithmetic(preset, layout, microbatch, remat):
     split = a_job(preset, layout, microbatch=microbatch, remat=remat)
     alone = a_job(preset, microbatch=16, remat=remat)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
-    assert vision_ops.model_flops(split) == vision_ops.model_flops(alone)
-    assert all(operation.bytes > 0 for operation in vision_ops.operations(split))
+    assert WORKLOAD.model_flops(split) == WORKLOAD.model_flops(alone)
+    assert all(operation.bytes > 0 for operation in WORKLOAD.expect(split))
 
 
 def test_two_ranks_of_tp_share_what_is_between_the_ends():
     """The patches are cut by both, the rest is halved; what a rank updates is not quite half."""
 
     def told(job, op, phase):
-        return next(o for o in vision_ops.operations(job) if (o.op, o.phase) == (op, phase))
+        return next(o for o in WORKLOAD.expect(job) if (o.op, o.phase) == (op, phase))
 
     alone, split = a_job("tiny-vit"), a_job("tiny-vit", Layout(tp=2))
     for op in ("matmul", "attention"):
@@ -139,7 +138,7 @@ def test_two_ranks_of_tp_share_what_is_between_the_ends():
     assert told(split, "conv", "forward") == told(alone, "conv", "forward")
     halves = told(split, "optimizer", "optimizer").flops / told(alone, "optimizer", "optimizer").flops
     assert 0.5 < halves < 0.6
-    assert vision_ops.model_flops(split) == vision_ops.model_flops(alone)
+    assert WORKLOAD.model_flops(split) == WORKLOAD.model_flops(alone)
 
 
 def meta_batch(job):

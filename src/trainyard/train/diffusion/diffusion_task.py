@@ -5,20 +5,15 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.job import Job
 from trainyard.train.diffusion.diffusion_sizes import Dit, Sizes
 from trainyard.train.diffusion.dit import DiffusionTransformer
 from trainyard.train.diffusion.unet import UNetwork
 from trainyard.train.step.profiler_span import span
-from trainyard.train.vision.network_task import OverPictures
+from trainyard.train.vision.network_task import ImageTask
 
 
-class Denoise(OverPictures):
+class Denoise(ImageTask[Sizes]):
     """Outputs and targets are shaped as the latents."""
-
-    def __init__(self, job: Job, sizes: Sizes) -> None:
-        super().__init__(job)
-        self.sizes = sizes
 
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Dit):

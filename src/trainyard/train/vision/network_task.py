@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,14 @@ from trainyard.train.step.precision import computes
 from trainyard.train.vision.vision_weights import initial
 from trainyard.train.vision.vit_tensor_parallel import split
 
+Sizes = TypeVar("Sizes")
 
-class OverPictures:
-    """A `Task` and `Splits`, but for its module, which has `blocks` by name, and its loss."""
 
-    def __init__(self, job: Job) -> None:
-        self.seed = job.recipe.seed
+class ImageTask(Generic[Sizes]):
+    """A `Task` and a `SplitTask`, without `module`, which has `blocks` by name, and `loss`."""
+
+    def __init__(self, job: Job, sizes: Sizes) -> None:
+        self.sizes, self.seed = sizes, job.recipe.seed
         self.dtype = computes(job.recipe)
 
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:

@@ -10,18 +10,14 @@ from trainyard.job import Job
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch
 from trainyard.train.vision import images
-from trainyard.train.vision.network_task import OverPictures
+from trainyard.train.vision.network_task import ImageTask
 from trainyard.train.vision.resnet import ResidualNetwork
 from trainyard.train.vision.vision_sizes import Sizes, Vit
 from trainyard.train.vision.vit import VisionTransformer
 
 
-class Classify(OverPictures):
+class Classify(ImageTask[Sizes]):
     """Outputs are logits (B, classes), targets (B)."""
-
-    def __init__(self, job: Job, sizes: Sizes) -> None:
-        super().__init__(job)
-        self.sizes = sizes
 
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Vit):

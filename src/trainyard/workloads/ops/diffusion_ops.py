@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainyard.cost import Operation
 from trainyard.job import Job, Recipe
 from trainyard.train.diffusion.diffusion_sizes import GROWS, KINDS, TIME_WIDTH, Dit, Sizes, UNet
 from trainyard.train.rules import sample_rules, trainable
@@ -20,16 +19,6 @@ def check(job: Job) -> Sizes:
     if isinstance(sizes, Dit):
         sample_rules.check_split(job, {"heads": sizes.heads, "ffn": sizes.ffn, "patch * patch * channels": sizes.dots})
     return sizes
-
-
-def operations(job: Job) -> list[Operation]:
-    """One step of one rank. Raises `BadJob` for what cannot be trained."""
-    return tally(check(job), job.recipe, job.layout.tp).operations(job)
-
-
-def model_flops(job: Job) -> int:
-    """FLOPs a step needs over all ranks, for MFU. Raises `BadJob` likewise."""
-    return tally(check(job), job.recipe).model_flops(job)
 
 
 def tally(sizes: Sizes, recipe: Recipe, tp: int = 1) -> Tally:

@@ -1,0 +1,58 @@
+"""The `Workload` methods that training on images and on latents of images have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from trainyard.cost import Operation
+from trainyard.job import Job, Recipe
+from trainyard.train.step.outcome import Training
+from trainyard.workloads.ops.tally import Tally
+
+
+class ImageOps(Protocol):
+    """The functions of `vision_ops` and `diffusion_ops`. The sizes are those of a model family."""
+
+    def check(self, job: Job) -> Any: ...
+
+    def tally(self, sizes: Any, recipe: Recipe, tp: int = 1) -> Tally: ...
+
+
+class ImageWorkload(ABC):
+    """`params`: the parts of a job it obeys. A subclass has `name`, `ops` and the parts of the trainer. Only `build`
+    loads torch."""
+
+    params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "layout.tp", "recipe")
+    unit = "images"
+    ops: ImageOps
+
+    def build(self, job: Job, vendor: str) -> Training:
+        """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
+        from trainyard.train import process_group
+        from trainyard.train.step.trainer import Trainer
+
+        sizes = self.ops.check(job)
+        task, samples = self.task_and_samples(job, sizes)
+        return Trainer(job, process_group.find(vendor), task, samples, self.model_flops(job))
+
+    @abstractmethod
+    def task_and_samples(self, job: Job, sizes: Any) -> tuple[Any, Any]:
+        """The `Task` and the `Samples` of a model of these sizes."""
+
+    def expect(self, job: Job) -> Sequence[Operation]:
+        """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
+        return self._tally(job, job.layout.tp).operations(job)
+
+    def model_flops(self, job: Job) -> int:
+        """FLOPs a step needs over all ranks, for MFU. Raises `BadJob` likewise."""
+        return self._tally(job).model_flops(job)
+
+    def weights(self, job: Job) -> int:
+        """Parameters of a rank before data parallelism divides them; the mean over stages and parts. Raises `BadJob`
+        likewise."""
+        return self._tally(job, job.layout.tp).here
+
+    def _tally(self, job: Job, tp: int = 1) -> Tally:
+        return self.ops.tally(self.ops.check(job), job.recipe, tp)
