@@ -16,5 +16,5 @@ The calls of `trainyard plan`, from the command to its result:
         device_scaling.scaling            --tokens: the fastest layout on fewer and on more devices
             search.search.fastest
         hetero.best_pipelines.find        --machine A:8,B:16: pipelines over different machines
-            pipeline_step.mix
+            pipeline_step.cost_pipeline
 """

@@ -288,9 +288,9 @@ def test_what_is_offered_fits_and_balances(name: str, counts: tuple[int, ...], s
     machines = (sized(H100, need), A100, sized(machine.load("h200"), 2 * need))
     parts = tuple(FleetPart(one, many) for one, many in zip(machines, counts))
     found = found_for(name, parts)
-    walls = [one.choice.plan.ledger.wall_ns for one in found.mixes]
+    walls = [one.choice.plan.ledger.wall_ns for one in found.pipelines]
     assert walls == sorted(walls)
-    for one in found.mixes:
+    for one in found.pipelines:
         job, model = one.choice.plan.job, MODELS[name]
         ranks = job.layout.ranks // job.layout.pp
         by_part = {part: list(some) for part, some in groupby(one.stages, key=lambda stage: stage.part)}
@@ -351,7 +351,7 @@ def test_whether_it_is_worth_it_is_said() -> None:
     parts = (FleetPart(H100, 8), FleetPart(H100, 8))
     wanted = wanted_for(big, parts, samples=4096)._replace(seq_len=4096)
     found = best_pipelines.find(wanted, parts, MEGATRON)
-    together = found.mixes[0].choice.bill.tokens_per_s
+    together = found.pipelines[0].choice.bill.tokens_per_s
     apart = [one.choice.bill.tokens_per_s for one in found.alone if one.choice]
     said = said_of(found)
     assert f"{together / max(apart):.2f} times as many tokens a second as" in said

@@ -1,7 +1,7 @@
 """The best pipelines over a cluster of unlike parts, and the best that each part does by itself.
 
-Which layers a stage has is assigned exactly (`assign.py`), for all layouts that a bound does not rule out; the steps of
-the best of these are then run operation by operation (`schedule.py`).
+Which layers a stage has is assigned exactly (`assign_layers.py`), for all layouts that a bound does not rule out; the
+steps of the best of these are then simulated operation by operation (`pipeline/simulation.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.errors import BadJob
 from trainyard.predict.hetero import fleet, pipelines
 from trainyard.predict.hetero.assign_layers import assign
 from trainyard.predict.hetero.fleet import FleetPart, PartModel
-from trainyard.predict.hetero.pipeline_step import HeteroPipeline, HeteroPipelineStep, mix
+from trainyard.predict.hetero.pipeline_step import HeteroPipeline, HeteroPipelineStep, cost_pipeline
 from trainyard.predict.hetero.pipelines import Lines
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.constant_sets import ConstantSet
@@ -46,7 +46,7 @@ class HeteroResult:
     """`searched`: layouts and orders of the parts that divide everything; `fitting`: that memory may hold. `tuned`: of
     each part."""
 
-    mixes: tuple[HeteroPipelineStep, ...]
+    pipelines: tuple[HeteroPipelineStep, ...]
     alone: tuple[Alone, ...]
     searched: int
     fitting: int
@@ -78,10 +78,13 @@ def find(
     if not found:
         raise BadJob(*_too_large(wanted, parts, framework, where, every))
     ran = simulation.simulate([one.pipeline for one in found])
-    mixes = [mix(one, its, layout_space.job_of(wanted, one.axes), budget) for one, its in zip(found, ran, strict=True)]
-    mixes.sort(key=lambda one: one.choice.plan.ledger.wall_ns)
+    steps = [
+        cost_pipeline(one, its, layout_space.job_of(wanted, one.axes), budget)
+        for one, its in zip(found, ran, strict=True)
+    ]
+    steps.sort(key=lambda one: one.choice.plan.ledger.wall_ns)
     return HeteroResult(
-        mixes=tuple(mixes[:most]),
+        pipelines=tuple(steps[:most]),
         alone=tuple(_alone(wanted, one, framework, budget) for one in parts),
         searched=len(every) * len(fleet.orders(parts)),
         fitting=sum(len(line.cases) for line in all_lines),

@@ -146,7 +146,7 @@ class HeteroPipeline:
         return PipelineTimes("1f1b", len(of), many, forward, back, np.zeros(len(of)), sent, waits=True)
 
 
-def mix(one: HeteroPipeline, ran: SimulatedPipeline, job: Job, budget: float) -> HeteroPipelineStep:
+def cost_pipeline(one: HeteroPipeline, ran: SimulatedPipeline, job: Job, budget: float) -> HeteroPipelineStep:
     """`ran`: its pipeline."""
     line, case, held = one.line, one.case, one.held
     step_of = predicted(one, ran)

@@ -1,5 +1,5 @@
 """Every way to split a model over so many devices, as cases: whole divisors only, and none left out. What of it may
-wait in the host's memory is asked of each afterwards (`twins.py`).
+wait in the host's memory is asked of each afterwards (`search/offload_variants.py`).
 
 Left out is what cannot be better by this model: tensor parallelism without sequence parallelism takes as long and more
 memory, as does an ungathered loss.

@@ -26,7 +26,8 @@ _FLOAT32 = 4.0
 
 def memory(cases: Cases) -> MemoryParts:
     """Of the first stage or the last, whichever needs more: one has the embedding and most micro-batches on their way,
-    the other the head and the logits. Of our own runner it is known what is there at which moment (`held.py`)."""
+    the other the head and the logits. For trainyard's own trainer the memory
+    at each moment of a step is known (`native_memory.py`)."""
     ours = np.broadcast_to(cases.own > 0, len(cases))
     if ours.any() and not ours.all():
         raise ValueError(

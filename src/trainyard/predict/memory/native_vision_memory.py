@@ -1,6 +1,6 @@
 """What a layer of our own vision and diffusion transformers keeps for its backward pass, as columns.
 
-Read off their code (`train/vision/vit.py`, `train/diffusion/dit.py`) and fake runs of it, as `held.py`.
+Read off their code (`train/vision/vit.py`, `train/diffusion/dit.py`) and fake runs of it, as `native_memory.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A step's wall time, account by account, as columns of seconds: the mean over pipeline stages.
 
-A pipeline is run operation by operation (`schedule.py`); what no rank does anything in is bubble. What comes once a
-step, after the last micro-batch, is the same on all ranks.
+A pipeline is simulated operation by operation (`pipeline/simulation.py`); time in which a rank waits is bubble. The
+work after the last micro-batch, once a step, is the same on all ranks.
 """
 
 from __future__ import annotations

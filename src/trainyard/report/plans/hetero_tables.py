@@ -22,7 +22,7 @@ from trainyard.report.view.view import Cell, Column, Table
 
 def of_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
     """`machines`: as they were named. What prices and power rest on is the mean over devices."""
-    parts, best = [one.part for one in mixed.alone], mixed.mixes[0]
+    parts, best = [one.part for one in mixed.alone], mixed.pipelines[0]
     fullest = next(one for one in best.stages if one.reserved == best.choice.reserved)
     return Plans(
         schema=SCHEMA, machine=machines, devices=sum(one.devices for one in parts), memory_bytes=fullest.memory,
@@ -30,10 +30,10 @@ def of_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
         claims=_claims(parts) if tokens else {},
         choices=tuple(
             PlanRecord(plan=one.choice.plan, bill=one.choice.bill, reserved_bytes=one.choice.reserved)
-            for one in mixed.mixes
+            for one in mixed.pipelines
         ),
         unlike=Unlike(
-            stages=tuple(one.stages for one in mixed.mixes), apart=tuple(_apart(one) for one in mixed.alone)
+            stages=tuple(one.stages for one in mixed.pipelines), apart=tuple(_apart(one) for one in mixed.alone)
         ),
     )  # fmt: skip
 

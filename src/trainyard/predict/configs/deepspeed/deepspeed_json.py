@@ -26,7 +26,7 @@ def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
         raise BadFile(f"{where}: not DeepSpeed's configuration: it holds no table of keys.")
     given = ConfigKeys(flat(said), where)
     if beside.model and beside.devices and beside.seq_len:
-        return _Speed(given, beside.model, beside.devices, beside.seq_len).job()
+        return _DeepSpeedReader(given, beside.model, beside.devices, beside.seq_len).job()
     missing = "MODEL" if not beside.model else "--devices" if not beside.devices else "--seq-len"
     raise BadInput(
         f"{where}: {missing} is not given, and a DeepSpeed file does not contain it.",
@@ -44,7 +44,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-class _Speed:
+class _DeepSpeedReader:
     def __init__(self, given: ConfigKeys, model: Model, devices: int, seq_len: int) -> None:
         self.given, self.where = given, given.where
         self.model, self.devices, self.seq_len = model, devices, seq_len

@@ -30,7 +30,7 @@ def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
         raise BadFile(f"{where}: not arguments: {error}.") from error
     if not beside.devices:
         raise BadInput(f"{where}: how many devices there are does not stand in arguments.", "Give --devices.")
-    return _Arguments(ConfigKeys(_said(words), where, before="--")).job(beside.devices, beside.model)
+    return _MegatronReader(ConfigKeys(_said(words), where, before="--")).job(beside.devices, beside.model)
 
 
 def _said(words: list[str]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _value(word: str) -> int | float | str:
         return word
 
 
-class _Arguments:
+class _MegatronReader:
     def __init__(self, given: ConfigKeys) -> None:
         self.given, self.where = given, given.where
 

@@ -23,10 +23,10 @@ def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     except (UnicodeDecodeError, toml.DecodeError) as error:
         raise BadFile(f"{where}: not TOML: {error}.") from error
     values, written = torchtitan_keys.today(document, where)
-    return _Titan(ConfigKeys(values, where, written=written)).job(beside)
+    return _TorchtitanReader(ConfigKeys(values, where, written=written)).job(beside)
 
 
-class _Titan:
+class _TorchtitanReader:
     def __init__(self, given: ConfigKeys) -> None:
         self.given = given
         self.where = given.where
