@@ -14,6 +14,7 @@ import numpy as np
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.memory import native_memory
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
+from trainyard.predict.pipeline.in_flight import in_flight
 from trainyard.predict.time import data_parallel, offload, shapes, state_space
 from trainyard.predict.time.shapes import Weights
 
@@ -93,13 +94,6 @@ def _expert_ranks(cases: Cases) -> Column:
     return np.maximum(cases.dp_shard * cases.cp * cases.tp / spread, 1.0)
 
 
-def on_their_way(cases: Cases, first: bool) -> Column:
-    """Micro-batches, in whole stages of layers, that are kept at once."""
-    depth = cases.pp if first else np.ones(1)
-    chunks = depth * np.where(cases.interleave > 1, 1 + (cases.pp - 1) / (cases.pp * cases.interleave), 1.0)
-    return np.minimum(chunks, cases.accumulate)
-
-
 def _activations(cases: Cases, here: Column, dense: Column, routed: Column, first: bool) -> Column:
     whole = layer_activations(cases, here, dense, routed)
     inputs = here * cases.between * cases.width * cases.width_bytes
@@ -107,7 +101,7 @@ def _activations(cases: Cases, here: Column, dense: Column, routed: Column, firs
     op = np.where(cases.flash > 0, here * _without_elementwise(cases), whole - plain)
     each = np.where(cases.remat == 2, inputs, np.where(cases.remat == 1, op, whole))
     each = (each + (cases.remat_every - 1) * whole) / cases.remat_every
-    return each * on_their_way(cases, first) + np.where(cases.remat > 0, whole / here, 0.0)
+    return each * in_flight(cases, first) + np.where(cases.remat > 0, whole / here, 0.0)
 
 
 def layer_activations(cases: Cases, here: Column, dense: Column, routed: Column) -> Column:

@@ -164,7 +164,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
     turned = np.where(cases.kv_rank > 0, cases.rope_dim, cases.head_dim)
     rotary = np.where(cases.learned > 0, 0.0, 2 * _FLOAT32 * cases.seq_len / cases.cp * turned)
     channels = cases.queries + 2 * cases.kv_heads * cases.head_dim + cases.values
-    way = in_flight.kept(cases, first)
+    way = in_flight.native_in_flight(cases, first)
     layer, there = kept(cases, dense, routed), _on_device(cases)
     heaviest = kept(cases, np.where(routed > 0, 0.0, dense), routed)
     made = NativeStage(
@@ -180,7 +180,7 @@ def _stage(cases: Cases, first: bool) -> NativeStage:
         parameters=there * _FLOAT32 * mine,
         state=there * cases.state_bytes * mine / divided,
         way=way,
-        late=in_flight.late(cases, first),
+        late=in_flight.native_delayed_weight_gradients(cases, first),
         products=cases.width_bytes * tokens * (4 * cases.width + 2 * channels / cases.tp + (1 + cases.gated) * inner),
         ahead=np.where(has_head & schedules.among(cases.schedule, ("gpipe", "looped_bfs")), cases.accumulate - 1, 0.0),
         ends=way * rotary + np.where(has_head, 2 * cases.width_bytes * cases.between * cases.width, 0.0),

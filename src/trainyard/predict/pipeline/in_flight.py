@@ -1,6 +1,8 @@
-"""How many micro-batches a rank of our own runner's pipeline keeps at once, in whole stages, as columns.
+"""Peak in-flight micro-batches of a pipeline stage: how many micro-batches' activations a rank keeps at once.
 
-Of the first rank or the last, by schedule; a test holds it against the order in which ranks do their part.
+All results are columns, in units of the activations of one micro-batch in all layers of the rank. `first` selects the
+first rank of the pipeline, otherwise the last one. A test compares the schedules of our own runner with the order of
+operations in `schedules.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,22 @@ _LATE = ("zero_bubble", "zbv")
 """Those that leave several gradients of weights for later."""
 
 
-def kept(cases: Cases, first: bool) -> Column:
-    """As many as a rank goes forward with before it goes back, and where weights' gradients come late as many as the
-    first rank does so with; in breadth first all. In a V it is of the last rank those that it has when its last round
-    is done and it has gone back from one."""
+def in_flight(cases: Cases, first: bool) -> Column:
+    """Peak in-flight micro-batches under 1F1B and interleaved 1F1B, as Megatron Core and torchtitan run them.
+
+    1F1B keeps min(p, m) on the first of p ranks. Interleaved 1F1B with v virtual stages keeps p + (p - 1) / v, also at
+    most m (Narayanan et al. 2021, arXiv:2104.04473, section 2.2)."""
+    depth = cases.pp if first else np.ones(1)
+    chunks = depth * np.where(cases.interleave > 1, 1 + (cases.pp - 1) / (cases.pp * cases.interleave), 1.0)
+    return np.minimum(chunks, cases.accumulate)
+
+
+def native_in_flight(cases: Cases, first: bool) -> Column:
+    """Peak in-flight micro-batches of our own runner, by schedule.
+
+    1F1B and interleaved 1F1B keep the forward passes before the first backward pass. Zero-bubble schedules, which delay
+    the gradients of weights, keep as many on every rank as the first rank of 1F1B does. Breadth-first schedules keep
+    all. For V schedules the last rank is counted after its last forward pass and its first backward pass."""
     round_ = np.floor(cases.accumulate / np.maximum(1.0, np.floor(cases.accumulate / cases.pp)))
     others, depth = (cases.interleave - 1) * round_ + 1, cases.pp - 1 if first else np.zeros(1)
     chunks = [others + depth, others + 2 * depth, others + cases.pp - 1, 2 * cases.pp - (not first), 2 * cases.pp + 1]
@@ -29,10 +43,10 @@ def kept(cases: Cases, first: bool) -> Column:
     return np.where(cases.pp > 1, np.minimum(most, cases.accumulate), 1.0)
 
 
-def late(cases: Cases, first: bool) -> Column:
-    """Of those, whose gradients of weights wait. torch has none of the first stage wait, whose backward pass is whole.
-    In zero bubble it is one on each rank more than on the one before; in a V the last rank leaves all of its last round
-    for the end."""
+def native_delayed_weight_gradients(cases: Cases, first: bool) -> Column:
+    """In-flight micro-batches whose weight gradients are delayed. torch never delays those of the first stage, whose
+    backward pass is whole. In zero-bubble schedules each rank delays one micro-batch more than the rank before it; in V
+    schedules the last rank delays all of its last round."""
     chunks = [(cases.interleave > 1) * 1.0, np.ones(1)] if first else [cases.pp, 2 * cases.pp - 2]
     most = np.select(_by(cases, _LATE), chunks, 0.0) / cases.interleave
     return np.where(cases.pp > 1, np.minimum(most, cases.accumulate), 0.0)
