@@ -21,8 +21,8 @@ from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.launch import local
 from trainyard.launch.launch_spec import Spec
 from trainyard.launch.local import Local
-from trainyard.launch.supervisor import failure as failures
-from trainyard.launch.supervisor.failure import Failure
+from trainyard.launch.supervisor import failure_report as failures
+from trainyard.launch.supervisor.failure_report import Failure
 
 JOB = Job(
     model=Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8),

@@ -14,7 +14,7 @@ from trainyard import limits
 from trainyard.errors import BadFile, BadInput, BadJob, UnknownName
 from trainyard.job import Model
 from trainyard.job_file import parse
-from trainyard.models import hugging_face, presets
+from trainyard.models import hugging_face_architectures, presets
 from trainyard.workloads.ops.matrices import active_parameters, parameters
 
 DECODERS = [name for name in presets.known() if presets.load(name).model is not None]
@@ -93,7 +93,7 @@ def decoder(name):
 
 
 def converted(config, *without):
-    return hugging_face.model(json.dumps(config).encode(), "some/config.json", without)
+    return hugging_face_architectures.model(json.dumps(config).encode(), "some/config.json", without)
 
 
 def a_job(section):
@@ -275,12 +275,12 @@ def test_each_reason_is_given(config, change, given):
 def test_a_plan_asks_only_what_a_step_takes():
     """What costs nothing is left out, and named; what does is refused there too."""
     odd = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "attention_dropout": 0.1, "a_new_key": 3}
-    found = hugging_face.model(json.dumps({**LLAMA, **odd}).encode(), "some/config.json", planned=True)
+    found = hugging_face_architectures.model(json.dumps({**LLAMA, **odd}).encode(), "some/config.json", planned=True)
     assert {**found, "name": ""} == {**converted(LLAMA), "name": ""}
     assert all(key in found["name"] for key in odd)
     qwen = {**CONFIGS["qwen3-8b"], "use_sliding_window": True}
     with refused(BadFile, "some/config.json", "use_sliding_window", 'without = ["use_sliding_window"]'):
-        hugging_face.model(json.dumps(qwen).encode(), "some/config.json", planned=True)
+        hugging_face_architectures.model(json.dumps(qwen).encode(), "some/config.json", planned=True)
 
 
 def test_the_new_form_of_rotary_settings():
@@ -318,9 +318,9 @@ def test_a_hostile_config_is_refused_or_is_a_model(name, data):
 @given(st.binary())
 def test_bytes_are_no_config(data):
     with refused(BadFile, "config.json"):
-        hugging_face.model(data, "config.json")
+        hugging_face_architectures.model(data, "config.json")
 
 
 def test_depth_is_no_weapon():
     with refused(BadFile, "config.json", "JSON"):
-        hugging_face.model(b'{"a": ' + b"[" * 100_000, "config.json")
+        hugging_face_architectures.model(b'{"a": ' + b"[" * 100_000, "config.json")

@@ -23,9 +23,9 @@ from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, BadJob
 from trainyard.formats import regular_files, toml
 from trainyard.job import SCRIPT
-from trainyard.launch.supervisor import event_log, failure
+from trainyard.launch.supervisor import event_log, failure_report
 from trainyard.launch.supervisor.event_log import EventLogWriter
-from trainyard.launch.supervisor.failure import Failure
+from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.ledger import encode_hook
 from trainyard.record import Incident, Provenance, Run
 from trainyard.redact import redact_command, redact_json
@@ -93,7 +93,7 @@ def test_a_stored_run_holds_no_secret(tmp_path_factory: pytest.TempPathFactory, 
     for name in ("rank0.err", "launcher.log"):
         (folder / "logs" / name).write_text(f"first\n{spoiled}\nlast\n", "utf-8")
     EventLogWriter(folder, "rank0").fault("disk_full", spoiled)
-    failure.write(folder, Failure(rank=0, pid=1, exit_code=1, when=0.0, last_words=spoiled))
+    failure_report.write(folder, Failure(rank=0, pid=1, exit_code=1, when=0.0, last_words=spoiled))
     done = store.finish(
         msgspec.structs.replace(run, state="failed", samples=samples(), failure=spoiled, incidents=(incident,))
     )
@@ -291,7 +291,7 @@ def test_last_words_hold_no_secret(tmp_path: Path) -> None:
     log = tmp_path / "rank0.err"
     key = "\n".join(["-----BEGIN PRIVATE KEY-----", *[SECRET] * 12, "-----END PRIVATE KEY-----"])
     log.write_text(f"{key}\nurllib3: https://me:{SECRET.replace('/', '%2F')}@host refused\n")
-    words = failure.tail(log)
+    words = failure_report.tail(log)
     assert SECRET[:4] not in words
     assert "@host refused" in words
 

@@ -17,7 +17,7 @@ from trainyard.compare.history import accepted_changes
 from trainyard.compare.history.sources import series
 from trainyard.errors import BadFile, BadInput, BadJob, BadLedger
 from trainyard.launch.supervisor import event_log
-from trainyard.models import hugging_face, presets
+from trainyard.models import hugging_face_architectures, presets
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import CommandArguments
 from trainyard.predict.inputs import constant_sets
@@ -68,14 +68,14 @@ def test_model_of_billions_of_layers_is_refused(name: str) -> None:
     config = {"architectures": [name], "num_hidden_layers": 2**31, "hidden_size": 64, "intermediate_size": 64,
               "num_attention_heads": 4, "vocab_size": 64}  # fmt: skip
     with refused(BadFile, "config.json", "$.num_hidden_layers", 2**31):
-        hugging_face.model(json.dumps(config).encode(), "config.json")
+        hugging_face_architectures.model(json.dumps(config).encode(), "config.json")
 
 
 def test_long_list_of_attention_layers_is_read_at_once() -> None:
     config = {"architectures": ["BambaForCausalLM"], "num_hidden_layers": 10_000, "hidden_size": 64,
               "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 64, "mamba_n_heads": 4,
               "attn_layer_indices": [0] * 3_000_000}  # fmt: skip
-    assert hugging_face.model(json.dumps(config).encode(), "config.json")["layers"] == 20_000
+    assert hugging_face_architectures.model(json.dumps(config).encode(), "config.json")["layers"] == 20_000
 
 
 def test_job_with_too_many_digits_names_the_file(tmp_path: Path) -> None:

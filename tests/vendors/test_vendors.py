@@ -15,7 +15,7 @@ from tests.refused import refused
 from trainyard import plugins
 from trainyard.errors import BadInput
 from trainyard.record import DeviceSeen
-from trainyard.vendors import cpu_vendor, kernel_tables
+from trainyard.vendors import cpu_vendor, kernel_names
 from trainyard.vendors.amd import Amd
 from trainyard.vendors.cpu_vendor import Cpu
 from trainyard.vendors.driver import visible
@@ -56,7 +56,7 @@ def test_all_vendors_stand_behind_the_door() -> None:
     vendors = plugins.load_all("vendors")
     assert vendors.keys() == {"amd", "cpu", "nvidia", "pretend"}
     for vendor in vendors.values():
-        assert vendor.kernel_account("ncclDevKernel_AllReduce_Sum") == kernel_tables.account_of(
+        assert vendor.kernel_account("ncclDevKernel_AllReduce_Sum") == kernel_names.account_of(
             "ncclDevKernel_AllReduce_Sum"
         )
 

@@ -199,9 +199,9 @@ def _machine(data: bytes, folder: Path) -> bool:
 
 def _config(data: bytes, folder: Path) -> bool:
     """Half of the inputs as `trainyard plan` reads them, half as a job file takes them."""
-    from trainyard.models import hugging_face
+    from trainyard.models import hugging_face_architectures
 
-    return bool(hugging_face.model(data, "folder/config.json", planned=len(data) % 2 == 0))
+    return bool(hugging_face_architectures.model(data, "folder/config.json", planned=len(data) % 2 == 0))
 
 
 @cache
@@ -386,7 +386,7 @@ READERS: dict[str, Reader] = {
         _config,
         tuple(f"trainyard.models.{name}" for name in ("hugging_face", "hugging_face_keys", "hugging_face_hybrids")),
         trees.json_document,
-        ("trainyard.models.hugging_face_keys:Config.whole",),
+        ("trainyard.models.hugging_face_config:Config.whole",),
         ("LlamaForCausalLM", "MixtralForCausalLM", "GPT2LMHeadModel", "DeepseekV3ForCausalLM", "Qwen2ForCausalLM",
          "rope_scaling", "rope_theta", "rope_parameters", "rope_type", "layer_types", "hybrid_override_pattern"),
     ),

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from trainyard.errors import RankDied
 from trainyard.launch.agents.pdeathsig import die_with_parent
-from trainyard.launch.supervisor.failure import tail
+from trainyard.launch.supervisor.failure_report import tail
 
 Said = TypeVar("Said")
 Work = Callable[[str], Said]

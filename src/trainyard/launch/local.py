@@ -18,8 +18,8 @@ import msgspec
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, PortInUse, UnknownName
 from trainyard.job import Job
 from trainyard.launch.launch_spec import FILE, Spec
-from trainyard.launch.supervisor import failure as failures
-from trainyard.launch.supervisor.failure import Failure
+from trainyard.launch.supervisor import failure_report as failures
+from trainyard.launch.supervisor.failure_report import Failure
 
 _GRACE_S = 5.0
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from trainyard import limits
 from trainyard.errors import BadFile
-from trainyard.models.hugging_face_keys import HuggingFaceKeys, short
+from trainyard.models.hugging_face_config import HuggingFaceKeys, short
 
 _KINDS: Mapping[str, str] = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
 """A kind of layer by its name -> the letter of a pattern."""

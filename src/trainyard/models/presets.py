@@ -16,7 +16,7 @@ import msgspec
 from trainyard.errors import BadFile, BadJob, UnknownName, described, nearest
 from trainyard.formats import toml
 from trainyard.machine import Claim
-from trainyard.models import hugging_face
+from trainyard.models import hugging_face_architectures
 
 LARGEST = 1 << 20
 """Bytes a file may have: the largest real one has a few thousand."""
@@ -84,7 +84,7 @@ def take(
     path = _find(name_or_path, folder)
     data = _read(path)
     if section == "model" and _is_config(path, data):
-        return Taken(hugging_face.model(data, str(path), without, planned), str(path))
+        return Taken(hugging_face_architectures.model(data, str(path), without, planned), str(path))
     if without:
         raise BadFile(f"{path}: without = {list(without)}, but only a config.json has keys to leave out.")
     preset = _preset(path, data)

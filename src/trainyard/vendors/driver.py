@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trainyard.ledger import Account
 from trainyard.machine import Claim, find_device
 from trainyard.record import DeviceSeen
-from trainyard.vendors import kernel_tables
+from trainyard.vendors import kernel_names
 
 _PATIENCE_S = 20
 
@@ -30,7 +30,7 @@ class Catalogue:
         return known.peak if known and known.vendor == device.vendor else {}
 
     def kernel_account(self, name: str) -> Account | None:
-        return kernel_tables.account_of(name)
+        return kernel_names.account_of(name)
 
 
 def ask(*command: str) -> str | None:

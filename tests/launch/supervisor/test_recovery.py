@@ -24,16 +24,17 @@ from trainyard import words
 from trainyard.errors import BadJob, UnknownName
 from trainyard.job import Job, Layout, Model, Recipe, Recovery
 from trainyard.job_file import parse
-from trainyard.launch.agents import heartbeat
+from trainyard.launch.agents import rank_progress
 from trainyard.launch.launch_spec import FILE, LEFT, Spec
 from trainyard.launch.supervisor import event_log, find_cause, supervisor_main
-from trainyard.launch.supervisor import failure as failures
+from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
+from trainyard.launch.supervisor.failure_detection import HANDLERS, SILENT_S, Now, State, Supervision
 from trainyard.launch.supervisor.messages import AgentReport, RankReport
-from trainyard.launch.supervisor.supervision import HANDLERS, SILENT_S, Now, State, Supervision
 from trainyard.record import DeviceSeen, Run, Sample
 from trainyard.run.local.harness import execute
-from trainyard.run.resume import recovery
+from trainyard.run.record import goodput
+from trainyard.run.resume import shrink_job
 from trainyard.run.session import Progress, Session
 from trainyard.store.store import Store
 
@@ -56,7 +57,7 @@ def job(tokens: int = 96, least: int = 1, nodes: int = 4, **layout: Any) -> Job:
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4])
 def test_on_fewer_nodes_the_batch_stays(layout: dict[str, int], nodes: int) -> None:
     whole = job(tokens=8 * 144, **layout)
-    fewer = recovery.shrunk(whole, nodes)
+    fewer = shrink_job.shrunk(whole, nodes)
     assert fewer.layout.ranks * 4 == whole.layout.ranks * nodes
     assert fewer.batch == whole.batch
     assert fewer.accumulate * nodes == whole.accumulate * 4
@@ -65,19 +66,19 @@ def test_on_fewer_nodes_the_batch_stays(layout: dict[str, int], nodes: int) -> N
 
 def test_what_does_not_divide_is_refused_with_the_arithmetic() -> None:
     with refused(BadJob, "nodes = 4", "$.recovery", "dp_replicate 2", "dp_shard 2"):
-        recovery.shrunk(job(dp_replicate=2, dp_shard=2), 2)
+        shrink_job.shrunk(job(dp_replicate=2, dp_shard=2), 2)
     with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
-        recovery.shrunk(job(tokens=64), 3)
+        shrink_job.shrunk(job(tokens=64), 3)
     with refused(BadJob, "6 ranks", "nodes = 4", "$.recovery", "6 % 4 = 2"):
-        recovery.sizes(job(dp_replicate=6), lambda _: None)
+        shrink_job.sizes(job(dp_replicate=6), lambda _: None)
 
 
 def test_sizes_that_do_not_divide_are_left_out_but_the_least_must() -> None:
-    assert recovery.sizes(job(), lambda _: None) == (4, 3, 2, 1)
-    assert recovery.sizes(job(tokens=64), lambda _: None) == (4, 2, 1)
-    assert recovery.sizes(job(least=0), lambda _: None) == (4,)
+    assert shrink_job.sizes(job(), lambda _: None) == (4, 3, 2, 1)
+    assert shrink_job.sizes(job(tokens=64), lambda _: None) == (4, 2, 1)
+    assert shrink_job.sizes(job(least=0), lambda _: None) == (4,)
     with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
-        recovery.sizes(job(tokens=64, least=3), lambda _: None)
+        shrink_job.sizes(job(tokens=64, least=3), lambda _: None)
     assert Spec(ranks=4, nodes=4, sizes=(4, 2), port=0, module="m").size(3) == 2
 
 
@@ -113,7 +114,7 @@ STEPS = [
 
 
 def test_a_life_by_cause() -> None:
-    spent = recovery.goodput(KILLED, STEPS)
+    spent = goodput.goodput(KILLED, STEPS)
     assert spent == {
         "init": 2 + 3 + 2,  # until the first launch, until the first step, and after the fault less the load
         "load": 1,
@@ -131,11 +132,11 @@ def test_a_life_by_cause() -> None:
 def test_what_is_saved_at_the_end_is_a_save_and_what_lies_before_it_is_not() -> None:
     events = [event("started", 100), event("launched", 100, nodes=1), event("saved", 109, ns=1, step=0),
               event("ended", 112)]  # fmt: skip
-    assert recovery.goodput(events, [step(0, 105)]) == {"init": 4, "good": 1, "save": 1, "finish": 3 + 3}
+    assert goodput.goodput(events, [step(0, 105)]) == {"init": 4, "good": 1, "save": 1, "finish": 3 + 3}
 
 
 def test_an_incident_says_what_it_cost() -> None:
-    (found,) = recovery.incidents(KILLED, STEPS)
+    (found,) = goodput.incidents(KILLED, STEPS)
     assert (found.kind, found.rank, found.attempt, found.step, found.resumed) == ("worker_death", 1, 0, 2, 2)
     assert (found.detect_s, found.restart_s) == (0.5, 4.0)
     assert found.lost_s == 1.5  # step 2, and half a second of step 3
@@ -144,14 +145,14 @@ def test_an_incident_says_what_it_cost() -> None:
 
 def test_a_fault_that_ends_the_job_is_followed_by_nothing() -> None:
     events = [*KILLED[:4], event("ended", 112)]
-    (found,) = recovery.incidents(events, STEPS[:3])
+    (found,) = goodput.incidents(events, STEPS[:3])
     assert (found.resumed, found.restart_s, found.lost_s) == (-1, 0.0, 0.0)
-    assert sum(recovery.spent(events, STEPS[:3]).values()) == 12 * S
+    assert sum(goodput.spent(events, STEPS[:3]).values()) == 12 * S
 
 
 def test_a_fault_that_is_outlived_costs_no_restart() -> None:
     events = [*KILLED[:3], event("fault", 107.2, kind="disk_full", noticed=107.2, says="no room", step=1), *KILLED[3:]]
-    full, died = recovery.incidents(events, STEPS)
+    full, died = goodput.incidents(events, STEPS)
     assert (full.kind, full.resumed, full.restart_s, full.lost_s) == ("disk_full", -1, 0.0, 0.0)
     assert died.resumed == 2
 
@@ -161,14 +162,14 @@ def test_a_run_that_is_gone_on_with_has_two_lives() -> None:
         event("started", 200), event("launched", 201, attempt=2), event("ended", 206, attempt=2),
     ]  # fmt: skip
     steps = [*STEPS, step(3, 204, attempt=2), step(4, 205, attempt=2)]
-    spent = recovery.spent([*KILLED, *later], steps)
+    spent = goodput.spent([*KILLED, *later], steps)
     assert sum(spent.values()) == 26 * S
     assert spent["recompute"] == 2 * S
 
 
 def test_without_a_watch_nothing_is_said() -> None:
-    assert recovery.goodput([], STEPS) == {}
-    assert recovery.incidents([], STEPS) == ()
+    assert goodput.goodput([], STEPS) == {}
+    assert goodput.incidents([], STEPS) == ()
 
 
 MOMENTS = st.integers(0, 60)
@@ -192,17 +193,17 @@ def test_the_causes_sum_to_the_life_whatever_happened(events: list[JobEvent], st
     inner = [one for one in events if one.what not in ("started", "ended")]
     inner.sort(key=lambda one: one.noticed or one.at)
     history = [JobEvent(what="started", at=0), *inner, JobEvent(what="ended", at=end)]
-    spent = recovery.spent(history, steps)
+    spent = goodput.spent(history, steps)
     assert sum(spent.values()) == end
     assert min(spent.values()) >= 0
     assert spent.keys() == words.TIMES.keys()
-    assert sum(recovery.goodput(history, steps).values()) == pytest.approx(end / S)
+    assert sum(goodput.goodput(history, steps).values()) == pytest.approx(end / S)
 
 
 @given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14))
 def test_no_history_breaks_what_is_told_of_it(events: list[JobEvent], steps: list[Sample]) -> None:
-    assert min(recovery.spent(events, steps).values()) >= 0
-    for found in recovery.incidents(events, steps):
+    assert min(goodput.spent(events, steps).values()) >= 0
+    for found in goodput.incidents(events, steps):
         assert min(found.detect_s, found.restart_s, found.lost_s) >= 0
 
 
@@ -238,7 +239,7 @@ def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
-    heartbeats = heartbeat.HeartbeatBoard(2)
+    heartbeats = rank_progress.HeartbeatBoard(2)
     own = heartbeats.heartbeat(1)
     assert heartbeats.see(1)[:4] == (0, -1, 0, "starting")
     own.begin(7)
@@ -261,7 +262,7 @@ def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
 
 
 def test_a_rank_that_is_held_leaves_where_it_is_told() -> None:
-    heartbeats = heartbeat.HeartbeatBoard(1)
+    heartbeats = rank_progress.HeartbeatBoard(1)
     own = heartbeats.heartbeat(0)
     assert not own.leaves(3)
     heartbeats.leave(0, before=5)
@@ -480,11 +481,11 @@ def test_two_stopped_ranks_are_two_incidents() -> None:
 
 def test_incidents_at_once_share_one_loss() -> None:
     second = event("fault", 109.6, kind="worker_death", rank=0, noticed=110, says="rank 0 died")
-    incidents = recovery.incidents([*KILLED[:4], second, *KILLED[4:]], STEPS)
+    incidents = goodput.incidents([*KILLED[:4], second, *KILLED[4:]], STEPS)
     assert [incident.rank for incident in incidents] == [1, 0]
     assert [incident.lost_s for incident in incidents] == [1.5, 0.0]
     assert {incident.resumed for incident in incidents} == {2}
-    assert recovery.goodput([*KILLED[:4], second, *KILLED[4:]], STEPS) == recovery.goodput(KILLED, STEPS)
+    assert goodput.goodput([*KILLED[:4], second, *KILLED[4:]], STEPS) == goodput.goodput(KILLED, STEPS)
 
 
 def test_restarts_are_counted_and_the_last_fault_is_told() -> None:
@@ -800,7 +801,7 @@ def test_one_slow_step_is_no_slow_rank() -> None:
 WORKER = """
 import os, sys, time
 from pathlib import Path
-from trainyard.launch.agents import heartbeat
+from trainyard.launch.agents import rank_progress as heartbeat
 from trainyard.launch.launch_spec import LEFT
 folder = Path(sys.argv[1])
 rank, world, attempt = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))

@@ -21,7 +21,7 @@ from trainyard import machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, BadJob
 from trainyard.job import Job, Layout, Model, Recipe
-from trainyard.models import hugging_face, presets
+from trainyard.models import hugging_face_architectures, presets
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import CommandArguments
 from trainyard.predict.economics import step_cost
@@ -398,7 +398,7 @@ GRANITE = {
 
 
 def converted(config: dict[str, Any], planned: bool = True) -> dict[str, Any]:
-    return hugging_face.model(json.dumps(config).encode(), "some/config.json", planned=planned)
+    return hugging_face_architectures.model(json.dumps(config).encode(), "some/config.json", planned=planned)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.kernels import by_kernel_name
 from trainyard.trace.classify.ops import class_of
-from trainyard.vendors.kernel_tables import copy_of
+from trainyard.vendors.kernel_names import copy_of
 
 KERNELS = tomllib.loads((Path(__file__).parent / "kernel_names.toml").read_text("utf-8"))
 COPIES = {

@@ -12,7 +12,7 @@ from trainyard.trace.classify.context import context
 from trainyard.trace.classify.kernels import Keys, classify, launched_by
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.measure import measure, read
-from trainyard.vendors.kernel_tables import account_of
+from trainyard.vendors.kernel_names import account_of
 
 CLASSES = list(words.OP_CLASSES)
 NAMES = [

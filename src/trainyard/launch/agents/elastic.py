@@ -39,13 +39,13 @@ from torch.distributed.elastic.rendezvous import (
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import rank_process
-from trainyard.launch.agents.heartbeat import HeartbeatBoard
 from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
+from trainyard.launch.agents.rank_progress import HeartbeatBoard
 from trainyard.launch.launch_spec import Spec
 from trainyard.launch.supervisor import messages, resource_exhaustion
-from trainyard.launch.supervisor.failure import tail
+from trainyard.launch.supervisor.failure_report import tail
 from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 
 _TURN_S = 0.05

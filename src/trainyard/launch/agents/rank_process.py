@@ -18,10 +18,10 @@ from pathlib import Path
 from types import FrameType
 
 from trainyard.launch import epoch
-from trainyard.launch.agents import heartbeat
-from trainyard.launch.agents.heartbeat import Heartbeat
+from trainyard.launch.agents import rank_progress
 from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.agents.process_title import set_process_name
+from trainyard.launch.agents.rank_progress import Heartbeat
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.supervisor import resource_exhaustion
 from trainyard.redact import redact
@@ -48,7 +48,7 @@ def main(
     faulthandler.enable()
     stacks = os.open(logs / f"{name}.stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    heartbeat.take(own)
+    rank_progress.take(own)
     sys.argv = [module, *args]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

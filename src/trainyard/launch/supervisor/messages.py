@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from trainyard.launch.agents.heartbeat import Phase
+from trainyard.launch.agents.rank_progress import Phase
 
 PLAN = "plan"
 

@@ -31,8 +31,8 @@ from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import FILE, LEFT, Spec
 from trainyard.launch.supervisor import event_log, messages
 from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
-from trainyard.launch.supervisor.failure import Failure, tail, write
-from trainyard.launch.supervisor.supervision import Now, Supervision
+from trainyard.launch.supervisor.failure_detection import Now, Supervision
+from trainyard.launch.supervisor.failure_report import Failure, tail, write
 
 _TURN_S = 0.05
 _PARTING_S = 3.0

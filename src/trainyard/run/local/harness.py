@@ -23,15 +23,15 @@ from trainyard.errors import BadInput, EnvironmentFailed, Preempted, RankDied, T
 from trainyard.job import SCRIPT, Job
 from trainyard.launch.local import Local
 from trainyard.launch.supervisor import event_log
-from trainyard.launch.supervisor.failure import Failure
+from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.ledger import Ledger
 from trainyard.plugins import Vendor
 from trainyard.record import DeviceSeen, Origin, Run, Sample
 from trainyard.redact import redact
 from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_facts import read_facts
-from trainyard.run.record import provenance, run_claims
-from trainyard.run.resume import recovery, resume_hint
+from trainyard.run.record import goodput, provenance, run_claims
+from trainyard.run.resume import resume_hint, shrink_job
 from trainyard.run.session import WORKER, Progress, Session
 from trainyard.store.disk_space import write_whole
 from trainyard.store.run_folder import decode_sample, rank_files, read_samples
@@ -168,7 +168,7 @@ def _check(job: Job, seen: Sequence[DeviceSeen]) -> None:
 
 def _launcher(job: Job, session: Session, ranks_get: Mapping[str, str]) -> Local:
     """Raises `BadJob` where the job cannot go on with as few nodes as it says."""
-    sizes = recovery.sizes(job, plugins.load("workloads", job.workload).expect)
+    sizes = shrink_job.sizes(job, plugins.load("workloads", job.workload).expect)
     return Local(session.port, ranks_get, sizes, _PRELOAD if session.worker == WORKER else ())
 
 
@@ -308,7 +308,7 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
     """`run` with what the ranks left in its folder: samples, facts, and the claims that follow from them; what happened
     in its life, and where that went."""
     events = event_log.read(folder)
-    ranks = recovery.last_ranks(events, run.job)
+    ranks = goodput.last_ranks(events, run.job)
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
     samples = tuple(read_samples(folder))
     traces = [f"traces/{path.name}" for path in rank_files(folder / "traces", ".json", ".json.gz", ranks=ranks)]
@@ -318,8 +318,8 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
         samples=samples,
         trace=tuple(traces),
         provenance=about,
-        incidents=recovery.incidents(events, samples),
-        goodput=recovery.goodput(events, samples),
+        incidents=goodput.incidents(events, samples),
+        goodput=goodput.goodput(events, samples),
     )
     return replace(known, claims=run_claims.of_run(known, facts, vendors))
 

@@ -26,7 +26,7 @@ from trainyard.errors import EnvironmentFailed
 from trainyard.fault_points import fault_point
 from trainyard.job import PROFILER_WARMUP, Job, Measure
 from trainyard.launch import epoch
-from trainyard.launch.agents import heartbeat
+from trainyard.launch.agents import rank_progress
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.record import Sample
@@ -37,7 +37,7 @@ from trainyard.run.local.peak_memory import forget_peak, peak_memory
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.local.step_clock import StepClock
 from trainyard.run.probe.matmul_rate import matmul_rate
-from trainyard.run.resume.recovery import shrunk
+from trainyard.run.resume.shrink_job import shrunk
 from trainyard.train.process_group import (
     TIMEOUT,
     Ranks,
@@ -125,7 +125,7 @@ class Rank:
         self.checkpoints = checkpoints
         self.attempt = attempt
         self.fault_injector = fault_injector
-        self.heartbeat = heartbeat.own()
+        self.heartbeat = rank_progress.own()
         self.clocks: dict[str, str] = {}
 
     def run(self, folder: Path, begin: int = 0) -> None:
@@ -228,7 +228,7 @@ def device_name(ranks: Ranks) -> str:
 def main(folder: Path, vendor: str = "cpu") -> None:
     job = jobs.load(folder / "job.toml")
     job = shrunk(job, int(os.environ.get("GROUP_WORLD_SIZE", job.recovery.nodes)))
-    heartbeat.own().phase("starting")
+    rank_progress.own().phase("starting")
     ranks = find(vendor_here(vendor))
     if ranks.world != job.layout.ranks:
         raise EnvironmentFailed(
@@ -260,7 +260,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
         job, ranks, training, clock, log, say, checkpoints, attempt, inject_faults.of(folder, job, ranks, attempt)
     )
     rank.run(folder, checkpoints.resume())
-    heartbeat.own().phase("finishing")
+    rank_progress.own().phase("finishing")
     checkpoints.close(job.measure.in_all - 1)
     about = training.about()
     return RankFacts(

@@ -18,7 +18,7 @@ from trainyard.trace.classify.context import PHASES, Context
 from trainyard.trace.classify.kernels import Classified, Keys, launched_by
 from trainyard.trace.readers.collectives import group_of
 from trainyard.trace.readers.nesting import innermost, nearest
-from trainyard.vendors.kernel_tables import class_of_inductor
+from trainyard.vendors.kernel_names import class_of_inductor
 
 _CLASSES = list(words.OP_CLASSES)
 _OPTIMIZER = PHASES.index("optimizer")

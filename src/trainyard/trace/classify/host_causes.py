@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from trainyard.vendors.kernel_tables import collective_of
+from trainyard.vendors.kernel_names import collective_of
 
 # Ops, driver calls and annotations, by name.
 _SPANS = (

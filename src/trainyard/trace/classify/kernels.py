@@ -15,7 +15,7 @@ from trainyard.ledger import Account
 from trainyard.plugins import Vendor
 from trainyard.trace.classify.context import PHASES, Context
 from trainyard.trace.readers.collectives import group_of
-from trainyard.vendors import kernel_tables
+from trainyard.vendors import kernel_names
 
 _KINDS = list(words.KINDS)
 _CLASSES = list(words.OP_CLASSES)
@@ -127,7 +127,7 @@ def _account(what: int, name: str, decided: int, phase: int) -> Account:
     if what == MEMSET:
         return Account("copy", "memset")
     if what == COPY:
-        return Account("copy", kernel_tables.copy_of(name))
+        return Account("copy", kernel_names.copy_of(name))
     by_name = by_kernel_name(name)
     if by_name is not None and by_name.kind != "compute":
         return by_name
@@ -156,5 +156,5 @@ def launched_by(name: str) -> str | None:
     """The collective that a framework op launches, or None."""
     if not name.startswith(("c10d::", "_c10d_functional::", "symm_mem::")):
         return None
-    found = kernel_tables.collective_of(name.rstrip("_").replace("alltoall", "all_to_all"))
+    found = kernel_names.collective_of(name.rstrip("_").replace("alltoall", "all_to_all"))
     return found if found != "other" else None

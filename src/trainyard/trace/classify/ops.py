@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from trainyard import words
 from trainyard.trace.readers.gather import STATED
-from trainyard.vendors.kernel_tables import class_of_inductor
+from trainyard.vendors.kernel_names import class_of_inductor
 
 # Op class -> names of ATen ops (in-place, out and plain backward variants are found without their suffix).
 _ATEN = {

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trainyard.events import CALL, NOTE, OP, PYTHON, Collective
 from trainyard.trace.readers.gather import MARK, Gather
-from trainyard.vendors.kernel_tables import collective_of
+from trainyard.vendors.kernel_names import collective_of
 
 # `torch.autograd.profiler.emit_nvtx` names ranges `aten::mm, seq = 5, op_id = 3, sizes = [...]`.
 _OP = re.compile(r"(?P<name>[\w:]+(?:: \w+)?), (?:seq|op_id) = ")

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.events import Collective, Events
 from trainyard.redact import redact
-from trainyard.vendors.kernel_tables import collective_of
+from trainyard.vendors.kernel_names import collective_of
 
 _BYTES = {
     "float": 4, "float32": 4, "double": 8, "float64": 8, "half": 2, "float16": 2, "bfloat16": 2, "int": 4, "long": 8,

@@ -1,4 +1,4 @@
-"""Saves a training's state as it goes on, and brings back the last good one."""
+"""Saves the state of a training while it continues; `resume_checkpoint.py` loads it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainyard.errors import BadFile, BadJob, EnvironmentFailed
+from trainyard.errors import EnvironmentFailed
 from trainyard.fault_points import fault_point
 from trainyard.job import Job
 from trainyard.train.checkpoint import training_state as states
 from trainyard.train.checkpoint.background_thread import Background
-from trainyard.train.checkpoint.checkpoint_reader import read_into
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore, is_full, write
-from trainyard.train.checkpoint.manifest import File, Manifest, damage
+from trainyard.train.checkpoint.manifest import File, Manifest
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
-from trainyard.train.checkpoint.same_training import differences
+from trainyard.train.checkpoint.resume_checkpoint import Notice, Resume
 from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, straight
 from trainyard.train.checkpoint.training_state import Stateful
 from trainyard.train.process_group import Ranks
 from trainyard.train.step.profiler_span import span
-
-
-class Notice(NamedTuple):
-    """Something that went wrong with a checkpoint and was got over. `kind` as in words.FAULTS; `rank`: whose part it
-    was, -1 where it is no single one's."""
-
-    kind: str
-    step: int
-    says: str
-    rank: int = -1
 
 
 class _Failure(NamedTuple):
@@ -70,23 +59,16 @@ class Saver:
         self._notices: SimpleQueue[Notice] = SimpleQueue()
 
     def resume(self) -> int:
-        """Loads the last good checkpoint; the step that training goes on with, 0 where there is none.
+        """Loads the last good checkpoint; returns the step with which training continues, 0 without a checkpoint.
 
-        One whose files are not what was written is set aside and told as `bad_checkpoint`, and the one before it is
-        tried. Raises `BadJob` where a good one is of another model.
+        Raises as `Resume.load_last_good` does.
         """
         began = time.perf_counter_ns()
         with span("checkpoint.load"):
-            if self._group.first:
-                self._store.clear()
-            while (step := self._group.broadcast(next(iter(self._store.steps()), -1))) >= 0:
-                manifest = self._verified(step)
-                if manifest is not None:
-                    self._load(manifest)
-                    break
-        self.saved = step
+            resume = Resume(self.job, self.ranks, self.training, self._group, self._store, self._notices)
+            self.saved = resume.load_last_good()
         self.loading_ns += time.perf_counter_ns() - began
-        return step + 1
+        return self.saved + 1
 
     @property
     def saves(self) -> bool:
@@ -221,66 +203,3 @@ class Saver:
         return next((failure for failure in failures if not failure.full), failures[0])
 
     # Loading
-
-    def _verified(self, step: int) -> Manifest | None:
-        """The manifest, once every file is found to be what was written; the ranks share the reading."""
-        manifest: Manifest | str = ""
-        """The reason if there is none."""
-        if self._group.first:
-            try:
-                manifest = self._store.read(step)
-            except (BadFile, OSError) as error:
-                manifest = str(error)
-        manifest = self._group.broadcast(manifest)
-        reason = manifest if isinstance(manifest, str) else self._damage(manifest)
-        if isinstance(manifest, Manifest) and not reason:
-            return manifest
-        folder = self._store.set_aside(step, reason).name if self._group.first else ""
-        folder = self._group.broadcast(folder)
-        message = f"the checkpoint after step {step + 1} is set aside as {folder}: {reason.rstrip('.')}"
-        self._notices.put(Notice("bad_checkpoint", step, message))
-        return None
-
-    def _damage(self, manifest: Manifest) -> str:
-        """What is wrong with its files, of which each rank reads a part; empty if nothing is."""
-        own = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
-        damages = self._group.all_gather(damage(self._store.folder(manifest.step), manifest, own))
-        return "; ".join(filter(None, damages))
-
-    def _load(self, manifest: Manifest) -> None:
-        """Raises `BadJob` for a checkpoint of another training, `BadFile` if its values cannot be used."""
-        states.begin(self.training)
-        weights, optimizer = states.weights(self.training), states.of_optimizers(self.training)
-        generators = states.generators(self.ranks.rank, self.ranks.device)
-        wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
-        if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
-            wanted |= generators
-        self._check(manifest, wanted)
-        read_into(wanted, self._store.folder(manifest.step), manifest, self._group)
-        states.settle(self.training, wanted)
-        self.training.set_numbers(manifest.numbers)
-        if generators.keys() <= wanted.keys():
-            try:
-                states.set_generators(generators, self.ranks.device)
-            except RuntimeError as error:
-                raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
-
-    def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
-        which = _named(manifest)
-        for name, tensor in wanted.items():
-            stored, plain = manifest.tensors.get(name), name.partition("/")[2]
-            shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-            if stored is None or stored.shape != shape:
-                how = f"the shape of {plain} is {shape}, there {stored.shape}" if stored else f"it has no {plain}"
-                raise BadJob(f"{which} is of another model: {how}.", "Resume with the job that it was saved by.")
-            if stored.dtype != dtype:
-                raise BadFile(f"{which} cannot be used: {plain} is {dtype}, there {stored.dtype}.")
-        if wrong := list(differences(manifest.job, self.job)):
-            raise BadJob(
-                f"{which} is of another training: {'; '.join(wrong)}.",
-                "Remove it from the run's folder, or resume with the job that it was saved by.",
-            )
-
-
-def _named(manifest: Manifest) -> str:
-    return f"the checkpoint after step {manifest.step + 1}"

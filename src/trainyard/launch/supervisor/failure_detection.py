@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainyard.launch.launch_spec import LEFT, Spec
 from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.event_log import JobEvent
-from trainyard.launch.supervisor.failure import Failure
+from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 
 SILENT_S = 8.0

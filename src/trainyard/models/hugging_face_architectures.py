@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from trainyard.errors import BadFile, nearest
 from trainyard.models import hugging_face_hybrids
-from trainyard.models.hugging_face_keys import HuggingFaceKeys, short
+from trainyard.models.hugging_face_config import HuggingFaceKeys, short
 
 
 def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> dict[str, Any]:

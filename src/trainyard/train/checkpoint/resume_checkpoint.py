@@ -1,0 +1,118 @@
+"""Decides from which checkpoint a training resumes: the newest one whose files are what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from torch import Tensor
+
+from trainyard.errors import BadFile, BadJob
+from trainyard.job import Job
+from trainyard.train.checkpoint import training_state as states
+from trainyard.train.checkpoint.checkpoint_reader import read_into
+from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
+from trainyard.train.checkpoint.manifest import Manifest, damage
+from trainyard.train.checkpoint.rank_group import CheckpointGroup
+from trainyard.train.checkpoint.same_training import differences
+from trainyard.train.checkpoint.training_state import Stateful
+from trainyard.train.process_group import Ranks
+
+
+class Notice(NamedTuple):
+    """Something that went wrong with a checkpoint and was got over. `kind` as in words.FAULTS; `rank`: whose part it
+    was, -1 where it is no single one's."""
+
+    kind: str
+    step: int
+    says: str
+    rank: int = -1
+
+
+class Resume(NamedTuple):
+    """The training that resumes, the ranks that read together, and the checkpoints of the run."""
+
+    job: Job
+    ranks: Ranks
+    training: Stateful
+    group: CheckpointGroup
+    store: CheckpointStore
+    notices: SimpleQueue[Notice]
+
+    def load_last_good(self) -> int:
+        """Loads the newest checkpoint that is not damaged into the training; returns its last step, -1 without one.
+
+        A damaged checkpoint is set aside with a `bad_checkpoint` notice, and the previous one is tried. Raises `BadJob`
+        if a good one is of another model.
+        """
+        if self.group.first:
+            self.store.clear()
+        while (step := self.group.broadcast(next(iter(self.store.steps()), -1))) >= 0:
+            if manifest := self._verified(step):
+                self._load(manifest)
+                break
+        return step
+
+    def _verified(self, step: int) -> Manifest | None:
+        """The manifest, once every file is found to be what was written; the ranks share the reading."""
+        manifest: Manifest | str = ""
+        """The reason if there is none."""
+        if self.group.first:
+            try:
+                manifest = self.store.read(step)
+            except (BadFile, OSError) as error:
+                manifest = str(error)
+        manifest = self.group.broadcast(manifest)
+        reason = manifest if isinstance(manifest, str) else self._damage(manifest)
+        if isinstance(manifest, Manifest) and not reason:
+            return manifest
+        folder = self.store.set_aside(step, reason).name if self.group.first else ""
+        folder = self.group.broadcast(folder)
+        message = f"the checkpoint after step {step + 1} is set aside as {folder}: {reason.rstrip('.')}"
+        self.notices.put(Notice("bad_checkpoint", step, message))
+        return None
+
+    def _damage(self, manifest: Manifest) -> str:
+        """What is wrong with its files, of which each rank reads a part; empty if nothing is."""
+        own = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
+        damages = self.group.all_gather(damage(self.store.folder(manifest.step), manifest, own))
+        return "; ".join(filter(None, damages))
+
+    def _load(self, manifest: Manifest) -> None:
+        """Raises `BadJob` for a checkpoint of another training, `BadFile` if its values cannot be used."""
+        states.begin(self.training)
+        weights, optimizer = states.weights(self.training), states.of_optimizers(self.training)
+        generators = states.generators(self.ranks.rank, self.ranks.device)
+        wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
+        if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
+            wanted |= generators
+        self._check(manifest, wanted)
+        read_into(wanted, self.store.folder(manifest.step), manifest, self.group)
+        states.settle(self.training, wanted)
+        self.training.set_numbers(manifest.numbers)
+        if generators.keys() <= wanted.keys():
+            try:
+                states.set_generators(generators, self.ranks.device)
+            except RuntimeError as error:
+                raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
+
+    def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
+        which = _named(manifest)
+        for name, tensor in wanted.items():
+            stored, plain = manifest.tensors.get(name), name.partition("/")[2]
+            shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+            if stored is None or stored.shape != shape:
+                how = f"the shape of {plain} is {shape}, there {stored.shape}" if stored else f"it has no {plain}"
+                raise BadJob(f"{which} is of another model: {how}.", "Resume with the job that it was saved by.")
+            if stored.dtype != dtype:
+                raise BadFile(f"{which} cannot be used: {plain} is {dtype}, there {stored.dtype}.")
+        if wrong := list(differences(manifest.job, self.job)):
+            raise BadJob(
+                f"{which} is of another training: {'; '.join(wrong)}.",
+                "Remove it from the run's folder, or resume with the job that it was saved by.",
+            )
+
+
+def _named(manifest: Manifest) -> str:
+    return f"the checkpoint after step {manifest.step + 1}"
