@@ -56,7 +56,7 @@ def made(
             lambda order: in_revision.run_pair([folders[side] for side in order], job, store, together=together),
             asked,
             SystemRandom(),
-            lambda many, found: say(f"pair {many}/{asked.rule.cap}: {'; '.join(map(decided, found))}"),
+            lambda many, verdicts: say(f"pair {many}/{asked.rule.cap}: {'; '.join(map(decided, verdicts))}"),
             across,
         )
     named = f"{head} ({shas[1][:10]})" if head else "the working tree"
