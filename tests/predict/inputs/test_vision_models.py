@@ -79,10 +79,10 @@ def test_flops_are_the_workloads_to_the_last(name: str, layout: dict[str, int]) 
 @pytest.mark.parametrize("name", LARGE)
 def test_flops_and_parameters_of_known_models_are_the_workloads(name: str) -> None:
     job = a_job(name, tokens_per_step=2)
-    made, workload = cases.of_jobs([job]), workload_of(job)
-    assert float(step_cost.model_flops(made)[0]) == pytest.approx(workload.model_flops(job), rel=1e-15)
+    columns, workload = cases.of_jobs([job]), workload_of(job)
+    assert float(step_cost.model_flops(columns)[0]) == pytest.approx(workload.model_flops(job), rel=1e-15)
     tally = workload.ops.tally(workload.ops.check(job), job.recipe)
-    assert parameters(made) == pytest.approx(tally.parameters, rel=1e-14)
+    assert parameters(columns) == pytest.approx(tally.parameters, rel=1e-14)
     split = a_job(name, {"tp": 2}, tokens_per_step=2)
     here = workload.weights(split)
     assert parameters(cases.of_jobs([split])) == pytest.approx(here, rel=2e-3), "biases are not divided here"

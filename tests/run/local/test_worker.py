@@ -182,12 +182,12 @@ def test_other_than_the_layouts_ranks_is_refused(folder, monkeypatch):
 
 
 def test_more_ranks_than_devices_is_refused(monkeypatch):
-    from trainyard.train import process_group as ranks
+    from trainyard.train import process_group
 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with refused(EnvironmentFailed, "4 ranks", 2, "$.layout", "CUDA_VISIBLE_DEVICES"):
-        ranks.find("nvidia")
+        process_group.find("nvidia")
 
 
 def test_devices_that_torch_cannot_use_are_an_error_and_never_the_cpu(folder, monkeypatch):
@@ -205,13 +205,13 @@ def test_devices_that_torch_cannot_use_are_an_error_and_never_the_cpu(folder, mo
 LATE = """
 import time
 from datetime import timedelta
-from trainyard.train import process_group as ranks
-ranks.TIMEOUT = timedelta(seconds=2)
-here = ranks.find("cpu")
-with ranks.joined(here):
+from trainyard.train import process_group
+process_group.TIMEOUT = timedelta(seconds=2)
+here = process_group.find("cpu")
+with process_group.joined(here):
     time.sleep(4 * here.rank)
-    ranks.patient_barrier(here)
-    ranks.barrier(here)
+    process_group.patient_barrier(here)
+    process_group.barrier(here)
 """
 
 

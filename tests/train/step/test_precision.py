@@ -232,15 +232,15 @@ def _offloaded_rank(rank, job, path, pipe):
 
     import torch
 
-    from trainyard.train import process_group as ranks
+    from trainyard.train import process_group
     from trainyard.train.model.language_task import Bytes, Language
     from trainyard.train.step.trainer import Trainer
 
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     device_rules.check = lambda recipe, vendor: None
-    with ranks.joined(ranks.find("cpu"), f"file://{path}"):
-        trainer = Trainer(job, ranks.find("cpu"), Language(job), Bytes(job), model_flops=0)
+    with process_group.joined(process_group.find("cpu"), f"file://{path}"):
+        trainer = Trainer(job, process_group.find("cpu"), Language(job), Bytes(job), model_flops=0)
         state = trainer.parallel_model.modules[0]._get_fsdp_state()
         told = [trainer(step) for step in range(STEPS)]
         pipe.send((told, type(state._fsdp_param_group.offload_policy).__name__))

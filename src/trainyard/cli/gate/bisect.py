@@ -62,8 +62,10 @@ def command(
             folders = {"base": base, "head": head}
             ran = take_turns(
                 lambda order: run_pair([folders[side] for side in order], job, store, together=together),
-                asked, SystemRandom(), lambda *_: None,
-            )  # fmt: skip
+                asked,
+                SystemRandom(),
+                lambda *_: None,
+            )
         return verdicts(ran, asked)[0]
 
     def told(step: BisectStep) -> None:

@@ -17,10 +17,22 @@ _CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
 @click.option("--base", multiple=True, type=InputFile(), help="A run to compare with; give it once for each.")
 @click.option("--golden", type=InputFile(Path), help="Compare with the curves of this file.")
 @click.option("--store-golden", type=click.Path(path_type=Path), help="Write HEAD's curves to this file.")
-@click.option("--margin", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=0.1, show_default=True,
-              metavar="PERCENT", help="Smaller differences of the loss are of no interest.")  # fmt: skip
-@click.option("--alpha", type=click.FloatRange(0, 50, min_open=True), default=5.0, show_default=True,
-              metavar="PERCENT", help="False alarms, at most.")  # fmt: skip
+@click.option(
+    "--margin",
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    default=0.1,
+    show_default=True,
+    metavar="PERCENT",
+    help="Smaller differences of the loss are of no interest.",
+)
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 50, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="False alarms, at most.",
+)
 @click.option("--mllog", is_flag=True, help="HEAD and BASE are :::MLLOG result logs; BASE may be reference points.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def command(
@@ -72,7 +84,7 @@ def _runs(
 
     from trainyard.cli.support.output import console, echo, print_json, say
     from trainyard.errors import BadInput
-    from trainyard.numerics.convergence import golden_curves as goldens
+    from trainyard.numerics.convergence import golden_curves
     from trainyard.numerics.convergence.compare_curves import judge
     from trainyard.numerics.convergence.curves import curve_of
     from trainyard.numerics.convergence.paired_curves import pair
@@ -88,9 +100,9 @@ def _runs(
     ours = [curve_of(store.load(name), name) for name in head]
     theirs = [curve_of(store.load(name), name) for name in base]
     if golden:
-        theirs.extend(goldens.read(golden))
+        theirs.extend(golden_curves.read(golden))
     if store_golden:
-        goldens.write(store_golden, ours)
+        golden_curves.write(store_golden, ours)
         say(f"{len(ours)} curve{'s' * (len(ours) > 1)} in {store_golden}.")
     if not theirs:
         if as_json:

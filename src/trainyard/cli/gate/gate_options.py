@@ -54,9 +54,15 @@ def _form(context: click.Context, parameter: click.Parameter, form: str | None) 
     return form
 
 
-METRIC = click.option("--metric", "metrics", multiple=True, default=("step_time",), show_default=True,
-                      callback=_metrics,
-                      help="What is judged; several are judged together.")  # fmt: skip
+METRIC = click.option(
+    "--metric",
+    "metrics",
+    multiple=True,
+    default=("step_time",),
+    show_default=True,
+    callback=_metrics,
+    help="What is judged; several are judged together.",
+)
 MARGIN = click.option("--margin", type=Percent(), default="3%", show_default=True, help="A slowdown that matters.")
 ALPHA = click.option("--alpha", type=Percent(), default="1%", show_default=True, help="Error rate of either answer.")
 ONE_METRIC = click.option("--metric", default="step_time", show_default=True, callback=_metric, help="What is judged.")

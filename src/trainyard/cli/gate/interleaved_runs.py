@@ -54,8 +54,10 @@ def made(
         }
         ran = take_turns(
             lambda order: in_revision.run_pair([folders[side] for side in order], job, store, together=together),
-            asked, SystemRandom(),
-            lambda many, found: say(f"pair {many}/{asked.rule.cap}: {'; '.join(map(decided, found))}"), across,
-        )  # fmt: skip
+            asked,
+            SystemRandom(),
+            lambda many, verdicts: say(f"pair {many}/{asked.rule.cap}: {'; '.join(map(decided, verdicts))}"),
+            across,
+        )
     named = f"{head} ({shas[1][:10]})" if head else "the working tree"
     return gate(f"{base} ({shas[0][:10]})", named, PairedRuns(tuple(ran), ()), asked, profile, ignored=("code",))

@@ -129,10 +129,13 @@ class Agent(SimpleElasticAgent):
         each = spec.ranks_each
         super().__init__(
             WorkerSpec(
-                role="trainyard", local_world_size=each, rdzv_handler=rendezvous, entrypoint=spec.module,
+                role="trainyard",
+                local_world_size=each,
+                rdzv_handler=rendezvous,
+                entrypoint=spec.module,
                 monitor_interval=_TURN_S,
             )
-        )  # fmt: skip
+        )
         self.rendezvous, self.spec, self.logs = rendezvous, spec, logs
         self.heartbeats = HeartbeatBoard(each)
         self.processes: dict[int, ForkProcess] = {}
@@ -230,10 +233,23 @@ class Agent(SimpleElasticAgent):
                 why = why or tail(self.logs / f"rank{number}.err")
         state, ticks = _process(pid) if exit_code is None else ("", 0)
         return RankReport(
-            rank=number, pid=pid, count=seen.count, begun=seen.begun, done=seen.done, phase=seen.phase,
-            own_ns=seen.own_ns, at=seen.at, held=seen.held, state=state, ticks=ticks, exit_code=exit_code, ended=ended,
-            told=told_at, why=why, shortage=self.shortages.get(local, ""),
-        )  # fmt: skip
+            rank=number,
+            pid=pid,
+            count=seen.count,
+            begun=seen.begun,
+            done=seen.done,
+            phase=seen.phase,
+            own_ns=seen.own_ns,
+            at=seen.at,
+            held=seen.held,
+            state=state,
+            ticks=ticks,
+            exit_code=exit_code,
+            ended=ended,
+            told=told_at,
+            why=why,
+            shortage=self.shortages.get(local, ""),
+        )
 
 
 def _process(pid: int) -> tuple[str, int]:

@@ -335,9 +335,13 @@ class Supervision:
 
     def _died(self, now: Now, rank: RankReport) -> _Cause:
         failure = Failure(
-            rank=rank.rank, pid=rank.pid, exit_code=rank.exit_code or 0, when=now.epoch / 1e9, last_words=rank.why,
+            rank=rank.rank,
+            pid=rank.pid,
+            exit_code=rank.exit_code or 0,
+            when=now.epoch / 1e9,
+            last_words=rank.why,
             shortage=rank.shortage,
-        )  # fmt: skip
+        )
         return _Cause(rank.told or rank.ended, failure)
 
     def _hung(self, now: Now, rank: int, why: str) -> _Cause:
@@ -371,9 +375,16 @@ class Supervision:
     def _record(self, now: Now, kind: str, at: int, rank: int, says: str, node: int = -1) -> None:
         step = max((one.begun - 1 for one in self.ranks() if one.begun >= 0), default=-1)
         event = JobEvent(
-            what="fault", kind=kind, at=min(at, now.epoch), noticed=now.epoch, attempt=max(0, self.plan.generation),
-            rank=rank, node=self._node(rank) if node < 0 else node, step=step, says=says,
-        )  # fmt: skip
+            what="fault",
+            kind=kind,
+            at=min(at, now.epoch),
+            noticed=now.epoch,
+            attempt=max(0, self.plan.generation),
+            rank=rank,
+            node=self._node(rank) if node < 0 else node,
+            step=step,
+            says=says,
+        )
         self.events.append(event)
 
     def _end(self, now: Now, code: int, failure: Failure | None) -> None:

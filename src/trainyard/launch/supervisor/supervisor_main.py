@@ -53,9 +53,14 @@ class SupervisorStore:
 
         port = listening.getsockname()[1]
         return TCPStore(
-            self._host, port, None, True, timedelta(seconds=20), wait_for_workers=False,
+            self._host,
+            port,
+            None,
+            True,
+            timedelta(seconds=20),
+            wait_for_workers=False,
             master_listen_fd=listening.detach(),
-        )  # fmt: skip
+        )
 
     def for_ranks(self) -> int:
         """The port of a new one; that of the generation before is closed."""

@@ -131,8 +131,10 @@ class _Life:
 
     def _train(self, own: Sequence[Sample], saves: Sequence[JobEvent]) -> None:
         """Each step with what lies between it and the one before; the saving in there is told of."""
-        marks = sorted([(step.ended_ns, 0, step) for step in own] + [(save.at, 1, save) for save in saves],
-                       key=lambda mark: mark[:2])  # fmt: skip
+        marks = sorted(
+            [(step.ended_ns, 0, step) for step in own] + [(save.at, 1, save) for save in saves],
+            key=lambda mark: mark[:2],
+        )
         ahead = list(own)
         for at, _, mark in marks:
             if isinstance(mark, Sample):

@@ -17,7 +17,7 @@ from torch import Tensor
 from trainyard.errors import EnvironmentFailed
 from trainyard.fault_points import fault_point
 from trainyard.job import Job
-from trainyard.train.checkpoint import training_state as states
+from trainyard.train.checkpoint import training_state
 from trainyard.train.checkpoint.background_thread import Background
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore, is_full, write
 from trainyard.train.checkpoint.manifest import File, Manifest
@@ -121,8 +121,8 @@ class Saver:
         device = self.ranks.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        tensors = states.weights(self.training) | states.of_optimizers(self.training)
-        tensors |= states.generators(self.ranks.rank, device)
+        tensors = training_state.weights(self.training) | training_state.of_optimizers(self.training)
+        tensors |= training_state.generators(self.ranks.rank, device)
         numbers = dict(self.training.numbers())
         free: Future[None] = Future()
 
@@ -201,5 +201,3 @@ class Saver:
                 failures = [_Failure(is_full(error), 0, f"rank 0: {error}")]
         self._store.drop(step)
         return next((failure for failure in failures if not failure.full), failures[0])
-
-    # Loading

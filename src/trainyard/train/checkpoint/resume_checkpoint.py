@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainyard.errors import BadFile, BadJob
 from trainyard.job import Job
-from trainyard.train.checkpoint import training_state as states
+from trainyard.train.checkpoint import training_state
 from trainyard.train.checkpoint.checkpoint_reader import read_into
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import Manifest, damage
@@ -81,19 +81,19 @@ class Resume(NamedTuple):
 
     def _load(self, manifest: Manifest) -> None:
         """Raises `BadJob` for a checkpoint of another training, `BadFile` if its values cannot be used."""
-        states.begin(self.training)
-        weights, optimizer = states.weights(self.training), states.of_optimizers(self.training)
-        generators = states.generators(self.ranks.rank, self.ranks.device)
+        training_state.begin(self.training)
+        weights, optimizer = training_state.weights(self.training), training_state.of_optimizers(self.training)
+        generators = training_state.generators(self.ranks.rank, self.ranks.device)
         wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
         if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
             wanted |= generators
         self._check(manifest, wanted)
         read_into(wanted, self.store.folder(manifest.step), manifest, self.group)
-        states.settle(self.training, wanted)
+        training_state.settle(self.training, wanted)
         self.training.set_numbers(manifest.numbers)
         if generators.keys() <= wanted.keys():
             try:
-                states.set_generators(generators, self.ranks.device)
+                training_state.set_generators(generators, self.ranks.device)
             except RuntimeError as error:
                 raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
 

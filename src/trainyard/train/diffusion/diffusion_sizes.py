@@ -10,10 +10,11 @@ from trainyard import limits
 from trainyard.errors import BadJob
 from trainyard.train.sizes import at_least, divides
 
-_LIMITS = (
-    dict.fromkeys(("channels", "width", "text_width"), limits.WIDTH)
-    | {"latent": limits.SIDE, "heads": limits.HEADS, "text_tokens": limits.TOKENS}
-)  # fmt: skip
+_LIMITS = dict.fromkeys(("channels", "width", "text_width"), limits.WIDTH) | {
+    "latent": limits.SIDE,
+    "heads": limits.HEADS,
+    "text_tokens": limits.TOKENS,
+}
 
 
 class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="dit"):
@@ -47,10 +48,12 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         at_least(self, 0, "double", "single", "plain", "text_tokens", "text_width", "rope")
         limits.check(
             self,
-            _LIMITS | dict.fromkeys(("double", "single", "plain"), limits.LAYERS)
-            | dict.fromkeys(("ffn", "pooled_width"), limits.WIDTH) | {"patch": limits.SIDE},
+            _LIMITS
+            | dict.fromkeys(("double", "single", "plain"), limits.LAYERS)
+            | dict.fromkeys(("ffn", "pooled_width"), limits.WIDTH)
+            | {"patch": limits.SIDE},
             " at $.sizes.",
-        )  # fmt: skip
+        )
         self._check_blocks()
         divides(self, "latent", "patch", "latents are a whole number of patches")
         divides(self, "width", "heads", "each head has a whole number of channels")
@@ -129,10 +132,11 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         at_least(self, 0, "attention")
         limits.check(
             self,
-            _LIMITS | dict.fromkeys(("multiples", "groups"), limits.WIDTH)
+            _LIMITS
+            | dict.fromkeys(("multiples", "groups"), limits.WIDTH)
             | dict.fromkeys(("blocks", "attention"), limits.LAYERS),
             " at $.sizes.",
-        )  # fmt: skip
+        )
         divides(self, "width", "groups", "each group has a whole number of channels")
         divides(self, "width", "heads", "each head has a whole number of channels")
         _check_channels(self.channels)

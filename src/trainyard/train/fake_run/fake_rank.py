@@ -38,7 +38,7 @@ from torch.utils._pytree import tree_leaves
 from trainyard import job_file as jobs
 from trainyard.errors import BadJob
 from trainyard.job import Job
-from trainyard.train.diffusion import diffusion_sizes as diffusion
+from trainyard.train.diffusion import diffusion_sizes
 from trainyard.train.diffusion.diffusion_sizes import Dit, UNet
 from trainyard.train.diffusion.diffusion_task import Denoise
 from trainyard.train.fake_run import held_memory
@@ -57,7 +57,7 @@ from trainyard.train.sizes import convert
 from trainyard.train.step import gradient_clipping
 from trainyard.train.step.trainer import CLIP
 from trainyard.train.task import Batch, Task
-from trainyard.train.vision import vision_sizes as vision
+from trainyard.train.vision import vision_sizes
 from trainyard.train.vision.vision_sizes import ResNet, Vit
 from trainyard.train.vision.vision_task import Classify
 
@@ -84,10 +84,10 @@ def _trained(job: Job) -> tuple[Task, Callable[[int], Batch]]:
     if job.workload == "transformer":
         return Language(job), lambda many: _text(many, job.recipe.seq_len)
     if job.workload == "vision":
-        pictures: Vit | ResNet = convert(job, *vision.KINDS)
+        pictures: Vit | ResNet = convert(job, *vision_sizes.KINDS)
         return Classify(job, pictures), lambda many: _pictures(many, pictures)
     if job.workload == "diffusion":
-        latents: Dit | UNet = convert(job, *diffusion.KINDS)
+        latents: Dit | UNet = convert(job, *diffusion_sizes.KINDS)
         return Denoise(job, latents), lambda many: _latents(many, latents)
     raise BadJob(f"workload = {job.workload!r}: a fake run is of a decoder, of vision or of diffusion.")
 

@@ -9,8 +9,11 @@ from trainyard.errors import BadJob
 from trainyard.train.sizes import at_least, divides
 
 _LIMITS = {
-    "image": limits.SIDE, "channels": limits.WIDTH, "classes": limits.VOCAB, "width": limits.WIDTH,
-}  # fmt: skip
+    "image": limits.SIDE,
+    "channels": limits.WIDTH,
+    "classes": limits.VOCAB,
+    "width": limits.WIDTH,
+}
 
 
 class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="vit"):
@@ -28,8 +31,11 @@ class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     def __post_init__(self) -> None:
         at_least(self, 1, "image", "channels", "patch", "layers", "width", "ffn", "heads")
         at_least(self, 2, "classes")
-        limits.check(self, _LIMITS | {"patch": limits.SIDE, "layers": limits.LAYERS, "ffn": limits.WIDTH,
-                                      "heads": limits.HEADS}, " at $.sizes.")  # fmt: skip
+        limits.check(
+            self,
+            _LIMITS | {"patch": limits.SIDE, "layers": limits.LAYERS, "ffn": limits.WIDTH, "heads": limits.HEADS},
+            " at $.sizes.",
+        )
         divides(self, "image", "patch", "an image is a whole number of patches")
         divides(self, "width", "heads", "each head has a whole number of channels")
 
