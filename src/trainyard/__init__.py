@@ -36,10 +36,10 @@ _PUBLIC = {
     "TrainyardError": "errors",
     "diff": "ledger",
     "mean": "ledger",
-    "measure_files": "trace.ranks",
+    "measure_files": "trace.measure",
     "step": "run.script.mark",
-    "tables": "trace.export.tables",
-    "what_if": "trace.whatif.predict",
+    "tables": "trace.export.trace_tables",
+    "what_if": "trace.whatif.what_if",
 }
 __all__ = list(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 

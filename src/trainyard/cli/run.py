@@ -29,8 +29,8 @@ from trainyard.run.local.harness import resume as go_on
 from trainyard.run.resume import fork_run
 from trainyard.run.script import run_command as script
 from trainyard.store.store import Store, check_tag
-from trainyard.trace.measure import MeasuredTrace
-from trainyard.trace.parallel.ranks import measure_files
+from trainyard.trace.measure import measure_files
+from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class RunBooking:

@@ -9,7 +9,7 @@ from tests.trace_maker import trace, write
 from trainyard import words
 from trainyard.events import COPY, KERNEL, MEMSET, OP
 from trainyard.trace.classify.context import context
-from trainyard.trace.classify.kernels import Keys, classify, launched_by
+from trainyard.trace.classify.kernels import Keys, classify_device, key_collectives, launched_by
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.measure import measure, read
 from trainyard.vendors.kernel_tables import account_of
@@ -85,7 +85,7 @@ def _expected(events, around, row):
 def test_columns_say_what_the_rules_say_row_by_row(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
     around, keys = context(events), Keys()
-    one = classify(events, around, keys)
+    one = key_collectives(events, keys, classify_device(events, around, keys))
     for row, key in enumerate(one.key.tolist()):
         account, phase = keys.pairs[key]
         plain = f"{account.kind}/{account.what}"
@@ -106,7 +106,7 @@ def test_no_row_is_lost_and_an_account_counts_each_once(tmp_path_factory, docume
 def test_an_account_is_the_union_of_its_rows_never_their_sum(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
     around, keys = context(events), Keys()
-    one = classify(events, around, keys)
+    one = key_collectives(events, keys, classify_device(events, around, keys))
     (whole, _) = measure([events], "all").ledgers
     begin, end = events.window
     for entry in whole.entries:

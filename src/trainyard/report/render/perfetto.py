@@ -18,10 +18,11 @@ from trainyard.events import I64
 from trainyard.formats.atomic import replacing
 from trainyard.formats.protobuf_writer import double, message, number, text, varint, varints
 from trainyard.report.view.timeline import lane_numbers, shown_name, step_label
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import owners
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.trace_tables import began, op_names, rank_numbers
-from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 
 # Fields of Trace, TracePacket, TrackEvent, TrackDescriptor, InternedData and DebugAnnotation.
 _PACKET = 1

@@ -11,7 +11,7 @@ import numpy as np
 from trainyard import words
 from trainyard.events import I32, I64
 from trainyard.ledger import Account
-from trainyard.trace.align.arrivals import Cuts
+from trainyard.trace.align.cross_rank import Cuts
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.intervals import cut
 from trainyard.trace.classify.kernels import Classified, Keys
