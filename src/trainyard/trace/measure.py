@@ -1,8 +1,9 @@
-"""Profiler files -> ledgers: read -> classify -> agree -> book -> conclude, for one or many ranks of one job.
+"""Profiler files -> ledgers: read -> classify -> align -> book -> conclude, for one or many ranks of one job.
 
-Few small files are measured in memory. Of others each is read and classified in a worker process, kept on disk, and
-surveyed; the surveys, which are small, settle what the ranks have in common; then each rank is booked by itself. What
-was booked stays on disk and is mapped when asked for, so that memory does not grow with the traces.
+Few small files are measured in memory. Larger sets are measured in worker processes: each file is read, classified,
+written to disk and surveyed; the surveys, which are small, settle the clocks, steps and groups that the ranks share;
+then each rank is booked separately. Booked ranks stay on disk and are mapped when asked for, so that memory does not
+grow with the traces.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from trainyard.errors import EnvironmentFailed
 from trainyard.events import Events
 from trainyard.plugins import AS_WRITTEN, ReadOptions
-from trainyard.trace.align.cross_rank import RankAgreement, Window, agree
+from trainyard.trace.align.cross_rank import RankAgreement, Window, align_ranks
 from trainyard.trace.align.survey import Survey, survey
 from trainyard.trace.booking.book_rank import ClassifiedRank, RankTrace, book_rank, classify_rank
 from trainyard.trace.measured_trace import MeasuredTrace, conclude
@@ -62,9 +63,9 @@ def measure_files(
     with engine_named(engine, min(cores, len(readable))) as run:
         outcomes = run(partial(_survey_file, Path(folder.name), axis, how), list(enumerate(readable)))
         surveyed, places, unread = _sorted_out(files, outcomes)
-        check(len(surveyed), unread, _cut([one.facts for one, _ in surveyed]), strict)
-        agreed = agree([one for one, _ in surveyed], window, places)
-        booked = run(_book_file, [(surveyed[share.place][1], share) for share in agreed.shares])
+        check(len(surveyed), unread, _cut([rank.facts for rank, _ in surveyed]), strict)
+        agreed = align_ranks([rank for rank, _ in surveyed], window, places)
+        booked = run(_book_file, [(surveyed[share.survey][1], share) for share in agreed.shares])
 
     def ranks(number: int, _: object = folder) -> RankTrace:
         return spill.load(booked[number], RankTrace)
@@ -80,11 +81,11 @@ def measure(
     axis: str = "",
     places: Sequence[int] = (),
 ) -> MeasuredTrace:
-    """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form,
-    where the job's layout has only one. `places`: as in `agree`. Raises `BadInput` for ranks of different jobs."""
+    """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form, if the
+    job's layout has only one. `places`: as in `align_ranks`. Raises `BadInput` for ranks of different jobs."""
     classified = [classify_rank(msgspec.structs.replace(events, axis=axis)) for events in traces]
-    agreed = agree([survey(one.events, one.classified, one.keys) for one in classified], window, places)
-    ranks = tuple(book_rank(classified[share.place], share) for share in agreed.shares)
+    agreed = align_ranks([survey(rank.events, rank.classified, rank.keys) for rank in classified], window, places)
+    ranks = tuple(book_rank(classified[share.survey], share) for share in agreed.shares)
     return conclude(ranks, agreed, window, source or _sources(traces))
 
 
@@ -102,18 +103,18 @@ def _sorted_out(
 ) -> tuple[list[_Rank], list[int], tuple[Unread, ...]]:
     """The ranks of the files that could be read, the place of each among all files, and the other files. `outcomes`:
     what reading each of the readable files gave. A file that could not be read takes one place."""
-    outcome = iter(outcomes)
+    rest = iter(outcomes)
     ranks: list[_Rank] = []
     places: list[int] = []
     unread: list[Unread] = []
     for file in files:
-        found = file if isinstance(file, Unread) else next(outcome)
-        if isinstance(found, Unread):
-            unread.append(found)
+        outcome = file if isinstance(file, Unread) else next(rest)
+        if isinstance(outcome, Unread):
+            unread.append(outcome)
         else:
             first = len(ranks) + len(unread)
-            places.extend(range(first, first + len(found)))
-            ranks.extend(found)
+            places.extend(range(first, first + len(outcome)))
+            ranks.extend(outcome)
     return ranks, places, tuple(unread)
 
 
@@ -144,11 +145,11 @@ def _survey_file(
     if isinstance(traces, Unread):
         return traces
     surveyed = []
-    for place, events in enumerate(traces):
-        one = classify_rank(msgspec.structs.replace(events, axis=axis))
-        file = folder / f"{number}-{place}.classified"
-        spill.save(file, one)
-        surveyed.append((survey(one.events, one.classified, one.keys), file))
+    for events in traces:
+        rank = classify_rank(msgspec.structs.replace(events, axis=axis))
+        file = folder / f"{number}-{len(surveyed)}.classified"
+        spill.save(file, rank)
+        surveyed.append((survey(rank.events, rank.classified, rank.keys), file))
     return surveyed
 
 

@@ -1,5 +1,4 @@
-"""What a set of profiler files says once every rank is booked: the mean ledger, who came late, and what a reader of the
-ledgers must be told."""
+"""The measurement of all ranks, once each is booked: the mean ledger, which ranks came late, notes on lost data."""
 
 from __future__ import annotations
 
@@ -95,8 +94,8 @@ def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, sour
     full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
     costs = {row.rank: row.exposed_ns // full_steps for row in late if row.exposed_ns}
     mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=costs)
-    said = _notes(agreed.facts, parts, agreed.alignment, window, device_events, unlaunched)
-    return MeasuredTrace(ranks, tuple(booked), mean, agreed.alignment, said, late, agreed.bandwidths)
+    sentences = _notes(agreed.facts, parts, agreed.alignment, window, device_events, unlaunched)
+    return MeasuredTrace(ranks, tuple(booked), mean, agreed.alignment, sentences, late, agreed.bandwidths)
 
 
 def _add_waits(rank: RankTrace, exposed: I64, waited: I64) -> None:

@@ -30,11 +30,11 @@ class Cuts(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """One rank's share of what was settled. `place`: of its survey, as they were given. `ends`: of its steps on the
-    common clock, None where the window is booked as one; `arrivals`, `unmet`: where its collectives and its transfers
+    """One rank's share of what was settled. `survey`: the index of its survey. `ends`: of its steps on
+    the common clock, None if the window is booked as one; `arrivals`, `unmet`: where its collectives and its transfers
     are cut."""
 
-    place: int
+    survey: int
     rank: int
     group_sizes: tuple[int, ...]
     aligned: Aligned
@@ -86,18 +86,18 @@ def _numbered(facts: Sequence[Events], places: Sequence[int]) -> list[int]:
     return list(seen)
 
 
-def agree(surveys: Sequence[Survey], window: Window = "steps", places: Sequence[int] = ()) -> Agreement:
-    """`places`: of each rank's file among all files, where some of them could not be read. Raises `BadInput` for ranks
-    of different jobs."""
-    ranks = _numbered([one.facts for one in surveys], places)
+def align_ranks(surveys: Sequence[Survey], window: Window = "steps", places: Sequence[int] = ()) -> Agreement:
+    """Clocks, steps, groups and waits that the ranks share. `places`: the number of each rank's file among all files,
+    if some of them could not be read. Raises `BadInput` for ranks of different jobs."""
+    ranks = _numbered([survey.facts for survey in surveys], places)
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     # A rank knows the groups it is in; whether all ranks are the only group, all of them together know.
     sizes = tuple(sorted({size for one in surveys for size in one.facts.group_sizes}))
     surveys = [
-        surveys[place]._replace(
-            facts=msgspec.structs.replace(surveys[place].facts, rank=ranks[place], group_sizes=sizes)
+        surveys[number]._replace(
+            facts=msgspec.structs.replace(surveys[number].facts, rank=ranks[number], group_sizes=sizes)
         )
-        for place in order
+        for number in order
     ]
     agreed = alignment(surveys)
     aligned = agreed.aligned != "no"
@@ -109,8 +109,8 @@ def agree(surveys: Sequence[Survey], window: Window = "steps", places: Sequence[
     met = meetings(surveys if aligned else ()).overlapping()
     sent = transfers(surveys if aligned else ()).possible()
     shares = tuple(
-        RankAgreement(place, one.facts.rank, sizes, agreed.aligned, clock, tuple(own) if marked else None, *cuts)
-        for place, one, clock, own, *cuts in zip(
+        RankAgreement(number, survey.facts.rank, sizes, agreed.aligned, clock, tuple(own) if marked else None, *cuts)
+        for number, survey, clock, own, *cuts in zip(
             order, surveys, agreed.clocks, ends, last_arrivals(met, surveys), unmet(sent, surveys)
         )
     )

@@ -1,7 +1,12 @@
-"""One rank's events -> its ledgers: classified alone, booked once the ranks agree on what they have in common."""
+"""One rank's events -> its ledgers: classified alone, then booked on the clock, steps and groups that all ranks share.
+
+Before booking, each collective is split at its last arrival (before it straggler, from it on comm), and each end of a
+pipeline's transfers at the other end's start (before it bubble, from it on comm).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,10 +17,10 @@ from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned
-from trainyard.trace.align.cross_rank import RankAgreement
+from trainyard.trace.align.cross_rank import Cuts, RankAgreement
+from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.idle import idle
-from trainyard.trace.booking.intervals import Booking, Intervals, book
-from trainyard.trace.booking.split_waits import Waits, split
+from trainyard.trace.booking.intervals import Booking, Intervals, book, cut
 from trainyard.trace.classify.context import PHASES, Context, context
 from trainyard.trace.classify.cpu import classify_cpu
 from trainyard.trace.classify.kernels import Classified, Keys, classify_device, key_collectives
@@ -23,6 +28,8 @@ from trainyard.trace.flops.attribution import Arithmetic, arithmetic, by_part
 
 _KINDS = list(words.KINDS)
 _UNEXPLAINED = Account("unexplained")
+_COMPUTE = _KINDS.index("compute")
+_WARMUP, _DRAIN, _STEADY = words.BUBBLES
 
 
 class ClassifiedRank(NamedTuple):
@@ -34,6 +41,15 @@ class ClassifiedRank(NamedTuple):
     classified: Classified
 
 
+class Waits(NamedTuple):
+    """A rank's waits: [start, stop) booked under key, for the rank at place `late` to come."""
+
+    start: I64
+    stop: I64
+    key: I32
+    late: I32
+
+
 class RankTrace(NamedTuple):
     """One rank's trace with everything concluded from it. Column i of `classified` is booked under
     `keys.pairs[classified.key[i]]`; `parts` tile the window; `owned` is the ns each interval owns."""
@@ -43,7 +59,7 @@ class RankTrace(NamedTuple):
     keys: Keys
     classified: Classified
     waits: Waits
-    parts: tuple[steps.StepPart, ...]
+    parts: tuple[StepPart, ...]
     ledgers: tuple[Ledger, ...]
     owned: I64
     waited: I64
@@ -62,7 +78,7 @@ class RankTrace(NamedTuple):
 
 
 def classify_rank(events: Events, around: Context | None = None) -> ClassifiedRank:
-    """What can be said of a rank without the others. `around`: the context of its events, where it is known."""
+    """Classifies a rank without the others. `around`: the context of its events, if it is known."""
     around = around or context(events)
     keys = Keys()
     classify = classify_device if len(events.work) else classify_cpu
@@ -71,14 +87,63 @@ def classify_rank(events: Events, around: Context | None = None) -> ClassifiedRa
 
 def book_rank(rank: ClassifiedRank, share: RankAgreement) -> RankTrace:
     """A rank's ledgers, once it is settled what the ranks have in common."""
-    events, around, keys, one = rank
+    events, around, keys, classified = rank
     events = msgspec.structs.replace(events, rank=share.rank, group_sizes=share.group_sizes)
-    one = key_collectives(events, keys, one)
+    classified = key_collectives(events, keys, classified)
     events = share.clock.corrected(events)
-    one = one._replace(start=share.clock.at(one.start), stop=share.clock.at(one.stop))
+    classified = classified._replace(start=share.clock.at(classified.start), stop=share.clock.at(classified.stop))
     parts = steps.whole(events) if share.ends is None else steps.parts(events, share.ends)
-    one, waits = split(one, keys, share.arrivals, share.unmet, parts)
-    return _book_rank(events, around, keys, one, waits, parts, share.aligned)
+    classified, waits = _split_waits(classified, keys, share.arrivals, share.unmet, parts)
+    return _book_rank(events, around, keys, classified, waits, parts, share.aligned)
+
+
+def _split_waits(
+    one: Classified, keys: Keys, arrivals: Cuts, unmet: Cuts, parts: Sequence[StepPart]
+) -> tuple[Classified, Waits]:
+    """The rank's intervals, those that waited starting at the end of the wait; and the waits."""
+    start = one.start.copy()
+    start[arrivals.row], start[unmet.row] = arrivals.at, unmet.at
+    stragglers = _waits(one, keys, arrivals, lambda account: Account("straggler", account.what, account.group))
+    bubbles = _bubbles(one, keys, unmet, parts)
+    waits = Waits(*(np.concatenate(column) for column in zip(stragglers, *bubbles)))
+    return one._replace(start=start), waits
+
+
+def _waits(one: Classified, keys: Keys, cuts: Cuts, account_of: Callable[[Account], Account]) -> Waits:
+    known: dict[int, int] = {}
+    for number in np.unique(one.key[cuts.row]).tolist():
+        account, phase = keys.pairs[number]
+        known[number] = keys.number(account_of(account), phase)
+    key = np.array([known[number] for number in one.key[cuts.row].tolist()], np.int32)
+    return Waits(one.start[cuts.row], cuts.at, key, cuts.late)
+
+
+def _bubbles(one: Classified, keys: Keys, cuts: Cuts, parts: Sequence[StepPart]) -> list[Waits]:
+    """Before the first compute of the step a wait is warm-up, after the last one drain, else steady."""
+    edges = _edges(one, keys, parts)
+    piece, begin, end = cut(one.start[cuts.row], cuts.at, edges)
+    some = end > begin
+    piece, begin, end = piece[some], begin[some], end[some]
+    stage = (np.searchsorted(edges, begin, "right") - 1) % 3
+    made = []
+    for number, what in enumerate((_WARMUP, _STEADY, _DRAIN)):
+        rows = stage == number
+        own = Cuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
+        waits = _waits(one, keys, own, lambda account, what=what: Account("bubble", what, account.group))
+        made.append(waits._replace(start=begin[rows]))
+    return made
+
+
+def _edges(one: Classified, keys: Keys, parts: Sequence[StepPart]) -> I64:
+    """Of each part in turn: its start, its first compute's start and its last one's stop (its end without any)."""
+    computes = keys.kinds()[one.key] == _COMPUTE
+    start, stop = one.start[computes], one.stop[computes]
+    edges: list[int] = []
+    for part in parts:
+        inside = (start < part.stop) & (stop > part.start)
+        first, last = (start[inside].min(), stop[inside].max()) if inside.any() else (part.stop, part.stop)
+        edges += [part.start, max(part.start, int(first)), min(part.stop, int(last))]
+    return np.array([*edges, parts[-1].stop], np.int64)
 
 
 def _book_rank(
@@ -87,7 +152,7 @@ def _book_rank(
     keys: Keys,
     one: Classified,
     waits: Waits,
-    parts: list[steps.StepPart],
+    parts: list[StepPart],
     aligned: Aligned,
 ) -> RankTrace:
     columns = [(one.start, one.stop, one.key), (waits.start, waits.stop, waits.key)]
@@ -132,7 +197,7 @@ def _ledger(
     count: I64,
     done: I64,
     place: int,
-    part: steps.StepPart,
+    part: StepPart,
     aligned: Aligned,
 ) -> Ledger:
     """`done`: FLOPs and bytes of each key, -1 where unknown."""

@@ -1,11 +1,11 @@
-"""What every host span belongs to: its phase, module, op class, and what it says the host was doing.
+"""The context of each host span: its phase, module and op class, and why the host was busy.
 
 Recomputed work (activation checkpointing) is found inside the backward pass. A framework numbers an op where gradients
 are recorded. The backward pass records none, so numbered ops inside one of its nodes are a forward pass run there,
 whichever node it is that needs its results first. Two things only look so:
 
 - `Function.apply` numbers itself whether gradients are recorded or not, and a node may be computed with such
-  (a redistribution whose gradient is another). What stands after it in the node tells: recorded work or a pass of the
+  (a redistribution whose gradient is another). The ops after it in the node decide: recorded work or a pass of the
   engine, else it is the node's own.
 - Gradients of gradients: the node's own work is recorded to its end, where after recomputation it is not.
 """
@@ -138,7 +138,7 @@ def _facts(name: str, causes: list[str]) -> _Facts:
 
 
 def _recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Of m host rows those that begin recomputed work, where what is around them is of the backward pass."""
+    """Whether each of m host rows begins recomputed work, if the spans around it are part of the backward pass."""
     again = np.zeros(len(host), bool)
     engine = np.array([name.startswith(_ENGINE) for name in names], bool)[host.name]
     op = host.what == OP

@@ -70,13 +70,14 @@ class Classified(NamedTuple):
     collective_phase: I8
 
 
-def key_collectives(events: Events, keys: Keys, one: Classified) -> Classified:
-    """Gives each collective the key of its group. What a group is called depends on `events.group_sizes`, which must be
-    those of the whole job: this is done once all ranks have been seen."""
-    key = one.key.copy()
-    for (row, found), phase in zip(one.collectives.items(), one.collective_phase.tolist()):
-        key[row] = keys.number(Account("comm", found.name, group_of(found, events)), phase)
-    return one._replace(key=key)
+def key_collectives(events: Events, keys: Keys, classified: Classified) -> Classified:
+    """Gives each collective the key of its group. The name of a group depends on `events.group_sizes`, which must be
+    those of the whole job: call this once all ranks have been surveyed."""
+    key = classified.key.copy()
+    for (row, collective), phase in zip(classified.collectives.items(), classified.collective_phase.tolist()):
+        account = Account("comm", collective.name, group_of(collective, events))
+        key[row] = keys.number(account, phase)
+    return classified._replace(key=key)
 
 
 def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
