@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from trainyard.formats.protobuf_reader import FIXED32, FIXED64, LENGTH, VARINT, Malformed, fields
+from trainyard.formats.protobuf import FIXED32, FIXED64, LENGTH, VARINT, Malformed, fields, varint
 from validation.fuzz.trees import NUMBERS, TEXTS, Mutator, Words
 
 Schema = Mapping[int, "Schema"]
@@ -105,21 +105,12 @@ def _text(chance: Random, words: Words) -> bytes:
 
 
 def _encode(inside: list[Field]) -> bytes:
-    return b"".join(_varint(number << 3 | kind) + _payload(kind, value) for number, kind, value in inside)
+    return b"".join(varint(number << 3 | kind) + _payload(kind, value) for number, kind, value in inside)
 
 
 def _payload(kind: int, value: int | bytes | list[Field]) -> bytes:
     if isinstance(value, int):
         size = {FIXED64: 8, FIXED32: 4}.get(kind)
-        return (value & (1 << 8 * size) - 1).to_bytes(size, "little") if size else _varint(value)
+        return (value & (1 << 8 * size) - 1).to_bytes(size, "little") if size else varint(value)
     raw = _encode(value) if isinstance(value, list) else value
-    return _varint(len(raw)) + raw
-
-
-def _varint(value: int) -> bytes:
-    value &= 0xFFFF_FFFF_FFFF_FFFF
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
+    return varint(len(raw)) + raw
