@@ -14,7 +14,8 @@ from trainyard.ledger import Ledger
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import owners
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.export.columns import Column, Columns, known, numbers_of, spell, words_of
+from trainyard.trace.export.arrow_stream import Column
+from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.flops.operands import OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
