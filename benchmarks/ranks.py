@@ -76,7 +76,7 @@ def make(folder: str, count: int) -> None:
 
 def measure(folder: Path) -> None:
     """Reads and books the folder's ranks. Raises `AssertionError` where their clocks were not solved."""
-    from trainyard.trace.parallel.ranks import measure_files
+    from trainyard.trace.measure import measure_files
 
     measured = measure_files([folder], engine="serial")
     if measured.alignment.aligned != "collectives":

@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.trace.measure import MeasuredTrace, measure, read
+from trainyard.trace.measure import measure, read
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.what_if import what_if
 
 JOB = """\

@@ -36,7 +36,7 @@ _PUBLIC = {
     "TrainyardError": "errors",
     "diff": "ledger",
     "mean": "ledger",
-    "measure_files": "trace.parallel.ranks",
+    "measure_files": "trace.measure",
     "step": "run.script.step_mark",
     "tables": "trace.export.trace_tables",
     "what_if": "trace.whatif.what_if",

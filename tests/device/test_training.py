@@ -22,7 +22,8 @@ from trainyard.run.local.harness import find_devices
 from trainyard.run.local.step_clock import StepClock
 from trainyard.store.run_summary import summarise
 from trainyard.store.store import Store
-from trainyard.trace.measure import MeasuredTrace, measure, read
+from trainyard.trace.measure import measure, read
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.workloads.ops import transformer_ops
 
 pytestmark = [pytest.mark.device, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(120)]

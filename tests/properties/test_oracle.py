@@ -13,8 +13,9 @@ from tests.trace_maker import write
 from trainyard import words
 from trainyard.errors import BadInput
 from trainyard.trace import reconcile
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.measure import RankTrace, measure, read
+from trainyard.trace.measure import measure, read
 
 KINDS = list(words.KINDS)
 DEVICE = [

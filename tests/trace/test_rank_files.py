@@ -16,7 +16,7 @@ from tests.refused import code_of, missing_values, refused
 from tests.trace_maker import trace
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput
-from trainyard.trace.parallel.ranks import measure_files
+from trainyard.trace.measure import measure_files
 from trainyard.trace.rank_files import Unread, left_out, rank_files
 
 DEMO = Path(__file__).parents[2] / "src" / "trainyard" / "data" / "demo"
@@ -200,8 +200,8 @@ def test_other_records_of_a_folder_are_no_ranks(tmp_path):
     (folder / "model.pb").write_bytes(b"\x00\x01")
     (folder / "rank7.json").mkdir()
     files = rank_files([folder])
-    assert len(files.files) == RANKS
-    assert not files.unread
+    assert [file.name for file in files if isinstance(file, Path)] == [f"rank{rank}.json.gz" for rank in range(RANKS)]
+    assert len(files) == RANKS
 
 
 def test_a_comparison_says_that_ranks_are_missing(hurt, tmp_path, capsys):

@@ -258,7 +258,7 @@ def _series(ending: str) -> Read:
 
 
 _TRACE, _READERS, _CONFIGS = "trainyard.trace", "trainyard.trace.readers", "trainyard.predict.configs"
-_KINETO, _PROTOBUF = f"{_READERS}.kineto", "trainyard.formats.protobuf_reader"
+_KINETO, _PROTOBUF = f"{_READERS}.kineto", "trainyard.formats.protobuf"
 _ROWS = (f"{_READERS}.gather:Gather._timely",)
 """Called for each span and each interval of a device that a reader found."""
 _EVENT_KEYS = (
@@ -306,7 +306,7 @@ READERS: dict[str, Reader] = {
     "kineto": Reader(
         _kineto,
         (
-            *(f"{_KINETO}.{name}" for name in ("reader", "document", "rows", "scanner", "event", "header")),
+            *(f"{_KINETO}.{name}" for name in ("reader", "document", "rows", "scanner", "event")),
             f"{_READERS}.collectives",
         ),
         trees.json_document,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from trainyard.formats.protobuf_reader import FIXED32, FIXED64, LENGTH, VARINT, Malformed, fields
+from trainyard.formats.protobuf import FIXED32, FIXED64, LENGTH, VARINT, Malformed, fields, varint
 from validation.fuzz.trees import NUMBERS, TEXTS, Mutator, Words
 
 Schema = Mapping[int, "Schema"]
@@ -18,7 +18,6 @@ PERFETTO: Schema = {
 }
 XPLANE: Schema = {1: {3: {4: {4: {}}}, 4: {2: {5: {}}}, 5: {2: {}}, 6: {}}}
 _SIZES = {FIXED64: 8, FIXED32: 4}
-_SMALL = [bytes([value]) for value in range(128)]
 Field = list[Any]
 """Number, wire type and value; the value of a message is the list of its fields."""
 
@@ -121,24 +120,12 @@ def _text(chance: Random, words: Words) -> bytes:
 def _encode(inside: list[Field]) -> bytes:
     whole = bytearray()
     for number, kind, value in inside:
-        whole += _varint(number << 3 | kind)
+        whole += varint(number << 3 | kind)
         if isinstance(value, int):
             size = _SIZES.get(kind)
-            whole += (value & (1 << 8 * size) - 1).to_bytes(size, "little") if size else _varint(value)
+            whole += (value & (1 << 8 * size) - 1).to_bytes(size, "little") if size else varint(value)
         else:
             raw = _encode(value) if isinstance(value, list) else value
-            whole += _varint(len(raw))
+            whole += varint(len(raw))
             whole += raw
     return bytes(whole)
-
-
-def _varint(value: int) -> bytes:
-    if 0 <= value < 128:
-        return _SMALL[value]
-    value &= 0xFFFF_FFFF_FFFF_FFFF
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

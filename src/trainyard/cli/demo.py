@@ -20,14 +20,14 @@ def command(out: str, as_json: bool) -> None:
     from pathlib import Path
 
     from trainyard.cli.support.output import console, print_json, say
-    from trainyard.cli.support.run_names import find_traces
     from trainyard.ledger import Ledgers
     from trainyard.report.render import html
     from trainyard.report.render.terminal import print_parts, print_view
     from trainyard.report.view.build_view import view_of_traces
+    from trainyard.trace.measure import measure_files
 
     folder = Path(str(resources.files("trainyard") / "data" / "demo"))
-    measured = find_traces([str(folder)], "steps")
+    measured = measure_files([folder])
     view = view_of_traces(measured)
     if as_json:
         print_json(Ledgers(ledgers=measured.ledgers))

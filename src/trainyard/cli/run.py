@@ -29,8 +29,8 @@ from trainyard.run.resume import fork_run
 from trainyard.run.script import run_command
 from trainyard.run.session import Progress, Session
 from trainyard.store.store import Store, check_tag
-from trainyard.trace.measure import MeasuredTrace
-from trainyard.trace.parallel.ranks import measure_files
+from trainyard.trace.measure import measure_files
+from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class RunBooking:

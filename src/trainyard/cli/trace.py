@@ -12,7 +12,7 @@ from trainyard.cli.support.output import console, print_json, say
 from trainyard.cli.support.pipes import InputFile
 
 if TYPE_CHECKING:
-    from trainyard.trace.measure import MeasuredTrace
+    from trainyard.trace.measured_trace import MeasuredTrace
 
 _PEERS = ("hta", "tracelens")
 _ALL = sys.maxsize
@@ -71,8 +71,8 @@ def command(
     Reads what torch.profiler writes (CUDA, ROCm or the CPU alone), plain, gzipped or zipped; rocprofv3's JSON and
     pftrace, XLA's xplane.pb, Nsight Systems' SQLite and Neuron's JSON exports; and torch's memory snapshots.
     """
-    from trainyard.cli.support.run_names import find_traces
     from trainyard.plugins import ReadOptions
+    from trainyard.trace.measure import measure_files
     from trainyard.trace.memory.snapshot import is_snapshot
     from trainyard.units import parse_size
 
@@ -90,7 +90,8 @@ def command(
             raise click.UsageError(f"{snapshots[0]} is a memory snapshot, which goes by itself: without {others[0]}.")
         _memory(Path(snapshots[0]), reading.limit, as_json, page, top)
         return
-    measured = find_traces(paths, window, engine, reading, strict)
+    booked = "all" if window == "all" else "steps"
+    measured = measure_files(paths, booked, engine=engine, how=reading, strict=strict)
     if measured.damage and (as_json or modes):
         say(measured.damage)
     if window in _PEERS:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from trainyard import plugins
 from trainyard.errors import BadFile, BadInput
@@ -27,7 +27,6 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers.kineto.unpack import peek
 from trainyard.units import listed
 
-_T = TypeVar("_T")
 _JSON = (".json", ".json.gz")
 _ENDINGS = (*_JSON, ".zip", ".pb", ".pftrace", ".perfetto-trace", ".sqlite")
 _HEAD = 1 << 16
@@ -49,38 +48,24 @@ class Unread(NamedTuple):
         return f"{self.path.name} ({self.reason})"
 
 
-class RankFiles(NamedTuple):
-    """All files, in the order of the ranks, and those of them that are known to be unreadable already."""
-
-    files: tuple[Path, ...]
-    unread: tuple[Unread, ...]
-
-    @property
-    def readable(self) -> list[Path]:
-        unread = {file.path for file in self.unread}
-        return [path for path in self.files if path not in unread]
-
-
-def rank_files(paths: Sequence[Path | str]) -> RankFiles:
-    """The files named, and the ranks' files in the folders named. Raises `BadFile` for a path that does not exist and
-    for a folder without a profiler file; `BadInput` for a file that is named twice."""
-    files: list[Path] = []
-    unread: list[Unread] = []
+def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
+    """The files named, and the ranks' files in the folders named, in the order of the ranks; as `Unread` those that are
+    known to be unreadable already. Raises `BadFile` for a path that does not exist and for a folder without a profiler
+    file; `BadInput` for a file that is named twice."""
+    files: list[Path | Unread] = []
     for path in map(Path, paths):
         if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
-            inside = _inside(path)
-            files.extend(inside.files)
-            unread.extend(inside.unread)
+            files.extend(_inside(path))
         elif not os.path.lexists(path):
             raise BadFile(f"{path}: there is no such file.")
         else:
-            files.append(path)
-            if reason := _unreadable(path):
-                unread.append(Unread(path, reason))
-    repeated = [path for path, times in Counter(os.path.realpath(path) for path in files).items() if times > 1]
+            reason = _unreadable(path)
+            files.append(Unread(path, reason) if reason else path)
+    real = Counter(os.path.realpath(file.path if isinstance(file, Unread) else file) for file in files)
+    repeated = [path for path, times in real.items() if times > 1]
     if repeated:
         raise BadInput(f"{repeated[0]} is named twice.", "Name each rank's file once.")
-    return RankFiles(tuple(files), tuple(unread))
+    return files
 
 
 def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
@@ -91,12 +76,12 @@ def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
     return reader.read(file, how)
 
 
-def read_or_reason(read: Callable[[Path], Sequence[_T]], path: Path) -> Sequence[_T] | Unread:
-    """What `read` makes of a file, or why the file cannot be read."""
+def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
+    """One file's ranks, or why the file cannot be read."""
     try:
-        return read(path)
+        return read_file(file, how)
     except BadFile as error:
-        return Unread(path, error.says.removeprefix(f"{path}: ").rstrip("."), error.next_step)
+        return Unread(file, error.says.removeprefix(f"{file}: ").rstrip("."), error.next_step)
 
 
 def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool) -> None:
@@ -132,7 +117,7 @@ def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
     )
 
 
-def _inside(folder: Path) -> RankFiles:
+def _inside(folder: Path) -> list[Path | Unread]:
     try:
         named = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDINGS) and not path.is_dir())
     except OSError as error:
@@ -147,8 +132,9 @@ def _inside(folder: Path) -> RankFiles:
         raise BadFile(
             f"{folder}: the folder holds no profiler file ({', '.join(_ENDINGS)}).", "Name the folder of the traces."
         )
-    files = [path for path in named if path in unread or path in readable]
-    return RankFiles(tuple(files), tuple(Unread(path, reason) for path, reason in unread.items()))
+    return [
+        Unread(path, unread[path]) if path in unread else path for path in named if path in unread or path in readable
+    ]
 
 
 def _unreadable(path: Path) -> str:

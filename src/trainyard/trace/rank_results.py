@@ -10,10 +10,11 @@ from msgspec.structs import replace
 
 from trainyard.booked import Booked, BookedPart, Idle, Late
 from trainyard.events import I32, I64, Events
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.idle import idle
 from trainyard.trace.booking.intervals import cut
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import innermost
 
 _MOST_ROWS = 8_000_000

@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from trainyard.trace.align.steps import in_full
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class Busy(NamedTuple):

@@ -19,6 +19,7 @@ from tests.page_views import HOSTILE, VIEWS, names, timeline, view
 from tests.refused import refused
 from trainyard import report
 from trainyard.errors import PlaceUnwritable
+from trainyard.formats.protobuf import packed_varints, read_varint
 from trainyard.printable import printable
 from trainyard.report.history import history_page
 from trainyard.report.memory import memory_view
@@ -54,13 +55,10 @@ class Elements(HTMLParser):
 
 
 def unvarint(data: bytes) -> list[int]:
-    values, value, shift = [], 0, 0
-    for byte in data:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            values.append(value)
-            value = shift = 0
+    values, at = [], 0
+    while at < len(data):
+        value, at = read_varint(memoryview(data), at, len(data))
+        values.append(value)
     return values
 
 
@@ -86,7 +84,7 @@ def unpacked(packed: dict) -> list[Lane]:
 
 @given(st.lists(st.integers(0, 2**63 - 1)))
 def test_varints_come_back(values):
-    assert unvarint(html.varints(np.array(values, np.uint64))) == values
+    assert unvarint(packed_varints(np.array(values, np.uint64))) == values
 
 
 @given(

@@ -15,8 +15,8 @@ from tests.properties.test_trace_properties import cpu_traces, rank_traces
 from tests.refused import refused
 from tests.trace_maker import trace, write
 from trainyard.errors import PlaceUnwritable
-from trainyard.formats import protobuf_writer
-from trainyard.formats.protobuf_reader import double, fields, number, text
+from trainyard.formats import protobuf
+from trainyard.formats.protobuf import as_double, as_int64, as_text, fields
 from trainyard.report.render import perfetto
 from trainyard.trace.measure import measure, read
 
@@ -45,14 +45,14 @@ def decode(path):
         sequence = found[10]
         for table, _, entry in fields(found.get(12, memoryview(b""))):
             pair = {key: value for key, _, value in fields(entry)}
-            names[sequence, table, pair[1]] = text(pair[2])
+            names[sequence, table, pair[1]] = as_text(pair[2])
         if 60 in found:
             track = {key: value for key, _, value in fields(found[60])}
             if 3 in track:
                 process = {key: value for key, _, value in fields(track[3])}
-                processes[track[1]] = text(process[6])
+                processes[track[1]] = as_text(process[6])
             else:
-                tracks[track[1]] = (processes[track[5]], text(track[2]))
+                tracks[track[1]] = (processes[track[5]], as_text(track[2]))
         if 11 in found:
             event = [(key, value) for key, _, value in fields(found[11])]
             plain = dict(event)
@@ -64,7 +64,7 @@ def decode(path):
                 start, name, facts = open_[plain[11]].pop()
                 slices.append(Slice(start, found[8], name, facts))
             else:
-                counts.append((found[8], double(plain[44])))
+                counts.append((found[8], as_double(plain[44])))
     assert not any(open_.values())
     made = {key: Track(*key, sorted(lanes[key][0], key=lambda one: one[:3]), lanes[key][1]) for key in tracks.values()}
     return made, list(processes.values())
@@ -72,7 +72,7 @@ def decode(path):
 
 def annotation(value, names, sequence):
     found = {key: inner for key, _, inner in fields(value)}
-    said = names[sequence, 29, found[17]] if 17 in found else number(found[4])
+    said = names[sequence, 29, found[17]] if 17 in found else as_int64(found[4])
     return names[sequence, 3, found[1]], said
 
 
@@ -232,16 +232,16 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 @given(st.lists(st.tuples(st.integers(1, 2**29 - 1), st.integers(-(2**63), 2**63 - 1), st.text()), max_size=8))
 def test_what_is_written_is_read(rows):
     data = b"".join(
-        protobuf_writer.number(f, n) + protobuf_writer.text(f, t) + protobuf_writer.double(f, n / 3) for f, n, t in rows
+        protobuf.int_field(f, n) + protobuf.text_field(f, t) + protobuf.double_field(f, n / 3) for f, n, t in rows
     )
     found = list(fields(memoryview(data)))
-    assert [(f, number(n)) for f, _, n in found[::3]] == [(f, n) for f, n, _ in rows]
-    assert [text(t) for _, _, t in found[1::3]] == [t for _, _, t in rows]
-    assert [double(value) for _, _, value in found[2::3]] == [n / 3 for _, n, _ in rows]
+    assert [(f, as_int64(n)) for f, _, n in found[::3]] == [(f, n) for f, n, _ in rows]
+    assert [as_text(t) for _, _, t in found[1::3]] == [t for _, _, t in rows]
+    assert [as_double(value) for _, _, value in found[2::3]] == [n / 3 for _, n, _ in rows]
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), max_size=20))
 def test_integers_of_one_width_are_the_same_integers(values):
-    made = protobuf_writer.varints(np.array(values, np.int64))
-    found = [value for one in made for _, _, value in fields(memoryview(protobuf_writer.varint(8) + one))]
+    made = protobuf.padded_varints(np.array(values, np.int64))
+    found = [value for one in made for _, _, value in fields(memoryview(protobuf.varint(8) + one))]
     assert found == values

@@ -13,9 +13,9 @@ from tests.surveys import collective, made_survey
 from trainyard.stats.medians import lower_median, medians
 from trainyard.trace.align.alignment import alignment
 from trainyard.trace.align.clocks import ClockCorrection
-from trainyard.trace.align.lateness import Lateness
 from trainyard.trace.align.matching import SYMMETRIC, meetings
 from trainyard.trace.measure import measure, read
+from trainyard.trace.measured_trace import Lateness
 
 SECOND = 10**9
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.surveys import collective, made_survey
 from tests.trace_maker import MAIN, trace, write
-from trainyard.trace.align.transfers import transfers
+from trainyard.trace.align.matching import transfers
 from trainyard.trace.measure import measure, read
 
 LAUNCHED = 5

@@ -9,7 +9,7 @@ from tests.trace_maker import trace, write
 from trainyard import words
 from trainyard.events import COPY, KERNEL, MEMSET, OP
 from trainyard.trace.classify.context import context
-from trainyard.trace.classify.kernels import Keys, classify, launched_by
+from trainyard.trace.classify.kernels import Keys, classify_device, key_collectives, launched_by
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.measure import measure, read
 from trainyard.vendors.kernel_names import account_of
@@ -85,12 +85,12 @@ def _expected(events, around, row):
 def test_columns_say_what_the_rules_say_row_by_row(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
     around, keys = context(events), Keys()
-    one = classify(events, around, keys)
-    for row, key in enumerate(one.key.tolist()):
+    classified = key_collectives(events, keys, classify_device(events, around, keys))
+    for row, key in enumerate(classified.key.tolist()):
         account, phase = keys.pairs[key]
         plain = f"{account.kind}/{account.what}"
         assert (plain, list(words.PHASES)[phase]) == _expected(events, around, row)
-        assert (row in one.collectives) == (account.kind == "comm")
+        assert (row in classified.collectives) == (account.kind == "comm")
 
 
 @given(traces())
@@ -106,17 +106,17 @@ def test_no_row_is_lost_and_an_account_counts_each_once(tmp_path_factory, docume
 def test_an_account_is_the_union_of_its_rows_never_their_sum(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
     around, keys = context(events), Keys()
-    one = classify(events, around, keys)
+    classified = key_collectives(events, keys, classify_device(events, around, keys))
     (whole, _) = measure([events], "all").ledgers
     begin, end = events.window
     for entry in whole.entries:
         if entry.account.kind not in ("compute", "comm", "copy"):
             continue
         live = np.zeros(end - begin, bool)
-        for row, key in enumerate(one.key.tolist()):
+        for row, key in enumerate(classified.key.tolist()):
             account, phase = keys.pairs[key]
             if (account, list(words.PHASES)[phase]) == (entry.account, entry.phase):
-                live[one.start[row] - begin : one.stop[row] - begin] = True
+                live[classified.start[row] - begin : classified.stop[row] - begin] = True
         assert entry.ns + entry.hidden_ns == live.sum()
 
 

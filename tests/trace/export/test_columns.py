@@ -18,7 +18,8 @@ from tests.trace_maker import trace, write
 from trainyard.errors import MissingLibrary
 from trainyard.trace.booking.owners import stretches
 from trainyard.trace.export import arrow_stream
-from trainyard.trace.export.columns import Columns, Words, known, numbers_of, spell, words_of
+from trainyard.trace.export.arrow_stream import Words
+from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.export.trace_tables import tables
 from trainyard.trace.measure import measure, read

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.events import OperandShape
-from trainyard.trace.flops.formulas import cost_of
+from trainyard.trace.flops.attribution import cost_of
 from trainyard.trace.flops.operands import FORMATS
 from trainyard.trace.flops.signatures import SIGNATURES
 

@@ -244,8 +244,8 @@ def test_resnet_18s_backward_pass_is_two_forward_ones_less_the_first_layers_inpu
 def test_no_sum_of_costs_wraps(rows):
     key, column = np.array(rows, np.int64).reshape(-1, 2).T
     start = np.arange(len(rows))
-    one = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {})
-    sums = by_part(column, one, np.array([0, 99]), 2)[0].tolist()
+    classified = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {}, np.empty(0, np.int8))
+    sums = by_part(column, classified, np.array([0, 99]), 2)[0].tolist()
     for place, found in enumerate(sums):
         values = column[key == place].tolist()
         most = 2**62 // max(1, len(values))

@@ -16,9 +16,9 @@ from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrar
 from trainyard.trace.align.matching import Meetings
 from trainyard.trace.classify.kernels import Keys
 from trainyard.trace.export.trace_tables import tables
-from trainyard.trace.measure import MeasuredTrace, measure, read
+from trainyard.trace.measure import measure, measure_files, read
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.parallel import engines, spill
-from trainyard.trace.parallel.ranks import measure_files
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_what_is_kept_goes_with_the_last_who_looks(files, tmp_path, monkeypatch)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     measured = measure_files(files, engine="serial")
     assert len(list(tmp_path.glob("*/*.booked"))) == 4
-    assert not list(tmp_path.glob("*/*.prepared"))
+    assert not list(tmp_path.glob("*/*.classified"))
     start = measured.ranks[2].events.work.start
     assert not start.flags.writeable
     assert [rank.events.rank for rank in measured.ranks[1:3]] == [1, 2]

@@ -5,29 +5,20 @@ Each `*_step` is one small step of a rank: what its ledger must be is written, b
 
 import json
 import sqlite3
-import struct
 from pathlib import Path
 
+from trainyard.formats.protobuf import double_field, int_field, message_field
+
 # --- protocol buffers
-
-
-def varint(value: int) -> bytes:
-    value &= 0xFFFF_FFFF_FFFF_FFFF
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
 
 
 def field(number: int, value: int | float | str | bytes) -> bytes:
     """A field: an integer as varint, a float as double, text and bytes by length."""
     if isinstance(value, float):
-        return varint(number << 3 | 1) + struct.pack("<d", value)
+        return double_field(number, value)
     if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    raw = value.encode() if isinstance(value, str) else value
-    return varint(number << 3 | 2) + varint(len(raw)) + raw
+        return int_field(number, value)
+    return message_field(number, value.encode() if isinstance(value, str) else value)
 
 
 def message(*fields: tuple[int, int | float | str | bytes]) -> bytes:

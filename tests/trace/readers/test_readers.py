@@ -16,7 +16,17 @@ from tests.trace.readers import reader_fixtures as make
 from tests.trace_maker import trace
 from trainyard.errors import BadFile, TrainyardError
 from trainyard.events import CALL, NOTE, OP, PYTHON
-from trainyard.formats.protobuf_reader import FIXED64, LENGTH, VARINT, Malformed, double, fields, number, opening, text
+from trainyard.formats.protobuf import (
+    FIXED64,
+    LENGTH,
+    VARINT,
+    Malformed,
+    as_double,
+    as_int64,
+    as_text,
+    fields,
+    first_message,
+)
 from trainyard.plugins import ReadOptions
 from trainyard.trace.measure import measure
 from trainyard.trace.readers import hlo, nsys, whole_files
@@ -171,7 +181,7 @@ def test_a_file_is_claimed_by_its_own_reader_only(kind, tmp_path):
 def test_no_reader_claims_kineto_s_files_nor_what_is_none(tmp_path):
     kernel = [("gemm", 7, 0, 100, 0)]
     texts = [json.dumps(trace(device=kernel)), json.dumps(trace(device=kernel)["traceEvents"]), "", "{", "\x0a", "PK"]
-    paths = [tmp_path / str(number) for number in range(len(texts))]
+    paths = [tmp_path / str(as_int64) for as_int64 in range(len(texts))]
     for path, content in zip(paths, texts):
         path.write_text(content)
     for path in (*paths, tmp_path, tmp_path / "missing"):
@@ -620,9 +630,9 @@ def test_what_is_encoded_is_decoded(written_fields):
         assert field == got
         if isinstance(value, float):
             assert wire == FIXED64
-            assert double(raw) == value or math.isnan(value)
+            assert as_double(raw) == value or math.isnan(value)
         elif isinstance(value, int):
-            assert (wire, number(raw)) == (VARINT, value)
+            assert (wire, as_int64(raw)) == (VARINT, value)
         else:
             assert wire == LENGTH
             assert bytes(raw) == (value.encode() if isinstance(value, str) else value)
@@ -641,14 +651,14 @@ def test_bytes_that_are_no_message_are_refused_or_stop_there(data):
     good = make.field(3, 7)
     assert [value for _, _, value in fields(memoryview(good + data), lost)] == [7]
     assert len(lost) == 1
-    assert opening(memoryview(b""), 1) is None
+    assert first_message(memoryview(b""), 1) is None
 
 
 def test_the_wire_format_is_the_library_s_own():
     descriptor = pytest.importorskip("google.protobuf.descriptor_pb2")
     data = descriptor.DESCRIPTOR.serialized_pb
     messages = [value for field, _, value in fields(memoryview(data)) if field == 4]
-    names = [next(text(value) for field, _, value in fields(message) if field == 1) for message in messages]
+    names = [next(as_text(value) for field, _, value in fields(message) if field == 1) for message in messages]
     assert names == [one.name for one in descriptor.FileDescriptorProto.FromString(data).message_type]
 
 

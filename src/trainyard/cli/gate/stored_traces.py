@@ -7,7 +7,7 @@ from trainyard.cli.support.output import say
 from trainyard.errors import BadFile
 from trainyard.record import Run
 from trainyard.store.store import Store
-from trainyard.trace.parallel.ranks import measure_files
+from trainyard.trace.measure import measure_files
 from trainyard.trace.rank_results import all_booked
 
 

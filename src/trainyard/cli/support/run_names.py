@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.cli.support.output import say
 from trainyard.compare.side import Side
 from trainyard.errors import BadFile, BadInput, UnknownName
-from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.record import Run
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.plans_file import read as read_plans
@@ -19,8 +17,8 @@ from trainyard.report.render.by_suffix import Reported
 from trainyard.report.view.build_view import view_of_run, view_of_traces
 from trainyard.store.run_damage import RESTORE
 from trainyard.store.store import Store
-from trainyard.trace.measure import MeasuredTrace
-from trainyard.trace.parallel.ranks import measure_files
+from trainyard.trace.measure import measure_files
+from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class Named(NamedTuple):
@@ -88,18 +86,6 @@ def find(name: str, strict: bool = False) -> Named:
         say(f"{error} Run {run.id} is taken without its traces.")
         measured = None
     return Named(run.id if os.path.exists(path) or run.id.startswith(name) else name, measured, run)
-
-
-def find_traces(
-    paths: Sequence[str],
-    window: str = "steps",
-    engine: str = "auto",
-    how: ReadOptions = AS_WRITTEN,
-    strict: bool = False,
-) -> MeasuredTrace:
-    """Many paths are one job's ranks. `strict`: raises `BadFile` if one of them cannot be read whole."""
-    booked = "all" if window == "all" else "steps"
-    return measure_files([Path(path) for path in paths], booked, engine=engine, how=how, strict=strict)
 
 
 def _short(path: Path) -> str:

@@ -12,7 +12,7 @@ from trainyard.ledger import Ledger, to_json
 from trainyard.printable import printable_json
 from trainyard.record import Run
 from trainyard.report.view.view import View
-from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class Reported(NamedTuple):

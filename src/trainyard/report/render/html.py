@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from trainyard import words
 from trainyard.formats.atomic import write_text
+from trainyard.formats.protobuf import packed_varints
 from trainyard.ledger import encode_hook
 from trainyard.printable import printable, printable_tree
 from trainyard.report.view.view import Lane, Timeline, View
@@ -102,25 +103,13 @@ def pack(timeline: Timeline) -> dict[str, Any]:
         "lanes": [[lane.rank, lane.label, len(lane.starts)] for lane in timeline.lanes],
         "looks": (found % wide).tolist(),
         "names": _squeeze(_json(printable_tree(names)).encode()),
-        "slices": _squeeze(b"".join(varints(column.astype(np.uint64)) for column in (gaps, lengths, kinds))),
+        "slices": _squeeze(b"".join(packed_varints(column.astype(np.uint64)) for column in (gaps, lengths, kinds))),
         "steps": timeline.steps,
         "events": timeline.events,
         "merged": timeline.merged,
         "aligned": timeline.aligned,
         "alignment": words.ALIGNMENTS[timeline.aligned].means,
     }
-
-
-def varints(values: NDArray[np.uint64]) -> bytes:
-    """Unsigned integers in LEB128: seven bits a byte, low bits first, the high bit set on all but the last."""
-    if not len(values):
-        return b""
-    most = max(1, -(-int(values.max()).bit_length() // 7))
-    places = np.arange(most, dtype=np.uint64)
-    groups = (values[:, None] >> (places * np.uint64(7))) & np.uint64(0x7F)
-    more = values[:, None] >> ((places + np.uint64(1)) * np.uint64(7)) != 0
-    wanted = np.concatenate([np.ones((len(values), 1), bool), more[:, :-1]], axis=1)
-    return (groups | (more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[wanted].tobytes()
 
 
 def _gaps(lane: Lane) -> NDArray[np.int64]:

@@ -16,12 +16,13 @@ import numpy as np
 
 from trainyard.events import I64
 from trainyard.formats.atomic import replacing
-from trainyard.formats.protobuf_writer import double, message, number, text, varint, varints
+from trainyard.formats.protobuf import double_field, int_field, message_field, padded_varints, text_field, varint
 from trainyard.report.view.timeline import lane_numbers, shown_name, step_label
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import owners
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.trace_tables import began, op_names, rank_numbers
-from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 
 # Fields of Trace, TracePacket, TrackEvent, TrackDescriptor, InternedData and DebugAnnotation.
 _PACKET = 1
@@ -79,17 +80,17 @@ class _Writer:
         self.place = place
         self.root = (place + 1) * _TRACKS
         self.tracks = 0
-        self.sequence = number(_SEQUENCE, place + 1)
-        self.tail = self.sequence + number(_FLAGS, _NEEDED)
+        self.sequence = int_field(_SEQUENCE, place + 1)
+        self.tail = self.sequence + int_field(_FLAGS, _NEEDED)
         self.numbers: dict[tuple[int, str], int] = {}
         self.fresh: list[bytes] = []
         self.chunk = bytearray()
 
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
         said = f"rank {rank.events.rank}" + (" (its clock is its own: moved to begin with the first)" if moved else "")
-        self.packet(self.sequence, number(_FLAGS, _CLEARED), message(
-            _DESCRIPTOR, number(_UUID, self.root), number(_ORDERING, _EXPLICIT),
-            message(_PROCESS, number(1, self.place + 1), text(6, said)),
+        self.packet(self.sequence, int_field(_FLAGS, _CLEARED), message_field(
+            _DESCRIPTOR, int_field(_UUID, self.root), int_field(_ORDERING, _EXPLICIT),
+            message_field(_PROCESS, int_field(1, self.place + 1), text_field(6, said)),
         ))  # fmt: skip
         self.slices("steps", _steps(rank))
         self.slices("verdict", _verdicts(rank, numbers))
@@ -106,9 +107,9 @@ class _Writer:
         """As many tracks of one name as it takes for slices to stand inside each other or apart."""
         order = np.lexsort((-slices.stop, slices.start))
         columns = (slices.start[order], slices.stop[order])
-        begins, ends = (varints(column + self.shift) for column in columns)
+        begins, ends = (padded_varints(column + self.shift) for column in columns)
         owned = np.full(len(order), -1) if slices.owned is None else slices.owned[order]
-        owns = number(1, self.iid(_KEYS, "owned_ns"))
+        owns = int_field(1, self.iid(_KEYS, "owned_ns"))
         bodies: dict[int, bytes] = {}
         lanes: list[_Lane] = []
         left_out = 0
@@ -127,8 +128,8 @@ class _Writer:
             body = bodies.get(kind)
             if body is None:
                 body = bodies[kind] = self.body(*slices.said(kind))
-            facts = body if ns < 0 else body + message(_ANNOTATION, owns, number(4, ns))
-            self.timed(begin, message(_EVENT, lane.begin, facts))
+            facts = body if ns < 0 else body + message_field(_ANNOTATION, owns, int_field(4, ns))
+            self.timed(begin, message_field(_EVENT, lane.begin, facts))
             lane.open.append((stop, end))
         for lane in lanes:
             while lane.open:
@@ -138,25 +139,35 @@ class _Writer:
 
     def busy(self, rank: RankTrace) -> None:
         """The share of each of a thousand stretches of the window in which the rank works, in per cent."""
-        track = self.track("busy", message(_COUNTS, text(6, "%")))
+        track = self.track("busy", message_field(_COUNTS, text_field(6, "%")))
         edges, ns = busy_ns(rank)
         shares = 100 * ns / np.maximum(1, np.diff(edges))
-        for stamp, share in zip(varints(edges + self.shift), [*shares.tolist(), 0.0]):
-            self.timed(stamp, message(_EVENT, number(_TYPE, _COUNT), number(_TRACK, track), double(_COUNTER, share)))
+        for stamp, share in zip(padded_varints(edges + self.shift), [*shares.tolist(), 0.0]):
+            self.timed(
+                stamp,
+                message_field(
+                    _EVENT, int_field(_TYPE, _COUNT), int_field(_TRACK, track), double_field(_COUNTER, share)
+                ),
+            )
 
     def track(self, label: str, *more: bytes) -> int:
         self.tracks += 1
         uuid = self.root + self.tracks
-        parts = (number(_UUID, uuid), text(_LABEL, label), number(_PARENT, self.root), number(_PLACE, self.tracks))
-        self.packet(self.sequence, message(_DESCRIPTOR, *parts, *more))
+        parts = (
+            int_field(_UUID, uuid),
+            text_field(_LABEL, label),
+            int_field(_PARENT, self.root),
+            int_field(_PLACE, self.tracks),
+        )
+        self.packet(self.sequence, message_field(_DESCRIPTOR, *parts, *more))
         return uuid
 
     def body(self, name: str, facts: Facts) -> bytes:
         """A slice's name and what is said of it, by the numbers of their texts."""
-        made = [number(_NAME, self.iid(_NAMES, name))]
+        made = [int_field(_NAME, self.iid(_NAMES, name))]
         for key, value in facts:
-            said = number(4, value) if isinstance(value, int) else number(17, self.iid(_TEXTS, value))
-            made.append(message(_ANNOTATION, number(1, self.iid(_KEYS, key)), said))
+            said = int_field(4, value) if isinstance(value, int) else int_field(17, self.iid(_TEXTS, value))
+            made.append(message_field(_ANNOTATION, int_field(1, self.iid(_KEYS, key)), said))
         return b"".join(made)
 
     def iid(self, table: int, said: str) -> int:
@@ -164,17 +175,17 @@ class _Writer:
         found = self.numbers.get((table, said))
         if found is None:
             found = self.numbers[table, said] = len(self.numbers) + 1
-            self.fresh.append(message(table, number(1, found), text(2, said)))
+            self.fresh.append(message_field(table, int_field(1, found), text_field(2, said)))
         return found
 
     def timed(self, stamp: bytes, event: bytes) -> None:
         if self.fresh:
-            self.packet(self.tail, message(_INTERNED, *self.fresh))
+            self.packet(self.tail, message_field(_INTERNED, *self.fresh))
             self.fresh.clear()
         self.packet(_TIME_TAG, stamp, self.tail, event)
 
     def packet(self, *parts: bytes) -> None:
-        self.chunk += message(_PACKET, *parts)
+        self.chunk += message_field(_PACKET, *parts)
         if len(self.chunk) >= _CHUNK:
             self.flush()
 
@@ -190,8 +201,8 @@ class _Lane:
     """A track with its open slices: (stop, its stamp), the innermost last."""
 
     def __init__(self, track: int) -> None:
-        self.begin = number(_TYPE, _BEGIN) + number(_TRACK, track)
-        self.end = message(_EVENT, number(_TYPE, _END), number(_TRACK, track))
+        self.begin = int_field(_TYPE, _BEGIN) + int_field(_TRACK, track)
+        self.end = message_field(_EVENT, int_field(_TYPE, _END), int_field(_TRACK, track))
         self.open: list[tuple[int, bytes]] = []
 
 

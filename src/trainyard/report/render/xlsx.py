@@ -19,7 +19,7 @@ from trainyard.report.view.build_view import per_rank
 from trainyard.report.view.view import View
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import OpRow, op_roofline
-from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 
 _ROWS, _LETTERS = 1_048_576, 32_767
 """What a sheet and a cell hold."""

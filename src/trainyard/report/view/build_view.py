@@ -23,7 +23,7 @@ from trainyard.report.view.timeline import timeline
 from trainyard.report.view.view import Heat, KernelRow, KeyFigure, View
 from trainyard.report.view.waterfall import SMALL, waterfall
 from trainyard.store.run_summary import summarise
-from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import all_booked
 from trainyard.trace.top_kernels import Busy, top
 

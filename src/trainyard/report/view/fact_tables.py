@@ -9,10 +9,9 @@ from trainyard.ledger import Ledger
 from trainyard.record import Run
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.bandwidth import Bandwidth
-from trainyard.trace.align.lateness import Lateness
 from trainyard.trace.export.sql import Answer
 from trainyard.trace.flops.roofline import OpRow, op_roofline
-from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.measured_trace import Lateness, MeasuredTrace
 from trainyard.trace.reconcile import ToolFigures
 from trainyard.trace.whatif.what_if import Prediction
 

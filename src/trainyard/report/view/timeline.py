@@ -7,7 +7,8 @@ import numpy as np
 from trainyard.events import I64
 from trainyard.ledger import BEFORE, WINDOW
 from trainyard.report.view.view import Lane, Legend, Timeline
-from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.booking.book_rank import RankTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 
 _MOST = 100_000
 

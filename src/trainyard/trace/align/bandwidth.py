@@ -15,9 +15,8 @@ import numpy as np
 
 from trainyard.events import Collective
 from trainyard.stats.medians import lower_median
-from trainyard.trace.align.matching import SYMMETRIC, Meetings, meetings
+from trainyard.trace.align.matching import SYMMETRIC, Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.survey import Survey
-from trainyard.trace.align.transfers import Transfers, transfers
 from trainyard.trace.readers.collectives import group_of
 
 _MATCHED = (*(name for name in SYMMETRIC if name != "barrier"), "broadcast", "reduce")

@@ -6,28 +6,37 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.errors import BadInput
-from trainyard.events import Events
+from trainyard.events import I32, I64, Events
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned, Alignment, alignment
-from trainyard.trace.align.arrivals import Cuts, last_arrivals, unmet
 from trainyard.trace.align.bandwidth import Bandwidth, bandwidths
 from trainyard.trace.align.clocks import ClockCorrection
-from trainyard.trace.align.matching import Meetings, meetings
+from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.survey import Survey
-from trainyard.trace.align.transfers import transfers
 
 Window = Literal["steps", "all"]
 
 
-class RankAgreement(NamedTuple):
-    """One rank's share of what was settled. `ends`: of its steps on the common clock, None where the window is booked
-    as one; `arrivals`, `unmet`: where its collectives and its transfers are cut."""
+class Cuts(NamedTuple):
+    """Where a rank's intervals `row` are split: at `at`, since until then they waited for the rank at place `late`."""
 
+    row: I64
+    at: I64
+    late: I32
+
+
+class RankAgreement(NamedTuple):
+    """One rank's share of what was settled. `survey`: the index of its survey. `ends`: of its steps on
+    the common clock, None if the window is booked as one; `arrivals`, `unmet`: where its collectives and its transfers
+    are cut."""
+
+    survey: int
     rank: int
     group_sizes: tuple[int, ...]
-    axis: str
     aligned: Aligned
     clock: ClockCorrection
     ends: tuple[int, ...] | None
@@ -48,7 +57,7 @@ class Agreement(NamedTuple):
 _ONE_RUN = "Give the files of one run; compare two runs with trainyard diff."
 
 
-def numbered(facts: Sequence[Events], places: Sequence[int] = ()) -> list[int]:
+def _numbered(facts: Sequence[Events], places: Sequence[int]) -> list[int]:
     """Each file's rank. A file that does not state one is numbered by its place among all files: by order, unless
     `places` gives it because files between them could not be read. Raises `BadInput` for a rank that is there twice."""
     if not facts:
@@ -77,11 +86,19 @@ def numbered(facts: Sequence[Events], places: Sequence[int] = ()) -> list[int]:
     return list(seen)
 
 
-def agree(surveys: Sequence[Survey], window: Window = "steps", axis: str = "") -> Agreement:
-    """Of ranks in order. `axis`: the mesh axis that all ranks form, where the job's layout has only one."""
+def align_ranks(surveys: Sequence[Survey], window: Window = "steps", places: Sequence[int] = ()) -> Agreement:
+    """Clocks, steps, groups and waits that the ranks share. `places`: the number of each rank's file among all files,
+    if some of them could not be read. Raises `BadInput` for ranks of different jobs."""
+    ranks = _numbered([survey.facts for survey in surveys], places)
+    order = sorted(range(len(ranks)), key=ranks.__getitem__)
     # A rank knows the groups it is in; whether all ranks are the only group, all of them together know.
     sizes = tuple(sorted({size for one in surveys for size in one.facts.group_sizes}))
-    surveys = [one._replace(facts=msgspec.structs.replace(one.facts, axis=axis, group_sizes=sizes)) for one in surveys]
+    surveys = [
+        surveys[number]._replace(
+            facts=msgspec.structs.replace(surveys[number].facts, rank=ranks[number], group_sizes=sizes)
+        )
+        for number in order
+    ]
     agreed = alignment(surveys)
     aligned = agreed.aligned != "no"
     surveys = [_on(one, clock) for one, clock in zip(surveys, agreed.clocks)]
@@ -92,9 +109,9 @@ def agree(surveys: Sequence[Survey], window: Window = "steps", axis: str = "") -
     met = meetings(surveys if aligned else ()).overlapping()
     sent = transfers(surveys if aligned else ()).possible()
     shares = tuple(
-        RankAgreement(one.facts.rank, sizes, axis, agreed.aligned, clock, tuple(own) if marked else None, *cuts)
-        for one, clock, own, *cuts in zip(
-            surveys, agreed.clocks, ends, last_arrivals(met, surveys), unmet(sent, surveys)
+        RankAgreement(number, survey.facts.rank, sizes, agreed.aligned, clock, tuple(own) if marked else None, *cuts)
+        for number, survey, clock, own, *cuts in zip(
+            order, surveys, agreed.clocks, ends, last_arrivals(met, surveys), unmet(sent, surveys)
         )
     )
     rates = tuple(bandwidths(surveys, aligned))
@@ -110,3 +127,47 @@ def _on(one: Survey, clock: ClockCorrection) -> Survey:
         start=clock.at(one.start),
         stop=clock.at(one.stop),
     )
+
+
+def last_arrivals(met: Meetings, surveys: Sequence[Survey]) -> list[Cuts]:
+    """For each rank, its collectives that began before the last member came."""
+    sizes = np.diff(met.first)
+    last, late = np.repeat(met.arrived, sizes), np.repeat(met.late, sizes)
+    waited = met.start < last
+    return _by_place(surveys, met.place[waited], met.entry[waited], last[waited], late[waited])
+
+
+def unmet(sent: Transfers, surveys: Sequence[Survey]) -> list[Cuts]:
+    """For each rank, its receives that began before the send did, and its sends that began before the receive."""
+    early = sent.received_from < sent.sent_from
+    # A short message may be buffered, and its send be over before anybody receives.
+    held = (sent.sent_from < sent.received_from) & (sent.received_from < sent.sent_until)
+    until = np.where(held, sent.received_from, sent.sent_from)
+    late = sent.receiver.copy()
+    for place in [place for place, one in enumerate(surveys) if not one.on_device]:
+        _until_received(sent, early, place, until, late)
+    held = until > sent.sent_from
+    return _by_place(
+        surveys,
+        np.concatenate([sent.receiver[early], sent.sender[held]]),
+        np.concatenate([sent.receive[early], sent.send[held]]),
+        np.concatenate([sent.sent_from[early], until[held]]),
+        np.concatenate([sent.sender[early], late[held]]),
+    )
+
+
+def _until_received(sent: Transfers, early: NDArray[np.bool_], place: int, until: I64, late: I64) -> None:
+    """Gloo's span of a send lasts until its rank waits for it, long after the message left: beside a receive that
+    waits, it waits for that. Moves `until` and `late` of the sends of one place."""
+    waits = np.flatnonzero(early & (sent.receiver == place))
+    waits = waits[np.argsort(sent.sent_from[waits], kind="stable")]
+    sends = np.flatnonzero(sent.sender == place)
+    found = np.searchsorted(sent.sent_from[waits], sent.sent_until[sends], "left") - 1
+    sends, found = sends[found >= 0], waits[found[found >= 0]]
+    longer = sent.sent_from[found] > until[sends]
+    until[sends[longer]], late[sends[longer]] = sent.sent_from[found[longer]], sent.sender[found[longer]]
+
+
+def _by_place(surveys: Sequence[Survey], place: I64, entry: I64, at: I64, late: I64) -> list[Cuts]:
+    rows = [np.flatnonzero(place == number) for number in range(len(surveys))]
+    return [Cuts(one.row[entry[own]], at[own], late[own].astype(np.int32)) for one, own in zip(surveys, rows)]

@@ -35,7 +35,8 @@ class Survey(NamedTuple):
 
 def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
     """What the rank's trace says to the others."""
-    is_compute = keys.kinds()[classified.key] == _COMPUTE
+    # Collectives may have no key yet (-1).
+    is_compute = np.append(keys.kinds() == _COMPUTE, False)[classified.key]
     rows = np.array(list(classified.collectives), np.int64)
     rows = rows[np.lexsort((rows, classified.start[rows]))]
     kinds: dict[Collective, int] = {}

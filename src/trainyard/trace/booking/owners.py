@@ -12,9 +12,9 @@ import numpy as np
 
 from trainyard import words
 from trainyard.events import I8, I32, I64
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.idle import idle
 from trainyard.trace.booking.intervals import Intervals, cut, first_come, merge
-from trainyard.trace.measure import RankTrace
 
 
 class Owners(NamedTuple):

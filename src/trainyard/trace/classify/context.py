@@ -1,4 +1,14 @@
-"""What every host span belongs to: its phase, module, op class, and what it says the host was doing."""
+"""The context of each host span: its phase, module and op class, and why the host was busy.
+
+Recomputed work (activation checkpointing) is found inside the backward pass. A framework numbers an op where gradients
+are recorded. The backward pass records none, so numbered ops inside one of its nodes are a forward pass run there,
+whichever node it is that needs its results first. Two things only look so:
+
+- `Function.apply` numbers itself whether gradients are recorded or not, and a node may be computed with such
+  (a redistribution whose gradient is another). The ops after it in the node decide: recorded work or a pass of the
+  engine, else it is the node's own.
+- Gradients of gradients: the node's own work is recorded to its end, where after recomputation it is not.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +23,8 @@ from trainyard import words
 from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
-from trainyard.trace.classify.recompute import ENGINE, done_again
 from trainyard.trace.readers.kineto.native import NameFacts, library
-from trainyard.trace.readers.nesting import rows_of
+from trainyard.trace.readers.nesting import nearest, rows_of
 
 PHASES = list(words.PHASES)
 _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
@@ -26,6 +35,9 @@ _MODULE = "nn.Module: "
 # Annotations that frameworks write for their own ends: no module of the user's.
 _NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
 _TIMED = "(dynamo_timed)"
+_ENGINE = "autograd::engine::evaluate_function"
+_COMPILED = "CompiledFunction"
+"""torch.compile's: it stands for the ops it was made of, and no gradient is computed with it."""
 
 
 class Context(NamedTuple):
@@ -46,7 +58,7 @@ def context(events: Events) -> Context:
     by_name = [_facts(name, causes) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
     inherit = _inherit if library() is None else _inherit_fast
-    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, done_again(host, names))
+    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, _recomputed(host, names))
     phase[phase < 0] = _OTHER
     return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=tuple(causes))
 
@@ -117,9 +129,49 @@ def _facts(name: str, causes: list[str]) -> _Facts:
     cause = host_cause(name)
     return (
         fixed,
-        name.startswith(ENGINE),
+        name.startswith(_ENGINE),
         name.startswith(_MODULE)
         or not (name.startswith((*_NO_MODULE, "<")) or ".py(" in name or name.endswith(_TIMED)),
         _CLASSES.index(what) if what else -1,
         causes.index(cause) if cause else -1,
     )
+
+
+def _recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Whether each of m host rows begins recomputed work, if the spans around it are part of the backward pass."""
+    again = np.zeros(len(host), bool)
+    engine = np.array([name.startswith(_ENGINE) for name in names], bool)[host.name]
+    op = host.what == OP
+    node = op & (engine | (host.backward > 0))
+    numbered = op & (host.seq >= 0) & ~node
+    if not engine.any():  # a reader of another framework's file numbers what was done again, and nothing else
+        return numbered
+    around = nearest(op, host.parent)
+    rows = np.flatnonzero(op & (around >= 0))
+    rows = rows[~numbered[around[rows]]]  # what is inside of numbered work is of its phase
+    if not len(rows):
+        return again
+    # The ops of one parent side by side, in order of start.
+    rows = rows[np.argsort(around[rows], kind="stable")]
+    first = np.flatnonzero(np.diff(around[rows], prepend=-1))
+    group = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
+
+    dispatched = np.array(["::" in name for name in names], bool)[host.name[rows]]
+    compiled = np.array([name == _COMPILED for name in names], bool)[host.name[rows]]
+    recorded = numbered[rows] & (dispatched | compiled)
+    applied = numbered[rows] & ~recorded
+    evaluates = engine[rows]
+    last = np.append(first[1:], len(rows)) - 1
+    of_gradients = recorded[last] & ~compiled[last] & node[around[rows[last]]]
+    of_gradients &= ~np.logical_or.reduceat(evaluates, first)
+    again[rows] = recorded | (applied & _next_is(recorded | evaluates, applied | node[rows] & ~evaluates, group))
+    again[rows] &= ~of_gradients[group]
+    return again
+
+
+def _next_is(wanted: NDArray[np.bool_], silent: NDArray[np.bool_], group: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """For each place whether the next one after it that is not silent is wanted, and of its group."""
+    n = len(wanted)
+    speaks = np.where(silent, n, np.arange(n))
+    following = np.append(np.minimum.accumulate(speaks[::-1])[::-1][1:], n)
+    return np.append(wanted, False)[following] & (np.append(group, -1)[following] == group)

@@ -16,7 +16,6 @@ from trainyard.events import I32, I64, NOTE, OP, PYTHON, Collective, Events
 from trainyard.ledger import Account
 from trainyard.trace.classify.context import PHASES, Context
 from trainyard.trace.classify.kernels import Classified, Keys, launched_by
-from trainyard.trace.readers.collectives import group_of
 from trainyard.trace.readers.nesting import innermost, nearest
 from trainyard.vendors.kernel_names import class_of_inductor
 
@@ -44,14 +43,10 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
-    span_keys: list[int] = []
     spans = _collectives(events)
     places = np.searchsorted(begin, [host.start[row] for row, _, _ in spans], "right") - 1
     within = [int(owner[place]) if 0 <= place < len(owner) else -1 for place in places.tolist()]
     around = [op if op >= 0 else here for (_, _, op), here in zip(spans, within)]
-    for (_, found, _), at in zip(spans, around):
-        phase = int(context.phase[at]) if at >= 0 else _OTHER
-        span_keys.append(keys.number(Account("comm", found.name, group_of(found, events)), phase))
     rows = np.array([row for row, _, _ in spans], np.int64)
     # A message may have arrived when its sender's span opens, which is when the call that sends it returns.
     called = [op if op >= 0 and found.name == "send_recv" else row for row, found, op in spans]
@@ -65,12 +60,13 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     return Classified(
         start=np.concatenate([begin, opened]),
         stop=np.concatenate([end, host.stop[rows]]),
-        key=np.concatenate([key, np.array(span_keys, np.int32)]),
+        key=np.concatenate([key, np.full(len(rows), -1, np.int32)]),
         name=np.concatenate([name, host.name[rows]]).astype(np.int32),
         module=np.concatenate([module, [int(context.module[at]) if at >= 0 else -1 for at in around]]).astype(np.int32),
         launcher=np.concatenate([owner, rows]).astype(np.int32),
         begins=np.concatenate([_begins(owner, _passed_on(events)), np.ones(len(rows), bool)]),
         collectives=collectives,
+        collective_phase=np.array([context.phase[at] if at >= 0 else _OTHER for at in around], np.int8),
     )
 
 

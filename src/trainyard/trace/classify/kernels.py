@@ -56,7 +56,8 @@ class Keys:
 class Classified(NamedTuple):
     """For n intervals (device work, or a CPU's spans): times, key, module (name number or -1), name, and the
     host row that launched it (-1 none). `begins`: whether the work begins here (an op that other ops interrupt
-    has several intervals and one beginning). `collectives`: interval -> what is known of it."""
+    has several intervals and one beginning). `collectives`: interval -> what is known of it;
+    `collective_phase`: of each of them, in order. A collective's key is -1 until `key_collectives` gives it one."""
 
     start: I64
     stop: I64
@@ -66,9 +67,20 @@ class Classified(NamedTuple):
     launcher: I32
     begins: NDArray[np.bool_]
     collectives: dict[int, Collective]
+    collective_phase: I8
 
 
-def classify(events: Events, context: Context, keys: Keys) -> Classified:
+def key_collectives(events: Events, keys: Keys, classified: Classified) -> Classified:
+    """Gives each collective the key of its group. The name of a group depends on `events.group_sizes`, which must be
+    those of the whole job: call this once all ranks have been surveyed."""
+    key = classified.key.copy()
+    for (row, collective), phase in zip(classified.collectives.items(), classified.collective_phase.tolist()):
+        account = Account("comm", collective.name, group_of(collective, events))
+        key[row] = keys.number(account, phase)
+    return classified._replace(key=key)
+
+
+def classify_device(events: Events, context: Context, keys: Keys) -> Classified:
     """Device work, n rows in the order of `events.work`."""
     work = events.work
     launcher = np.where(work.call >= 0, work.call, work.op).astype(np.int32)
@@ -97,10 +109,10 @@ def classify(events: Events, context: Context, keys: Keys) -> Classified:
         found = work.collectives.get(row)
         if found is None and not of_graph[row]:
             found = _launching_collective(events, int(launcher[row]))
-        collectives[row] = found = found or Collective(name=accounts[inverse[row]].what)
-        key[row] = keys.number(Account("comm", found.name, group_of(found, events)), int(phase[row]))
+        collectives[row] = found or Collective(name=accounts[inverse[row]].what)
+    key[communicates] = -1
     every = np.ones(len(work), bool)
-    return Classified(work.start, work.stop, key, work.name, module, launcher, every, collectives)
+    return Classified(work.start, work.stop, key, work.name, module, launcher, every, collectives, phase[communicates])
 
 
 def _of_graphs(events: Events, launcher: I32) -> NDArray[np.bool_]:

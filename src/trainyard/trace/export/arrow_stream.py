@@ -7,23 +7,35 @@ Source: https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInte
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, c_char_p, c_int, c_int64, c_void_p, py_object
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.trace.export.columns import Words
-
-if TYPE_CHECKING:
-    from trainyard.trace.export.columns import Columns
+from trainyard.events import I32
 
 _FORMATS = {"bool": b"b", "int32": b"i", "int64": b"l", "float64": b"g"}
 _STRUCT, _TEXT = b"+s", b"U"
 _NULLABLE = 2
 _NAME = b"arrow_array_stream"
+
+
+class Words(NamedTuple):
+    """Text by dictionary: row i says `words[codes[i]]`, and nothing where the code is -1. Make it with `spell`."""
+
+    codes: I32
+    words: tuple[str, ...]
+
+    def texts(self) -> NDArray[np.object_]:
+        """Row by row, None where there is no text."""
+        return np.array([*self.words, None], object)[self.codes]
+
+
+Column = NDArray[Any] | Words
+"""Numbers, a numpy.ma.MaskedArray where some are unknown; or texts."""
 
 
 class _Schema(Structure):
@@ -76,14 +88,14 @@ _in_capsules: dict[int, _ArrowStream] = {}
 """Streams by address, as long as their capsules are there."""
 
 
-def stream(columns: Columns) -> object:
-    """A capsule named `arrow_array_stream` that holds the columns as one batch."""
+def stream(columns: Mapping[str, Column], length: int) -> object:
+    """A capsule named `arrow_array_stream` that holds the columns, all of `length` rows, as one batch."""
     one = _ArrowStream(
         get_schema=_address(_get_schema),
         get_next=_address(_get_next),
         get_last_error=_address(_get_last_error),
         release=_address(_release_stream),
-        private_data=_keep([columns, False]),
+        private_data=_keep([columns, length, False]),
     )
     _in_capsules[ctypes.addressof(one)] = one
     return _new_capsule(ctypes.addressof(one), _NAME, _address(_destroy))
@@ -91,8 +103,8 @@ def stream(columns: Columns) -> object:
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Schema))
 def _get_schema(one: Any, into: Any) -> int:
-    columns: Columns = _kept[one.contents.private_data][0]
-    children = (_Schema * len(columns.names))()
+    columns: Mapping[str, Column] = _kept[one.contents.private_data][0]
+    children = (_Schema * len(columns))()
     for child, (name, column) in zip(children, columns.items()):
         if isinstance(column, Words):
             texts = _Schema()
@@ -107,12 +119,12 @@ def _get_schema(one: Any, into: Any) -> int:
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Array))
 def _get_next(one: Any, into: Any) -> int:
     state = _kept[one.contents.private_data]
-    columns, given = state
+    columns, length, given = state
     if given:
         into.contents.release = None
         return 0
-    state[1] = True
-    children = (_Array * len(columns.names))()
+    state[2] = True
+    children = (_Array * len(columns))()
     for child, (_, column) in zip(children, columns.items()):
         if isinstance(column, Words):
             _fill_column(child, column.codes, column.codes >= 0, _dictionary(column.words))
@@ -120,7 +132,7 @@ def _get_next(one: Any, into: Any) -> int:
             _fill_column(child, np.asarray(column.data), ~np.ma.getmaskarray(column))
         else:
             _fill_column(child, column)
-    _fill_array(into.contents, len(columns), 0, [None], children)
+    _fill_array(into.contents, length, 0, [None], children)
     return 0
 
 

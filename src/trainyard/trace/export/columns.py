@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from trainyard.errors import MissingLibrary
 from trainyard.events import I32
+from trainyard.trace.export.arrow_stream import Column, Words, stream
 
 if TYPE_CHECKING:
     import pandas
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
 TYPES = ("bool", "int32", "int64", "float64")
 """Number formats of columns."""
 _CHUNK = 65536
-
-
-class Words(NamedTuple):
-    """Text by dictionary: row i says `words[codes[i]]`, and nothing where the code is -1. Make it with `spell`."""
-
-    codes: I32
-    words: tuple[str, ...]
-
-    def texts(self) -> NDArray[np.object_]:
-        """Row by row, None where there is no text."""
-        return np.array([*self.words, None], object)[self.codes]
-
-
-Column = NDArray[Any] | Words
-"""Numbers, a numpy.ma.MaskedArray where some are unknown; or texts."""
 
 
 class Columns:
@@ -99,9 +85,7 @@ class Columns:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """As https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html. One batch; numbers are not
         copied. A requested schema is not looked at, as the interface allows."""
-        from trainyard.trace.export.arrow_stream import stream
-
-        return stream(self)
+        return stream(self._columns, self._length)
 
 
 def spell(codes: I32, texts: Sequence[str]) -> Words:

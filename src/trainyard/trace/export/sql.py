@@ -12,10 +12,11 @@ import numpy as np
 
 from trainyard import units
 from trainyard.errors import BadInput, MissingLibrary
-from trainyard.trace.export.columns import Column, Columns, Words
+from trainyard.trace.export.arrow_stream import Column, Words
+from trainyard.trace.export.columns import Columns
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.export.trace_tables import by_rank
-from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -11,12 +11,14 @@ import numpy as np
 
 from trainyard.events import I32, I64, OP
 from trainyard.ledger import Ledger
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import owners
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.export.columns import Column, Columns, known, numbers_of, spell, words_of
+from trainyard.trace.export.arrow_stream import Column
+from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.flops.operands import OpArguments
-from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import booked
 from trainyard.trace.readers.collectives import group_of
 from trainyard.trace.readers.nesting import nearest

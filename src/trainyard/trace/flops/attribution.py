@@ -1,4 +1,4 @@
-"""From ops to the work they launched: which op each interval belongs to, and its share of that op's FLOPs and bytes.
+"""FLOPs and bytes of ops and of the work they launched: which op each interval belongs to, and its share of them.
 
 An interval belongs to the innermost op with a formula on the chain of its launch. Several kernels of one op (split-k
 and its reduction, a convolution and its transposes) share what the op does by their durations. An op around another
@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard import words
-from trainyard.events import I8, I32, I64, OP, Events
+from trainyard.events import I8, I32, I64, OP, Events, OperandShape
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.kernels import Classified, Keys
-from trainyard.trace.flops.formulas import cost_of
-from trainyard.trace.flops.operands import Cost
+from trainyard.trace.flops import products, traffic
+from trainyard.trace.flops.operands import Cost, OpArguments, Unsaid
+from trainyard.trace.flops.signatures import SIGNATURES
 from trainyard.trace.readers.nesting import nearest
 
 HEAVY = ("matmul", "conv", "attention")
@@ -83,6 +84,27 @@ def _costs(events: Events) -> tuple[I32, tuple[Cost, ...]]:
     cost = np.full(len(host), -1, np.int32)
     cost[asked] = np.array(numbers, np.int32)[inverse.reshape(-1)]
     return cost, tuple(costs)
+
+
+def cost_of(op: str, shape: OperandShape) -> Cost | None:
+    """FLOPs and bytes of one call, by the conventions stated in `flops` and `traffic`; None where no formula knows the
+    op, or the file does not say what the formula needs."""
+    space, _, name = op.partition("::")
+    if space != "aten":
+        return None
+    bare = name if name in traffic.FORMULAS else name.removesuffix("_")
+    given = OpArguments(shape, SIGNATURES.get(bare, ""))
+    try:
+        if bare in products.FORMULAS:
+            cost = products.FORMULAS[bare](given)
+        elif bare in traffic.FORMULAS:
+            cost = traffic.FORMULAS[bare](given, name.endswith("_"))
+        else:
+            return None
+    except (Unsaid, IndexError):  # A tensor with fewer dims than the op takes is no such op's.
+        return None
+    # Columns are 64 bits wide; nothing real is as large.
+    return cost if max(cost.flops or 0, cost.bytes or 0) < _MOST else None
 
 
 def _around(rows: I32, above: I32, op_class: I8, cost: I32, costs: tuple[Cost, ...]) -> I32:

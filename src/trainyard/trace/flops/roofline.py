@@ -20,11 +20,11 @@ from trainyard.events import I64, OP
 from trainyard.ledger import Account
 from trainyard.machine import Device
 from trainyard.trace.align.steps import in_full
+from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.flops.attribution import HEAVY
-from trainyard.trace.flops.formulas import cost_of
+from trainyard.trace.flops.attribution import HEAVY, cost_of
 from trainyard.trace.flops.operands import Cost, OpArguments
-from trainyard.trace.measure import MeasuredTrace, RankTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import nearest
 
 _TF32 = re.compile(r"tf32|s1688gemm|s1688fprop|s1688dgrad|s1688wgrad", re.I)

@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 from trainyard.errors import BadFile
 from trainyard.events import COPY, KERNEL, Events
-from trainyard.formats.protobuf_reader import (
+from trainyard.formats.protobuf import (
     LENGTH,
     VARINT,
     Malformed,
     Value,
-    double,
+    as_double,
+    as_int64,
+    as_message,
+    as_text,
     fields,
-    message,
-    number,
-    opening,
-    text,
+    first_message,
 )
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import whole_files
@@ -91,7 +91,7 @@ class Pftrace:
     def sniff(self, path: Path) -> bool:
         """Whether the file begins with a packet that bears a time or its writer's number: no other message read here
         has those fields."""
-        packet = opening(memoryview(whole_files.head(path)), _PACKET)
+        packet = first_message(memoryview(whole_files.head(path)), _PACKET)
         found = {(field, wire) for field, wire, _ in fields(packet, [])} if packet else set()
         return bool(found & {(_TIME, VARINT), (_SEQUENCE, VARINT)})
 
@@ -101,7 +101,7 @@ class Pftrace:
         lost: list[str] = []
         for field, wire, value in fields(memoryview(whole_files.whole(path, how.limit)), lost):
             if field == _PACKET and wire == LENGTH:
-                reading.packet(message(value))
+                reading.packet(as_message(value))
         if not reading.slices:
             why = f" ({lost[0]})" if lost else ""
             raise BadFile(f"{path}: no slice of rocprofv3 is in this Perfetto trace{why}.", "Was it rocprofv3's?")
@@ -136,32 +136,32 @@ class _PftraceReading:
     def read(self, packet: memoryview) -> None:
         """Of a packet, in the order in which they bear on each other: state, clocks, descriptors, the event."""
         found: dict[int, Value] = {field: value for field, _, value in fields(packet)}
-        ident = number(found.get(_SEQUENCE, 0))
+        ident = as_int64(found.get(_SEQUENCE, 0))
         sequence = self.sequences.setdefault(ident, _Sequence())
-        if number(found.get(_FLAGS, 0)) & 1 or number(found.get(_CLEARED, 0)):
+        if as_int64(found.get(_FLAGS, 0)) & 1 or as_int64(found.get(_CLEARED, 0)):
             sequence = self.sequences[ident] = _Sequence()
         self.compressed += _COMPRESSED in found
         if _DEFAULTS in found:
-            _defaults(message(found[_DEFAULTS]), sequence)
+            _defaults(as_message(found[_DEFAULTS]), sequence)
         if _INTERNED in found:
-            _intern(message(found[_INTERNED]), sequence)
+            _intern(as_message(found[_INTERNED]), sequence)
         if _CLOCKS in found:
-            _snapshot(message(found[_CLOCKS]), sequence)
+            _snapshot(as_message(found[_CLOCKS]), sequence)
         if _TRACK in found:
-            self.add_track(message(found[_TRACK]))
+            self.add_track(as_message(found[_TRACK]))
         if _TIME in found:
-            clock = number(found[_CLOCK]) if _CLOCK in found else sequence.clock
-            time = sequence.time(number(found[_TIME]), clock)
+            clock = as_int64(found[_CLOCK]) if _CLOCK in found else sequence.clock
+            time = sequence.time(as_int64(found[_TIME]), clock)
             if _EVENT in found:
-                self.add_event(message(found[_EVENT]), sequence, time)
+                self.add_event(as_message(found[_EVENT]), sequence, time)
 
     def add_track(self, descriptor: memoryview) -> None:
         uuid, name = 0, ""
         for field, _, value in fields(descriptor):
             if field == 1:
-                uuid = number(value)
+                uuid = as_int64(value)
             elif field in (2, 10):
-                name = text(value)
+                name = as_text(value)
         self.tracks[uuid] = name or self.tracks.get(uuid, "")
 
     def add_event(self, event: memoryview, sequence: _Sequence, time: int) -> None:
@@ -169,19 +169,19 @@ class _PftraceReading:
         annotations: list[memoryview] = []
         for field, _, value in fields(event):
             if field == 9:
-                kind = number(value)
+                kind = as_int64(value)
             elif field == 11:
-                track = number(value)
+                track = as_int64(value)
             elif field == 23:
-                name = text(value)
+                name = as_text(value)
             elif field == 10:
-                name = sequence.names.get((2, number(value)), "")
+                name = sequence.names.get((2, as_int64(value)), "")
             elif field == 22:
-                category = text(value)
+                category = as_text(value)
             elif field == 3 and not isinstance(value, memoryview):
                 category = sequence.names.get((1, value), "")
             elif field == 4:
-                annotations.append(message(value))
+                annotations.append(as_message(value))
         stack = self.open.setdefault(track, [])
         if kind == _BEGIN:
             facts = dict(_annotation(one, sequence) for one in annotations)
@@ -224,17 +224,17 @@ class _PftraceReading:
 def _defaults(defaults: memoryview, sequence: _Sequence) -> None:
     for field, wire, value in fields(defaults):
         if field == _CLOCK and wire == VARINT:
-            sequence.clock = number(value)
+            sequence.clock = as_int64(value)
         elif field == _EVENT:
-            sequence.track = next((number(uuid) for inner, _, uuid in fields(message(value)) if inner == 11), 0)
+            sequence.track = next((as_int64(uuid) for inner, _, uuid in fields(as_message(value)) if inner == 11), 0)
 
 
 def _intern(interned: memoryview, sequence: _Sequence) -> None:
     """Categories (1), names (2), annotations' names (3) and their texts (29)."""
     for table, wire, value in fields(interned):
         if table in (1, 2, 3, 29) and wire == LENGTH:
-            entry = {field: inner for field, _, inner in fields(message(value))}
-            sequence.names[table, number(entry.get(1, 0))] = text(entry.get(2, 0))
+            entry = {field: inner for field, _, inner in fields(as_message(value))}
+            sequence.names[table, as_int64(entry.get(1, 0))] = as_text(entry.get(2, 0))
 
 
 def _snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
@@ -242,7 +242,7 @@ def _snapshot(snapshot: memoryview, sequence: _Sequence) -> None:
     clocks: list[dict[int, int]] = []
     for field, wire, value in fields(snapshot):
         if field == 1 and wire == LENGTH:
-            clocks.append({inner: number(said) for inner, _, said in fields(message(value))})
+            clocks.append({inner: as_int64(said) for inner, _, said in fields(as_message(value))})
     shared = {clock.get(1, 0): clock.get(2, 0) for clock in clocks if clock.get(1, 0) not in _OWN_CLOCKS}
     at = shared.get(_BOOT_CLOCK, next(iter(shared.values()), None))
     for clock in clocks:
@@ -256,17 +256,17 @@ def _annotation(annotation: memoryview, sequence: _Sequence) -> tuple[str, int |
     name, said = "", -1
     for field, _, value in fields(annotation):
         if field == 10:
-            name = text(value)
+            name = as_text(value)
         elif field == 1:
-            name = sequence.names.get((3, number(value)), "")
+            name = sequence.names.get((3, as_int64(value)), "")
         elif field in (3, 4, 7):
-            said = number(value)
+            said = as_int64(value)
         elif field == 5:
-            said = int(double(value)) if abs(double(value)) < 2**62 else -1
+            said = int(as_double(value)) if abs(as_double(value)) < 2**62 else -1
         elif field == 6:
-            said = text(value)
+            said = as_text(value)
         elif field == 17:
-            said = sequence.names.get((29, number(value)), "")
+            said = sequence.names.get((29, as_int64(value)), "")
     return name, said
 
 

@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 from trainyard.errors import BadFile
 from trainyard.events import CALL, COPY, KERNEL, MEMSET, NOTE, OP, Collective, Events
-from trainyard.formats.protobuf_reader import (
+from trainyard.formats.protobuf import (
     FIXED64,
     LENGTH,
     Malformed,
     Value,
-    double,
+    as_double,
+    as_int64,
+    as_message,
+    as_text,
     fields,
-    message,
-    number,
-    opening,
-    text,
+    first_message,
 )
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import hlo, whole_files
@@ -74,9 +74,9 @@ class Xplane:
 
     def sniff(self, path: Path) -> bool:
         """Whether the file begins with a plane: its id and its name stand in front."""
-        plane = opening(memoryview(whole_files.head(path)), 1)
+        plane = first_message(memoryview(whole_files.head(path)), 1)
         found = {field: value for field, _, value in fields(plane, []) if field <= 2} if plane else {}
-        return text(found.get(2, 0)).startswith(("/host:", "/device:", "Task Environment"))
+        return as_text(found.get(2, 0)).startswith(("/host:", "/device:", "Task Environment"))
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each device with work. Raises `BadFile`."""
@@ -86,9 +86,9 @@ class Xplane:
         host_name = ""
         for field, wire, value in fields(memoryview(whole_files.whole(path, how.limit)), lost):
             if field == 1 and wire == LENGTH:
-                planes.append(_plane(message(value), damaged))
+                planes.append(_plane(as_message(value), damaged))
             elif field == 4 and wire == LENGTH:
-                host_name = host_name or text(value)
+                host_name = host_name or as_text(value)
         devices = [(plane, said) for plane in planes if (said := _DEVICE.match(plane.name))]
         if not devices:
             found = ", ".join(plane.name[:40] for plane in planes[:6]) or "none"
@@ -248,9 +248,9 @@ def _events(plane: _Plane, line: memoryview, damaged: list[str]) -> Iterator[_Ev
     events: list[memoryview] = []
     for field, wire, value in fields(line, damaged):
         if field == 3:
-            begin = number(value)
+            begin = as_int64(value)
         elif field == 4 and wire == LENGTH:
-            events.append(message(value))
+            events.append(as_message(value))
     for event in events:
         try:
             yield _event(event, begin, plane)
@@ -273,11 +273,11 @@ def _bytes(event: _Event) -> int:
 
 
 def _line_name(line: memoryview) -> str:
-    return next((text(value) for field, _, value in fields(line, []) if field == 2), "")
+    return next((as_text(value) for field, _, value in fields(line, []) if field == 2), "")
 
 
 def _line_id(line: memoryview) -> int:
-    return next((number(value) for field, _, value in fields(line, []) if field == 1), 0)
+    return next((as_int64(value) for field, _, value in fields(line, []) if field == 1), 0)
 
 
 def _plane(plane: memoryview, damaged: list[str]) -> _Plane:
@@ -285,9 +285,9 @@ def _plane(plane: memoryview, damaged: list[str]) -> _Plane:
     found: dict[int, list[memoryview]] = {field: [] for field in (3, 4, 5, 6)}
     for field, wire, value in fields(plane, damaged):
         if field == 2:
-            name = text(value)
+            name = as_text(value)
         elif field in found and wire == LENGTH:
-            found[field].append(message(value))
+            found[field].append(as_message(value))
     lines, kinds, stats, facts = found.values()
     names = {ident: _text_of(2, entry) for ident, entry in _entries(stats, damaged)}
     made = {ident: _kind(entry, names) for ident, entry in _entries(kinds, damaged)}
@@ -296,12 +296,12 @@ def _plane(plane: memoryview, damaged: list[str]) -> _Plane:
 
 def _kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
     """Name, shown name and stats that all events of a kind share."""
-    stats = [message(value) for field, wire, value in entry if (field, wire) == (5, LENGTH)]
+    stats = [as_message(value) for field, wire, value in entry if (field, wire) == (5, LENGTH)]
     return _text_of(2, entry), _text_of(4, entry), _stats(stats, names, [])
 
 
 def _text_of(wanted: int, entry: list[tuple[int, int, Value]]) -> str:
-    return next((text(value) for field, _, value in entry if field == wanted), "")
+    return next((as_text(value) for field, _, value in entry if field == wanted), "")
 
 
 def _entries(entries: list[memoryview], damaged: list[str]) -> Iterator[tuple[int, list[tuple[int, int, Value]]]]:
@@ -309,7 +309,7 @@ def _entries(entries: list[memoryview], damaged: list[str]) -> Iterator[tuple[in
     for entry in entries:
         try:
             pair = {field: value for field, _, value in fields(entry)}
-            yield number(pair.get(1, 0)), list(fields(message(pair.get(2, memoryview(b"")))))
+            yield as_int64(pair.get(1, 0)), list(fields(as_message(pair.get(2, memoryview(b"")))))
         except Malformed as error:
             damaged.append(str(error))
 
@@ -321,15 +321,15 @@ def _stats(stats: list[memoryview], names: dict[int, str], damaged: list[str]) -
         ident, value = 0, -1
         for field, wire, found in fields(stat, damaged):
             if field == 1:
-                ident = number(found)
+                ident = as_int64(found)
             elif field == 2 and wire == FIXED64:
-                value = int(double(found)) if abs(double(found)) < 2**62 else -1
+                value = int(as_double(found)) if abs(as_double(found)) < 2**62 else -1
             elif field in (3, 4):
-                value = number(found)
+                value = as_int64(found)
             elif field == 5:
-                value = text(found)
+                value = as_text(found)
             elif field == 7:
-                value = names.get(number(found), "")
+                value = names.get(as_int64(found), "")
         said[names.get(ident, "")] = value
     return said
 
@@ -340,13 +340,13 @@ def _event(event: memoryview, begin: int, plane: _Plane) -> _Event:
     own: list[memoryview] = []
     for field, wire, value in fields(event):
         if field == 1:
-            kind = number(value)
+            kind = as_int64(value)
         elif field == 2:
-            offset = number(value)
+            offset = as_int64(value)
         elif field == 3:
-            length = number(value)
+            length = as_int64(value)
         elif field == 4 and wire == LENGTH:
-            own.append(message(value))
+            own.append(as_message(value))
         elif field == 5:
             raise Malformed("an event that stands for several has no time")
     name, shown, stats = plane.kinds.get(kind, (f"event {kind}", "", {}))

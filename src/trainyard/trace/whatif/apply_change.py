@@ -14,7 +14,7 @@ from trainyard.ledger import Account
 from trainyard.machine import Device
 from trainyard.stats.medians import lower_median
 from trainyard.trace.flops.roofline import op_roofline
-from trainyard.trace.measure import MeasuredTrace
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.changes import NETWORK, NO_LAUNCH_GAPS, NO_STRAGGLERS, OF_OP, PERFECT_OVERLAP, Supposition
 from trainyard.trace.whatif.dependency_graph import Graph, Needs, rewired
 from trainyard.trace.whatif.profile_ops import HOST, TRANSFER, WORK, Profile

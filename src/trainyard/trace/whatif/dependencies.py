@@ -8,13 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.events import I64, Events
-from trainyard.trace.align.matching import Meetings, meetings
+from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
 from trainyard.trace.align.steps import belongs
 from trainyard.trace.align.survey import Survey, survey
-from trainyard.trace.align.transfers import Transfers, transfers
+from trainyard.trace.booking.book_rank import classify_rank
 from trainyard.trace.classify.context import Context
-from trainyard.trace.classify.cpu import classify_cpu
-from trainyard.trace.classify.kernels import Classified, Keys, classify
+from trainyard.trace.classify.kernels import Classified, Keys, key_collectives
 from trainyard.trace.whatif.cpu_ops import add_cpu_host, add_cpu_order
 from trainyard.trace.whatif.device_ops import add_device_host, add_order
 from trainyard.trace.whatif.profile_ops import ARRIVAL, MEETING, NOWHERE, TRANSFER, WORK, Draft, Profile, mark_of
@@ -24,30 +23,29 @@ _ALONE = np.iinfo(np.int64).min
 
 def profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bool) -> Profile:
     """The ranks' ops. Only ranks on `one_clock` meet: else each collective lasts as long as it did."""
-    keys = [Keys() for _ in traces]
-    found = [
-        (classify if len(events.work) else classify_cpu)(events, context, key)
-        for events, context, key in zip(traces, contexts, keys)
-    ]
-    surveys = [survey(*row) for row in zip(traces, found, keys)] if one_clock and len(traces) > 1 else []
+    # A measured rank is classified again: its booked intervals are cut at their last arrival, which a replay computes.
+    ranks = [classify_rank(events, context) for events, context in zip(traces, contexts)]
+    keys = [rank.keys for rank in ranks]
+    classified = [key_collectives(rank.events, rank.keys, rank.classified) for rank in ranks]
+    surveys = [survey(*row) for row in zip(traces, classified, keys)] if one_clock and len(traces) > 1 else []
     met, sent = meetings(surveys).overlapping() if surveys else None, transfers(surveys).possible() if surveys else None
-    arrived = _arrivals(found, surveys, met, sent)
+    arrived = _arrivals(classified, surveys, met, sent)
     draft = Draft()
     begin, end, host = [], [], []
-    for place, row in enumerate(zip(traces, found, keys, arrived)):
-        first, last = _add_intervals(draft, place, *row)
+    for rank, row in enumerate(zip(traces, classified, keys, arrived)):
+        first, last = _add_intervals(draft, rank, *row)
         begin.append(first)
         end.append(last)
-    for place, (events, context, one, key) in enumerate(zip(traces, contexts, found, keys)):
+    for rank, (events, context, classes, key) in enumerate(zip(traces, contexts, classified, keys)):
         if len(events.work):
-            add_order(draft, events, begin[place], end[place])
-            host.append(add_device_host(draft, place, events, context, begin[place], end[place]))
+            add_order(draft, events, begin[rank], end[rank])
+            host.append(add_device_host(draft, rank, events, context, begin[rank], end[rank]))
         else:
-            add_cpu_order(draft, events, one, begin[place], end[place])
-            host.append(add_cpu_host(draft, place, events, one, key, begin[place], end[place]))
+            add_cpu_order(draft, events, classes, begin[rank], end[rank])
+            host.append(add_cpu_host(draft, rank, events, classes, key, begin[rank], end[rank]))
     if met is not None and sent is not None:
         _add_meetings(draft, surveys, met, sent, begin, end)
-    return draft.profile(host, begin, end, [one.launcher for one in found])
+    return draft.profile(host, begin, end, [classes.launcher for classes in classified])
 
 
 def _arrivals(

@@ -11,7 +11,8 @@ from trainyard.errors import BadInput
 from trainyard.ledger import WINDOW, AccountChange, Ledger, diff
 from trainyard.machine import Device
 from trainyard.trace.align.alignment import Aligned
-from trainyard.trace.measure import MeasuredTrace, measure
+from trainyard.trace.measure import measure
+from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.apply_change import Supposed
 from trainyard.trace.whatif.changes import NO_STRAGGLERS, parse
 from trainyard.trace.whatif.dependencies import profile

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,7 +21,6 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.redact import redact
 from trainyard.trace.readers.assemble import DeviceTable, FileFacts, HostTable, assemble
 from trainyard.trace.readers.kineto.document import Walk
-from trainyard.trace.readers.kineto.header import Header
 from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.readers.kineto.rows import Rows, Tables
 from trainyard.trace.readers.kineto.scanner import Compiled
@@ -30,9 +29,10 @@ from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, no_collecti
 _NO_GROUPS: Mapping[str, Any] = {}
 _Table = TypeVar("_Table", HostTable, DeviceTable)
 
-
 _HEAD = 1 << 20
 _LAUNCH = re.compile(r"(cuda|hip|cu)(\w*Launch|Memcpy|Memset)")
+_FARTHEST = 2**61
+_Count = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
 class Kineto:
@@ -60,12 +60,12 @@ class Kineto:
 def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:
     walk = Walk(text)
     has_events = walk.header_first()
-    groups = groups or Header(walk.header).groups
+    groups = groups or _Header(walk.header).groups
     found = library()
     scanner = Compiled(groups, found) if found else Rows(groups)
     if has_events:
         walk.run(scanner)
-    header = Header(walk.header)
+    header = _Header(walk.header)
     if header.groups != groups:  # they stand behind the events, which need them
         return _read(text, mark, header.groups)
     tables = scanner.tables()
@@ -169,3 +169,58 @@ def _list(raw: bytes) -> list[object]:
 def _dims(entry: object) -> tuple[int, ...]:
     lengths = entry if isinstance(entry, list) else []
     return tuple(lengths) if all(type(length) is int and 0 <= length < 2**62 for length in lengths) else ()
+
+
+class _Distributed(msgspec.Struct):
+    rank: Annotated[int, msgspec.Meta(ge=-1, lt=2**31)] = -1
+    world_size: _Count = 1
+    backend: str = ""
+    pg_config: list[dict[str, Any]] | None = None
+
+
+class _Header:
+    """The fields of a Kineto file outside its events. A field of another kind than Kineto writes is left out, which
+    `notes` report. `base`: ns to add to every stamp; `world` 0 where the file does not state it; `groups`: the process
+    groups by name; `makes`: device number -> name."""
+
+    def __init__(self, said: Mapping[str, bytes]) -> None:
+        self.notes: list[str] = []
+        base = self._field(said, "baseTimeNanoseconds", int | str, 0)
+        self.base = self._number(base) if isinstance(base, str) else base
+        if abs(self.base) >= _FARTHEST:
+            self._left_out("baseTimeNanoseconds")
+            self.base = 0
+        found = self._field(said, "distributedInfo", _Distributed | None, None)
+        self.world = found.world_size if found else 0
+        self.rank = found.rank if found else -1
+        if found and self.rank >= self.world:
+            self.notes.append(f"distributedInfo says rank {self.rank} of a world of {self.world}, which cannot be.")
+        self.backend = found.backend if found else ""
+        self.groups = {str(group.get("pg_name")): group for group in (found and found.pg_config) or ()}
+        self.host_name = self._field(said, "host_name", str, "")
+        properties = self._field(said, "deviceProperties", list[dict[str, Any]] | None, None) or ()
+        self.makes = {number: str(item.get("name", "")) for item in properties if type(number := item.get("id")) is int}
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        sizes = (group.get("pg_size") for group in self.groups.values())
+        return tuple(size for size in sizes if type(size) is int and 0 < size < 2**31)
+
+    def _field(self, said: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
+        if name not in said:
+            return default
+        try:
+            return msgspec.json.decode(said[name], type=kind)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            self._left_out(name)
+            return default
+
+    def _number(self, text: str) -> int:
+        try:
+            return int(text[:40])
+        except ValueError:
+            self._left_out("baseTimeNanoseconds")
+            return 0
+
+    def _left_out(self, name: str) -> None:
+        self.notes.append(f"{name} is not what Kineto writes; it was left out.")

@@ -25,9 +25,9 @@ from trainyard.trace.readers.kineto.event import (
     OpArgs,
     args_of,
     decode_events,
+    ns_of,
     plain,
 )
-from trainyard.trace.readers.kineto.timestamps import ns_of
 
 _DEVICE = {"kernel": KERNEL, "gpu_memcpy": COPY, "memcpy": COPY, "gpu_memset": MEMSET, "memset": MEMSET,
            "gpu_user_annotation": DRAWN}  # fmt: skip

@@ -1,0 +1,170 @@
+"""Protocol buffers' wire format without their library: reads the fields of a message, bounded by the message's own
+bytes, and writes fields.
+
+Source: https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+"""Wire types. Groups (3 and 4) are in no schema read here."""
+_SIZES = {FIXED64: 8, FIXED32: 4}
+Value = int | memoryview
+"""Integers are unsigned (fixed ones and doubles as their bits); messages, texts and bytes are a view of the data."""
+
+
+class Malformed(ValueError):
+    """The bytes are no message."""
+
+
+def fields(data: memoryview, lost: list[str] | None = None) -> Iterator[tuple[int, int, Value]]:
+    """(field number, wire type, value) of one message, in the file's order. Where the bytes end early or make no
+    sense, raises `Malformed`; given `lost`, appends the reason to it and stops."""
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            tag = data[at]
+            if tag < 128:  # most integers are one byte: a call for each would take half of the time
+                at += 1
+            else:
+                tag, at = read_varint(data, at, end)
+            wire = tag & 7
+            if wire == VARINT:
+                size = 0
+                if at < end and data[at] < 128:
+                    value = data[at]
+                    at += 1
+                else:
+                    value, at = read_varint(data, at, end)
+            elif wire == LENGTH:
+                if at < end and data[at] < 128:
+                    size = data[at]
+                    at += 1
+                else:
+                    size, at = read_varint(data, at, end)
+                value = data[at : at + size]
+            elif wire in _SIZES:
+                size = _SIZES[wire]
+                value = int.from_bytes(data[at : at + size], "little")
+            else:
+                raise Malformed(f"wire type {wire} at byte {at:,}")
+            if size > end - at:
+                raise Malformed(f"at byte {at:,} a field of {size:,} bytes begins and {end - at:,} are left")
+            if tag < 8:
+                raise Malformed(f"field number 0 at byte {at:,}")
+            at += size
+            yield tag >> 3, wire, value
+    except Malformed as error:
+        if lost is None:
+            raise
+        lost.append(str(error))
+
+
+def read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """(value, the byte after it) of the unsigned integer at byte `at`. Raises `Malformed`."""
+    if at < end and data[at] < 128:  # most are one byte
+        return data[at], at + 1
+    value = shift = 0
+    while at < end:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value & 0xFFFF_FFFF_FFFF_FFFF, at
+        shift += 7
+        if shift > 63:
+            raise Malformed(f"an integer of more than 64 bits ends at byte {at:,}")
+    raise Malformed(f"an integer is cut off at byte {at:,}")
+
+
+def as_text(value: Value) -> str:
+    """A string field; bytes that are no UTF-8 are replaced, a field of another type is empty."""
+    return str(value, "utf-8", "replace") if isinstance(value, memoryview) else ""
+
+
+def as_int64(value: Value) -> int:
+    """An int64 field; a field of another type is 0."""
+    if isinstance(value, memoryview):
+        return 0
+    return value - (1 << 64) if value >> 63 else value
+
+
+def as_double(value: Value) -> float:
+    return struct.unpack("<d", value.to_bytes(8, "little"))[0] if isinstance(value, int) else 0.0
+
+
+def as_message(value: Value) -> memoryview:
+    """A nested message. Raises `Malformed` for a field of another type."""
+    if not isinstance(value, memoryview):
+        raise Malformed("an integer where a message belongs")
+    return value
+
+
+def first_message(data: memoryview, number: int) -> memoryview | None:
+    """The message in field `number` (under 16) that the data begins with, whole or cut short; None for other data."""
+    if not len(data) or data[0] != number << 3 | LENGTH:
+        return None
+    try:
+        size, at = read_varint(data, 1, len(data))
+    except Malformed:
+        return None
+    return data[at : at + size]
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, low bits first; negative numbers as 64 bits of two's complement."""
+    value &= 0xFFFF_FFFF_FFFF_FFFF
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def int_field(field: int, value: int) -> bytes:
+    """An integer field."""
+    return varint(field << 3 | VARINT) + varint(value)
+
+
+def double_field(field: int, value: float) -> bytes:
+    return varint(field << 3 | FIXED64) + struct.pack("<d", value)
+
+
+def message_field(field: int, *parts: bytes) -> bytes:
+    """A message of these fields."""
+    inner = b"".join(parts)
+    return varint(field << 3 | LENGTH) + varint(len(inner)) + inner
+
+
+def text_field(field: int, value: str) -> bytes:
+    return message_field(field, value.encode("utf-8", "replace"))
+
+
+def padded_varints(values: NDArray[np.int64]) -> list[bytes]:
+    """Each of many integers from 0, all as wide as the widest: the format allows leading zeros."""
+    if not len(values):
+        return []
+    width = max(1, -(-int(values.max()).bit_length() // 7))
+    groups = values[:, None] >> (np.arange(width, dtype=np.int64) * 7) & 127
+    groups[:, :-1] |= 128
+    data = groups.astype(np.uint8).tobytes()
+    return [data[at : at + width] for at in range(0, len(data), width)]
+
+
+def packed_varints(values: NDArray[np.uint64]) -> bytes:
+    """Unsigned integers in LEB128: seven bits a byte, low bits first, the high bit set on all but the last."""
+    if not len(values):
+        return b""
+    most = max(1, -(-int(values.max()).bit_length() // 7))
+    places = np.arange(most, dtype=np.uint64)
+    groups = (values[:, None] >> (places * np.uint64(7))) & np.uint64(0x7F)
+    more = values[:, None] >> ((places + np.uint64(1)) * np.uint64(7)) != 0
+    wanted = np.concatenate([np.ones((len(values), 1), bool), more[:, :-1]], axis=1)
+    return (groups | (more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[wanted].tobytes()

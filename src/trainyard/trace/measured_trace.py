@@ -1,0 +1,183 @@
+"""The measurement of all ranks, once each is booked: the mean ledger, which ranks came late, notes on lost data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from trainyard import ledger as ledgers_of
+from trainyard import units, words
+from trainyard.events import I64, Events
+from trainyard.ledger import BEFORE, WINDOW, Ledger
+from trainyard.trace.align import steps
+from trainyard.trace.align.alignment import Alignment
+from trainyard.trace.align.bandwidth import Bandwidth
+from trainyard.trace.align.cross_rank import Agreement, Window
+from trainyard.trace.align.matching import Meetings
+from trainyard.trace.align.steps import StepPart
+from trainyard.trace.booking.book_rank import RankTrace
+from trainyard.trace.rank_files import LISTED, Unread, left_out
+from trainyard.units import listed
+
+_STRAGGLER = list(words.KINDS).index("straggler")
+
+
+class Lateness(NamedTuple):
+    """A rank was the last to come to `last` of the `met` collectives it was matched in, over the full steps. The
+    others waited `waited_ns` for it, summed over them, and `exposed_ns` of that with nothing else to do."""
+
+    rank: int
+    last: int
+    met: int
+    exposed_ns: int
+    waited_ns: int
+
+
+class MeasuredTrace(NamedTuple):
+    """What a set of profiler files says. `mean` is over ranks and full steps, `by_rank` each rank's parts in
+    turn. `lateness`: of each rank, where clocks agree. `ranks` may lie on disk: each is loaded when asked for.
+    `unread`: files that could not be read, each of which may be a rank."""
+
+    ranks: Sequence[RankTrace]
+    by_rank: tuple[Ledger, ...]
+    mean: Ledger
+    alignment: Alignment
+    notes: tuple[str, ...]
+    lateness: tuple[Lateness, ...] = ()
+    bandwidths: tuple[Bandwidth, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """Ranks of the job, 0 if the files do not show it."""
+        world = self.ranks[0].events.world
+        return max(world, len(self.ranks) + len(self.unread)) if self.unread else world
+
+    @property
+    def left_out(self) -> str:
+        """A sentence about the files that could not be read; empty if there are none."""
+        ranks = {rank for ledger in self.by_rank for rank in ledger.scope.ranks}
+        return left_out(self.unread, sorted(ranks), self.ranks[0].events.world) if self.unread else ""
+
+    @property
+    def damage(self) -> str:
+        """Sentences about the files that could not be read, or only in part; empty if all were read whole."""
+        cut = [rank.events.source for rank in self.ranks if rank.events.cut_short]
+        said = f"{len(cut):,} of {len(self.ranks):,} ranks are read in part: {listed(cut, LISTED)} cut short."
+        part = said if cut else ""
+        return " ".join(filter(None, (self.left_out, part)))
+
+    @property
+    def ledgers(self) -> tuple[Ledger, ...]:
+        """Every rank's parts, then the mean."""
+        return (*self.by_rank, self.mean)
+
+
+def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, source: str) -> MeasuredTrace:
+    """Everything said of the ranks together. Each is looked at once, in order."""
+    parts: list[tuple[StepPart, ...]] = []
+    booked: list[Ledger] = []
+    device_events = unlaunched = 0
+    exposed, waited = np.zeros((2, len(ranks)), np.int64)
+    for rank in ranks:
+        parts.append(rank.parts)
+        booked.extend(rank.ledgers)
+        device_events += len(rank.events.work)
+        unlaunched += int((rank.classified.launcher < 0).sum()) if len(rank.events.work) else 0
+        _add_waits(rank, exposed, waited)
+    late = _lateness([share.rank for share in agreed.shares], parts, agreed.met, exposed, waited)
+    full_steps = max(1, *(sum(not part.partial for part in own) for own in parts))
+    full = [ledger for ledger in booked if not ledger.scope.partial]
+    full = full or [ledger for ledger in booked if ledger.scope.steps != (BEFORE,)] or booked
+    costs = {row.rank: row.exposed_ns // full_steps for row in late if row.exposed_ns}
+    mean = msgspec.structs.replace(ledgers_of.mean(full, source=source), late=costs)
+    sentences = _notes(agreed.facts, parts, agreed.alignment, window, device_events, unlaunched)
+    return MeasuredTrace(ranks, tuple(booked), mean, agreed.alignment, sentences, late, agreed.bandwidths)
+
+
+def _add_waits(rank: RankTrace, exposed: I64, waited: I64) -> None:
+    """Adds what the rank waited in collectives in its full steps, by the place of who came last."""
+    waits = rank.waits
+    counts = steps.in_full(rank.parts, waits.start) & (rank.keys.kinds()[waits.key] == _STRAGGLER)
+    np.add.at(exposed, waits.late[counts], rank.waited[counts])
+    np.add.at(waited, waits.late[counts], (waits.stop - waits.start)[counts])
+
+
+def _lateness(
+    ranks: Sequence[int], parts: Sequence[Sequence[StepPart]], met: Meetings, exposed: I64, waited: I64
+) -> tuple[Lateness, ...]:
+    """Of each rank, the costliest first; none where no collective was matched. A collective counts where the last to
+    come was in a full step. `exposed`, `waited`: ns that all ranks waited for each."""
+    late, arrived = met.late, met.arrived
+    inside = np.zeros(met.size, bool)
+    for place, own in enumerate(parts):
+        theirs = late == place
+        inside[theirs] = steps.in_full(own, arrived[theirs])
+    last = np.bincount(late[inside], minlength=len(ranks))
+    times = np.bincount(met.only(inside).place, minlength=len(ranks))
+    columns = (last.tolist(), times.tolist(), exposed.tolist(), waited.tolist())
+    rows = (Lateness(*row) for row in zip(ranks, *columns) if row[2])
+    return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, -row.last, row.rank)))
+
+
+def _notes(
+    facts: Sequence[Events],
+    parts: Sequence[Sequence[StepPart]],
+    agreed: Alignment,
+    window: Window,
+    device_events: int,
+    unlaunched: int,
+) -> tuple[str, ...]:
+    """What was left out and what could not be known, the weightiest first. `facts` and `parts` in order of rank;
+    `unlaunched`: how many of all ranks' `device_events` have no launch in the file."""
+    made = [note for events in facts for note in events.notes]
+    if len(facts) > 1 and not any(events.world for events in facts):
+        made.append("The files name no ranks: they are taken for ranks of one job, in the order given.")
+    if agreed.aligned != "host":
+        made.append(agreed.why)
+    if window == "steps" and not all(events.marks for events in facts):
+        made.append(
+            "No annotations mark the steps, so the whole window is booked as one. torch.profiler writes ProfilerStep "
+            "marks when it is given a schedule and step() is called; --mark names others."
+        )
+    if unlaunched:
+        made.append(
+            f"{unlaunched:,} of {device_events:,} device events have no launch in the file: they "
+            "count, and idle time before them is unexplained."
+        )
+    if all(part.partial for own in parts for part in own):
+        return (*made, "No step lies whole in the window; the figures are of the partial ones.")
+    return (*made, *_without_compute(facts, parts, window), *_cut_off(facts, parts))
+
+
+def _without_compute(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]], window: Window) -> list[str]:
+    made = []
+    for events, own in zip(facts, parts):
+        shown = {part.label for part in own}
+        gone = [mark.label for mark in events.marks if mark.label not in shown]
+        if gone and window == "steps" and shown != {WINDOW}:
+            first = ", ".join(gone[:4]) + (", …" if len(gone) > 4 else "")
+            made.append(
+                f"Rank {events.rank}: steps {first} launched no compute of their own; their time stands in the next "
+                "step."
+            )
+    return made
+
+
+def _cut_off(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> list[str]:
+    lengths: dict[str, dict[int, int]] = {}
+    for events, own in zip(facts, parts):
+        for part in own:
+            if part.partial:
+                lengths.setdefault(part.label, {})[events.rank] = part.stop - part.start
+    made = []
+    for label, found in lengths.items():
+        what = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
+        which = f"rank {next(iter(found))}" if len(found) == 1 else f"{len(found)} of {len(facts)} ranks"
+        on = f" on {which}" if len(facts) > 1 else ""
+        long = units.show_time(max(found.values()))
+        made.append(f"{what} ({'up to ' if len(found) > 1 else ''}{long}{on}) is left out of the mean.")
+    return made
