@@ -21,7 +21,7 @@ from tests.stored import JOB, samples, stored
 from trainyard import job_file
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, BadJob
-from trainyard.formats import toml
+from trainyard.formats import regular_files, toml
 from trainyard.job import SCRIPT
 from trainyard.launch.supervisor import event_log, failure
 from trainyard.launch.supervisor.event_log import Diary
@@ -30,7 +30,6 @@ from trainyard.ledger import encode_hook
 from trainyard.record import Incident, Provenance, Run
 from trainyard.redact import redact_command, redact_json
 from trainyard.run.record import provenance
-from trainyard.store import files
 from trainyard.store import run_folder as folders
 from trainyard.store.exchange.push_pull import push
 from trainyard.store.exchange.remote_store import Remote
@@ -382,7 +381,7 @@ def test_an_unreadable_log_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise PermissionError(13, "Permission denied")
         return os.open(path, flags)
 
-    monkeypatch.setattr(files, "_without_blocking", opener)
+    monkeypatch.setattr(regular_files, "_without_blocking", opener)
     with refused(BadFile, folder / "logs" / "rank0.err"):
         folders.redact_run(folder)
 
