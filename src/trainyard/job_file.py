@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from trainyard.errors import BadFile, BadInput, BadJob, near, nearest
+from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, near, nearest
 from trainyard.formats import toml
 from trainyard.job import Job, Model
 from trainyard.models import presets
@@ -107,7 +107,7 @@ def read(path: str | Path) -> str:
     try:
         return Path(path).read_text("utf-8")
     except FileNotFoundError as error:
-        raise BadFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
+        raise MissingFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error
 

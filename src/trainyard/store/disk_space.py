@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.errors import EnvironmentFailed, PlaceUnwritable
+from trainyard.errors import DiskFull, EnvironmentFailed, PlaceUnwritable
 from trainyard.formats.atomic import write_durable
 from trainyard.units import show_size
 
@@ -18,13 +18,13 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 
 @contextmanager
 def writing(place: Path, size: int = 0) -> Iterator[None]:
-    """Turns the system's refusals inside the block into `PlaceUnwritable` or `EnvironmentFailed`."""
+    """Turns the system's refusals inside the block into `PlaceUnwritable`, `DiskFull` or `EnvironmentFailed`."""
     try:
         yield
     except OSError as error:
         why = error.strerror or str(error)
         if error.errno in _FULL:
-            raise EnvironmentFailed(
+            raise DiskFull(
                 f"{place}: the disk is full: {show_size(size)} to write, {show_size(free_bytes(place))} free.",
                 "Free some space, or set TRAINYARD_STORE to a folder on another disk.",
             ) from error

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from trainyard import plugins
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile
 from trainyard.events import Events
 from trainyard.formats.regular_files import irregular
 from trainyard.plugins import AS_WRITTEN, ReadOptions
@@ -41,9 +41,10 @@ class Unread(NamedTuple):
     path: Path
     reason: str
     next_step: str = ""
+    kind: type[BadFile] = BadFile
 
     def error(self) -> BadFile:
-        return BadFile(f"{self.path}: {self.reason}.", self.next_step)
+        return self.kind(f"{self.path}: {self.reason}.", self.next_step)
 
     def __str__(self) -> str:
         return f"{self.path.name} ({self.reason})"
@@ -72,7 +73,7 @@ def rank_files(paths: Sequence[Path | str]) -> RankFiles:
             files.extend(inside.files)
             unread.extend(inside.unread)
         elif not os.path.lexists(path):
-            raise BadFile(f"{path}: there is no such file.")
+            raise MissingFile(f"{path}: there is no such file.")
         else:
             files.append(path)
             if reason := _unreadable(path):
@@ -96,7 +97,7 @@ def read_or_reason(read: Callable[[Path], Sequence[_T]], path: Path) -> Sequence
     try:
         return read(path)
     except BadFile as error:
-        return Unread(path, error.says.removeprefix(f"{path}: ").rstrip("."), error.next_step)
+        return Unread(path, error.says.removeprefix(f"{path}: ").rstrip("."), error.next_step, type(error))
 
 
 def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool) -> None:
@@ -111,7 +112,7 @@ def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool)
             "Without --strict the others are analysed." if read else "Record them again, or copy them again whole.",
         )
     if strict and cut:
-        raise BadFile(
+        raise DamagedFile(
             f"{len(cut):,} of {read:,} files {'is' if len(cut) == 1 else 'are'} cut short: {listed(cut, LISTED)}.",
             "Without --strict their whole events are analysed.",
         )
@@ -144,7 +145,7 @@ def _inside(folder: Path) -> RankFiles:
         if path not in unread and path not in readable and (_pattern(path) in patterns or _damaged(path)):
             unread[path] = "no reader knows this kind of file"
     if not readable and not unread:
-        raise BadFile(
+        raise MissingFile(
             f"{folder}: the folder holds no profiler file ({', '.join(_ENDINGS)}).", "Name the folder of the traces."
         )
     files = [path for path in named if path in unread or path in readable]

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, FileTooLarge
 from trainyard.fault_points import fault_point
 from trainyard.formats.atomic import sync_folder
 from trainyard.formats.regular_files import is_regular
@@ -67,7 +67,7 @@ class Shelf:
         except OSError as error:
             raise BadFile(f"{manifests.NAME} cannot be read: {error.strerror or error}.") from error
         if len(data) > manifests.LARGEST:
-            raise BadFile(f"{manifests.NAME} has more than {manifests.LARGEST:,} bytes.")
+            raise FileTooLarge(f"{manifests.NAME} has more than {manifests.LARGEST:,} bytes.")
         manifest = manifests.unseal(data)
         if manifest.step != step:
             raise BadFile(f"{manifests.NAME} is the one after step {manifest.step + 1}.")
