@@ -14,8 +14,8 @@ from trainyard.printable import paired
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An output file that the user named: a path in the same folder to write to, which replaces `path` at the end. What
-    is not a regular file (a pipe, a device such as /dev/stdout) is written to directly. Raises `PlaceUnwritable`."""
+    """An output file that the user named: a path in the same folder to write to, which replaces `path` at the end. A
+    file that is not regular (a pipe, a device such as /dev/stdout) is written to directly. Raises `PlaceUnwritable`."""
     try:
         if path.exists() and not path.is_file():
             yield path
@@ -39,7 +39,7 @@ def write_text(text: str, path: Path) -> None:
 @contextmanager
 def replacing_own(path: Path) -> Iterator[Path]:
     """A file of a folder that one process at a time writes to: the path to write to, `.NAME.part` in the same folder,
-    which replaces `path` at the end. What a killed write left is overwritten by the next. Raises `OSError`."""
+    which replaces `path` at the end. The next write overwrites the rest of a killed one. Raises `OSError`."""
     with _replaced_by(path.with_name(f".{path.name}.part"), path) as partial:
         yield partial
 

@@ -60,7 +60,7 @@ def open_regular(path: Path, shown: str = "") -> Iterator[IO[bytes]]:
 
 
 def unreadable(shown: Path | str, error: OSError | ValueError, next_step: str = "") -> BadFile:
-    """What to raise for a file that the system cannot read: `MissingFile` if it does not exist. Python raises
+    """The error for a file that the system cannot read: `MissingFile` if it does not exist. Python raises
     `ValueError` for a path with a NUL in it."""
     kind = MissingFile if isinstance(error, FileNotFoundError) else BadFile
     reason = error.strerror if isinstance(error, OSError) else None

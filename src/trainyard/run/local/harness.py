@@ -183,7 +183,7 @@ def _launcher(job: Job, port: int | None, ranks_get: Mapping[str, str], worker: 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside, no other process starts ranks in this folder. Raises `RunInUse` where one has."""
+    """Inside, no other process starts ranks in this folder. Raises `RunInUse` if one has."""
     with (folder / "lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -42,7 +42,7 @@ def _on_one_core() -> Iterator[None]:
 
 def run_in(folder: Path, what: Sequence[str], store: Store) -> Run:
     """`what`: as for `trainyard run`: a job file, or a command of several words. Python finds what `folder` holds
-    first: its `src`, where there is one, and itself. Raises `CommandFailed` with the last words of what failed."""
+    first: its `src`, if there is one, and itself. Raises `CommandFailed` with the last words of what failed."""
     words = [sys.executable, "-m", "trainyard.cli.main", "run", "--quiet", "--json", "--", *what]
     first = [str(place) for place in (folder / "src", folder) if place.is_dir()]
     path = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH", "")])])

@@ -28,7 +28,7 @@ def revision(here: Path, name: str) -> str:
 
 
 def known_revision(here: Path, name: str) -> str:
-    """As `revision`; raises `UnknownRevision` where there is none, `BadInput` outside a repository."""
+    """As `revision`; raises `UnknownRevision` if there is none, `BadInput` outside a repository."""
     if sha := revision(here, name):
         return sha
     if _git(here, "rev-parse", "--git-dir").returncode:
