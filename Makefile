@@ -13,7 +13,7 @@ CARRY := .carry
 THERE = $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 # Pure wheels are the same for every Python; numpy comes with torch.
 CARRIED := click rich markdown-it-py mdurl pygments pytest pytest-timeout pluggy iniconfig packaging sortedcontainers \
-  nvidia-ml-py
+  nvidia-ml-py tomli-w
 COMPILED := msgspec hypothesis
 PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)

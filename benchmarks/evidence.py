@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from trainyard.errors import EnvironmentFailed
 
-NEEDED = ("click", "rich", "msgspec", "numpy", "pytest", "pytest_timeout", "hypothesis")
+NEEDED = ("click", "rich", "msgspec", "numpy", "tomli_w", "pytest", "pytest_timeout", "hypothesis")
 # In a process of its own: this one must not hold a device that a rank wants to itself.
 _LOOK = """
 import json, torch

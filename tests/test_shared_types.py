@@ -9,7 +9,7 @@ import pytest
 from tests.refused import refused
 from trainyard import errors, events, job, job_file, machine, plugins, units, words
 from trainyard.cost import Estimate, Operation, collective, roofline
-from trainyard.errors import BadFile, BadInput, BadJob, TrainyardError, UnknownName, nearest
+from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, TrainyardError, UnknownName, nearest
 from trainyard.finding import Finding, Remedy, severity
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim, Device, Link, RateCurve
@@ -32,9 +32,14 @@ def test_exit_codes_are_the_designs():
     assert codes == {
         "TrainyardError": 70,
         **dict.fromkeys(("BadInput", "BadFile", "BadJob", "BadLedger", "UnknownName"), 2),
+        **dict.fromkeys(("MissingFile", "DamagedFile", "FileTooLarge", "UnknownRevision", "WrongRunState"), 2),
         "NotEnoughEvidence": 3,
         **dict.fromkeys(
             ("EnvironmentFailed", "MissingLibrary", "PlaceUnwritable", "PortInUse", "Preempted", "RankDied"), 4
+        ),
+        **dict.fromkeys(
+            ("CommandFailed", "DeviceUnusable", "DiskFull", "MissingProgram", "RemoteFailed", "RunInUse", "WorkerDied"),
+            4,
         ),
     }
 
@@ -210,7 +215,7 @@ def test_an_example_job_reads_as_written(tmp_path):
 
 
 def test_a_job_file_that_cannot_be_read(tmp_path):
-    with refused(BadFile, tmp_path / "none.toml"):
+    with refused(MissingFile, tmp_path / "none.toml"):
         job_file.load(tmp_path / "none.toml")
     with refused(BadFile, tmp_path, "Errno 21"):
         job_file.load(tmp_path)

@@ -9,7 +9,6 @@ Needs the published data beside the checkout.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -17,9 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.formats import toml
 from trainyard.predict.calibrate.least_squares import PRIOR, solve
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases, Column
@@ -162,14 +163,7 @@ def tuned(one: Fit, every: Sequence[Row]) -> ConstantSet:
 
 def write(one: ConstantSet) -> str:
     """As TOML."""
-    lines = [f"# {one.says} Written by `python -m validation.fit`.", ""]
-    lines += [
-        f"{name} = {json.dumps(getattr(one, name))}"
-        for name in ("name", "says", "devices", "software", "source", "date", "rows")
-    ]
-    lines += ["", "[spread]", *(f"{kind} = {json.dumps(bounds)}" for kind, bounds in one.spread.items())]
-    lines += ["", "[constants]", *(f"{name} = {value!r}" for name, value in one.constants.items())]
-    return "\n".join(lines) + "\n"
+    return toml.dumps(msgspec.to_builtins(one), f"{one.says} Written by `python -m validation.fit`.")
 
 
 def usable(every: Sequence[Row]) -> list[Row]:

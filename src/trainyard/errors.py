@@ -2,17 +2,29 @@
 
     TrainyardError                      70  internal-error       a bug in trainyard
     ├── BadInput (ValueError)            2  bad-input            an input cannot be used
-    │   ├── BadFile                      2  bad-file             a file is missing, empty, damaged or of the wrong kind
+    │   ├── BadFile                      2  bad-file             a file is of the wrong kind or has wrong contents
+    │   │   ├── MissingFile              2  missing-file         a file does not exist
+    │   │   ├── DamagedFile              2  damaged-file         a file is empty, cut short or not what was written
+    │   │   └── FileTooLarge             2  file-too-large       a file is larger than what is read
     │   ├── BadJob                       2  bad-job              a job file is misspelt or impossible
     │   ├── BadLedger                    2  bad-ledger           a ledger does not balance
-    │   └── UnknownName                  2  unknown-name         there is no run, machine, workload or word of that name
+    │   ├── UnknownName                  2  unknown-name         there is no run, machine, workload or word of that name
+    │   │   └── UnknownRevision          2  unknown-revision     git has no revision of that name
+    │   └── WrongRunState                2  wrong-run-state      a run is complete, incomplete or damaged
     ├── NotEnoughEvidence                3  not-enough-evidence  a verdict needs more runs
     └── EnvironmentFailed                4  environment-failed   the machine failed, not the input
+        ├── CommandFailed                4  command-failed       a command or a run that was started ended with an error
+        ├── DeviceUnusable               4  device-unusable      torch cannot use the machine's devices, or has too few
+        ├── DiskFull                     4  disk-full            the disk is full
         ├── MissingLibrary               4  missing-library      an optional library is not installed
-        ├── PlaceUnwritable              4  not-writable         a file or folder cannot be written
+        ├── MissingProgram               4  missing-program      git or a compiler is not installed
+        ├── PlaceUnwritable              4  not-writable         a file, a folder or stdout cannot be written
         ├── PortInUse                    4  port-in-use          another program holds the port
         ├── RankDied                     4  rank-died            a rank of a running job ended early, or hung
-        └── Preempted                    4  preempted            a running job saved its state and left on request
+        ├── Preempted                    4  preempted            a running job saved its state and left on request
+        ├── RemoteFailed                 4  remote-failed        the remote store cannot be reached, or failed
+        ├── RunInUse                     4  run-in-use           another process is running the run
+        └── WorkerDied                   4  worker-died          a worker process of an analysis died
 
 Codes are an interface: `--json` prints them, scripts compare them, and rewording a message does not change them.
 
@@ -51,6 +63,18 @@ class BadFile(BadInput):
     code = "bad-file"
 
 
+class MissingFile(BadFile):
+    code = "missing-file"
+
+
+class DamagedFile(BadFile):
+    code = "damaged-file"
+
+
+class FileTooLarge(BadFile):
+    code = "file-too-large"
+
+
 class BadJob(BadInput):
     code = "bad-job"
 
@@ -63,6 +87,14 @@ class UnknownName(BadInput):
     code = "unknown-name"
 
 
+class UnknownRevision(UnknownName):
+    code = "unknown-revision"
+
+
+class WrongRunState(BadInput):
+    code = "wrong-run-state"
+
+
 class NotEnoughEvidence(TrainyardError):
     code = "not-enough-evidence"
     exit_code = 3
@@ -73,8 +105,24 @@ class EnvironmentFailed(TrainyardError):
     exit_code = 4
 
 
+class CommandFailed(EnvironmentFailed):
+    code = "command-failed"
+
+
+class DeviceUnusable(EnvironmentFailed):
+    code = "device-unusable"
+
+
+class DiskFull(EnvironmentFailed):
+    code = "disk-full"
+
+
 class MissingLibrary(EnvironmentFailed):
     code = "missing-library"
+
+
+class MissingProgram(EnvironmentFailed):
+    code = "missing-program"
 
 
 class PlaceUnwritable(EnvironmentFailed):
@@ -91,6 +139,18 @@ class RankDied(EnvironmentFailed):
 
 class Preempted(EnvironmentFailed):
     code = "preempted"
+
+
+class RemoteFailed(EnvironmentFailed):
+    code = "remote-failed"
+
+
+class RunInUse(EnvironmentFailed):
+    code = "run-in-use"
+
+
+class WorkerDied(EnvironmentFailed):
+    code = "worker-died"
 
 
 def described(error: Exception) -> tuple[str, str]:

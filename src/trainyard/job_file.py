@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from trainyard.errors import BadFile, BadInput, BadJob, near, nearest
+from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, near, nearest
 from trainyard.formats import toml
 from trainyard.job import Job, Model
 from trainyard.models import presets
@@ -58,7 +59,7 @@ def refusal(says: str, kind: Any) -> tuple[str, str]:
     if not known:
         return says, ""
     wrong = _NO_CHOICE.match(says)
-    listed = ", ".join(repr(value) if isinstance(value, str) else toml.value(value) for value in known)
+    listed = ", ".join(repr(value) if isinstance(value, str) else json.dumps(value) for value in known)
     if wrong is None:
         return f"{says}: one of {listed}", ""
     return f"{wrong[1]} is not one of {listed}", near(wrong[1].strip("'"), (v for v in known if isinstance(v, str)))
@@ -106,7 +107,7 @@ def read(path: str | Path) -> str:
     try:
         return Path(path).read_text("utf-8")
     except FileNotFoundError as error:
-        raise BadFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
+        raise MissingFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error
 
@@ -130,9 +131,4 @@ def check_secrets(text: str, where: str) -> None:
 
 def write(job: Job) -> str:
     """As TOML that `parse` makes the same job of."""
-    document: dict[str, Any] = {key: value for key, value in msgspec.to_builtins(job).items() if value is not None}
-    lines = [toml.line(key, value) for key, value in document.items() if not isinstance(value, dict)]
-    tables: dict[str, dict[str, Any]] = {key: value for key, value in document.items() if isinstance(value, dict)}
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *(toml.line(key, value) for key, value in table.items())] if table else []
-    return "\n".join(lines) + "\n"
+    return toml.dumps(msgspec.to_builtins(job))

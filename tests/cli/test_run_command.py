@@ -125,7 +125,7 @@ def test_an_unforeseen_error_is_70_in_one_line(
 @pytest.mark.parametrize(
     ("args", "code", "exit_code", "value"),
     [
-        (["trace", "nowhere.json", "--json"], "bad-file", 2, "nowhere.json"),
+        (["trace", "nowhere.json", "--json"], "missing-file", 2, "nowhere.json"),
         (["runs", "show", "nothing", "--json"], "unknown-name", 2, "'nothing'"),
         (["runs", "--wrong", "--json"], "bad-usage", 2, "--wrong"),
     ],
@@ -134,7 +134,9 @@ def test_an_error_with_json_is_one_document(
     args: list[str], code: str, exit_code: int, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert answer(args) == exit_code
-    document = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert code_of(printed.err) == code
+    document = json.loads(printed.out)
     assert document.keys() == {"schema", "code", "exit_code", "message", "next_step"}
     assert (document["schema"], document["code"], document["exit_code"]) == ("trainyard/error/1", code, exit_code)
     assert missing_values(document["message"], value) == []
@@ -337,7 +339,7 @@ def test_a_bad_job_file_exits_2_before_anything_starts(
     assert missing_values(err, path, *values) == []
     assert answer(["run", str(tmp_path / "none.toml")]) == 2
     err = capsys.readouterr().err
-    assert code_of(err) == "bad-file"
+    assert code_of(err) == "missing-file"
     assert missing_values(err, tmp_path / "none.toml") == []
     assert not store.root.exists()
 

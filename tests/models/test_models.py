@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from trainyard import job_file as jobs
 from trainyard import limits
-from trainyard.errors import BadFile, BadInput, BadJob, UnknownName
+from trainyard.errors import BadFile, BadInput, BadJob, FileTooLarge, UnknownName
 from trainyard.job import Model
 from trainyard.job_file import parse
 from trainyard.models import hugging_face_architectures, presets
@@ -180,7 +180,7 @@ def test_a_job_survives_being_written(name, rate, model):
         ('from = "odd.toml"', BadFile, ["odd.toml", "modle"]),
         ('from = "broken.toml"', BadFile, ["broken.toml", "0xff"]),
         ('from = "deep.toml"', BadFile, ["deep.toml"]),
-        ('from = "large.json"', BadFile, ["large.json", "1,048,576 bytes"]),
+        ('from = "large.json"', FileTooLarge, ["large.json", "1,048,576 bytes"]),
         ('from = "folder"', BadJob, ["$.model.from", "folder"]),
         ('from = ""', BadJob, ["$.model.from", "''"]),
         ('from = "a\\u0000b"', BadJob, ["$.model.from", r"a\x00b"]),

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from tests.stored import JOB, JOB_TEXT, LEDGER, samples, stored
 from trainyard.cli.runs import document
-from trainyard.errors import BadFile, BadInput, EnvironmentFailed, PlaceUnwritable, UnknownName
+from trainyard.errors import BadFile, BadInput, DiskFull, PlaceUnwritable, UnknownName, WrongRunState
 from trainyard.machine import Claim
 from trainyard.record import Run
 from trainyard.store import disk_space, tags
@@ -291,7 +291,7 @@ def test_a_damaged_run_is_not_resumed(store: Store) -> None:
     run = stored(store)
     shutil.rmtree(store.runs / run.id / "samples")
     before = {path: path.read_bytes() for path in (store.runs / run.id).rglob("*") if path.is_file()}
-    with refused(BadInput, run.id, "samples/rank0.jsonl"):
+    with refused(WrongRunState, run.id, "samples/rank0.jsonl"):
         resume(run.id, Session(store, lambda _: ()))
     assert {path: path.read_bytes() for path in (store.runs / run.id).rglob("*") if path.is_file()} == before
 
@@ -479,7 +479,7 @@ def test_a_full_disk_is_told_with_the_arithmetic(tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with refused(EnvironmentFailed, path, "2.0 KiB", "TRAINYARD_STORE") as caught:
+    with refused(DiskFull, path, "2.0 KiB", "TRAINYARD_STORE") as caught:
         disk_space.write_whole(path, b"x" * 2048)
     assert caught.value.exit_code == 4
     assert path.read_bytes() == b"before"

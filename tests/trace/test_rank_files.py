@@ -15,7 +15,7 @@ import pytest
 from tests.refused import code_of, missing_values, refused
 from tests.trace_maker import trace
 from trainyard.cli.main import answer
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadInput, DamagedFile, MissingFile
 from trainyard.trace.measure import measure_files
 from trainyard.trace.rank_files import Unread, left_out, rank_files
 
@@ -126,7 +126,7 @@ def test_the_damaged_file_alone_is_an_error(hurt, monkeypatch):
     monkeypatch.setenv("TRAINYARD_PIPE_TIMEOUT_S", "0.1")
     if not (hurt / f"rank{HURT}.json.gz").is_char_device():  # /dev/zero never ends
         assert answer(["trace", str(hurt / f"rank{HURT}.json.gz")]) == 2
-    with refused(BadFile, f"rank{HURT}.json.gz"):
+    with refused(DamagedFile, f"rank{HURT}.json.gz"):
         measure_files([hurt / f"rank{HURT}.json.gz"])
 
 
@@ -155,7 +155,7 @@ def test_files_named_one_by_one_follow_the_same_rule(tmp_path):
     (folder / "rank1.json.gz").write_bytes(b"")
     measured = measure_files(sorted(folder.iterdir()))
     assert [file.path.name for file in measured.unread] == ["rank1.json.gz"]
-    with refused(BadFile, folder / "rank9.json.gz"):
+    with refused(MissingFile, folder / "rank9.json.gz"):
         measure_files([*sorted(folder.iterdir()), folder / "rank9.json.gz"])
 
 

@@ -58,19 +58,11 @@ def json_document(data: bytes, chance: Random, words: Words) -> bytes:
 
 
 def toml_document(data: bytes, chance: Random, words: Words) -> bytes:
-    """Tables are written inline half of the time."""
     try:
         document = mutate(tomllib.loads(data.decode()), chance, words)
         if not isinstance(document, dict):
             raise ValueError
-        inline = chance.random() < 0.5
-        scalars = [toml.line(str(key), value) for key, value in document.items() if inline or type(value) is not dict]
-        tables = [
-            "\n".join([f"[{toml.key(str(name))}]", *(toml.line(str(key), value) for key, value in table.items())])
-            for name, table in document.items()
-            if not inline and type(table) is dict
-        ]
-        return _written("\n".join([*scalars, *tables]))
+        return _written(toml.dumps(document))
     except (TypeError, RecursionError) as error:
         raise ValueError from error
 

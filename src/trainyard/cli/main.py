@@ -20,6 +20,7 @@ from trainyard.cli.support.output import ReaderGone, guarded, print_json, say
 from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError, nearest
 
 _INTERRUPTED = 130
+_BAD_USAGE = "bad-usage"
 
 
 class _Place(NamedTuple):
@@ -118,10 +119,8 @@ def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> i
         _say(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
         return _INTERRUPTED
     except click.ClickException as error:
-        usage = io.StringIO()
-        error.show(usage)
-        _say(usage.getvalue().removesuffix("\n"))
-        return report("bad-usage", BadInput.exit_code, error.format_message())
+        _say(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
+        return report(_BAD_USAGE, BadInput.exit_code, error.format_message())
     except TrainyardError as error:
         _say(f"error [{error.code}]: {error.says}", error.next_step)
         return report(error.code, error.exit_code, error.says, error.next_step)
@@ -135,6 +134,13 @@ def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> i
         )
         return report(TrainyardError.code, TrainyardError.exit_code, says)
     return 0
+
+
+def _usage(error: click.ClickException) -> str:
+    """The command's usage and how to get its help, as click shows them before an error in the command line."""
+    shown = io.StringIO()
+    error.show(shown)
+    return shown.getvalue().removesuffix(f"Error: {error.format_message()}\n")
 
 
 def _say(what: str, next_step: str = "") -> None:

@@ -1,4 +1,4 @@
-"""A file appears whole or not at all."""
+"""Atomic writes: a file has its old contents or its new ones, never a part of either, also after a kill."""
 
 from __future__ import annotations
 
@@ -8,33 +8,70 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trainyard.errors import PlaceUnwritable
+from trainyard.fault_points import fault_point
 from trainyard.printable import paired
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path in the same folder to write to, which replaces `path` at the end. What is not a regular file (a pipe, a
-    device such as /dev/stdout) is written to directly. Raises `PlaceUnwritable`."""
-    partial: Path | None = None
+    """An output file that the user named: a path in the same folder to write to, which replaces `path` at the end. A
+    file that is not regular (a pipe, a device such as /dev/stdout) is written to directly. Raises `PlaceUnwritable`."""
     try:
         if path.exists() and not path.is_file():
             yield path
             return
         path = path.resolve() if path.is_symlink() else path
-        partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-        yield partial
-        partial.replace(path)
+        # Two processes may write the same output.
+        with _replaced_by(path.with_name(f".{path.name}.{os.getpid()}.part"), path) as partial:
+            yield partial
     except OSError as error:
         raise PlaceUnwritable(
             f"{path} cannot be written: {error.strerror}.", "Name a file in a folder you may write to."
         ) from error
-    finally:
-        if partial is not None:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
 
 
 def write_text(text: str, path: Path) -> None:
-    """Writes a text file in UTF-8, whole or not at all. Raises `PlaceUnwritable`."""
+    """Writes an output file in UTF-8, as `replacing` does. Raises `PlaceUnwritable`."""
     with replacing(path) as partial:
         partial.write_bytes(paired(text).encode())
+
+
+@contextmanager
+def replacing_own(path: Path) -> Iterator[Path]:
+    """A file of a folder that one process at a time writes to: the path to write to, `.NAME.part` in the same folder,
+    which replaces `path` at the end. The next write overwrites the rest of a killed one. Raises `OSError`."""
+    with _replaced_by(path.with_name(f".{path.name}.part"), path) as partial:
+        yield partial
+
+
+def write_durable(path: Path, data: bytes) -> None:
+    """Writes a file as `replacing_own` does; the contents and the name are on the disk when this returns. Raises
+    `OSError`."""
+    with replacing_own(path) as partial:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            fault_point("store.part")
+            os.fsync(file.fileno())
+        fault_point("store.synced")
+    sync_folder(path.parent)
+    fault_point("store.renamed")
+
+
+def sync_folder(folder: Path) -> None:
+    """Synchronises the names in a folder with the disk. Raises `OSError`."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _replaced_by(partial: Path, path: Path) -> Iterator[Path]:
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)

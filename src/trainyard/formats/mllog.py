@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, FileTooLarge
 from trainyard.formats.decoding import UNREADABLE
+from trainyard.formats.regular_files import unreadable
 
 MARK = b":::MLLOG"
 _LONGEST = 1 << 20
@@ -45,7 +46,7 @@ def read(path: Path) -> list[MllogEntry]:
         with path.open("rb") as file:
             return list(_entries(path, file))
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
 
 
 def _entries(path: Path, file: Any) -> Iterator[MllogEntry]:
@@ -57,7 +58,7 @@ def _entries(path: Path, file: Any) -> Iterator[MllogEntry]:
         if at < 0:
             continue
         if not whole and len(line) == _LONGEST:
-            raise BadFile(f"{path}:{number}: a line of more than {_LONGEST >> 20} MiB.")
+            raise FileTooLarge(f"{path}:{number}: a line of more than {_LONGEST >> 20} MiB.")
         try:
             yield msgspec.json.decode(line[at + len(MARK) :].strip(), type=MllogEntry)
         except UNREADABLE as error:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, MissingFile
 
 _KINDS = (
     (stat.S_ISLNK, "a link"),
@@ -56,7 +56,15 @@ def open_regular(path: Path, shown: str = "") -> Iterator[IO[bytes]]:
                 raise BadFile(f"{shown}: not a regular file.")
             yield file
     except OSError as error:
-        raise BadFile(f"{shown}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(shown, error) from error
+
+
+def unreadable(shown: Path | str, error: OSError | ValueError, next_step: str = "") -> BadFile:
+    """The error for a file that the system cannot read: `MissingFile` if it does not exist. Python raises
+    `ValueError` for a path with a NUL in it."""
+    kind = MissingFile if isinstance(error, FileNotFoundError) else BadFile
+    reason = error.strerror if isinstance(error, OSError) else None
+    return kind(f"{shown}: cannot be read: {reason or error}.", next_step)
 
 
 def sha256_of(path: Path) -> str:

@@ -1,15 +1,16 @@
-"""TOML: read with one exception for all that cannot be read, and written, which the standard library does not do."""
+"""TOML: read with one exception for all that cannot be read, and written by tomli-w."""
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
+from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
+
+import tomli_w
 
 from trainyard.printable import paired
 
-_BARE = re.compile(r"[A-Za-z0-9_-]+")
 DecodeError = tomllib.TOMLDecodeError
 
 
@@ -26,21 +27,26 @@ def loads(text: str) -> dict[str, Any]:
         raise DecodeError("an integer has thousands of digits") from error
 
 
-def line(name: str, said: object) -> str:
-    return f"{key(name)} = {value(said)}"
+def dumps(document: Mapping[str, Any], comment: str = "") -> str:
+    """A document that `loads` parses to the same values, after the lines of `comment` as comments.
+
+    A key whose value is None, which TOML lacks, or an empty table is left out: readers take its default. Half of a
+    surrogate pair, which TOML cannot hold, is shown by its number."""
+    head = "".join(f"# {line}\n" for line in comment.splitlines())
+    body = tomli_w.dumps(_writable(document))
+    return paired(head + "\n" * bool(head and body) + body)
 
 
-def key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else value(name)
+def head_comment(text: str) -> str:
+    """The comment with which a document begins, as `dumps` takes it."""
+    lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines)
 
 
-def value(said: object) -> str:
-    """JSON's notation is TOML's too, except for tables, NaN and infinities, DEL, which TOML wants escaped, and half of
-    a surrogate pair, which TOML cannot hold: it is shown by its number."""
-    if isinstance(said, dict):
-        return "{ " + ", ".join(line(str(name), part) for name, part in said.items()) + " }"
-    if isinstance(said, list | tuple):
-        return "[" + ", ".join(value(part) for part in said) + "]"
-    if isinstance(said, float):
-        return repr(said)
-    return paired(json.dumps(said, ensure_ascii=False)).replace("\x7f", "\\u007f")
+def _writable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        parts = {str(key): _writable(part) for key, part in value.items()}
+        return {key: part for key, part in parts.items() if part is not None and part != {}}
+    if isinstance(value, list | tuple):
+        return [_writable(part) for part in value]
+    return value

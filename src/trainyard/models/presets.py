@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from trainyard.errors import BadFile, BadJob, UnknownName, described, nearest
+from trainyard.errors import BadFile, BadJob, FileTooLarge, UnknownName, described, nearest
 from trainyard.formats import toml
+from trainyard.formats.regular_files import unreadable
 from trainyard.machine import Claim
 from trainyard.models import hugging_face_architectures
 
@@ -138,9 +139,9 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error}.") from error
+        raise unreadable(path, error) from error
     if len(data) > LARGEST:
-        raise BadFile(f"{path}: more than {LARGEST:,} bytes are no model's sizes.")
+        raise FileTooLarge(f"{path}: more than {LARGEST:,} bytes are no model's sizes.")
     return data
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from trainyard.errors import BadFile
-from trainyard.formats.regular_files import is_regular, sha256_of
+from trainyard.formats.regular_files import is_regular, sha256_of, unreadable
 
 FILE = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"
@@ -62,7 +62,7 @@ def of_file(path: Path) -> str:
     try:
         return sha256_of(path)
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
 
 
 def render(digests: Mapping[str, str]) -> bytes:

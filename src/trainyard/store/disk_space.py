@@ -1,16 +1,15 @@
-"""Writing so that a kill leaves the old file or the new one, never half of either."""
+"""Writes to the store: the errors of a disk that is full or cannot be written, and the space that is free."""
 
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.errors import EnvironmentFailed, PlaceUnwritable
-from trainyard.fault_points import fault_point
+from trainyard.errors import DiskFull, EnvironmentFailed, PlaceUnwritable
+from trainyard.formats.atomic import write_durable
 from trainyard.units import show_size
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -19,13 +18,13 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 
 @contextmanager
 def writing(place: Path, size: int = 0) -> Iterator[None]:
-    """Turns the system's refusals inside the block into `PlaceUnwritable` or `EnvironmentFailed`."""
+    """Turns the system's refusals inside the block into `PlaceUnwritable`, `DiskFull` or `EnvironmentFailed`."""
     try:
         yield
     except OSError as error:
         why = error.strerror or str(error)
         if error.errno in _FULL:
-            raise EnvironmentFailed(
+            raise DiskFull(
                 f"{place}: the disk is full: {show_size(size)} to write, {show_size(free_bytes(place))} free.",
                 "Free some space, or set TRAINYARD_STORE to a folder on another disk.",
             ) from error
@@ -37,30 +36,9 @@ def writing(place: Path, size: int = 0) -> Iterator[None]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Temporary file, fsync, rename, fsync of the folder."""
-    part = path.with_name(f".{path.name}.part")
+    """Writes a file of the store durably: with its contents and its name on the disk when this returns."""
     with writing(path, len(data)):
-        try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                fault_point("store.part")
-                os.fsync(file.fileno())
-            fault_point("store.synced")
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
-    fault_point("store.renamed")
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        write_durable(path, data)
 
 
 def free_bytes(path: Path) -> int:

@@ -13,6 +13,7 @@ from typing import IO, cast
 
 from trainyard.errors import BadFile
 from trainyard.formats import toml
+from trainyard.formats.atomic import replacing_own
 from trainyard.formats.regular_files import is_regular, open_regular, read_bytes
 from trainyard.redact import redact, redact_json, redact_json_lines, redact_lines, secret_paths
 from trainyard.store.disk_space import write_whole, writing
@@ -103,10 +104,8 @@ def _redact_long_document(path: Path) -> bool:
         with _opened(path, packed) as before, _opened(path, packed) as file:
             if _digest(iter(lambda: before.read(_CHUNK), b"")) == _digest(redact_json_lines(file)):
                 return False
-        part = path.with_name(f".{path.name}.part")
-        with _opened(path, packed) as file, writing(path, path.stat().st_size):
+        with _opened(path, packed) as file, writing(path, path.stat().st_size), replacing_own(path) as part:
             copy_redacted(file, part, packed)
-            part.replace(path)
     except (OSError, EOFError, zlib.error) as error:
         raise BadFile(f"{path}: cannot be read: {error}.", "Delete it if the run needs it no longer.") from error
     return True
@@ -127,11 +126,8 @@ def _redact_log(path: Path) -> bool:
     """A log may be long: it is read line by line, and written only if a line changes."""
     changed = any(before != after for before, after in zip_longest(_lines(path), _redacted(path)))
     if changed:
-        part = path.with_name(f".{path.name}.part")
-        with writing(path, path.stat().st_size):
-            with part.open("wb") as target:
-                target.writelines(_redacted(path))
-            part.replace(path)
+        with writing(path, path.stat().st_size), replacing_own(path) as part, part.open("wb") as target:
+            target.writelines(_redacted(path))
     return changed
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard import plugins
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile
 from trainyard.events import Events
 from trainyard.formats.regular_files import irregular
 from trainyard.plugins import AS_WRITTEN, ReadOptions
@@ -40,9 +40,10 @@ class Unread(NamedTuple):
     path: Path
     reason: str
     next_step: str = ""
+    kind: type[BadFile] = BadFile
 
     def error(self) -> BadFile:
-        return BadFile(f"{self.path}: {self.reason}.", self.next_step)
+        return self.kind(f"{self.path}: {self.reason}.", self.next_step)
 
     def __str__(self) -> str:
         return f"{self.path.name} ({self.reason})"
@@ -57,7 +58,7 @@ def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
         if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
             files.extend(_inside(path))
         elif not os.path.lexists(path):
-            raise BadFile(f"{path}: there is no such file.")
+            raise MissingFile(f"{path}: there is no such file.")
         else:
             reason = _unreadable(path)
             files.append(Unread(path, reason) if reason else path)
@@ -81,7 +82,7 @@ def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
     try:
         return read_file(file, how)
     except BadFile as error:
-        return Unread(file, error.says.removeprefix(f"{file}: ").rstrip("."), error.next_step)
+        return Unread(file, error.says.removeprefix(f"{file}: ").rstrip("."), error.next_step, type(error))
 
 
 def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool) -> None:
@@ -96,7 +97,7 @@ def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool)
             "Without --strict the others are analysed." if read else "Record them again, or copy them again whole.",
         )
     if strict and cut:
-        raise BadFile(
+        raise DamagedFile(
             f"{len(cut):,} of {read:,} files {'is' if len(cut) == 1 else 'are'} cut short: {listed(cut, LISTED)}.",
             "Without --strict their whole events are analysed.",
         )
@@ -129,7 +130,7 @@ def _inside(folder: Path) -> list[Path | Unread]:
         if path not in unread and path not in readable and (_pattern(path) in patterns or _damaged(path)):
             unread[path] = "no reader knows this kind of file"
     if not readable and not unread:
-        raise BadFile(
+        raise MissingFile(
             f"{folder}: the folder holds no profiler file ({', '.join(_ENDINGS)}).", "Name the folder of the traces."
         )
     return [

@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from trainyard.errors import EnvironmentFailed
+from trainyard.errors import DeviceUnusable
 
 TIMEOUT = timedelta(seconds=120)
 """How long a collective waits for a peer that is alive but does not come; one that died is noticed at once."""
@@ -40,11 +40,11 @@ class Ranks(NamedTuple):
 def vendor_here(found: str = "cpu") -> str:
     """The vendor of the devices that this torch can use, `cpu` where there is none.
 
-    `found`: the vendor whose devices the machine has. Raises `EnvironmentFailed` when torch cannot use those.
+    `found`: the vendor whose devices the machine has. Raises `DeviceUnusable` when torch cannot use those.
     """
     here = "cpu" if not torch.cuda.is_available() else "amd" if torch.version.hip else "nvidia"
     if found not in ("cpu", "pretend", here):
-        raise EnvironmentFailed(
+        raise DeviceUnusable(
             f"this machine has devices of {found}, but torch {torch.__version__} cannot use them.",
             "Install the torch that is built for them and fits their driver, or set CUDA_VISIBLE_DEVICES to an empty "
             "text to train on the CPU.",
@@ -53,12 +53,12 @@ def vendor_here(found: str = "cpu") -> str:
 
 
 def find(vendor: str) -> Ranks:
-    """From the environment the elastic launcher sets; alone where there is none. Raises `EnvironmentFailed`."""
+    """From the environment the elastic launcher sets; alone where there is none. Raises `DeviceUnusable`."""
     local_rank, local_world = _count("LOCAL_RANK", 0), _count("LOCAL_WORLD_SIZE", 1)
     if vendor == "cpu":
         device = torch.device("cpu")
     elif local_world > torch.cuda.device_count():
-        raise EnvironmentFailed(
+        raise DeviceUnusable(
             f"{local_world} ranks on this host need a device each, but torch sees {torch.cuda.device_count()}.",
             "Lower $.layout, or set CUDA_VISIBLE_DEVICES to an empty text to train on the CPU.",
         )

@@ -19,7 +19,7 @@ import pytest
 
 from tests.refused import code_of, missing_values, refused
 from trainyard.cli.main import answer
-from trainyard.errors import BadInput, EnvironmentFailed
+from trainyard.errors import BadInput, CommandFailed, UnknownRevision
 from trainyard.job import Job, Model, Recipe
 from trainyard.record import Provenance, Run, Sample
 from trainyard.run.revisions.in_revision import run_in, run_pair
@@ -185,9 +185,9 @@ def test_revisions_are_gits(repository: Path, tmp_path: Path) -> None:
         between(repository, head, head)
     with refused(BadInput, head[:10], first[:10]):
         between(repository, head, first)
-    with refused(BadInput, repository, "'topic'"):
+    with refused(UnknownRevision, repository, "'topic'"):
         known_revision(repository, "topic")
-    with refused(BadInput, repository, "'--help'"):
+    with refused(UnknownRevision, repository, "'--help'"):
         known_revision(repository, "--help")
     with refused(BadInput, tmp_path, ".git", "'main'"):
         known_revision(tmp_path, "main")
@@ -280,7 +280,7 @@ def test_what_cannot_be_answered_is_refused_before_a_run_is_made(
     assert missing_values(err, *values) == []
     assert answer(["gate", "run", "absent.toml", "--base", "HEAD~1"]) == 2
     err = capsys.readouterr().err
-    assert code_of(err) == "bad-file"
+    assert code_of(err) == "missing-file"
     assert missing_values(err, "absent.toml") == []
     assert measured == []
 
@@ -339,7 +339,7 @@ def test_a_folders_own_code_is_what_runs(repository: Path, store: Store) -> None
     sha = known_revision(repository, "HEAD")
     with checkout(repository, sha) as folder:
         run = run_in(folder, [sys.executable, "train.py"], store)
-        with refused(EnvironmentFailed, folder, "absent.py"):
+        with refused(CommandFailed, folder, "absent.py"):
             run_in(folder, [sys.executable, "absent.py"], store)
     assert run.provenance.code == {"sha": sha, "dirty": "no"}
 

@@ -31,7 +31,7 @@ from trainyard.compare.gate.machine_readings import moved
 from trainyard.compare.gate.pairs import Pair, PairedRuns, paired
 from trainyard.compare.gate.verdict import Rule, Verdict, judge, least
 from trainyard.compare.history.sources.imported import load
-from trainyard.errors import BadInput, NotEnoughEvidence, UnknownName
+from trainyard.errors import BadInput, NotEnoughEvidence, UnknownName, WrongRunState
 from trainyard.events import CALL, OperandShape
 from trainyard.job import Job, Measure, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
@@ -346,7 +346,7 @@ def test_runs_that_are_not_alike_are_refused() -> None:
     with refused(UnknownName, "--across drivers", "'driver'"):
         paired(base, [other], ["drivers"])
     failed = _run(2, state="failed", failure="rank 1 died")
-    with refused(BadInput, failed.id, "failed", "rank 1 died"):
+    with refused(WrongRunState, failed.id, "failed", "rank 1 died"):
         paired(base, [failed])
     with refused(BadInput, base[0].id, "base", "head"):
         paired(base, base)

@@ -255,7 +255,7 @@ def test_one_of_job_and_file_is_named(place, capsys):
     assert asked(capsys)[0] == 2
     assert asked(capsys, "tiny", "--series", "x.json")[0] == 2
     code, _, err = asked(capsys, "--series", "missing.json")
-    assert (code, code_of(err)) == (2, "bad-file")
+    assert (code, code_of(err)) == (2, "missing-file")
     assert missing_values(err, "missing.json:", os.strerror(errno.ENOENT)) == []
 
 

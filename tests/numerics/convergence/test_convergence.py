@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.refused import refused
 from trainyard.cli.main import answer
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, MissingFile, WrongRunState
 from trainyard.formats import mllog
 from trainyard.job import SCRIPT, Job, Recipe
 from trainyard.numerics.convergence import golden_curves, mlperf_reference
@@ -217,7 +217,7 @@ def stored(losses, seed=0, state="complete", ranks=2, id="00000001", **job):
 def test_a_run_gives_its_curve():
     found = curve_of(stored([3.0, float("nan"), 2.0], seed=4))
     assert (found.losses, found.steps, found.seed) == ((3.0, None, 2.0), (0, 1, 2), 4)
-    with refused(BadInput, "00000001", "failed"):
+    with refused(WrongRunState, "00000001", "failed"):
         curve_of(stored([3.0], state="failed"))
     with refused(BadInput, "00000001", "trainyard.step"):
         curve_of(stored([None, None]))
@@ -259,7 +259,7 @@ def test_bad_golden_files_are_refused(tmp_path, data, values):
 
 
 def test_a_golden_file_that_is_not_there(tmp_path):
-    with refused(BadFile, "none.json:", os.strerror(errno.ENOENT)):
+    with refused(MissingFile, "none.json:", os.strerror(errno.ENOENT)):
         golden_curves.read(tmp_path / "none.json")
 
 

@@ -569,7 +569,7 @@ def test_somebodys_configuration_is_checked_as_it_is(
         (("titan.toml", "--check", "--devices", "64", "--batch", "3", *H), "bad-input",
          ["--batch 3", "titan.toml", 64]),
         (("job.toml", "--check", "--devices", "64", *H), "bad-input", ["--devices 64", "job.toml", 8]),
-        (("llama3-8b", "--check", "nowhere", *H), "bad-file", ["nowhere", "Errno 2"]),
+        (("llama3-8b", "--check", "nowhere", *H), "missing-file", ["nowhere"]),
         (("llama3-8b", "--check", "config.json", *H), "bad-file",
          ["config.json", "TOML", "JSON", "Megatron's"]),
         (("--check", *H), "bad-input", ["model", "--check FILE"]),

@@ -19,7 +19,16 @@ from msgspec.structs import replace
 from tests.refused import missing_values, refused
 from trainyard import words
 from trainyard.cli.run import command
-from trainyard.errors import BadFile, BadInput, Preempted, RankDied, TrainyardError, UnknownName
+from trainyard.errors import (
+    BadFile,
+    BadInput,
+    MissingFile,
+    Preempted,
+    RankDied,
+    TrainyardError,
+    UnknownName,
+    WrongRunState,
+)
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe, Recovery
 from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.event_log import JobEvent
@@ -109,7 +118,7 @@ def test_a_plan_that_does_not_fit_the_job_is_refused(faults: list[Fault], job: J
 
 
 def test_a_plan_that_is_not_there_or_no_text(tmp_path: Path) -> None:
-    with refused(BadFile, "none.toml:", "[[fault]]"):
+    with refused(MissingFile, "none.toml:", "[[fault]]"):
         fault_plan.load(tmp_path / "none.toml")
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with refused(BadFile, "bytes.toml:", "0xff"):
@@ -483,7 +492,7 @@ def test_a_run_that_says_nothing_of_the_job_is_not_compared_with() -> None:
     assert experiment.comparable(calm, job(name="other", recovery=Recovery())) is calm
     with refused(BadInput, calm.id, "--against"):
         experiment.comparable(calm, job(recipe=Recipe(seq_len=8, tokens_per_step=32, seed=1)))
-    with refused(BadInput, calm.id, "failed"):
+    with refused(WrongRunState, calm.id, "failed"):
         experiment.comparable(run([], state="failed"), job())
     with refused(BadInput, calm.id, "restarts = 1"):
         experiment.comparable(run([sample(1, 2.0, attempt=1)]), job())

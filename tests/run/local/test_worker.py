@@ -16,7 +16,7 @@ from tests.refused import missing_values, refused
 torch = pytest.importorskip("torch")
 
 from trainyard import job_file as jobs  # noqa: E402
-from trainyard.errors import BadFile, EnvironmentFailed  # noqa: E402
+from trainyard.errors import BadFile, DeviceUnusable, EnvironmentFailed  # noqa: E402
 from trainyard.job import Measure  # noqa: E402
 from trainyard.record import Sample  # noqa: E402
 from trainyard.run.local import worker  # noqa: E402
@@ -186,19 +186,19 @@ def test_more_ranks_than_devices_is_refused(monkeypatch):
 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with refused(EnvironmentFailed, "4 ranks", 2, "$.layout", "CUDA_VISIBLE_DEVICES"):
+    with refused(DeviceUnusable, "4 ranks", 2, "$.layout", "CUDA_VISIBLE_DEVICES"):
         process_group.find("nvidia")
 
 
 def test_devices_that_torch_cannot_use_are_an_error_and_never_the_cpu(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert {vendor_here(), vendor_here("cpu"), vendor_here("pretend")} == {"cpu"}
-    with refused(EnvironmentFailed, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
+    with refused(DeviceUnusable, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
         worker.main(folder, "nvidia")
     assert not (folder / "samples").exists()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert vendor_here("cpu") == vendor_here("nvidia") == "nvidia"
-    with refused(EnvironmentFailed, "amd", f"torch {torch.__version__}"):
+    with refused(DeviceUnusable, "amd", f"torch {torch.__version__}"):
         vendor_here("amd")
 
 

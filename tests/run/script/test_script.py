@@ -300,10 +300,10 @@ def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
         (
             PLAIN.replace("print(", "raise SystemExit(9)\nprint("),
             4,
-            "environment-failed",
+            "command-failed",
             ["exit code 9"],
         ),
-        ("raise SystemExit(3)", 4, "environment-failed", ["exit code 3", "second"]),
+        ("raise SystemExit(3)", 4, "command-failed", ["exit code 3", "second"]),
         ("print('no training here')", 2, "bad-input", ["trainyard.step()"]),
     ],
     ids=["fails late", "fails at once", "takes no step"],

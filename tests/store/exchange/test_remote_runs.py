@@ -18,7 +18,15 @@ from click.testing import CliRunner, Result
 from tests.refused import code_of, missing_values, refused
 from tests.stored import JOB, JOB_TEXT, LEDGER, samples, stored
 from trainyard.cli.main import answer, cli
-from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary
+from trainyard.errors import (
+    BadFile,
+    BadInput,
+    DamagedFile,
+    EnvironmentFailed,
+    MissingFile,
+    MissingLibrary,
+    WrongRunState,
+)
 from trainyard.record import Run
 from trainyard.store import digests, tags
 from trainyard.store import run_folder as folders
@@ -177,7 +185,7 @@ def test_a_run_without_digests_is_refused_until_it_is_pushed_again(here: Store, 
     """As an earlier version pushed it, or after the list was removed to hide a change."""
     folder = _pushed(here, bucket)
     (folder / "SHA256SUMS").unlink()
-    with refused(BadFile, folder, "SHA256SUMS") as caught:
+    with refused(MissingFile, folder, "SHA256SUMS") as caught:
         pull(there, Remote(str(bucket)), ID)
     assert f"trainyard runs push {ID}" in caught.value.next_step
     (folder / "samples" / "rank0.jsonl").write_bytes(b"")
@@ -242,7 +250,7 @@ def test_no_more_is_fetched_than_is_listed(
     with (folder / "traces" / "rank0.json.gz").open("r+b") as file:
         file.truncate(1 << 30)
     monkeypatch.setattr(remote, "sizes", lambda _: sizes)  # it grew after it was listed
-    with refused(BadFile, "rank0.json.gz", "7 bytes"):
+    with refused(DamagedFile, "rank0.json.gz", "7 bytes"):
         pull(there, remote, ID)
 
 
@@ -305,7 +313,7 @@ def test_an_altered_trace_is_not_pushed_and_a_deleted_one_is_reported(here: Stor
     _with_trace(here)
     trace = here.runs / ID / "traces" / "rank0.json.gz"
     trace.write_bytes(b"another")
-    with refused(BadFile, here.runs / ID, "traces/rank0.json.gz"):
+    with refused(DamagedFile, here.runs / ID, "traces/rank0.json.gz"):
         push(here.runs / ID, Remote(str(bucket)))
     trace.unlink()
     copied = push(here.runs / ID, Remote(str(bucket)))
@@ -324,7 +332,7 @@ def test_a_folder_in_the_way_is_named(here: Store, there: Store, bucket: Path) -
 
 def test_a_run_that_has_not_ended_there_is_refused(here: Store, there: Store) -> None:
     here.begin(Run(id=ID, job=JOB, started="2025-01-01T00:00:00Z"), JOB_TEXT)
-    with refused(BadInput, here.runs / ID):
+    with refused(WrongRunState, here.runs / ID):
         pull(there, Remote(str(here.root)), ID)
 
 
@@ -491,7 +499,7 @@ def test_a_run_here_that_is_not_the_signed_one_is_refused(
     samples = there.runs / ID / "samples" / "rank0.jsonl"
     samples.write_text(samples.read_text().replace("100", "101", 1))
     (there.runs / ID / "SHA256SUMS").write_bytes(digests.render(digests.compute(there.runs / ID)))
-    with refused(BadFile, there.runs / ID, "samples/rank0.jsonl"):
+    with refused(DamagedFile, there.runs / ID, "samples/rank0.jsonl"):
         pull(there, Remote(str(bucket)), ID, keys["allowed"])
 
 

@@ -21,7 +21,7 @@ from tests.postgres_server import programs, server
 from tests.refused import refused
 from tests.stored import stored
 from trainyard.cli.main import cli
-from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary, UnknownName
+from trainyard.errors import BadFile, BadInput, MissingLibrary, RemoteFailed, UnknownName, WrongRunState
 from trainyard.store import tags
 from trainyard.store.exchange.push_pull import Copied, named, pull, push
 from trainyard.store.exchange.remote_store import Remote
@@ -363,7 +363,7 @@ def test_a_run_that_has_not_ended_is_not_pushed(here: Store, remote: Remote) -> 
 
     run = Run(id="0000000a", job=stored(here).job, started="2025-01-01T00:00:00Z")
     here.begin(run, "")
-    with refused(BadInput, "0000000a", "--resume 0000000a"):
+    with refused(WrongRunState, "0000000a", "--resume 0000000a"):
         push(here.find(run.id), remote)
 
 
@@ -493,7 +493,7 @@ def test_places_that_cannot_be_opened_are_told(tmp_path: Path, monkeypatch: pyte
     with refused(BadInput, tmp_path / "none", "--to URL"):
         named(Remote(str(tmp_path / "none")), [], _never)
     (tmp_path / "file").write_text("")
-    with refused(EnvironmentFailed, tmp_path / "file", "Errno 20"):
+    with refused(RemoteFailed, tmp_path / "file", "Errno 20"):
         Remote(str(tmp_path / "file")).put("0000000a", "run.json", tmp_path / "file")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with refused(MissingLibrary, "fsspec", "trainyard[remote]"):

@@ -24,10 +24,10 @@ from rich.console import Console
 
 from tests.caching_allocator import MIB, CachingAllocator
 from tests.memory_runs import BACKWARD, CALLS, TORCH, frame, linear, training
-from tests.refused import refused
+from tests.refused import missing_values, refused
 from tests.report.render.test_html import BROWSER, Elements, drawn
 from trainyard import units, words
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, DamagedFile, FileTooLarge, MissingFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.report.memory import memory_view as report
 from trainyard.report.memory.memory_terminal import print_memory, sparkline
@@ -148,8 +148,9 @@ def test_bombs_cost_no_more_than_their_bytes(data, values):
     tracemalloc.start()
     try:
         if values:
-            with refused(BadFile, "x", *values):
+            with pytest.raises(BadFile) as caught:
                 loads(data, "x")
+            assert missing_values(caught.value.says, "x", *values) == []
         else:
             assert loads(data, "x") is None
         assert tracemalloc.get_traced_memory()[1] < 200_000
@@ -310,7 +311,7 @@ def test_without_a_limit_of_its_own_a_snapshot_may_hold_less_than_a_trace(tmp_pa
     path = dumped(tmp_path, training(layers=2, steps=1)[0].snapshot())
     monkeypatch.setattr(reader, "MOST_BYTES", 1000)
     for limit in ((), (AS_WRITTEN.limit,)):
-        with refused(BadFile, path, units.show_size(1000), "--limit"):
+        with refused(FileTooLarge, path, units.show_size(1000), "--limit"):
             measure(path, *limit)
     assert measure(path, path.stat().st_size)
 
@@ -319,26 +320,26 @@ def test_damaged_and_oversized_files_are_bad_files(tmp_path):
     path = dumped(tmp_path, training(layers=2, steps=1)[0].snapshot())
     packed = tmp_path / "cut.gz"
     packed.write_bytes(gzip.compress(path.read_bytes())[:-20])
-    with refused(BadFile, packed, "gzip"):
+    with refused(DamagedFile, packed, "gzip"):
         load(packed)
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(gzip.compress(bytes(10**7)))
-    with refused(BadFile, bomb, units.show_size(10**6), "--limit"):
+    with refused(FileTooLarge, bomb, units.show_size(10**6), "--limit"):
         measure(bomb, 10**6)
     joined = tmp_path / "joined.gz"
     joined.write_bytes(gzip.compress(path.read_bytes()[:1000]) + gzip.compress(path.read_bytes()[1000:]))
     assert load(joined, path.stat().st_size).devices[0].segments == load(path).devices[0].segments
-    with refused(BadFile, joined, units.show_size(path.stat().st_size - 1), "--limit"):
+    with refused(FileTooLarge, joined, units.show_size(path.stat().st_size - 1), "--limit"):
         load(joined, path.stat().st_size - 1)
-    for name, text, values in [
-        ("e", b"", ["0 bytes"]),
-        ("t", b"hello", ["pickle", "protocol 2", "JSON"]),
-        ("j", b'{"segments": [', ["JSON", "14 bytes"]),
+    for name, text, kind, values in [
+        ("e", b"", DamagedFile, ["0 bytes"]),
+        ("t", b"hello", BadFile, ["pickle", "protocol 2", "JSON"]),
+        ("j", b'{"segments": [', DamagedFile, ["JSON", "14 bytes"]),
     ]:
         (tmp_path / name).write_bytes(text)
-        with refused(BadFile, tmp_path / name, *values):
+        with refused(kind, tmp_path / name, *values):
             load(tmp_path / name)
-    with refused(BadFile, tmp_path / "absent"):
+    with refused(MissingFile, tmp_path / "absent"):
         load(tmp_path / "absent")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.ranks import shifted_copies
 from tests.refused import refused
 from tests.trace_maker import trace, write
-from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary, PlaceUnwritable, UnknownName
+from trainyard.errors import BadFile, BadInput, MissingLibrary, PlaceUnwritable, UnknownName, WorkerDied
 from trainyard.trace.align.matching import Meetings
 from trainyard.trace.classify.kernels import Keys
 from trainyard.trace.export.trace_tables import tables
@@ -117,7 +117,7 @@ def _dies(_):
 
 
 def test_a_dead_process_is_told():
-    with engines.engine("processes", 1) as run, refused(EnvironmentFailed, "--engine serial"):
+    with engines.engine("processes", 1) as run, refused(WorkerDied, "--engine serial"):
         run(_dies, [1, 2])
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.refused import refused
+from tests.refused import missing_values, refused
 from tests.trace.readers import reader_fixtures as make
 from tests.trace_maker import trace
-from trainyard.errors import BadFile, TrainyardError
+from trainyard.errors import BadFile, FileTooLarge, TrainyardError
 from trainyard.events import CALL, NOTE, OP, PYTHON
 from trainyard.formats.protobuf import (
     FIXED64,
@@ -193,11 +193,12 @@ def test_missing_empty_and_oversized_files_are_bad_files(kind, tmp_path, monkeyp
     reader, empty = READERS[kind](), tmp_path / "empty"
     empty.write_bytes(b"")
     for path in (tmp_path / "missing", empty, tmp_path):
-        with refused(BadFile, path):
+        with pytest.raises(BadFile) as caught:
             reader.read(path)
+        assert missing_values(caught.value.says, path) == []
     path = written(tmp_path, kind)
     monkeypatch.setattr(whole_files, "LIMIT", 10)
-    with refused(BadFile, path, "10 B"):
+    with refused(FileTooLarge, path, "10 B"):
         reader.read(path)
 
 

@@ -19,7 +19,7 @@ from tests.refused import missing_values, refused
 from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.cli.runs import command as runs_command
-from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed
+from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed, RunInUse
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe
 from trainyard.record import DeviceSeen, Run
 from trainyard.run.local import harness
@@ -756,7 +756,7 @@ def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
 @pytest.mark.torch
 def test_a_run_that_is_still_going_is_left_alone(killed):
     going = harness.alone(killed.find("0bad"))
-    with going, refused(EnvironmentFailed, "0badcafe"):
+    with going, refused(RunInUse, "0badcafe"):
         harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 

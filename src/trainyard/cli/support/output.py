@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from trainyard.errors import EnvironmentFailed
+from trainyard.errors import PlaceUnwritable
 from trainyard.printable import encode_json, printable, printable_json
 
 if TYPE_CHECKING:
@@ -96,15 +96,15 @@ class _Data(_OutputStream):
         super()._lose(error)
         if isinstance(error, BrokenPipeError):
             raise ReaderGone from error
-        raise EnvironmentFailed(f"cannot write stdout: {error.strerror or error}.") from error
+        raise PlaceUnwritable(f"cannot write stdout: {error.strerror or error}.") from error
 
     def _closed(self) -> None:
-        raise EnvironmentFailed("cannot write stdout: it is closed.")
+        raise PlaceUnwritable("cannot write stdout: it is closed.")
 
 
 @contextmanager
 def guarded() -> Iterator[tuple[_Data, _OutputStream]]:
-    """stdout and stderr, whose failures are not an error of ours. A failed write to stdout raises `EnvironmentFailed`,
+    """stdout and stderr, whose failures are not an error of ours. A failed write to stdout raises `PlaceUnwritable`,
     or `ReaderGone`; one to stderr is kept in mind, and the command runs to its end."""
     data, messages = _Data(sys.stdout), _OutputStream(sys.stderr)
     with redirect_stdout(data), redirect_stderr(messages):

@@ -15,6 +15,7 @@ import click
 
 from trainyard.cli.support.output import shown_as
 from trainyard.errors import BadFile, BadInput, PlaceUnwritable
+from trainyard.formats.regular_files import unreadable
 
 _SETTING = "TRAINYARD_PIPE_TIMEOUT_S"
 _SILENCE_S = 60.0
@@ -67,7 +68,7 @@ def _pieces(name: str) -> Iterator[bytes]:
         finally:
             os.close(pipe)
     except OSError as error:
-        raise BadFile(f"{name}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(name, error) from error
     raise BadFile(
         f"{name}: nothing came through the pipe for {limit_s:g} s.",
         f"Does the program that writes it still run? {_SETTING} sets how long to wait.",

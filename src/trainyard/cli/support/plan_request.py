@@ -103,7 +103,7 @@ def _read(name: str, beside: CommandArguments, only: bool = False) -> PlanReques
 
 def _bytes(path: Path, must: bool) -> bytes | None:
     """None where it is no file. A little more than a configuration may have is read of a larger one."""
-    from trainyard.errors import BadFile
+    from trainyard.formats.regular_files import unreadable
     from trainyard.models import presets
     from trainyard.predict.configs.config_keys import LARGEST
 
@@ -115,7 +115,7 @@ def _bytes(path: Path, must: bool) -> bytes | None:
     except (OSError, ValueError) as error:
         if not must:
             return None
-        raise BadFile(f"{path}: cannot be read: {error}.", "--check takes a file.") from error
+        raise unreadable(path, error, "--check takes a file.") from error
 
 
 def _model(name: str) -> Model | VisionModel:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainyard.cli.support.output import say
 from trainyard.compare.side import Side
-from trainyard.errors import BadFile, BadInput, UnknownName
+from trainyard.errors import BadFile, UnknownName, WrongRunState
 from trainyard.record import Run
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.plans_file import read as read_plans
@@ -34,7 +34,7 @@ class Named(NamedTuple):
             plan = self.plans.best.plan
             return Side(self.name, plan.ledger, (plan.ledger,), plan=plan)
         if self.run is not None and self.run.state == "damaged":
-            raise BadInput(f"run {self.name} is damaged and cannot be compared: {self.run.failure}.", RESTORE)
+            raise WrongRunState(f"run {self.name} is damaged and cannot be compared: {self.run.failure}.", RESTORE)
         if self.measured is not None:
             events = tuple(rank.events for rank in self.measured.ranks)
             mean, ledgers = self.measured.mean, self.measured.ledgers

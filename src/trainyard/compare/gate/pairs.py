@@ -14,7 +14,7 @@ from trainyard.compare.differences import Difference, check_kinds, differences
 from trainyard.compare.gate.changed_accounts import Ledgers
 from trainyard.compare.metric import values
 from trainyard.compare.same_work import of_jobs
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, WrongRunState
 from trainyard.record import Run
 
 _QUESTION = "code"
@@ -41,7 +41,9 @@ def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = (
     base, head = (sorted(side, key=lambda run: (run.started, run.id)) for side in (base, head))
     for run in (*base, *head):
         if run.state != "complete":
-            raise BadInput(f"run {run.id} is {run.state}{f': {run.failure}' if run.failure else ''}.", "Leave it out.")
+            raise WrongRunState(
+                f"run {run.id} is {run.state}{f': {run.failure}' if run.failure else ''}.", "Leave it out."
+            )
     if twice := {run.id for run in base} & {run.id for run in head}:
         raise BadInput(f"run {min(twice)} is on both sides.", "Name runs of base and of head apart.")
     for run in (*base, *head)[1:]:

@@ -22,6 +22,7 @@ from trainyard.compare.history.series_changes import SeriesChange
 from trainyard.compare.history.sources.series import SeriesPoint
 from trainyard.errors import BadFile, BadInput, UnknownName, described, near, nearest
 from trainyard.formats import toml
+from trainyard.formats.regular_files import unreadable
 
 NAME = "trainyard-history.toml"
 _LEAST = 4
@@ -102,7 +103,9 @@ def read(path: Path) -> Accepted:
     """Raises `BadFile` with the place in the file for anything that is not as above."""
     try:
         document = toml.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except UnicodeDecodeError as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error
     except toml.DecodeError as error:
         raise BadFile(f"{path}: not TOML: {error}.") from error

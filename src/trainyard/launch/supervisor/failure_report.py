@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from trainyard.formats.atomic import replacing_own
 from trainyard.redact import redact, redact_json
 
 _TAIL = 64 * 1024
@@ -75,9 +76,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(folder: Path, failure: Failure) -> None:
-    part = folder / ".failure.json.part"
-    part.write_bytes(redact_json(msgspec.json.encode(failure)))
-    part.replace(folder / "failure.json")
+    with replacing_own(folder / "failure.json") as part:
+        part.write_bytes(redact_json(msgspec.json.encode(failure)))
 
 
 def forget(folder: Path) -> None:

@@ -24,11 +24,12 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec.structs import replace
 
+from trainyard.formats.atomic import replacing_own
 from trainyard.launch import epoch
 from trainyard.launch.agents.fork_server import ForkServer, agent, load
 from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.agents.process_title import set_process_name
-from trainyard.launch.launch_spec import FILE, LEFT, Spec
+from trainyard.launch.launch_spec import LEFT, Spec
 from trainyard.launch.supervisor import event_log, messages
 from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure_detection import Now, Supervision
@@ -141,9 +142,8 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
         write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=words))
         return 4
     spec = replace(spec, port=listening.getsockname()[1])
-    met = folder / f".{FILE}.met"
-    met.write_bytes(msgspec.json.encode(spec))
-    met.replace(path)
+    with replacing_own(path) as part:
+        part.write_bytes(msgspec.json.encode(spec))
     load(spec)
     signal.signal(signal.SIGTERM, lambda sign, _: asked.append(sign))
 

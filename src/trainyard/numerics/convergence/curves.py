@@ -8,7 +8,7 @@ from math import isfinite
 
 import msgspec
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, WrongRunState
 from trainyard.job import SCRIPT
 from trainyard.record import Run
 
@@ -43,7 +43,7 @@ def curve_of(run: Run, name: str = "") -> LossCurve:
     """
     name = name or run.id
     if run.state != "complete":
-        raise BadInput(
+        raise WrongRunState(
             f"run {name} is {run.state}: {run.failure or 'it did not come to its end'}",
             "Only complete runs are compared: run it again, or go on with it (`trainyard run --resume`).",
         )

@@ -9,8 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, FileTooLarge
 from trainyard.formats.decoding import UNREADABLE
+from trainyard.formats.regular_files import unreadable
 from trainyard.numerics.convergence.curves import LossCurve
 from trainyard.store.disk_space import write_whole
 
@@ -32,10 +33,10 @@ def read(path: Path) -> tuple[LossCurve, ...]:
     """Raises `BadFile`."""
     try:
         if path.stat().st_size > _LARGEST:
-            raise BadFile(f"{path}: larger than {_LARGEST >> 20} MiB: no file of golden curves.")
+            raise FileTooLarge(f"{path}: larger than {_LARGEST >> 20} MiB: no file of golden curves.")
         golden = msgspec.json.decode(path.read_bytes(), type=Golden)
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
     except UNREADABLE as error:
         raise BadFile(f"{path}: no golden curves: {error}.", "`--store-golden FILE` writes such a file.") from error
     if not golden.curves:

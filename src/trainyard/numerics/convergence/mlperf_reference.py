@@ -20,6 +20,7 @@ import numpy as np
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import mllog
 from trainyard.formats.decoding import UNREADABLE
+from trainyard.formats.regular_files import unreadable
 from trainyard.stats.student_t import quantile
 
 _ALPHA = 0.05
@@ -92,7 +93,7 @@ def read_points(path: Path) -> list[ReferencePoint]:
         records = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
         return sorted((_point(record) for record in records.values()), key=lambda point: (point.batch, point.benchmark))
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
     except (*UNREADABLE, KeyError) as error:
         why = f"{type(error).__name__}: {error}".rstrip(": ")
         raise BadFile(f"{path}: not a file of reference points: {why}.") from error

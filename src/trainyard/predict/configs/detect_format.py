@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, FileTooLarge
 from trainyard.formats import toml
 from trainyard.job import Job
 from trainyard.predict.configs.config_keys import LARGEST, CommandArguments, FrameworkConfig
@@ -47,7 +47,7 @@ def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """The job of another framework's configuration. Raises `BadFile` and `BadInput` as its reader does, and where its
     layout does not divide its model."""
     if len(data) > LARGEST:
-        raise BadFile(f"{where}: more than {LARGEST:,} bytes are no configuration.")
+        raise FileTooLarge(f"{where}: more than {LARGEST:,} bytes are no configuration.")
     whose = kind(data)
     if whose is None or whose not in _READERS:
         raise BadFile(f"{where}: neither a job file, torchtitan's TOML, DeepSpeed's JSON nor Megatron's arguments.")

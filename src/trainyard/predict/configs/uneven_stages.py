@@ -7,9 +7,9 @@ stages are made in the code that calls it, and our own runner has as many layers
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 
+from trainyard.formats import toml
 from trainyard.predict.configs.megatron import megatron_stages
 
 _OTHERWISE = ("--pipeline-model-parallel-layout ", "--account-for-", "--num-layers-per-virtual-pipeline-stage ")
@@ -28,8 +28,9 @@ def torchtitan(told: str, counts: Sequence[int]) -> str:
     names = [[f"layers.{layer}" for layer in range(end - count, end)] for count, end in zip(counts, ends)]
     names[0].insert(0, "tok_embeddings")
     names[-1] += ["norm", "output"]
-    section = "[parallelism]\n"
-    return told.replace(section, f"{section}module_fqns_per_model_part = {json.dumps(names)}\n", 1)
+    document = toml.loads(told)
+    document["parallelism"]["module_fqns_per_model_part"] = names
+    return toml.dumps(document, toml.head_comment(told))
 
 
 TELLS: Mapping[str, Callable[[str, Sequence[int]], str]] = {"megatron": megatron, "torchtitan": torchtitan}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from trainyard.errors import BadInput, Preempted, TrainyardError
+from trainyard.errors import BadInput, Preempted, TrainyardError, WrongRunState
 from trainyard.job import Checkpoint, Job, Recovery
 from trainyard.launch.supervisor import event_log
 from trainyard.record import Incident, Run
@@ -99,7 +99,7 @@ def execute(
 def comparable(calm: Run, job: Job) -> Run:
     """`calm` itself. Raises `BadInput` for a run whose losses say nothing of the job's."""
     if calm.state != "complete":
-        raise BadInput(f"run {calm.id} is {calm.state}: it cannot be compared with.")
+        raise WrongRunState(f"run {calm.id} is {calm.state}: it cannot be compared with.")
     if _training(calm.job) != _training(job):
         raise BadInput(f"run {calm.id} is of another training than the job.", "Leave --against out: one is made first.")
     if restarts := max((sample.attempt for sample in calm.samples), default=0):

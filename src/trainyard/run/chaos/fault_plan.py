@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from trainyard import words
-from trainyard.errors import BadFile, BadInput, nearest
+from trainyard.errors import BadFile, BadInput, MissingFile, nearest
 from trainyard.formats import toml
 from trainyard.job import Job
 
@@ -150,6 +150,6 @@ def load(path: str | Path) -> FaultPlan:
     try:
         return parse(Path(path).read_text("utf-8"), str(path))
     except FileNotFoundError as error:
-        raise BadFile(f"{path}: there is no such file.", "Name a file of [[fault]] tables.") from error
+        raise MissingFile(f"{path}: there is no such file.", "Name a file of [[fault]] tables.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error

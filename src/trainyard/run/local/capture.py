@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
+from trainyard.formats.atomic import replacing_own
 from trainyard.job import PROFILER_WARMUP
 from trainyard.store.redact_run import copy_redacted
 
@@ -47,10 +48,10 @@ def capture(
 
 
 def _export(profiler: profile, path: Path) -> None:
-    plain, packed = path.with_suffix(".partial"), path.with_suffix(".packed")
+    plain = path.with_suffix(".partial")
     profiler.export_chrome_trace(str(plain))
     # torch packs a name ending in .gz itself, line by line: ten times slower.
-    with plain.open("rb") as whole:
-        copy_redacted(whole, packed, pack=True)
-    plain.unlink()
-    packed.replace(path)
+    with replacing_own(path) as packed:
+        with plain.open("rb") as whole:
+            copy_redacted(whole, packed, pack=True)
+        plain.unlink()

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from trainyard import job_file as jobs
 from trainyard import plugins
-from trainyard.errors import BadInput, EnvironmentFailed, Preempted, RankDied, TrainyardError
+from trainyard.errors import BadInput, Preempted, RankDied, RunInUse, TrainyardError, WrongRunState
 from trainyard.job import SCRIPT, Job
 from trainyard.launch.local import Local
 from trainyard.launch.supervisor import event_log
@@ -98,15 +98,15 @@ def resume(name: str, session: Session, *, tag: str = "") -> Run:
     """Goes on with a stored run that did not end, in its own folder and under its own id, from its last good
     checkpoint; from its beginning where it has none. Its job is the one it has. `tag`: another name for it.
 
-    Raises `BadInput` for a run that is complete or of a script, `EnvironmentFailed` for one that is still going, and as
-    `execute`.
+    Raises `WrongRunState` for a run that is complete or damaged, `BadInput` for one of a script, `RunInUse` for one
+    that another process is running, and as `execute`.
     """
     store = session.store
     run, folder = store.load(name), store.find(name)
     if run.state == "complete":
-        raise BadInput(f"run {run.id} is complete: nothing of it is left to do.")
+        raise WrongRunState(f"run {run.id} is complete: nothing of it is left to do.")
     if run.state == "damaged":
-        raise BadInput(
+        raise WrongRunState(
             f"run {run.id} is damaged: {run.failure}.",
             f"`trainyard run --resume {run.id} JOB.toml` starts a new run from its last good checkpoint.",
         )
@@ -174,12 +174,12 @@ def _launcher(job: Job, session: Session, ranks_get: Mapping[str, str]) -> Local
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside, no other process starts ranks in this folder. Raises `EnvironmentFailed` where one has."""
+    """Inside, no other process starts ranks in this folder. Raises `RunInUse` if one has."""
     with (folder / "lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise EnvironmentFailed(f"run {folder.name} is still going.", "Wait for it, or end it first.") from error
+            raise RunInUse(f"run {folder.name} is still going.", "Wait for it, or end it first.") from error
         yield
 
 

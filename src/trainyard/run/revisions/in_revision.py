@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.errors import EnvironmentFailed
+from trainyard.errors import CommandFailed, EnvironmentFailed
 from trainyard.record import Run
 from trainyard.store.store import Store
 
@@ -42,7 +42,7 @@ def _on_one_core() -> Iterator[None]:
 
 def run_in(folder: Path, what: Sequence[str], store: Store) -> Run:
     """`what`: as for `trainyard run`: a job file, or a command of several words. Python finds what `folder` holds
-    first: its `src`, where there is one, and itself. Raises `EnvironmentFailed` with the last words of what failed."""
+    first: its `src`, if there is one, and itself. Raises `CommandFailed` with the last words of what failed."""
     words = [sys.executable, "-m", "trainyard.cli.main", "run", "--quiet", "--json", "--", *what]
     first = [str(place) for place in (folder / "src", folder) if place.is_dir()]
     path = os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH", "")])])
@@ -50,7 +50,7 @@ def run_in(folder: Path, what: Sequence[str], store: Store) -> Run:
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         last = "\n       ".join(done.stderr.strip().splitlines()[-_LAST:])
-        raise EnvironmentFailed(
+        raise CommandFailed(
             f"the run in {folder} ended with exit code {done.returncode}, and a crash is no verdict:\n       {last}"
         )
     return store.load(json.loads(done.stdout)["id"])

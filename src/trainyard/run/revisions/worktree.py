@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import BadInput, EnvironmentFailed
+from trainyard.errors import BadInput, CommandFailed, MissingProgram, UnknownRevision
 
 _ANCESTORS = 1000
 _SHA = re.compile(r"[0-9a-f]{40}\Z")
@@ -28,7 +28,7 @@ def revision(here: Path, name: str) -> str:
 
 
 def known_revision(here: Path, name: str) -> str:
-    """As `revision`; raises `BadInput` where there is none."""
+    """As `revision`; raises `UnknownRevision` if there is none, `BadInput` outside a repository."""
     if sha := revision(here, name):
         return sha
     if _git(here, "rev-parse", "--git-dir").returncode:
@@ -36,7 +36,9 @@ def known_revision(here: Path, name: str) -> str:
             f"{here} is outside of any git checkout (no .git folder), so {name!r} has no meaning there.",
             "Run this in the repository.",
         )
-    raise BadInput(f"there is no revision {name!r} in {here}.", "A branch, a tag, or a commit's name; is it fetched?")
+    raise UnknownRevision(
+        f"there is no revision {name!r} in {here}.", "A branch, a tag, or a commit's name; is it fetched?"
+    )
 
 
 def between(here: Path, good: str, bad: str) -> list[str]:
@@ -70,7 +72,7 @@ def checkout(here: Path, sha: str) -> Iterator[Path]:
     try:
         done = _git(here, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(tree), sha)
         if done.returncode:
-            raise EnvironmentFailed(f"git made no worktree of {sha[:10]}: {done.stderr.strip()}")
+            raise CommandFailed(f"git made no worktree of {sha[:10]}: {done.stderr.strip()}")
         inside = tree / here.resolve().relative_to(Path(top).resolve())
         if not inside.is_dir():
             raise BadInput(f"{sha[:10]} has no folder {inside.relative_to(tree)}.", "Run this in one that it has.")
@@ -99,4 +101,4 @@ def _git(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(["git", *words], cwd=here, env=quiet, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise EnvironmentFailed(f"git cannot be run: {error.strerror}.", "Revisions are git's: install it.") from None
+        raise MissingProgram(f"git cannot be run: {error.strerror}.", "Revisions are git's: install it.") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from trainyard import plugins
-from trainyard.errors import BadInput, EnvironmentFailed
+from trainyard.errors import BadInput, CommandFailed
 from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
 from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.record import Run, Sample
@@ -36,7 +36,7 @@ def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: 
 
     Every Python that it starts is watched, whatever launches the ranks. `tag`: the run's name, however it ends, as long
     as there is one. Raises `BadInput` for a command that cannot be
-    found or in which no step was seen, and `EnvironmentFailed` after storing what was measured when it fails.
+    found or in which no step was seen, and `CommandFailed` after storing what was measured when it fails.
     """
     program = shutil.which(command[0])
     if program is None:
@@ -62,9 +62,7 @@ def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: 
     if not known.samples:
         store.delete(run.id)
         if ended:
-            raise EnvironmentFailed(
-                f"{shown} ended with {_how(ended)} before its second step.", "Its own words are above."
-            )
+            raise CommandFailed(f"{shown} ended with {_how(ended)} before its second step.", "Its own words are above.")
         raise BadInput(
             f"{shown} ended well, but no step was seen in it: no torch.optim optimizer stepped twice in a Python that "
             "has trainyard.",
@@ -73,7 +71,7 @@ def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: 
     if ended:
         why = f"{shown} ended with {_how(ended)}."
         store.finish(failed(known, why))
-        raise EnvironmentFailed(why, f"What was measured is kept as run {run.id}.")
+        raise CommandFailed(why, f"What was measured is kept as run {run.id}.")
     return booked(known, folder, session)
 
 

@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, DamagedFile, FileTooLarge, MissingFile, WrongRunState
 from trainyard.fault_points import fault_point
 from trainyard.store import digests
 from trainyard.store import run_folder as folders
@@ -90,8 +90,10 @@ def _listed(remote: Remote, id: str) -> bytes:
         return data
     shown, head = remote.path(id, digests.HEAD), remote.read(id, digests.HEAD, MOST_BYTES[digests.HEAD])
     if head is not None and folders.decode_head(head, shown).state == "incomplete":
-        raise BadInput(f"{remote.path(id)}: the run has not ended, or was killed.", "Only runs that ended are pulled.")
-    raise BadFile(
+        raise WrongRunState(
+            f"{remote.path(id)}: the run has not ended, or was killed.", "Only runs that ended are pulled."
+        )
+    raise MissingFile(
         f"{remote.path(id)}: there is no {digests.FILE}: an earlier version pushed the run, or the list was removed.",
         f"Push it again from where it is kept: trainyard runs push {id} --to URL.",
     )
@@ -104,14 +106,16 @@ def _checked_sizes(remote: Remote, id: str, listed: dict[str, str], runs: Path) 
         if reason := digests.wrong_name(name):
             raise BadFile(f"{remote.path(id)}: has a file {reason}: {name!r}.")
     if missing := sorted(listed.keys() - there.keys()):
-        raise BadFile(f"{remote.path(id, missing[0])}: missing, {len(missing)} of {len(listed)} files are not there.")
+        raise MissingFile(
+            f"{remote.path(id, missing[0])}: missing, {len(missing)} of {len(listed)} files are not there."
+        )
     if len(listed) > _MOST_FILES:
-        raise BadFile(f"{remote.path(id)}: {len(listed):,} files, but a run has at most {_MOST_FILES:,}.")
+        raise FileTooLarge(f"{remote.path(id)}: {len(listed):,} files, but a run has at most {_MOST_FILES:,}.")
     sizes = {name: there[name] for name in sorted(listed)}
     for name, size in sizes.items():
         most = MOST_BYTES.get(name, _MOST_SAMPLES if name.startswith("samples/") else None)
         if most is not None and size > most:
-            raise BadFile(f"{remote.path(id, name)}: {show_size(size)}, but at most {show_size(most)} are read.")
+            raise FileTooLarge(f"{remote.path(id, name)}: {show_size(size)}, but at most {show_size(most)} are read.")
     if (total := sum(sizes.values())) > (free := free_bytes(runs)):
         raise BadFile(f"{remote.path(id)}: {show_size(total)} to fetch, but {show_size(free)} are free in {runs}.")
     return sizes
@@ -123,7 +127,9 @@ def _fetch_file(remote: Remote, id: str, name: str, to: Path, size: int, digest:
     arrived = remote.fetch(id, name, to, size)
     fault_point("pull.fetched")
     if arrived != digest:
-        raise BadFile(f"{remote.path(id, name)}: was altered after it was written: its digest is not the listed one.")
+        raise DamagedFile(
+            f"{remote.path(id, name)}: was altered after it was written: its digest is not the listed one."
+        )
 
 
 def _check_run(part: Path, remote: Remote, id: str) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from trainyard.errors import BadFile, BadInput, UnknownName, nearest
+from trainyard.errors import BadFile, BadInput, DamagedFile, MissingFile, UnknownName, WrongRunState, nearest
 from trainyard.formats.regular_files import read_bytes
 from trainyard.store import digests, run_damage, tags
 from trainyard.store import run_folder as folders
@@ -38,7 +38,7 @@ def push(folder: Path, remote: Remote, key: Path | None = None) -> Copied:
     Raises `BadInput` for a run that has not ended, or if another run has its id there; `BadFile` for a damaged one."""
     head = folders.read_head(folder)
     if head.state == "incomplete":
-        raise BadInput(
+        raise WrongRunState(
             f"run {folder.name} has not ended, or was killed: only runs that ended are pushed.",
             f"`trainyard run --resume {folder.name}` resumes one that was killed.",
         )
@@ -71,7 +71,7 @@ def pull(store: Store, remote: Remote, id: str, signers: Path | None = None) -> 
         _check_here(folder)
         copied = Copied(id, signer=_check_signed(folder, remote, signers) if signers else "")
     else:
-        raise BadFile(f"{remote.path(id)}: there is no {digests.HEAD}.")
+        raise MissingFile(f"{remote.path(id)}: there is no {digests.HEAD}.")
     ours = tags.read_tags(folder)
     theirs, damaged = _tags_there(remote, id)
     both = _latest(ours, theirs)
@@ -114,10 +114,10 @@ def _send(folder: Path, remote: Remote, key: Path | None) -> Copied:
     """All files of the run, then their digests, at last run.json. Raises `BadFile` for a damaged run."""
     run = run_damage.read_any(folder)
     if run.state == "damaged":
-        raise BadFile(f"{folder}: the run is damaged: {run.failure}.")
+        raise DamagedFile(f"{folder}: the run is damaged: {run.failure}.")
     now, recorded = digests.compute(folder), folders.read_digests(folder) or {}
     if altered := [f"{name} was altered" for name in now if recorded.get(name, now[name]) != now[name]]:
-        raise BadFile(f"{folder}: the run is damaged: {run_damage.listed(altered)}.")
+        raise DamagedFile(f"{folder}: the run is damaged: {run_damage.listed(altered)}.")
     data, id = digests.render(now), folder.name
     signed = _signature(folder, data, key)
     files = digests.files(folder)
@@ -184,7 +184,7 @@ def _check_signed(folder: Path, remote: Remote, signers: Path) -> str:
     theirs = digests.parse(there.data, remote.path(folder.name, digests.FILE))
     record = {name: path for name, path in digests.files(folder).items() if run_damage.is_record(name)}
     if altered := [f"{name} differs" for name, path in record.items() if theirs.get(name) != digests.of_file(path)]:
-        raise BadFile(f"{folder}: not the run that {there.signer} signed: {run_damage.listed(altered)}.")
+        raise DamagedFile(f"{folder}: not the run that {there.signer} signed: {run_damage.listed(altered)}.")
     return there.signer
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary, TrainyardError
+from trainyard.errors import BadFile, BadInput, DamagedFile, FileTooLarge, MissingLibrary, RemoteFailed, TrainyardError
 from trainyard.fault_points import fault_point
 from trainyard.formats.regular_files import irregular
 from trainyard.redact import redact
@@ -33,7 +33,7 @@ _NOT_REGULAR = "a link or a special file, and only regular files are copied"
 
 
 class Remote:
-    """Paths given and returned are relative to a run's folder, with slashes. Raises `EnvironmentFailed` where the place
+    """Paths given and returned are relative to a run's folder, with slashes. Raises `RemoteFailed` where the place
     does not answer, `MissingLibrary` without fsspec or what it needs for this URL, `BadInput` for a URL it cannot open.
     """
 
@@ -94,7 +94,7 @@ class Remote:
             except FileNotFoundError:
                 return None
         if len(data) > most:
-            raise BadFile(f"{self.path(id, name)}: more than {most:,} bytes, which is too large for such a file.")
+            raise FileTooLarge(f"{self.path(id, name)}: more than {most:,} bytes, which is too large for such a file.")
         return data
 
     def fetch(self, id: str, name: str, to: Path, size: int) -> str:
@@ -109,7 +109,7 @@ class Remote:
                 arrived += len(chunk)
         if arrived != size:
             came = "more" if arrived > size else f"{arrived:,}"
-            raise BadFile(f"{self.path(id, name)}: {size:,} bytes are listed, but {came} arrived.")
+            raise DamagedFile(f"{self.path(id, name)}: {size:,} bytes are listed, but {came} arrived.")
         return digest.hexdigest()
 
     def _chunks(self, id: str, name: str, most: int) -> Iterator[bytes]:
@@ -200,6 +200,6 @@ class Remote:
             raise
         except Exception as error:  # each kind of place has errors of its own
             why = redact(" ".join(str(error).split())) or type(error).__name__
-            raise EnvironmentFailed(
+            raise RemoteFailed(
                 f"{self.url}: {why.rstrip('.')}.", "What was copied whole stays: go on with the same command."
             ) from error

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, DamagedFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.redact import redact
 from trainyard.trace.memory.unpickle import loads
@@ -146,7 +146,7 @@ def _decoded(source: str, data: bytes) -> Snapshot:
         try:
             plain = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise BadFile(
+            raise DamagedFile(
                 f"{source}: not JSON, or cut short: {error} ({len(data):,} bytes).", "Dump the snapshot again."
             ) from error
     else:
@@ -163,7 +163,7 @@ def _unpacked(path: Path, limit: int) -> bytes:
         raise BadFile(f"{path}: an archive of {len(more) + 1:,} files.", "Give one snapshot at a time.")
     data = b"".join(text)
     if text.lost:
-        raise BadFile(f"{path}: {text.lost}.", "Was the copy cut short?")
+        raise DamagedFile(f"{path}: {text.lost}.", "Was the copy cut short?")
     return data
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, DamagedFile
 
 _DOUBLE = Struct(">d").unpack_from
 _LONGEST_KEY = 500
@@ -42,7 +42,7 @@ def loads(data: bytes, source: str) -> Any:
             "Memory snapshots are dicts, lists, text and numbers only; do not load this file with pickle.",
         ) from error
     except (_Truncated, IndexError, KeyError, ValueError) as error:
-        raise BadFile(
+        raise DamagedFile(
             f"{source}: the pickle is damaged or cut short at byte {min(reader.at, len(data)):,} of {len(data):,}.",
             "Was the copy or the run cut short? Dump the snapshot again.",
         ) from error

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from trainyard import words
-from trainyard.errors import EnvironmentFailed, MissingLibrary
+from trainyard.errors import EnvironmentFailed, MissingLibrary, WorkerDied
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -35,7 +35,7 @@ def serial(workers: int) -> Iterator[RunEngine]:
 
 @contextmanager
 def processes(workers: int) -> Iterator[RunEngine]:
-    """In `workers` processes of this machine. Raises `EnvironmentFailed` where one dies."""
+    """In `workers` processes of this machine. Raises `WorkerDied` where one dies."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
 
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:
@@ -43,7 +43,7 @@ def processes(workers: int) -> Iterator[RunEngine]:
             try:
                 return [one.result() for one in waiting]
             except BrokenProcessPool as error:
-                raise EnvironmentFailed(
+                raise WorkerDied(
                     f"one of {workers} worker processes died.", "Was memory short? --engine serial needs the least."
                 ) from error
             finally:

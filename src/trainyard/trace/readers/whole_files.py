@@ -10,7 +10,8 @@ from typing import TypeVar
 import msgspec
 
 from trainyard import units
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, DamagedFile, FileTooLarge
+from trainyard.formats.regular_files import unreadable
 
 LIMIT = 4 << 30
 """Bytes of a file that these readers hold in memory, at most."""
@@ -33,10 +34,10 @@ def size(path: Path, limit: int) -> int:
     try:
         found = path.stat().st_size
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
     limit = min(limit, LIMIT)
     if found > limit:
-        raise BadFile(
+        raise FileTooLarge(
             f"{path}: {units.show_size(found)} is more than the {units.show_size(limit)} that this reader holds.",
             "Record fewer steps.",
         )
@@ -49,9 +50,9 @@ def whole(path: Path, limit: int) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
     if not data.strip():
-        raise BadFile(
+        raise DamagedFile(
             f"{path}: the file is empty ({len(data):,} bytes).", "Was the run cut short before the profile was written?"
         )
     return data
@@ -81,6 +82,6 @@ def decode(path: Path, limit: int, kind: type[_T], tool: str) -> _T:
     except msgspec.ValidationError as error:
         raise BadFile(f"{path}: not what {tool} writes: {error}.") from error
     except (ValueError, RecursionError) as error:
-        raise BadFile(
+        raise DamagedFile(
             f"{path}: not JSON, or cut short: {why} ({len(data):,} bytes).", "Was the file still being written?"
         ) from error

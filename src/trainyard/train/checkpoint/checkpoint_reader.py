@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from trainyard.errors import BadFile
+from trainyard.errors import DamagedFile
 from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Piece
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
 
@@ -102,7 +102,7 @@ def _fill(path: Path, at: int, values: Tensor) -> None:
         while rest:
             got = file.readinto(rest)
             if not got:
-                raise BadFile(f"{path}: it ends {len(rest)} bytes early.")
+                raise DamagedFile(f"{path}: it ends {len(rest)} bytes early.")
             rest = rest[got:]
 
 

@@ -19,8 +19,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, FileTooLarge
 from trainyard.fault_points import fault_point
+from trainyard.formats.atomic import sync_folder
 from trainyard.formats.regular_files import is_regular
 from trainyard.train.checkpoint import manifest as manifests
 from trainyard.train.checkpoint.manifest import File, Manifest
@@ -66,7 +67,7 @@ class CheckpointStore:
         except OSError as error:
             raise BadFile(f"{manifests.NAME} cannot be read: {error.strerror or error}.") from error
         if len(data) > manifests.LARGEST:
-            raise BadFile(f"{manifests.NAME} has more than {manifests.LARGEST:,} bytes.")
+            raise FileTooLarge(f"{manifests.NAME} has more than {manifests.LARGEST:,} bytes.")
         manifest = manifests.unseal(data)
         if manifest.step != step:
             raise BadFile(f"{manifests.NAME} is the one after step {manifest.step + 1}.")
@@ -119,12 +120,12 @@ class CheckpointStore:
 
     def _whole(self, part: Path, step: int) -> None:
         folder, gone = self.folder(step), self._gone(step)
-        _sync_folder(part)
+        sync_folder(part)
         fault_point("checkpoint.sealed")
         if replaces := os.path.lexists(folder):  # by an attempt that outlived its end
             folder.rename(gone)
         part.rename(folder)
-        _sync_folder(self.root)
+        sync_folder(self.root)
         fault_point("checkpoint.renamed")
         if replaces:
             _remove(gone)
@@ -198,11 +199,3 @@ def write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
 def is_full(error: BaseException) -> bool:
     """Whether the disk, or the user's share of it, is."""
     return isinstance(error, OSError) and error.errno in _FULL
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

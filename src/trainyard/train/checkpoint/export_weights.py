@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.errors import BadFile, BadInput, EnvironmentFailed, MissingLibrary
+from trainyard.errors import BadFile, BadInput, MissingLibrary
+from trainyard.formats.atomic import replacing
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.checkpoint.manifest import WIDTHS, Manifest, Stored
 
@@ -52,16 +53,11 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
         for name, stored in manifest.tensors.items()
         if name.startswith(WEIGHTS)
     }
-    part = out.with_name(f".{out.name}.part")
-    try:
+    with replacing(out) as part:
         part.touch()
         mode = part.stat().st_mode & 0o777  # as the user has new files made; the library makes them its own way
         save_file(weights, part, {"step": str(manifest.step), "format": "pt"})
         part.chmod(mode)
-        part.replace(out)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise EnvironmentFailed(f"{out}: cannot be written: {error.strerror or error}.") from error
     return Exported(manifest.step, len(weights), sum(values.nbytes for values in weights.values()), tuple(rejected))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, DamagedFile
 from trainyard.formats.decoding import UNREADABLE
 from trainyard.formats.regular_files import is_regular, sha256_of
 from trainyard.job import Job
@@ -104,7 +104,7 @@ def unseal(data: bytes) -> Manifest:
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
         if hashlib.sha256(sealed.body).hexdigest() != sealed.sha256:
-            raise BadFile(f"{NAME} is not what was written: its sha256 differs.")
+            raise DamagedFile(f"{NAME} is not what was written: its sha256 differs.")
         manifest = msgspec.json.decode(sealed.body, type=Manifest)
     except (*UNREADABLE, ValueError) as error:
         if isinstance(error, BadFile):

@@ -7,12 +7,12 @@ import shutil
 import sys
 from importlib.util import find_spec
 
-from trainyard.errors import BadJob, EnvironmentFailed, MissingLibrary
+from trainyard.errors import BadJob, MissingLibrary, MissingProgram
 from trainyard.job import Recipe
 
 
 def check(recipe: Recipe, vendor: str) -> None:
-    """`vendor`: whose devices compute, as in words.VENDORS. Raises `BadJob`, `MissingLibrary` or `EnvironmentFailed`
+    """`vendor`: whose devices compute, as in words.VENDORS. Raises `BadJob`, `MissingLibrary` or `MissingProgram`
     with the reason and what works."""
     if recipe.dtype == "tf32" and vendor != "nvidia":
         raise BadJob(
@@ -27,7 +27,7 @@ def check(recipe: Recipe, vendor: str) -> None:
     if recipe.dtype == "float8" and find_spec("torchao") is None:
         raise MissingLibrary("dtype = 'float8' at $.recipe needs torchao.", "Run: pip install 'trainyard[float8]'")
     if recipe.compile and not any(map(shutil.which, compilers(vendor))):
-        raise EnvironmentFailed(
+        raise MissingProgram(
             f"compile at $.recipe needs a compiler, but there is no {' or '.join(compilers(vendor))}.",
             "Install one, or use compile = false.",
         )

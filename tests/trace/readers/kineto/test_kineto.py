@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from tests.trace_maker import trace, write
 from trainyard import units
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, DamagedFile, FileTooLarge, MissingFile
 from trainyard.events import CALL, KERNEL, OperandShape
 from trainyard.plugins import ReadOptions
 from trainyard.trace.measure import measure, read
@@ -165,7 +165,8 @@ def test_a_damaged_file_is_one_clear_error_with_its_path(kind, tmp_path):
     path = tmp_path / "t.json"
     if data is not None:
         path.write_bytes(data)
-    with refused(BadFile, path, *values) as caught:
+    classes = {"missing": MissingFile, "empty": DamagedFile, "gzip of nothing": DamagedFile}
+    with refused(classes.get(kind, BadFile), path, *values) as caught:
         read([path])
     assert caught.value.exit_code == 2
 
@@ -228,7 +229,7 @@ def test_wrong_metadata_is_left_out_and_said(field, value, tmp_path):
 def test_a_bomb_stops_at_the_limit(tmp_path):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 10**7))
-    with refused(BadFile, path, "976.6 KiB", "--limit"):
+    with refused(FileTooLarge, path, "976.6 KiB", "--limit"):
         Kineto().read(path, ReadOptions(limit=10**6))
 
 
@@ -301,7 +302,7 @@ def test_two_files_of_one_rank_are_refused(tmp_path):
 
 
 def test_a_folder_without_traces_says_so(tmp_path):
-    with refused(BadFile, tmp_path, ".json.gz", ".pftrace"):
+    with refused(MissingFile, tmp_path, ".json.gz", ".pftrace"):
         read([Path(tmp_path)])
 
 

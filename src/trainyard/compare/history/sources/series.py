@@ -11,6 +11,7 @@ import msgspec
 
 from trainyard import words
 from trainyard.errors import BadFile, BadInput
+from trainyard.formats.regular_files import unreadable
 from trainyard.words import Metric
 
 _TEXTS = ("run", "commit", "when")
@@ -64,7 +65,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
     except UnicodeDecodeError as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.", "--series takes a JSON or CSV file.") from error
 

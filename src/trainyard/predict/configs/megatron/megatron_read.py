@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from typing import Any, Literal
 
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, FileTooLarge
 from trainyard.job import Job, Layout, Model, Recipe
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
 from trainyard.predict.configs.megatron import megatron_keys, megatron_model, megatron_stages
@@ -23,7 +23,7 @@ def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
     """Raises `BadFile` for what is no such text or cannot be represented, `BadInput` where devices or batch do not
     divide."""
     if len(data) > _LONGEST:
-        raise BadFile(f"{where}: {len(data):,} bytes, more than arguments have.")
+        raise FileTooLarge(f"{where}: {len(data):,} bytes, more than arguments have.")
     try:
         words = shlex.split(data.decode("utf-8-sig").replace("\\\n", " "), comments=True)
     except (UnicodeDecodeError, ValueError) as error:

@@ -29,17 +29,15 @@ def write(job: Job) -> str:
     if recipe.compile:
         sections["compile"] = {"enable": True}
     if low:
-        sections["quantize.linear.float8"] = {"filter_fqns": ["output", "router.gate"]}
-        sections |= {"quantize.grouped_mm.float8": {"fqns": ["experts"]}} if model.experts else {}
-    lines = [
-        f"# torchtitan to 0.2.2, on {layout.ranks} devices: torchrun ... -m torchtitan.train --job.config_file FILE.",
-        "# Later ones take each key on the command line: --section.key value.",
-        "# Data and tokenizer are torchtitan's own for tests: [training] dataset, [model] hf_assets_path.",
-        *([] if flavor else [f"# Missing: [model] name and flavor. No flavor has the sizes of {model.name}."]),
+        sections["quantize"] = {"linear": {"float8": {"filter_fqns": ["output", "router.gate"]}}}
+        sections["quantize"] |= {"grouped_mm": {"float8": {"fqns": ["experts"]}}} if model.experts else {}
+    comment = [
+        f"torchtitan to 0.2.2, on {layout.ranks} devices: torchrun ... -m torchtitan.train --job.config_file FILE.",
+        "Later ones take each key on the command line: --section.key value.",
+        "Data and tokenizer are torchtitan's own for tests: [training] dataset, [model] hf_assets_path.",
+        *([] if flavor else [f"Missing: [model] name and flavor. No flavor has the sizes of {model.name}."]),
     ]
-    for name, keys in sections.items():
-        lines += ["", f"[{name}]", *(toml.line(key, value) for key, value in keys.items())] if keys else []
-    return "\n".join(lines) + "\n"
+    return toml.dumps(sections, "\n".join(comment))
 
 
 def _parallelism(job: Job) -> dict[str, Any]:

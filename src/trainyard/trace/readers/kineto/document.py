@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Protocol
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, FileTooLarge
 from trainyard.trace.readers.kineto.event import ChromeEvent, read_event
 from trainyard.trace.readers.kineto.unpack import UnpackedText
 
@@ -112,7 +112,7 @@ class Walk:
         """Doubles what is left to read, so that looking at it again costs no more than reading it did."""
         left = len(self._rest) - self._at
         if left > _LONGEST:
-            raise BadFile(f"{self.text.path}: one {what} is longer than {_LONGEST:,} bytes: no profiler's.")
+            raise FileTooLarge(f"{self.text.path}: one {what} is longer than {_LONGEST:,} bytes: no profiler's.")
         self._fetch(max(1, left))
 
     def _peek(self) -> bytes:

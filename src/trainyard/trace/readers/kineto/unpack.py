@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainyard import units
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, DamagedFile, FileTooLarge
+from trainyard.formats.regular_files import unreadable
 
 CHUNK = 1 << 20
 """Bytes of text a piece, at most: larger ones cost more in fresh memory than they save in calls."""
@@ -36,15 +37,15 @@ class UnpackedText:
             for piece in self._pieces(self):
                 self.size += len(piece)
                 if self.size > self.limit:
-                    raise BadFile(
+                    raise FileTooLarge(
                         f"{self.path}: unpacked it is more than {units.show_size(self.limit)}, the limit.",
                         "Raise the limit (--limit) if you trust the file.",
                     )
                 yield piece
         except OSError as error:
-            raise BadFile(f"{self.path}: cannot be read: {error.strerror or error}.") from error
+            raise unreadable(self.path, error) from error
         if not self.size:
-            raise BadFile(
+            raise DamagedFile(
                 f"{self.path}: {self.lost or 'the file is empty (0 bytes)'}.",
                 "Was the run cut short before the trace was written?",
             )
@@ -81,7 +82,7 @@ def peek(path: Path, size: int, packed: bool = False) -> bytes:
                 return zlib.decompressobj(31).decompress(head + file.read(size), size)
             return b""
     except OSError as error:
-        raise BadFile(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise unreadable(path, error) from error
 
 
 def _plain(text: UnpackedText) -> Iterator[bytes]:
@@ -141,7 +142,7 @@ def _members(path: Path, limit: int) -> list[UnpackedText]:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith((".json", ".json.gz"))]
     except (zipfile.BadZipFile, OSError, ValueError) as error:
-        raise BadFile(f"{path}: the zip archive is damaged: {error}.", "Was the copy cut short?") from error
+        raise DamagedFile(f"{path}: the zip archive is damaged: {error}.", "Was the copy cut short?") from error
     if not names:
         raise BadFile(f"{path}: the zip archive holds no .json or .json.gz file.")
     return [UnpackedText(path, name, _member(name), limit) for name in names]

@@ -1,0 +1,54 @@
+"""What is written as TOML is read back as the same values."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard import machine
+from trainyard.formats import toml
+from trainyard.predict.calibrate import machine_file
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+SCALARS = TEXT | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, min_size=1, max_size=3)
+)
+DOCUMENTS = st.dictionaries(TEXT, VALUES, max_size=5)
+LINES = TEXT.map(lambda text: "".join(char for char in text if char.isprintable())).filter(bool)
+COMMENTS = st.lists(LINES).map("\n".join)
+
+
+def exact(value: Any) -> Any:
+    """With types, and with floats by their bits: 1 is not 1.0, and 0.0 is not -0.0."""
+    if isinstance(value, dict):
+        return {key: exact(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [exact(part) for part in value]
+    return (type(value), value.hex() if isinstance(value, float) else value)
+
+
+@given(DOCUMENTS, COMMENTS)
+def test_documents_are_read_as_they_were_written(document: dict[str, Any], comment: str) -> None:
+    assert exact(toml.loads(toml.dumps(document, comment))) == exact(document)
+
+
+@given(DOCUMENTS, COMMENTS)
+def test_the_comment_at_the_head_is_found_again(document: dict[str, Any], comment: str) -> None:
+    assert toml.head_comment(toml.dumps(document, comment)) == comment
+
+
+def test_what_toml_lacks_is_left_out_or_shown() -> None:
+    text = toml.dumps({"a": None, "b": {"c": None}, "d": {}, "e": "\ud800", "\udfff": 1})
+    assert toml.loads(text) == {"e": "⟨U+D800⟩", "⟨U+DFFF⟩": 1}
+    assert math.isnan(toml.loads(toml.dumps({"x": math.nan}))["x"])
+
+
+@pytest.mark.parametrize("name", machine.known())
+def test_a_machine_file_is_written_the_same_from_what_was_read(name: str) -> None:
+    text = machine_file.write(machine.load(name), "Written by a test.")
+    document = toml.loads(text)
+    assert toml.dumps(document, toml.head_comment(text)) == text
+    assert {"source", "value", "unit"} <= document["device"]["memory"].keys()
