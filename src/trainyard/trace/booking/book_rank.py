@@ -1,12 +1,7 @@
-"""One rank's events -> its ledgers: classified alone, then booked on the clock, steps and groups that all ranks share.
-
-Before booking, each collective is split at its last arrival (before it straggler, from it on comm), and each end of a
-pipeline's transfers at the other end's start (before it bubble, from it on comm).
-"""
+"""One rank's events -> its ledgers: classified alone, then booked on the clock, steps and groups that ranks share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,10 +12,11 @@ from trainyard.events import I8, I32, I64, Events
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.trace.align import steps
 from trainyard.trace.align.alignment import Aligned
-from trainyard.trace.align.cross_rank import Cuts, RankAgreement
+from trainyard.trace.align.cross_rank import RankAgreement
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.booking.idle import idle
-from trainyard.trace.booking.intervals import Booking, Intervals, book, cut
+from trainyard.trace.booking.intervals import Booking, Intervals, book
+from trainyard.trace.booking.stragglers_and_bubbles import Waits, split_waits
 from trainyard.trace.classify.context import PHASES, Context, context
 from trainyard.trace.classify.cpu import classify_cpu
 from trainyard.trace.classify.kernels import Classified, Keys, classify_device, key_collectives
@@ -28,8 +24,6 @@ from trainyard.trace.flops.attribution import Arithmetic, arithmetic, by_part
 
 _KINDS = list(words.KINDS)
 _UNEXPLAINED = Account("unexplained")
-_COMPUTE = _KINDS.index("compute")
-_WARMUP, _DRAIN, _STEADY = words.BUBBLES
 
 
 class ClassifiedRank(NamedTuple):
@@ -39,15 +33,6 @@ class ClassifiedRank(NamedTuple):
     context: Context
     keys: Keys
     classified: Classified
-
-
-class Waits(NamedTuple):
-    """A rank's waits: [start, stop) booked under key, for the rank at place `late` to come."""
-
-    start: I64
-    stop: I64
-    key: I32
-    late: I32
 
 
 class RankTrace(NamedTuple):
@@ -93,57 +78,8 @@ def book_rank(rank: ClassifiedRank, share: RankAgreement) -> RankTrace:
     events = share.clock.corrected(events)
     classified = classified._replace(start=share.clock.at(classified.start), stop=share.clock.at(classified.stop))
     parts = steps.whole(events) if share.ends is None else steps.parts(events, share.ends)
-    classified, waits = _split_waits(classified, keys, share.arrivals, share.unmet, parts)
+    classified, waits = split_waits(classified, keys, share.arrivals, share.unmet, parts)
     return _book_rank(events, around, keys, classified, waits, parts, share.aligned)
-
-
-def _split_waits(
-    one: Classified, keys: Keys, arrivals: Cuts, unmet: Cuts, parts: Sequence[StepPart]
-) -> tuple[Classified, Waits]:
-    """The rank's intervals, those that waited starting at the end of the wait; and the waits."""
-    start = one.start.copy()
-    start[arrivals.row], start[unmet.row] = arrivals.at, unmet.at
-    stragglers = _waits(one, keys, arrivals, lambda account: Account("straggler", account.what, account.group))
-    bubbles = _bubbles(one, keys, unmet, parts)
-    waits = Waits(*(np.concatenate(column) for column in zip(stragglers, *bubbles)))
-    return one._replace(start=start), waits
-
-
-def _waits(one: Classified, keys: Keys, cuts: Cuts, account_of: Callable[[Account], Account]) -> Waits:
-    known: dict[int, int] = {}
-    for number in np.unique(one.key[cuts.row]).tolist():
-        account, phase = keys.pairs[number]
-        known[number] = keys.number(account_of(account), phase)
-    key = np.array([known[number] for number in one.key[cuts.row].tolist()], np.int32)
-    return Waits(one.start[cuts.row], cuts.at, key, cuts.late)
-
-
-def _bubbles(one: Classified, keys: Keys, cuts: Cuts, parts: Sequence[StepPart]) -> list[Waits]:
-    """Before the first compute of the step a wait is warm-up, after the last one drain, else steady."""
-    edges = _edges(one, keys, parts)
-    piece, begin, end = cut(one.start[cuts.row], cuts.at, edges)
-    some = end > begin
-    piece, begin, end = piece[some], begin[some], end[some]
-    stage = (np.searchsorted(edges, begin, "right") - 1) % 3
-    made = []
-    for number, what in enumerate((_WARMUP, _STEADY, _DRAIN)):
-        rows = stage == number
-        own = Cuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
-        waits = _waits(one, keys, own, lambda account, what=what: Account("bubble", what, account.group))
-        made.append(waits._replace(start=begin[rows]))
-    return made
-
-
-def _edges(one: Classified, keys: Keys, parts: Sequence[StepPart]) -> I64:
-    """Of each part in turn: its start, its first compute's start and its last one's stop (its end without any)."""
-    computes = keys.kinds()[one.key] == _COMPUTE
-    start, stop = one.start[computes], one.stop[computes]
-    edges: list[int] = []
-    for part in parts:
-        inside = (start < part.stop) & (stop > part.start)
-        first, last = (start[inside].min(), stop[inside].max()) if inside.any() else (part.stop, part.stop)
-        edges += [part.start, max(part.start, int(first)), min(part.stop, int(last))]
-    return np.array([*edges, parts[-1].stop], np.int64)
 
 
 def _book_rank(
