@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import gone, until
+
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
@@ -235,6 +237,7 @@ def fault(step, folder):
     children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     for pid in children:
         os.kill(pid, signal.SIGSTOP)
+    Path("stopped.txt").write_text(" ".join(map(str, children)))
     return bool(children)
 """
 
@@ -250,6 +253,9 @@ def test_a_loader_that_returns_no_batch_is_named(runs: Runs, restarts: int) -> N
     else:
         assert (result.code, result.run["state"]) == (4, "failed")
         assert "rank 1" in result.error
+    stopped = (runs.folder / "job0" / "stopped.txt").read_text().split()
+    assert stopped
+    assert until(lambda: all(gone(int(pid)) for pid in stopped), 10)
 
 
 # Memory

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainyard.errors import RankDied
-from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.supervisor.failure_report import tail
+from trainyard.pdeathsig import die_with_parent
 
 Said = TypeVar("Said")
 Work = Callable[[str], Said]

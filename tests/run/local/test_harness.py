@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.processes import gone, until
 from tests.refused import missing_values, refused
 from trainyard import plugins
 from trainyard.errors import (
@@ -126,20 +126,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 def run(store: Store, how: str, book: Book = book, **options) -> Run:  # type: ignore[no-untyped-def]
     session = Session(store, book, devices=CORES, worker="acting_worker", **options)
     return execute(job(), f"# how: {how}\n", session)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
 
 
 @pytest.mark.torch

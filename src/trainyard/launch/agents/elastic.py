@@ -39,7 +39,6 @@ from torch.distributed.elastic.rendezvous import (
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import rank_process
-from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import HeartbeatBoard
@@ -47,6 +46,7 @@ from trainyard.launch.launch_spec import Spec
 from trainyard.launch.supervisor import messages, resource_exhaustion
 from trainyard.launch.supervisor.failure_report import tail
 from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
+from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
 _PATIENCE = timedelta(seconds=20)

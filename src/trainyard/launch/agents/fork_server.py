@@ -22,10 +22,10 @@ from typing import NoReturn
 
 import msgspec
 
-from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.agents.preload import preload
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import Spec
+from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.02
 

@@ -19,11 +19,11 @@ from types import FrameType
 
 from trainyard.launch import epoch
 from trainyard.launch.agents import rank_progress
-from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import Heartbeat
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.supervisor import resource_exhaustion
+from trainyard.pdeathsig import die_with_parent
 from trainyard.redact import redact
 
 

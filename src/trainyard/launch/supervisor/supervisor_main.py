@@ -27,13 +27,13 @@ from msgspec.structs import replace
 from trainyard.formats.atomic import replacing_own
 from trainyard.launch import epoch
 from trainyard.launch.agents.fork_server import ForkServer, agent, load
-from trainyard.launch.agents.pdeathsig import die_with_parent
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.launch_spec import LEFT, Spec
 from trainyard.launch.supervisor import event_log, messages
 from trainyard.launch.supervisor.event_log import SUPERVISOR, EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure_detection import Now, Supervision
 from trainyard.launch.supervisor.failure_report import Failure, tail, write
+from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
 _PARTING_S = 3.0

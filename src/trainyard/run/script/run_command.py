@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from trainyard import plugins
 from trainyard.errors import BadInput, CommandFailed
 from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
-from trainyard.launch.agents.pdeathsig import die_with_parent
+from trainyard.pdeathsig import die_with_parent
 from trainyard.record import Run, Sample
 from trainyard.redact import redact_command
 from trainyard.run.local.harness import booked, failed, find_devices, measured

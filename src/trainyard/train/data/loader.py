@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from itertools import count
 from multiprocessing import get_all_start_methods
 from multiprocessing.queues import Queue
@@ -14,6 +16,7 @@ from typing import Any, NoReturn
 from torch.utils.data import DataLoader, Dataset
 
 from trainyard.job import Job
+from trainyard.pdeathsig import die_with_parent
 from trainyard.train.task import Batch, Samples
 
 
@@ -48,16 +51,21 @@ class Loader:
             num_workers=self.recipe.workers,
             prefetch_factor=self.recipe.prefetch,
             pin_memory=self.recipe.pin,
-            worker_init_fn=_end_with_lost_batches,
+            worker_init_fn=partial(_end_with_rank_or_lost_batch, os.getpid()),
             # A child of the rank itself, so that it ends when the rank is killed.
             multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,
         )
         return iter(loader)
 
 
-def _end_with_lost_batches(_: int) -> None:
-    """Let a worker end if it cannot hand over a batch, as with full shared memory: its queue would report the error and
-    drop the batch, and the rank would wait for it for ever."""
+def _end_with_rank_or_lost_batch(rank: int, _: int) -> None:
+    """Initialises a worker process of the rank with process id `rank`.
+
+    The worker is killed when the rank ends, even while it is stopped; PyTorch's own check runs only between batches.
+    It also ends if it cannot pass on a batch, as with full shared memory: its queue would report the error and drop
+    the batch, and the rank would wait for that batch for ever.
+    """
+    die_with_parent(rank, signal.SIGKILL)
     setattr(Queue, "_on_queue_feeder_error", staticmethod(_end))  # noqa: B010  the hook has no type
 
 
