@@ -67,7 +67,7 @@ def fuzz(program: Path, folder: Path, inputs: int) -> None:
     before, began = os.times(), time.monotonic()
     with log.open("ab") as file:
         done = subprocess.run(
-            [str(program), f"-runs={inputs}", f"-max_len={_LONGEST}", f"-dict={folder / 'words'}", "-timeout=60",
+            [str(program), f"-runs={inputs + 1}", f"-max_len={_LONGEST}", f"-dict={folder / 'words'}", "-timeout=60",
              "-print_final_stats=1", f"-artifact_prefix={folder}/", str(kept), str(write_seeds(folder / "seeds"))],
             env=os.environ | {"FUZZ_FIGURES": str(counted), "LLVM_PROFILE_FILE": os.devnull},
             stdout=file, stderr=subprocess.STDOUT, check=False,

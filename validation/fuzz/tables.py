@@ -24,7 +24,8 @@ def database(data: bytes, chance: Random, words: Words) -> bytes:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             connection.deserialize(data)
             connection.set_progress_handler(enough, 10_000)
-            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            schema = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            tables = [name for (name,) in schema if isinstance(name, str)]  # a damaged schema holds bytes and numbers
             for _ in range(chance.choice((1, 1, 2, 4))):
                 _change(connection, chance.choice(tables), chance, words)
             return connection.serialize()

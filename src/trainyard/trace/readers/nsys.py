@@ -59,6 +59,8 @@ class Nsys:
             name = getattr(error, "sqlite_errorname", "")
             code = f" ({name})" if name else ""
             raise BadFile(f"{path}: the database cannot be read: {error}{code}.", "Export it again.") from error
+        except MemoryError as error:  # SQLite reports damaged schemas and rows so, without having used memory
+            raise BadFile(f"{path}: the database cannot be read: SQLite cannot load it.", "Export it again.") from error
 
 
 def _opened(path: Path, limit: int) -> sqlite3.Connection:
@@ -92,10 +94,7 @@ class _Tables:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
-        try:
-            schema = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-        except MemoryError as error:  # SQLite reports some damaged schemas so, without having used memory
-            raise sqlite3.DatabaseError("SQLite cannot load its schema") from error
+        schema = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
         self.names = {name for name, sql in schema if str(sql).lstrip().upper().startswith("CREATE TABLE")}
 
     def rows(self, table: str, columns: str, needed: str = "") -> Iterator[tuple[Any, ...]]:
