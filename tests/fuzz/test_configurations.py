@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.fuzz.test_mutations import mutations
 from tests.predict.configs.test_configs import ARGUMENTS, MODELS, NEW, OLD, SPEED
 from tests.refused import refused
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadInput, FileTooLarge
 from trainyard.formats import toml
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import LARGEST, CommandArguments, FrameworkConfig, flat
@@ -150,7 +150,7 @@ def test_what_is_too_long_or_too_deep_is_refused() -> None:
     check(b'{"train_batch_size":' * 100_000)
     check(b"[training]\na = " + b"[" * 100_000)
     check(b"--num-layers " + b"9" * 100_000)
-    with refused(BadFile, "x", f"{LARGEST:,}"):
+    with refused(FileTooLarge, "x", f"{LARGEST:,}"):
         detect_format.read(b"--num-layers 2 " + b" " * LARGEST, "x", CommandArguments(1))
-    with refused(BadFile, "x", "100,013"):
+    with refused(FileTooLarge, "x", "100,013"):
         detect_format.read(b"--num-layers " + b"9" * 100_000, "x", CommandArguments(1))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refused import refused
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, FileTooLarge
 from trainyard.formats import mllog
 
 plain = st.one_of(st.none(), st.booleans(), st.integers(-(2**53), 2**53), st.floats(-1e300, 1e300), st.text())
@@ -54,7 +54,7 @@ def test_long_lines(tmp_path):
     path.write_bytes(b"x" * (3 << 20) + b":::MLLOG {\n" + b':::MLLOG {"key": "a"}\n')
     assert [entry.key for entry in mllog.read(path)] == ["a"]
     path.write_bytes(b':::MLLOG {"key": "' + b"x" * (2 << 20) + b'"}\n')
-    with refused(BadFile, "result.txt:1:", "1 MiB"):
+    with refused(FileTooLarge, "result.txt:1:", "1 MiB"):
         mllog.read(path)
 
 

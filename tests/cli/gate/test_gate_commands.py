@@ -255,7 +255,7 @@ def test_two_revisions_take_turns(
     assert missing_values(err, 3, 7, 24) == []
     assert answer(["gate", "run", str(job), "--base", "gone"]) == 2
     err = capsys.readouterr().err
-    assert code_of(err) == "bad-input"
+    assert code_of(err) == "unknown-revision"
     assert missing_values(err, "'gone'") == []
     assert _git(repository, "worktree", "list").count("\n") == 1
 

@@ -289,22 +289,29 @@ def test_values_endless_to_hash_or_to_print_are_neither(tmp_path, tower):
 
 def test_long_texts_shared_by_many_entries_are_read_and_compared_in_part(tmp_path):
     """Two equal texts, one of them shared: each comparison would read them whole, each annotation repeat them."""
-    one, other = ("x" * 10**6 + end for end in ("yz", "y"))
-    other += "z"
-    assert one == other
-    assert one is not other
-    lines = [frame(one, 1, one)] + [frame(other, 1, other)] * 10**5
-    alloc = {"action": "alloc", "addr": 1, "size": 1, "stream": 0}
-    entries = [{**alloc, "user_metadata": one, "frames": lines}] + [{**alloc, "user_metadata": other}] * 10**5
-    marks = [{"time_us": 1, "name": one}] * 10**5
-    whole = {"segments": [], "device_traces": [entries], "external_annotations": marks}
-    start = time.process_time()
-    read = load(dumped(tmp_path, whole))
-    assert time.process_time() - start < 5
+
+    def loaded(length):
+        """The snapshot of texts of `length` characters, the CPU seconds of reading it, and a text."""
+        text, equal = ("x" * (length - 2) + end for end in ("yz", "y"))
+        equal += "z"
+        assert text == equal
+        assert text is not equal
+        lines = [frame(text, 1, text)] + [frame(equal, 1, equal)] * 10**5
+        alloc = {"action": "alloc", "addr": 1, "size": 1, "stream": 0}
+        entries = [{**alloc, "user_metadata": text, "frames": lines}] + [{**alloc, "user_metadata": equal}] * 10**5
+        marks = [{"time_us": 1, "name": text}] * 10**5
+        path = dumped(tmp_path, {"segments": [], "device_traces": [entries], "external_annotations": marks})
+        start = time.process_time()
+        read = load(path)
+        return read, time.process_time() - start, text
+
+    _, short_s, _ = loaded(10**3)
+    read, long_s, text = loaded(10**6)
+    assert long_s < 4 * short_s
     assert [len(label) for label in read.labels] == [0, 500]
     assert [len(mark.text) for mark in read.marks] == [500]
     with refused(BadFile, "x", "dict's key", "500 characters"):
-        loads(pickle.dumps({one: 1}), "x")
+        loads(pickle.dumps({text: 1}), "x")
 
 
 def test_without_a_limit_of_its_own_a_snapshot_may_hold_less_than_a_trace(tmp_path, monkeypatch):

@@ -95,6 +95,13 @@ def test_with_nothing_supposed_the_ledgers_are_the_measured_ones(tmp_path_factor
     assert sum(change.ns for change in prediction.changes) == 0
 
 
+def in_order(work):
+    """Whether each stream runs its intervals one after the other, as devices do and generated traces may not."""
+    order = np.lexsort((work.start, work.stream))
+    start, stop, stream = work.start[order], work.stop[order], work.stream[order]
+    return not ((stream[1:] == stream[:-1]) & (start[1:] < stop[:-1])).any()
+
+
 @given(
     st.one_of(st.tuples(rank_traces()), st.tuples(cpu_traces()), st.tuples(rank_traces(0, 2), rank_traces(1, 2))),
     st.sampled_from(["no-stragglers", "no-launch-gaps", "perfect-overlap", "network=3x", "compute=2x", "launch_gap=0"]),
@@ -107,7 +114,8 @@ def test_whatever_is_supposed_balances_and_the_window_grows_no_longer(tmp_path_f
         return
     changes = sum(change.ns for change in prediction.changes)
     assert changes == prediction.mean.wall_ns - measured.mean.wall_ns
-    if text != "no-stragglers" and len(documents) == 1:
+    shrinks = text != "no-stragglers" and (text != "perfect-overlap" or in_order(measured.ranks[0].events.work))
+    if shrinks and len(documents) == 1:
         # A window begins with its first work, which may begin sooner too: what ends it cannot end later.
         assert prediction.would.ranks[0].events.window[1] <= measured.ranks[0].events.window[1]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.refused import missing_values, refused
 from tests.train.language_model import small_job, trainer_of
-from trainyard.errors import BadJob, EnvironmentFailed, MissingLibrary
+from trainyard.errors import BadJob, MissingLibrary, MissingProgram
 from trainyard.job import Layout, Model, Recipe
 from trainyard.train.rules import device_rules, trainable
 
@@ -302,7 +302,7 @@ def test_compiling_needs_a_compiler(monkeypatch, tmp_path, vendor, variable, usu
     compiled = Recipe(tokens_per_step=1, compile=True)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(variable, raising=False)
-    with refused(EnvironmentFailed, "compile", "$.recipe") as caught:
+    with refused(MissingProgram, "compile", "$.recipe") as caught:
         device_rules.check(compiled, vendor)
     assert any(missing_values(str(caught.value), name) == [] for name in usual)
     own = tmp_path / "own-compiler"
@@ -310,7 +310,7 @@ def test_compiling_needs_a_compiler(monkeypatch, tmp_path, vendor, variable, usu
     monkeypatch.setenv(variable, "own-compiler")
     device_rules.check(compiled, vendor)
     monkeypatch.setenv(variable, "another")
-    with refused(EnvironmentFailed, "compile", "$.recipe", "another"):
+    with refused(MissingProgram, "compile", "$.recipe", "another"):
         device_rules.check(compiled, vendor)
 
 
