@@ -1,5 +1,5 @@
 """Writes docs/reference.md from the code: commands, exit codes, job keys, settings, words, tables,
-suppositions, doors, rules, machines.
+suppositions, plugins, rules, machines.
 
     python docs/reference.py
 
@@ -80,7 +80,7 @@ def render() -> str:
         *_words(),
         *_tables(),
         *_suppositions(),
-        *_doors(),
+        *_plugins(),
         *_rules(),
         *_machines(),
         *_limits(),
@@ -231,17 +231,17 @@ def _suppositions() -> Iterable[str]:
     yield f"```text\n{forms.rstrip()}\n```"
 
 
-def _doors() -> Iterable[str]:
-    yield "## Doors"
-    yield "An installed package adds one of these through an entry point `trainyard.<door>`."
-    for door, protocol in plugins.DOORS.items():
-        yield f"### {door}"
+def _plugins() -> Iterable[str]:
+    yield "## Plugins"
+    yield "An installed package adds a plugin through the entry-point group `trainyard.<group>` of its kind."
+    for group, protocol in plugins.PROTOCOLS.items():
+        yield f"### {group}"
         yield _sentence(protocol.__doc__)
         methods = [(n, m) for n, m in vars(protocol).items() if inspect.isfunction(m) and not n.startswith("_")]
         rows = [(f"`{name}{_signature(method)}`", _sentence(method.__doc__)) for name, method in methods]
         rows += [(f"`{name}: {kind}`", "") for name, kind in protocol.__annotations__.items()]
         yield _table(("part", "is"), rows)
-        built_in = [(f"`{name}`", _sentence(_said_of(plugin))) for name, plugin in _ours(door).items()]
+        built_in = [(f"`{name}`", _sentence(_said_of(plugin))) for name, plugin in _ours(group).items()]
         yield _table(("built in", "is"), built_in)
 
 
@@ -276,10 +276,10 @@ def _signature(method: Callable[..., object]) -> str:
     return str(inspect.signature(method)).replace("'", "").replace("(self, ", "(").replace("(self)", "()")
 
 
-def _ours(door: str) -> dict[str, object]:
+def _ours(group: str) -> dict[str, object]:
     """The plugins this package brings; what else is installed here is nobody else's business."""
-    points = plugins.names(door).items()
-    return {name: plugins.load(door, name) for name, point in points if point.value.startswith("trainyard.")}
+    points = plugins.names(group).items()
+    return {name: plugins.load(group, name) for name, point in points if point.value.startswith("trainyard.")}
 
 
 def _machines() -> Iterable[str]:

@@ -1,7 +1,7 @@
-"""The doors: what can be added from outside, as Protocols, and how it is found.
+"""Plugins: the protocol of each entry-point group, and how its plugins are listed and loaded.
 
-Each door is an entry-point group, `trainyard.<door>`. The built-ins come through the same doors
-(pyproject.toml lists them), so an installed package that adds one is used like any of ours.
+The groups are named `trainyard.<group>`. The built-in plugins are registered in the same groups (in pyproject.toml), so
+that a plugin of another installed package is used like a built-in one.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Detector(Protocol):
         ...
 
 
-DOORS = {
+PROTOCOLS = {
     "vendors": Vendor,
     "workloads": Workload,
     "optimizers": Optimizer,
@@ -138,27 +138,27 @@ DOORS = {
 
 
 @cache  # asking reads the metadata of every installed package
-def names(door: str) -> Mapping[str, EntryPoint]:
-    """What stands behind a door: name -> entry point, nothing loaded yet."""
-    if door not in DOORS:
-        raise UnknownName(f"there is no door {door!r}.", nearest(door, DOORS))
-    return {point.name: point for point in sorted(entry_points(group=f"trainyard.{door}"), key=lambda p: p.name)}
+def names(group: str) -> Mapping[str, EntryPoint]:
+    """Entry points of a group by name; nothing is loaded."""
+    if group not in PROTOCOLS:
+        raise UnknownName(f"there is no entry-point group {group!r}.", nearest(group, PROTOCOLS))
+    return {point.name: point for point in sorted(entry_points(group=f"trainyard.{group}"), key=lambda p: p.name)}
 
 
-def load(door: str, name: str) -> Any:
+def load(group: str, name: str) -> Any:
     """One plugin, instantiated. Raises `UnknownName`, or `BadInput` when it lacks a method of its Protocol."""
-    known = names(door)
+    known = names(group)
     if name not in known:
-        raise UnknownName(f"{door} has no {name!r}.", nearest(name, known))
+        raise UnknownName(f"{group} has no {name!r}.", nearest(name, known))
     plugin = known[name].load()()
-    missing = [part for part in _parts(DOORS[door]) if not hasattr(plugin, part)]
+    missing = [part for part in _parts(PROTOCOLS[group]) if not hasattr(plugin, part)]
     if missing:
-        raise BadInput(f"the {door} plugin {name!r} lacks {', '.join(missing)}.")
+        raise BadInput(f"the {group} plugin {name!r} lacks {', '.join(missing)}.")
     return plugin
 
 
-def load_all(door: str) -> dict[str, Any]:
-    return {name: load(door, name) for name in names(door)}
+def load_all(group: str) -> dict[str, Any]:
+    return {name: load(group, name) for name in names(group)}
 
 
 def _parts(protocol: type) -> list[str]:

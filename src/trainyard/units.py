@@ -12,7 +12,6 @@ from decimal import Decimal, localcontext
 
 from trainyard.errors import BadInput
 
-_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 _BYTES = {
     "B": 1,
     "kB": 10**3,
@@ -56,21 +55,12 @@ def _ns_from_odd_us(text: str) -> int:
         raise ValueError(f"{text[:40]!r} is not a time in microseconds") from error
 
 
-def _parse(text: str, table: dict[str, int], noun: str) -> int:
-    match = _QUANTITY.match(text)
-    if match is None or match[2] not in table:
-        raise BadInput(f"{text!r} is not a {noun}.", f"Write a number and one of {', '.join(table)}.")
-    return int(Decimal(match[1].replace(",", "")) * table[match[2]])
-
-
-def parse_time(text: str) -> int:
-    """`"1.5 ms"` -> 1_500_000 ns."""
-    return _parse(text, _NS, "time")
-
-
 def parse_size(text: str) -> int:
-    """`"80 GB"` -> 80_000_000_000 bytes."""
-    return _parse(text, _BYTES, "size")
+    """`"80 GB"` -> 80_000_000_000 bytes. Raises `BadInput`."""
+    match = _QUANTITY.match(text)
+    if match is None or match[2] not in _BYTES:
+        raise BadInput(f"{text!r} is not a size.", f"Write a number and one of {', '.join(_BYTES)}.")
+    return int(Decimal(match[1].replace(",", "")) * _BYTES[match[2]])
 
 
 def _scaled(value: float, steps: list[tuple[float, str]], digits: int) -> str:

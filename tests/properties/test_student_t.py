@@ -12,8 +12,7 @@ freedom = st.floats(1, 5_000)
 
 
 @given(st.floats(-60, 60), freedom)
-def test_cdf(t, df):
-    assert student_t.cdf(t, df) == pytest.approx(scipy.t.cdf(t, df), rel=1e-8, abs=1e-14)
+def test_two_sided(t, df):
     assert student_t.two_sided(t, df) == pytest.approx(2 * scipy.t.sf(abs(t), df), rel=1e-8, abs=1e-14)
 
 
@@ -23,12 +22,10 @@ def test_quantile(p, df):
 
 
 @given(st.floats(0.001, 0.999), freedom)
-def test_quantile_and_cdf_are_inverse(p, df):
-    assert student_t.cdf(student_t.quantile(p, df), df) == pytest.approx(p, abs=1e-9)
+def test_quantile_and_two_sided_are_inverse(p, df):
+    assert student_t.two_sided(student_t.quantile(p, df), df) == pytest.approx(2 * min(p, 1 - p), abs=1e-9)
 
 
 def test_the_ends():
-    assert student_t.cdf(float("inf"), 3) == 1
-    assert student_t.cdf(float("-inf"), 3) == 0
     assert student_t.two_sided(float("inf"), 3) == 0
     assert student_t.quantile(0.5, 3) == 0

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from decimal import Decimal, localcontext
+from fractions import Fraction
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -45,10 +46,10 @@ def test_any_other_stamp_raises_value_error_at_once(stamp):
 
 
 @given(st.integers(0, 10**16))
-def test_a_shown_time_reads_back_to_what_its_digits_hold(ns):
-    shown = units.show_time(ns, digits=3)
-    unit = {"ns": 1, "µs": 10**3, "ms": 10**6, "s": 10**9}[shown.split()[1]]
-    assert abs(units.parse_time(shown) - ns) * 1000 <= unit if unit > 1 else units.parse_time(shown) == ns
+def test_a_shown_time_is_right_to_its_last_digit(ns):
+    number, unit = units.show_time(ns, digits=3).split()
+    scale = {"ns": 1, "µs": 10**3, "ms": 10**6, "s": 10**9}[unit]
+    assert abs(Fraction(number.replace(",", "")) * scale - ns) * 1000 <= (scale if scale > 1 else 0)
 
 
 @given(st.integers(0, 2**60))
@@ -69,10 +70,9 @@ def test_every_digit_of_a_nanosecond_is_shown(ns):
 @example("-1 ms")
 @example("1 parsec")
 @example("1e3 s")
-def test_other_text_is_no_quantity(text):
-    for parse, unit in ((units.parse_time, "ms"), (units.parse_size, "MiB")):
-        with refused(BadInput, repr(text), unit):
-            parse(text)
+def test_other_text_is_no_size(text):
+    with refused(BadInput, repr(text), "MiB"):
+        units.parse_size(text)
 
 
 def test_a_share_that_rounds_to_nothing_has_no_sign():

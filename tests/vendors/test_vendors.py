@@ -52,7 +52,7 @@ else:
 """
 
 
-def test_all_vendors_stand_behind_the_door() -> None:
+def test_all_vendors_are_plugins() -> None:
     vendors = plugins.load_all("vendors")
     assert vendors.keys() == {"amd", "cpu", "nvidia", "pretend"}
     for vendor in vendors.values():

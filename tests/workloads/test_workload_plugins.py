@@ -1,4 +1,4 @@
-"""Every workload comes through its door, says what it costs without torch, and what a job can vary of it."""
+"""Every workload is a plugin, says what it costs without torch, and what a job can vary of it."""
 
 import subprocess
 import sys

@@ -129,7 +129,7 @@ def test_an_optimizer_nobody_told_us_of_is_not_guessed(monkeypatch):
     from trainyard.train.rules import recipe_rules as recipe
 
     known = {"theirs": None, **recipe.plugins.names("optimizers")}
-    monkeypatch.setattr(recipe.plugins, "names", lambda door: known)
+    monkeypatch.setattr(recipe.plugins, "names", lambda group: known)
     assert not flops(a_job(optimizer="theirs"), "optimizer")
     assert flops(a_job(), "optimizer")
 

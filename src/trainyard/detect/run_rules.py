@@ -1,4 +1,4 @@
-"""Runs every detector behind the door and puts what they find in order."""
+"""Runs every detector plugin and sorts the findings."""
 
 from __future__ import annotations
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import exp, inf, isnan, lgamma, log
+from math import exp, inf, lgamma, log
 
 _TINY = 1e-300
 
 
-def cdf(t: float, df: float) -> float:
-    """P(T <= t), `df` degrees of freedom, df > 0."""
-    if isnan(t):
-        return t
-    tail = _upper(abs(t), df)
-    return tail if t < 0 else 1 - tail
-
-
 @lru_cache(maxsize=256)
 def quantile(p: float, df: float) -> float:
-    """The t with cdf(t) = p, 0 < p < 1: bisection on the upper tail, so that small ones keep their digits."""
+    """The t with P(T <= t) = p, 0 < p < 1: bisection on the upper tail, so that small ones keep their digits."""
     if p == 0.5:
         return 0.0
     tail, low, high = min(p, 1 - p), 0.0, 1.0

@@ -231,6 +231,18 @@ class Cases:
         return self.heads * np.where(self.kv_rank > 0, self.value_dim, self.head_dim)
 
 
+_EXPERTS_AND_MLA = (
+    "experts",
+    "active",
+    "expert_ffn",
+    "shared_experts",
+    "dense_layers",
+    "q_rank",
+    "kv_rank",
+    "rope_dim",
+    "value_dim",
+)
+"""Columns of mixture-of-experts layers and of multi-head latent attention; 0 in models without them."""
 _STATE_SPACE = ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk", "step_rank", "expert_width")
 _PICTURES = (
     "whole",
@@ -263,15 +275,7 @@ def of_model(model: Model) -> dict[str, Any]:
         "kv_heads",
         "head_dim",
         "vocab",
-        "experts",
-        "active",
-        "expert_ffn",
-        "shared_experts",
-        "dense_layers",
-        "q_rank",
-        "kv_rank",
-        "rope_dim",
-        "value_dim",
+        *_EXPERTS_AND_MLA,
         *_STATE_SPACE,
     )
     count = model.pattern.count
@@ -339,4 +343,6 @@ def subject(job: Job) -> Model | VisionModel:
 
 def of_subject(model: Model | VisionModel) -> dict[str, Any]:
     """The columns that a model fills; of pictures, in the place of some that layout and recipe fill too."""
-    return of_model(model) if isinstance(model, Model) else vision_models.columns(model)
+    if isinstance(model, Model):
+        return of_model(model)
+    return dict.fromkeys(_EXPERTS_AND_MLA, 0) | vision_models.columns(model)

@@ -90,20 +90,6 @@ def columns(pictures: VisionModel) -> dict[str, Any]:
         "whole": 1,
         "sequence_parallel": 0,
         "loss_parallel": 0,
-        **dict.fromkeys(
-            (
-                "experts",
-                "active",
-                "expert_ffn",
-                "shared_experts",
-                "dense_layers",
-                "q_rank",
-                "kv_rank",
-                "rope_dim",
-                "value_dim",
-            ),
-            0,
-        ),
     }
     return common | (_vit(net) if isinstance(net, Vit) else _dit(net))
 

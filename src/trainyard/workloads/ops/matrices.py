@@ -6,7 +6,7 @@ some of the operands, and results are summed) or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from trainyard.job import Model
@@ -91,16 +91,11 @@ def head(model: Model) -> Matrix:
 
 def parameters(model: Model, length: int = 0) -> int:
     """Of the whole model. `length`: the longest sequence, whose places have a row each where positions are learned."""
-    return _parameters(model, length, [(kind.layers, m, m.copies) for kind in layers(model) for m in kind.matrices])
-
-
-def active_parameters(model: Model, length: int = 0) -> int:
-    """Those that a token uses: of the experts, `active` ones."""
-    return _parameters(model, length, [(kind.layers, m, m.uses) for kind in layers(model) for m in kind.matrices])
-
-
-def _parameters(model: Model, length: int, counted: Iterable[tuple[int, Matrix, int]]) -> int:
-    linear = sum(number * times * (m.wide + m.bias) * m.high for number, m, times in counted)
+    linear = sum(
+        kind.layers * matrix.copies * (matrix.wide + matrix.bias) * matrix.high
+        for kind in layers(model)
+        for matrix in kind.matrices
+    )
     tables = model.vocab * (1 if model.tied else 2) + (length if model.position == "learned" else 0)
     norm = model.width * (2 if model.norm == "layer" and model.bias == "all" else 1)
     inner = model.q_rank + model.kv_rank if model.kv_rank else 2 * model.head_dim * model.qk_norm

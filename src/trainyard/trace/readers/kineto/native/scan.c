@@ -599,9 +599,9 @@ static int keep(scan *s, const event *e) {
     return what == NOTE && may_speak_of_collective(e->name) && !remember(s, HOST, e->name, e->args) ? -1 : 1;
 }
 
-/* The doors of this file */
+/* Exported functions */
 
-/* Changes with any of the doors, here or in nest.c, so that no caller goes through one that has moved. */
+/* Changes with the signature of any exported function, here or in nest.c, so that no caller uses an old one. */
 int native_version(void) { return 2; }
 
 scan *scan_new(void) { return calloc(1, sizeof(scan)); }
