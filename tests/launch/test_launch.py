@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.launch.processes import alive, until
+from tests.processes import alive, until
 from tests.refused import missing_values, refused
 from trainyard.errors import BadInput, MissingLibrary, PortInUse, UnknownName
 from trainyard.job import Job, Layout, Model, Recipe

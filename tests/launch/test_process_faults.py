@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import gone, until
+from tests.processes import alive, until
 
 pytestmark = [
     pytest.mark.torch,
@@ -255,7 +255,7 @@ def test_a_loader_that_returns_no_batch_is_named(runs: Runs, restarts: int) -> N
         assert "rank 1" in result.error
     stopped = (runs.folder / "job0" / "stopped.txt").read_text().split()
     assert stopped
-    assert until(lambda: all(gone(int(pid)) for pid in stopped), 10)
+    assert until(lambda: not any(alive(int(pid)) for pid in stopped), 10)
 
 
 # Memory

@@ -20,3 +20,9 @@ def trainer_of(job):
 
     torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
     return Trainer(job, Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), Language(job), Bytes(job), model_flops=0)
+
+
+def train(job, steps=4):
+    """The outcome of each step of a single rank."""
+    trainer = trainer_of(job)
+    return [trainer(step) for step in range(steps)]

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launch.processes import alive, until
+from tests.processes import alive, until
 from tests.refused import missing_values, refused
+from tests.tiny_job import TWO_REPLICAS
 from trainyard import words
 from trainyard.errors import BadJob, UnknownName
 from trainyard.job import Job, Layout, Model, Recipe, Recovery
@@ -1032,20 +1033,7 @@ def test_nothing_outlives_the_supervisor(start: Callable[..., Started]) -> None:
     assert until(lambda: one.agents[1].poll() is not None), "an agent elsewhere loses the store"
 
 
-TINY = """
-[model]
-layers = 2
-width = 16
-ffn = 32
-heads = 2
-kv_heads = 1
-head_dim = 8
-[layout]
-dp_replicate = 2
-[recipe]
-seq_len = 16
-tokens_per_step = 128
-[measure]
+TINY = f"""{TWO_REPLICAS}[measure]
 warmup = 2
 steps = 5
 repeats = 2

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.refused import missing_values, refused
+from tests.tiny_job import TWO_REPLICAS
 from trainyard import words
 from trainyard.cli.run import command
 from trainyard.errors import (
@@ -532,20 +533,7 @@ def test_a_table_of_trials_counts_what_went_wrong_too() -> None:
 # The short form of it
 
 
-SMALL = """
-[model]
-layers = 2
-width = 16
-ffn = 32
-heads = 2
-kv_heads = 1
-head_dim = 8
-[layout]
-dp_replicate = 2
-[recipe]
-seq_len = 16
-tokens_per_step = 128
-text = "text.txt"
+SMALL = f"""{TWO_REPLICAS}text = "text.txt"
 [measure]
 warmup = 2
 steps = 14

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.processes import gone, until
+from tests.processes import alive, until
 from tests.refused import missing_values, refused
 from trainyard import plugins
 from trainyard.errors import (
@@ -256,7 +256,7 @@ def test_interrupted_it_leaves_no_process_and_an_incomplete_run(store: Store, si
         parent.send_signal(sign)
         parent.communicate(timeout=60)
     pids = [int((folder / f"pid{rank}").read_text()) for rank in range(2)]
-    assert until(lambda: all(map(gone, pids)), 8)
+    assert until(lambda: not any(map(alive, pids)), 8)
     kept = store.load(folder.name)
     assert kept.state == "incomplete"
     assert kept.samples

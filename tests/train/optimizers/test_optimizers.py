@@ -10,21 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refused import refused
-from tests.train.language_model import small_job, trainer_of
+from tests.train.language_model import small_job, train
 from trainyard import plugins
 from trainyard.errors import BadJob
 from trainyard.job import Layout, Model, Recipe
 from trainyard.train.rules import data_parallel_rules, recipe_rules, trainable
 
 MODEL = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
-STEPS = 4
 a_job = partial(small_job, MODEL)
-
-
-def train(job, steps=STEPS):
-    """Losses and gradient norms of a rank alone, in this process."""
-    trainer = trainer_of(job)
-    return [trainer(step) for step in range(steps)]
 
 
 def matrices(seed, steps=3, shape=(6, 10)):

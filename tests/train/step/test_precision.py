@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.refused import missing_values, refused
-from tests.train.language_model import small_job, trainer_of
+from tests.train.language_model import small_job, train, trainer_of
 from trainyard.errors import BadJob, MissingLibrary, MissingProgram
 from trainyard.job import Layout, Model, Recipe
 from trainyard.train.rules import device_rules, trainable
@@ -18,11 +18,6 @@ from trainyard.train.rules import device_rules, trainable
 MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
 STEPS = 4
 a_job = partial(small_job, MODEL)
-
-
-def train(job, steps=STEPS):
-    trainer = trainer_of(job)
-    return [trainer(step) for step in range(steps)]
 
 
 # Loss scaling
