@@ -19,7 +19,7 @@ from tests.refused import missing_values, refused
 from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.cli.runs import command as runs_command
-from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed, RunInUse
+from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed, RunInUse, WrongRunState
 from trainyard.job import Checkpoint, Job, Layout, Measure, Model, Recipe
 from trainyard.record import DeviceSeen, Run
 from trainyard.run.local import harness
@@ -749,7 +749,7 @@ def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
     ]
     assert [at.step for at in told] == [3, 4, 5, 6, 7], "old news is not told again"
     assert run.trace == ("traces/rank0.json.gz",)
-    with refused(BadInput, "0badcafe", "complete"):
+    with refused(WrongRunState, "0badcafe", "complete"):
         harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 
