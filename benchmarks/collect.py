@@ -20,10 +20,11 @@ import msgspec
 
 from benchmarks import dense, scrub
 from benchmarks.trim import Trimmed, trim
-from trainyard import ledger as ledgers
 from trainyard.errors import TrainyardError
 from trainyard.job import Job
+from trainyard.ledger import decode_hook
 from trainyard.record import Run
+from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.key_figures import shares_of_run
 from trainyard.store import run_folder as folders
 from trainyard.store.run_summary import summarise
@@ -104,7 +105,7 @@ class Session:
         trimmed = trim(whole / run.trace[0], LIMIT - README_ROOM - size_of(self.place))
         (self.place / "trace.json.gz").write_bytes(trimmed.data)
         said = self._must("trace", str(self.place / "trace.json.gz"), "--json")
-        ledgers.from_json(said.encode())  # refuses what does not balance
+        msgspec.json.decode(said, type=Analysis, dec_hook=decode_hook)  # refuses ledgers that do not balance
         self.keep("ledger.json", said)
         return run, trimmed
 

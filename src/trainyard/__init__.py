@@ -34,6 +34,7 @@ _PUBLIC = {
     "Sample": "record",
     "Scope": "ledger",
     "TrainyardError": "errors",
+    "analyse": "api",
     "diff": "ledger",
     "mean": "ledger",
     "measure_files": "trace.measure",

@@ -22,7 +22,8 @@ from trainyard.job import Measure
 from trainyard.ledger import Ledger
 from trainyard.report.render.chaos_table import table as chaos_table
 from trainyard.report.render.terminal import print_table, print_view
-from trainyard.report.view.build_view import view_of_run
+from trainyard.report.view.build_analysis import analyse_run
+from trainyard.report.view.build_view import view_of
 from trainyard.run.chaos import experiment, fault_plan
 from trainyard.run.local import harness
 from trainyard.run.resume import fork_run
@@ -135,7 +136,7 @@ def command(
         _raise(score)
         return
     echo(f"run {run.id}  {store.runs / run.id}\n")
-    print_view(view_of_run(run, book.measured, draw=False), console())
+    print_view(view_of(analyse_run(run, book.measured)), console())
     if score:
         print_table(chaos_table(score.rows, score.strays), console())
     _raise(score)

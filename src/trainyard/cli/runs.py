@@ -108,10 +108,11 @@ def show(context: click.Context, run: str, as_json: bool) -> None:
 
 def _show(run: Run, folder: Path) -> None:
     from trainyard.report.render.terminal import plain, print_view
-    from trainyard.report.view.build_view import view_of_run
+    from trainyard.report.view.build_analysis import analyse_run
+    from trainyard.report.view.build_view import view_of
 
     echo(f"run {folder.name}  {plain(run.started)}  {folder}\n")
-    print_view(view_of_run(run), console())
+    print_view(view_of(analyse_run(run)), console())
     echo("\nmade on")
     for name, text in _provenance(run):
         echo(f"  {name}: {plain(text)}")

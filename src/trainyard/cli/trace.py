@@ -12,6 +12,7 @@ from trainyard.cli.support.output import console, print_json, say
 from trainyard.cli.support.pipes import InputFile
 
 if TYPE_CHECKING:
+    from trainyard.report.view.analysis import Analysis
     from trainyard.trace.measured_trace import MeasuredTrace
 
 _PEERS = ("hta", "tracelens")
@@ -47,7 +48,7 @@ class _Top(click.ParamType):
 @click.option("--sql", help="Answer a query over work, idle time, ledgers, … (extra `sql`).")
 @click.option("--engine", default="auto", show_default=True, help="Where ranks are analysed: serial, processes, ray.")
 @click.option("--limit", default="64 GiB", show_default=True, help="How much a file may come to when unpacked.")
-@click.option("--json", "as_json", is_flag=True, help="Print the ledgers as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print ledgers, findings and tables as JSON.")
 @click.option("--page", type=click.Path(), help="Write the HTML page here too.")
 @click.option(
     "--top", type=_Top(), metavar="N|all", default=8, show_default=True, help="Rows of each table to list, or `all`."
@@ -105,19 +106,20 @@ def command(
 
 
 def _show(measured: MeasuredTrace, as_json: bool, page: str | None, top: int) -> None:
-    from trainyard.ledger import Ledgers
-    from trainyard.report.view.build_view import view_of_traces
+    from trainyard.report.view.build_analysis import analyse_measured
 
+    analysis = analyse_measured(measured)
     if as_json:
-        print_json(Ledgers(ledgers=measured.ledgers))
+        print_json(analysis)
     else:
         from trainyard.report.render.terminal import print_parts, print_view
+        from trainyard.report.view.build_view import view_of
 
         out = console()
-        print_view(view_of_traces(measured, draw=False), out, top)
-        print_parts(measured.ledgers, out, everything=top == _ALL)
+        print_view(view_of(analysis), out, top)
+        print_parts(analysis.ledgers, out, everything=top == _ALL)
     if page:
-        _write(measured, page)
+        _write(measured, analysis, page)
 
 
 def _answer(measured: MeasuredTrace, sql: str, as_json: bool) -> None:
@@ -135,11 +137,12 @@ def _answer(measured: MeasuredTrace, sql: str, as_json: bool) -> None:
         say(f"Only the first {len(answer.rows):,} rows are shown: say LIMIT or aggregate.")
 
 
-def _write(measured: MeasuredTrace, page: str) -> None:
+def _write(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
     from trainyard.report.render import html
-    from trainyard.report.view.build_view import view_of_traces
+    from trainyard.report.view.build_view import view_of
+    from trainyard.report.view.timeline import timeline
 
-    html.write(view_of_traces(measured), Path(page))
+    html.write(view_of(analysis, timeline(measured)), Path(page))
     say(f"wrote {page}")
 
 
@@ -190,6 +193,7 @@ def _suppose(measured: MeasuredTrace, supposed: tuple[str, ...], as_json: bool, 
     """The ledger that would be measured, had the steps run as supposed."""
     from trainyard.ledger import Ledgers
     from trainyard.report.render.terminal import print_table
+    from trainyard.report.view.build_analysis import analyse_measured
     from trainyard.report.view.fact_tables import predicted
     from trainyard.trace.whatif.what_if import what_if
 
@@ -199,4 +203,4 @@ def _suppose(measured: MeasuredTrace, supposed: tuple[str, ...], as_json: bool, 
     else:
         print_table(predicted(measured.mean, prediction), console())
     if page:
-        _write(prediction.would, page)
+        _write(prediction.would, analyse_measured(prediction.would), page)

@@ -8,7 +8,8 @@ from trainyard.job import SCRIPT, Job, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.models import presets
 from trainyard.record import Run, Sample
-from trainyard.report.view.build_view import view_of_run
+from trainyard.report.view.build_analysis import analyse_run
+from trainyard.report.view.build_view import view_of
 from trainyard.store.run_summary import summarise
 
 LEDGER = Ledger(
@@ -20,7 +21,7 @@ PLAIN = Job(name="plain", model=MODEL, recipe=Recipe(seq_len=4, tokens_per_step=
 
 
 def view(job):
-    return view_of_run(Run(id="x", job=job, started="", state="complete", samples=SAMPLES, ledgers=(LEDGER,)))
+    return view_of(analyse_run(Run(id="x", job=job, started="", state="complete", samples=SAMPLES, ledgers=(LEDGER,))))
 
 
 def test_defaults_are_not_said():

@@ -15,7 +15,8 @@ from trainyard.machine import Claim
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report.render import html, markdown
 from trainyard.report.render.terminal import print_view
-from trainyard.report.view.build_view import view_of_run
+from trainyard.report.view.build_analysis import analyse_run
+from trainyard.report.view.build_view import view_of
 from trainyard.run.local.rank_facts import RankFacts
 from trainyard.run.record import run_claims
 from trainyard.vendors.cpu_vendor import Cpu
@@ -45,7 +46,7 @@ def a_run(device, dtype, matmul=247e12):
 
 def shown(run):
     """By terminal, Markdown and page."""
-    view = view_of_run(run, draw=False)
+    view = view_of(analyse_run(run))
     printed = StringIO()
     print_view(view, Console(file=printed, width=200))
     page = html.page(view).replace("\\u003c", "<")
@@ -130,4 +131,4 @@ def test_a_profilers_cost_that_cannot_be_told_is_not_nothing():
 @pytest.mark.parametrize(("profiled", "apart"), [(74, True), (76, False), (124, False), (126, True)])
 def test_profiled_steps_unlike_the_timed_ones_are_told_apart(profiled, apart):
     warned = f"The ledger is of profiled steps, which took {profiled}.0 ms; the timed ones took 100.0 ms."
-    assert view_of_run(a_profiled_run(100, profiled), draw=False).warnings == ((warned,) if apart else ())
+    assert view_of(analyse_run(a_profiled_run(100, profiled))).warnings == ((warned,) if apart else ())

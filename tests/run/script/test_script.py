@@ -16,7 +16,7 @@ from tests.refused import code_of, missing_values, refused
 from trainyard.errors import BadInput
 from trainyard.job import SCRIPT, Job, Measure, Recipe
 from trainyard.record import Run, Sample
-from trainyard.report.view.build_view import view_of_run
+from trainyard.report.view.build_analysis import analyse_run
 from trainyard.run.local import harness
 from trainyard.run.script import step_mark
 from trainyard.run.script.run_command import INJECT
@@ -345,4 +345,4 @@ def test_a_script_too_short_for_a_profile_is_told_from_one_that_asked_for_none(p
         for step in range(4)
     )
     done = Run(id="0badcafe", job=job, started=now(), state="complete", samples=samples)
-    assert says in view_of_run(done).title
+    assert says in analyse_run(done).headline

@@ -22,7 +22,8 @@ from trainyard.ledger import Account, from_json
 from trainyard.printable import printable
 from trainyard.report.render import by_suffix, csv_tables, markdown, xlsx
 from trainyard.report.render.by_suffix import Reported
-from trainyard.report.view.build_view import view_of_traces
+from trainyard.report.view.build_analysis import analyse_measured
+from trainyard.report.view.build_view import view_of
 from trainyard.trace.export import sql
 from trainyard.trace.export.columns import Columns, known, words_of
 from trainyard.trace.export.schema import TABLES
@@ -68,7 +69,7 @@ def measured(tmp_path):
 @pytest.fixture
 def reported(measured):
     view = msgspec.structs.replace(
-        view_of_traces(measured, draw=False),
+        view_of(analyse_measured(measured)),
         findings=tuple(
             Finding(rule="r", severity="high", account=Account("compute", "matmul"), cost_ns=12, says=name,
                     evidence=name, remedy=Remedy(says=name, wins_ns=3), sure=0.5)

@@ -14,7 +14,9 @@ from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.plans_file import read as read_plans
 from trainyard.report.plans.plans_view import view_of_plans
 from trainyard.report.render.by_suffix import Reported
-from trainyard.report.view.build_view import view_of_run, view_of_traces
+from trainyard.report.view.build_analysis import analyse_measured, analyse_run
+from trainyard.report.view.build_view import view_of
+from trainyard.report.view.timeline import timeline
 from trainyard.store.run_damage import RESTORE
 from trainyard.store.store import Store
 from trainyard.trace.measure import measure_files
@@ -59,10 +61,11 @@ class Named(NamedTuple):
         if self.plans is not None:
             return Reported(view_of_plans(self.plans), (self.plans.best.plan.ledger,))
         if self.run is not None or self.measured is None:
-            view, ledgers = view_of_run(self.stored(), self.measured, draw), self.stored().ledgers
+            analysis = analyse_run(self.stored(), self.measured)
         else:
-            view, ledgers = view_of_traces(self.measured, draw), ()
-        return Reported(view, self.measured.ledgers if self.measured else ledgers, self.measured, self.run)
+            analysis = analyse_measured(self.measured)
+        view = view_of(analysis, timeline(self.measured) if draw and self.measured else None)
+        return Reported(view, analysis.ledgers, self.measured, self.run)
 
 
 def find(name: str, strict: bool = False) -> Named:

@@ -61,6 +61,14 @@ def write(view: View, path: Path) -> None:
 
 
 @cache
+def notebook_frame(view: View) -> str:
+    """The page of a view as a frame: its style and script do not reach the notebook, nor the notebook's them."""
+    return (
+        f'<iframe srcdoc="{html.escape(page(view))}" sandbox="allow-scripts allow-downloads" '
+        'style="width: 100%; height: 720px; border: 0"></iframe>'
+    )
+
+
 def _part(name: str) -> str:
     return resources.files("trainyard.report").joinpath("page", name).read_text(encoding="utf-8")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from trainyard import units, words
 from trainyard.ledger import WINDOW, Account, Ledger
-from trainyard.report.view.view import Bar
-from trainyard.trace.top_kernels import Busy
+from trainyard.report.view.view import Bar, KernelRow
 
 SMALL = 0.005
 """Of the step: smaller accounts of one kind share a bar."""
@@ -30,7 +30,11 @@ class _Step(NamedTuple):
 
 
 def waterfall(
-    mean: Ledger, ranks: dict[int, Ledger], kernels: list[Busy], ideal: tuple[int, str] | None, profiled: bool = False
+    mean: Ledger,
+    ranks: dict[int, Ledger],
+    kernels: Sequence[KernelRow],
+    ideal: tuple[int, str] | None,
+    profiled: bool = False,
 ) -> tuple[Bar, ...]:
     """The bars of a mean ledger; their `ns` add up to the last one's, the wall time.
 
@@ -60,7 +64,7 @@ def waterfall(
     return (*bars, Bar(label=label, ns=mean.wall_ns, start_ns=0, colour=_TOTAL_COLOUR, role="total"))
 
 
-def _steps(mean: Ledger, kernels: list[Busy], ideal: tuple[int, str] | None) -> list[_Step]:
+def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | None) -> list[_Step]:
     """Kind by kind in order of precedence: the large accounts, then the small ones together."""
     made: list[_Step] = []
     accounts = {account: ns for account, ns in mean.by_account().items() if ns}
@@ -90,7 +94,7 @@ def _spread(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, i
     return at + min(values), at + max(values)
 
 
-def _evidence(mean: Ledger, account: Account, kernels: list[Busy]) -> str:
+def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> str:
     entries = [entry for entry in mean.entries if entry.account == account]
     hidden = sum(entry.hidden_ns for entry in entries)
     count = sum(entry.count for entry in entries)

@@ -1,0 +1,60 @@
+"""The result of an analysis, as plain data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from trainyard.finding import Finding
+from trainyard.ledger import Ledger
+from trainyard.report.view.view import KernelRow, KeyFigure, Table
+
+ANALYSIS_SCHEMA = "trainyard/analysis/1"
+
+
+class Analysis(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledgers of profiler files or of a stored run, with the findings of all rules.
+
+    Times are integer ns. Texts may hold names from traces: escape them before you draw them.
+    """
+
+    schema: Literal["trainyard/analysis/1"] = ANALYSIS_SCHEMA
+    headline: str
+    """The largest avoidable cost, or that no rule finds one."""
+    subject: str
+    """Device, ranks and backend of a trace; job, devices, layout and recipe of a run."""
+    source: str
+    """The trace, or `run ID`."""
+    state: str = ""
+    """The state of a stored run."""
+    ledgers: tuple[Ledger, ...]
+    """One for each rank and step, then the mean."""
+    findings: tuple[Finding, ...]
+    """Sorted by severity; among equals causes before symptoms, and larger costs before smaller ones."""
+    figures: tuple[KeyFigure, ...]
+    ideal: tuple[int, str] | None = None
+    """Time of the step's model FLOPs at the best known rate, in ns, and which rate that is."""
+    kernels: tuple[KernelRow, ...] = ()
+    """Kernels by time, the longest 30."""
+    modules: tuple[KernelRow, ...] = ()
+    """Modules by the time of the kernels launched from them, the longest 30."""
+    tables: tuple[Table, ...] = ()
+    """Idle time, host operations, bandwidths, arrival at collectives, roofline, ..., where they are known."""
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Dropped and unknown events, and how the ledgers came about."""
+    limits: tuple[str, ...] = ()
+    """Limits of what such a ledger can show."""
+
+    @property
+    def mean(self) -> Ledger:
+        """The mean over ranks and full steps; empty if nothing was profiled."""
+        return self.ledgers[-1] if self.ledgers else Ledger(wall_ns=0, entries=(), source=self.source)
+
+    def _repr_html_(self) -> str:
+        """The report page as a frame of a notebook."""
+        from trainyard.report.render.html import notebook_frame
+        from trainyard.report.view.build_view import view_of
+
+        return notebook_frame(view_of(self))

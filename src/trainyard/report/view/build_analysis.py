@@ -1,0 +1,173 @@
+"""Builds the analysis of profiler files or of a stored run: ledgers, findings, key figures and tables."""
+
+from __future__ import annotations
+
+import msgspec
+
+from trainyard import units, words
+from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
+from trainyard.detect.finding_text import whole
+from trainyard.detect.run_rules import findings
+from trainyard.finding import Finding
+from trainyard.job import SCRIPT, Job, Recipe
+from trainyard.ledger import WINDOW, Ledger
+from trainyard.record import Run
+from trainyard.report.view.analysis import Analysis
+from trainyard.report.view.fact_tables import of_life, tables
+from trainyard.report.view.key_figures import apart, figures_of_run, ideal_ns, unit_of
+from trainyard.report.view.view import KernelRow, KeyFigure
+from trainyard.store.run_summary import summarise
+from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.rank_results import all_booked
+from trainyard.trace.top_kernels import Busy, top
+
+_MOST = 30
+"""Kernels and modules in an analysis."""
+_COMPUTE_BOUND = 0.85
+_LIMITS = (
+    "Contention from hidden communication slows the compute above it: it is booked as compute.",
+    "The profiler itself costs time. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
+)
+
+
+def analyse_measured(measured: MeasuredTrace) -> Analysis:
+    """Analyses booked profiler files."""
+    first = measured.ranks[0].events
+    device = first.device or ("CPU" if first.device_index < 0 else "unnamed device")
+    subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), first.backend) if part]
+    return _analysis(measured.mean, measured.ledgers, None, measured, " · ".join(subject))
+
+
+def analyse_run(run: Run, measured: MeasuredTrace | None = None) -> Analysis:
+    """Analyses a stored run. `measured`: its traces, booked again, which add tables and kernels. The mean ledger of a
+    run that ended before its profile was booked is empty."""
+    job = run.job
+    device = run.provenance.devices[0].name if run.provenance.devices else "CPU"
+    subject = f"{job.name} · {job.layout.ranks} × {device} · {job.layout} · {_recipe(job)}"
+    if job.workload == SCRIPT:
+        subject = f"{job.sizes['command']} · {job.layout.ranks} × {device}"
+    ledgers = measured.ledgers if measured else run.ledgers
+    mean = ledgers[-1] if ledgers else Ledger(wall_ns=0, entries=(), source=run.id)
+    return _analysis(mean, ledgers, run, measured, subject)
+
+
+def _analysis(
+    mean: Ledger, ledgers: tuple[Ledger, ...], run: Run | None, measured: MeasuredTrace | None, subject: str
+) -> Analysis:
+    rules = findings(mean, run, all_booked(measured) if measured else None)
+    return Analysis(
+        headline=_headline(mean, rules, run),
+        subject=subject,
+        source=f"run {run.id}" if run else mean.source,
+        state=run.state if run else "",
+        ledgers=ledgers,
+        findings=tuple(rules),
+        figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
+        ideal=ideal_ns(run) if run else None,
+        kernels=_rows(top(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
+        modules=_rows(top(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
+        tables=(*(of_life(run) if run else ()), *(tables(measured) if measured else ())),
+        warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
+        notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
+        limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
+    )
+
+
+def _recipe(job: Job) -> str:
+    """The number format and the batch; of the rest what is not the default."""
+    recipe, unit = job.recipe, unit_of(job)
+    said = [recipe.dtype, *([f"seq {recipe.seq_len}"] if unit == "tokens" else [])]
+    said.append(f"{recipe.tokens_per_step:,} {unit} a step")
+    if job.accumulate > 1:
+        said.append(f"{job.accumulate} micro-batches of {recipe.microbatch}")
+    for name, default in _SHOWN.items():
+        value = getattr(recipe, name)
+        if value != default:
+            said.append(name if value is True else f"{name} {value}")
+    return " · ".join(said)
+
+
+_SHOWN = {
+    field.name: field.default
+    for field in msgspec.structs.fields(Recipe)
+    if field.name in ("optimizer", "remat", "remat_every", "schedule", "offload", "compile")
+}
+"""Keys of a recipe that change how a step is computed, and their defaults."""
+
+
+def _ranks(here: int, world: int) -> str:
+    return f"{here} of {world} ranks" if world else f"{here} rank{'s' if here != 1 else ''}"
+
+
+def _headline(mean: Ledger, found: list[Finding], run: Run | None) -> str:
+    if run and run.state == "damaged":
+        return f"Run {run.id} is damaged: {run.failure}"
+    if run and run.state != "complete":
+        return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
+    if run and not run.ledgers:
+        return f"Run {run.id} {_unprofiled(run)}: its samples alone are here"
+    avoidable = [finding for finding in found if finding.rule != "coverage"]
+    if avoidable and avoidable[0].severity == "high":
+        return avoidable[0].says
+    if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns > 0:
+        account, ns = max(mean.by_account().items(), key=lambda item: item[1])
+        return f"Compute-bound: {account.label} takes {units.show_time(ns)} of {whole(mean)}"
+    return avoidable[0].says if avoidable else f"No rule finds an avoidable cost in {whole(mean)}"
+
+
+def _unprofiled(run: Run) -> str:
+    """A script may end before the window begins; a step that was under way when it was first seen is not timed."""
+    measure = run.job.measure
+    if not measure.profiled:
+        return "asked for no profile"
+    took = len({sample.step for sample in run.samples})
+    return f"was too short for a profile, which takes {measure.in_all} timed steps; it had {took}"
+
+
+def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
+    kinds = mean.by_kind()
+    comm = mean.unions.get("comm", 0)
+    made: list[KeyFigure] = []
+    if run is None:
+        value, unit = units.show_time(mean.wall_ns).rsplit(" ", 1)
+        what = "window" if mean.scope.steps == (WINDOW,) else "step time"
+        made.append(KeyFigure(label=what, value=value, unit=unit, means="Mean over ranks and full steps."))
+    share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
+    made.append(KeyFigure(label="computing", value=share, unit="%", means="Share of the step in which compute runs."))
+    if comm:
+        hidden = units.show_share(comm - kinds.get("comm", 0), comm).removesuffix(" %")
+        made.append(
+            KeyFigure(label="comm. hidden", value=hidden, unit="%", means="Share of communication under compute.")
+        )
+    covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
+    made.append(KeyFigure(label="coverage", value=covered, unit="%", means="Share of the step a rule could name."))
+    return made
+
+
+def _no_mfu(run: Run) -> list[str]:
+    """Why there is no MFU, where no other share of a rate would say it, and why no such share."""
+    summary = summarise(run)
+    said = [f"No MFU: {summary.no_mfu}."] if summary.no_mfu and not (summary.mfu or summary.matmul_share) else []
+    return [*said, *([f"No share of the matmul rate: {why}."] if (why := summary.no_matmul_share) else [])]
+
+
+def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
+    return tuple(
+        KernelRow(
+            name=row.name, account=row.account, phase=row.phase, ns=row.ns, count=row.count,
+            share=row.ns / wall if wall else 0.0,
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
+    said: list[str] = []
+    if run and run.state != "complete":
+        said.append(f"The run is {run.state}: {words.STATES[run.state].means}")
+    if run and mean.wall_ns and (differ := apart(run, mean.wall_ns)):
+        said.append(differ)
+    if mean.unrecognised_ns > UNEXPLAINED_LEAST * mean.wall_ns:
+        share = units.show_share(mean.unrecognised_ns, mean.wall_ns)
+        said.append(f"{share} of the step is unexplained or unrecognised ({units.show_time(mean.unrecognised_ns)}).")
+    return tuple(said)
