@@ -64,8 +64,9 @@ lint: $(READY)  ## ruff, types, layers
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 
-docs: $(READY)  ## write docs/reference.md from the code
+docs: $(READY)  ## write docs/reference.md and docs/schemas from the code
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/schemas.py
 
 parity: $(READY)  ## train every mix against one process, write docs/parity.md
 	$(BIN)/python docs/parity.py

@@ -1,0 +1,46 @@
+"""Writes docs/schemas: a JSON Schema of each document that a command prints with --json, from the types.
+
+    python docs/schemas.py
+
+The name and version of a document are in its field `schema`. A test fails when a file differs from the types.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trainyard.compare.gate.gate_result import GateResult
+from trainyard.ledger import Ledgers
+from trainyard.report.plans.plans_file import Plans
+from trainyard.report.view.analysis import Analysis
+
+FOLDER = Path(__file__).parent / "schemas"
+DOCUMENTS: dict[str, type] = {
+    "analysis": Analysis,  # trainyard trace, trainyard demo
+    "ledgers": Ledgers,  # trainyard trace --what-if, and ledgers.json of a run
+    "gate": GateResult,  # trainyard gate, trainyard gate run
+    "plans": Plans,  # trainyard plan
+}
+
+
+def schema_of(document: type) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a document."""
+    described = msgspec.json.schema(document, schema_hook=lambda _: {"type": "string"})
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}
+
+
+def render() -> dict[Path, str]:
+    """The text of each file."""
+    return {
+        FOLDER / f"{name}.json": json.dumps(schema_of(document), indent=1, ensure_ascii=False) + "\n"
+        for name, document in DOCUMENTS.items()
+    }
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in render().items():
+        path.write_text(text, "utf-8")
+        print(f"{path.relative_to(Path.cwd())} is written.")

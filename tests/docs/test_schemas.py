@@ -1,0 +1,88 @@
+"""docs/schemas holds the JSON Schemas of the types, and what the commands print is valid by them."""
+
+import importlib.util
+import json
+
+import jsonschema
+import pytest
+
+from tests.stored import stored
+from trainyard import analyse
+from trainyard.cli.main import answer
+from trainyard.store.store import Store
+
+PLAN = ["plan", "llama3-8b", "--machine", "h100", "--devices", "16", "--batch", "16", "--seq-len", "2048"]
+
+
+@pytest.fixture(scope="module")
+def schemas(root):
+    spec = importlib.util.spec_from_file_location("schemas", root / "docs" / "schemas.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Ids of six stored runs, the base's and the head's in turns."""
+    monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
+    store = Store(tmp_path / "store")
+    return [stored(store, started=f"2025-01-01T00:0{minute}:00.000+00:00").id for minute in range(6)]
+
+
+def valid(schemas, name, text):
+    document = json.loads(text)
+    validator = jsonschema.Draft202012Validator(schemas.schema_of(schemas.DOCUMENTS[name]))
+    assert [error.json_path for error in validator.iter_errors(document)] == []
+    assert set(document) - {"schema"}
+    return document
+
+
+def test_the_files_are_up_to_date(schemas):
+    assert {path: path.read_text("utf-8") for path in schemas.FOLDER.iterdir()} == schemas.render(), "run 'make docs'"
+
+
+def test_a_document_of_another_type_is_not_valid(schemas):
+    with pytest.raises(AssertionError):
+        valid(schemas, "gate", '{"schema": "trainyard/ledgers/1", "ledgers": []}')
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["trace"], "analysis"),
+        (["trace", "--window", "all"], "analysis"),
+        (["trace", "--what-if", "network=2x"], "ledgers"),
+    ],
+)
+def test_trace_prints_a_valid_document(schemas, root, capsys, words, name):
+    assert answer([*words, str(root / "src" / "trainyard" / "data" / "demo"), "--json"]) == 0
+    assert valid(schemas, name, capsys.readouterr().out)["ledgers"]
+
+
+def test_trace_prints_what_analyse_returns(root, capsys):
+    folder = root / "src" / "trainyard" / "data" / "demo"
+    analysis = analyse(folder)
+    assert answer(["trace", str(folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [finding["rule"] for finding in document["findings"]] == [finding.rule for finding in analysis.findings]
+    assert [table["title"] for table in document["tables"]] == [table.title for table in analysis.tables]
+    assert document["ledgers"][-1]["wall_ns"] == analysis.mean.wall_ns
+    assert analysis.findings
+    assert analysis._repr_html_().startswith("<iframe srcdoc=")
+
+
+def test_demo_prints_a_valid_document(schemas, tmp_path, capsys):
+    assert answer(["demo", "--json", "--out", str(tmp_path / "page.html")]) == 0
+    assert valid(schemas, "analysis", capsys.readouterr().out)["findings"]
+
+
+def test_plan_prints_a_valid_document(schemas, capsys):
+    assert answer([*PLAN, "--json"]) == 0
+    assert valid(schemas, "plans", capsys.readouterr().out)["choices"]
+
+
+def test_gate_prints_a_valid_document(schemas, runs, capsys):
+    code = answer(["gate", *runs[1::2], *(word for run in runs[::2] for word in ("--base", run)), "--json"])
+    assert code in (0, 3)
+    valid(schemas, "gate", capsys.readouterr().out)
