@@ -49,8 +49,13 @@ import sys
 from TraceLens import TreePerfAnalyzer
 TreePerfAnalyzer.from_file(sys.argv[1]).get_df_gpu_timeline()
 """
-_OURS = "import sys; {}from trainyard.cli.main import main; main()"
-_NO_ISAL = "sys.modules['isal'] = None; "
+_LEDGERS = """
+import sys
+from trainyard import measure_files
+from trainyard.ledger import to_json
+sys.stdout.buffer.write(to_json(measure_files([sys.argv[1]], "all").ledgers))
+"""
+_NO_ISAL = "import sys; sys.modules['isal'] = None"
 
 
 class Tool(NamedTuple):
@@ -69,15 +74,13 @@ class Tool(NamedTuple):
 
 
 def ours() -> list[Tool]:
-    json = ("--window", "all", "--json")
-    plain = (sys.executable, "-c", _OURS.format(""), "trace")
-    slow = (sys.executable, "-c", _OURS.format(_NO_ISAL), "trace")
-    pure = {"TRAINYARD_PURE": "1"}
+    ledgers, pure = (sys.executable, "-c", _LEDGERS), {"TRAINYARD_PURE": "1"}
+    report = (sys.executable, "-m", "trainyard.cli.main", "trace")
     return [
-        Tool("ours, compiled", plain, json, {}, REPEATS),
-        Tool("ours, compiled, as a user sees it", plain, (), {}, REPEATS),
-        *([Tool("ours, pure Python, isal", plain, json, pure, REPEATS)] if find_spec("isal") else []),
-        Tool("ours, pure Python", slow, json, pure, REPEATS),
+        Tool("ours, compiled, ledgers", ledgers, (), {}, REPEATS),
+        Tool("ours, compiled, printed report", report, (), {}, REPEATS),
+        *([Tool("ours, pure Python, isal", ledgers, (), pure, REPEATS)] if find_spec("isal") else []),
+        Tool("ours, pure Python", (sys.executable, "-c", _NO_ISAL + _LEDGERS), (), pure, REPEATS),
     ]
 
 

@@ -2,7 +2,7 @@
 
 Each file is the public A100 trace (a generated one if it is not there) repeated in time. An event is an entry of
 `traceEvents`. The peak is the resident memory of the process; bytes per event leave out the peak at a single copy.
-`--json` books the steps; the printed report adds findings and tables, whose idle stretches are as many as the events.
+`measure_files` books the steps; the report adds findings and tables, whose idle stretches are as many as the events.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from benchmarks.__main__ import PUBLIC
 from benchmarks.process import Cost, once
 
 SIZES = (1.0, 4.0, 8.0)
-FORMS = {"--json": ("--json",), "report": ()}
-_TRACE = (sys.executable, "-m", "trainyard.cli.main", "trace")
+_MEASURE = "import sys; from trainyard import measure_files; measure_files(sys.argv[1:])"
+FORMS = {
+    "ledgers": (sys.executable, "-c", _MEASURE),
+    "report": (sys.executable, "-m", "trainyard.cli.main", "trace"),
+}
 _COUNT = """
 import gzip, json, sys
 print(len(json.loads(gzip.open(sys.argv[1]).read())["traceEvents"]))
@@ -54,7 +57,7 @@ def measure(millions: Sequence[float], folder: Path) -> Iterator[Row]:
         path = folder / f"x{copies}.json.gz"
         unpacked = _output(["-m", "benchmarks.replicate", str(source), str(copies), str(path)])
         size = int(unpacked.split()[0].replace(",", ""))
-        costs = {form: once([*_TRACE, str(path), *options]) for form, options in FORMS.items()}
+        costs = {form: once([*command, str(path)]) for form, command in FORMS.items()}
         yield Row(copies * in_one, size, costs)
         path.unlink()
 
