@@ -1,5 +1,6 @@
 """Shared types: errors, words, units, machines, jobs, costs, events, records, plans, findings, plugins."""
 
+import tomllib
 from importlib.metadata import EntryPoint
 
 import msgspec
@@ -318,9 +319,13 @@ def test_a_finding_is_priced_and_weighed():
 # Plugins
 
 
-def test_every_group_has_built_in_plugins():
+def test_the_installed_plugins_are_those_of_pyproject(root):
+    """They differ if the package was not installed again after an entry point was added."""
+    groups = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
     for group in plugins.PROTOCOLS:
-        assert [point for point in plugins.names(group).values() if point.value.startswith("trainyard.")]
+        installed = {name: point.value for name, point in plugins.names(group).items()}
+        built_in = {name: value for name, value in installed.items() if value.startswith("trainyard.")}
+        assert built_in == groups[f"trainyard.{group}"]
 
 
 class Half:

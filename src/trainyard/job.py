@@ -339,8 +339,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What happens when a rank is lost: the job starts again from its last good checkpoint, at most `restarts` times.
 
-    `hang_s`: seconds without a step until a rank counts as hung. `nodes` agents share this machine's ranks, each
-    standing for a node; with at least `least_nodes` of them (0: all) the job goes on, replicated less often.
+    `hang_s`: seconds without a step until a rank counts as hung; 5 times as long while it starts or saves, 15 times
+    while it finishes. `nodes` agents share the ranks of this machine, each in place of a node; with at least
+    `least_nodes` of them (0: all) the job continues with fewer replicas.
     """
 
     restarts: int = 0

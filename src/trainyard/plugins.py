@@ -116,10 +116,16 @@ class Launcher(Protocol):
 
 
 class Detector(Protocol):
-    """One rule."""
+    """A diagnosis rule.
+
+    The module of a built-in rule has the rule's name. Its docstring begins with `RULE: ` and has the paragraphs What it
+    does, Why it matters, Example and Remedy, which the reference lists.
+    """
 
     rule: str
+    """Its name, as in `Finding.rule`."""
     needs: Sequence[str]
+    """Arguments of `check` without which the rule is not run: `ledger`, `run`, `events`."""
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
         """What the rule finds in a mean ledger; empty when it finds nothing or lacks what it needs. `events`: what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from trainyard.job import Recovery
 from trainyard.launch.epoch import EpochClock
 
 FILE = "launch.json"
@@ -29,7 +30,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     nodes: int = 1
     sizes: tuple[int, ...] = ()
     restarts: int = 0
-    hang_s: float = 120.0
+    hang_s: float = Recovery().hang_s
     started: int = -1
     gather_s: float = 60.0
     preload: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""What a kernel's name says it is: one ordered table for each place kernels come from.
+"""Accounts of kernels by name: one ordered table of patterns for each library that kernels come from.
 
-The first pattern that occurs in the (lower-cased) name decides. These tables speak only when the op that
-launched the kernel does not: names of one library change from release to release.
+The first pattern that occurs in the lower-cased name decides. Kernels of a communication library are always booked as
+communication; for all others the op that launched the kernel takes precedence, since names change between releases.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from trainyard.ledger import Account
 
-# Communication libraries, by the function's own name: what stands in its template arguments may be anybody's.
+# Communication libraries, by the name of the function; its template arguments may name other libraries.
 _COMM_LIBRARY = re.compile(
     r"^nccl|nccl(sym)?k?(dev)?kernel|^rccl|^msccl|mscclpp|nvshmem|rocshmem|^oneccl|deep_?ep::|dpsk::ep"
     # PyTorch's symmetric memory, and the all-reduces that inference engines write themselves.
@@ -23,6 +23,7 @@ _COMM_LIBRARY = re.compile(
 )
 # Choosing where tokens go is no communication, though the library is DeepEP's.
 _LAYOUT = re.compile(r"get_dispatch_layout")
+# The collective of a kernel that `_COMM_LIBRARY` matches.
 _COLLECTIVES = (
     ("all_reduce", re.compile(r"all[_-]?reduce|cross_device_reduce|quickreduce|(one|two)_shot_reduce")),
     ("all_gather", re.compile(r"all[_-]?gather")),
