@@ -976,9 +976,9 @@ def test_the_process_that_starts_agents_dies_and_is_followed_by_another(start: C
     (one.folder / "enough").touch()
     assert one.process.wait(60) == 0
     assert not any(alive(pid) for pair in second for pid in pair)
-    assert [(fault.kind, fault.node, fault.attempt) for fault in one.faults()] == [
-        ("agent_death", 0, 0), ("agent_death", 1, 0),
-    ]  # fmt: skip
+    both = {("agent_death", 0, 0), ("agent_death", 1, 0)}  # ordered by last report: either may be first
+    assert len(one.faults()) == 2
+    assert {(fault.kind, fault.node, fault.attempt) for fault in one.faults()} == both
 
 
 @pytest.mark.torch
