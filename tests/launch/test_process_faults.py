@@ -24,6 +24,8 @@ pytestmark = [
 ]
 
 PATIENCE_S = 400
+STEPS = 100
+"""Measured steps, twice: so many that a job of milliseconds a step still trains when the fault is made."""
 JOB = """
 [model]
 layers = 1
@@ -83,6 +85,9 @@ print(json.dumps({"code": code, "error": error, "run": msgspec.to_builtins(run),
                   "events": msgspec.to_builtins(event_log.read(folder))}))
 """
 
+NEVER = 1 << 30
+"""A step that no job comes to."""
+
 
 class Result:
     """The run that a driver recorded."""
@@ -116,7 +121,7 @@ class Runs:
         self.count += 1
         folder.mkdir()
         (folder / "text.txt").write_bytes(bytes(range(256)) * 40)
-        values = {"vocab": 256, "workers": 0, "steps": 5, "restarts": 1, "hang_s": 60.0} | job
+        values = {"vocab": 256, "workers": 0, "steps": STEPS, "restarts": 1, "hang_s": 60.0} | job
         (folder / "job.toml").write_text(JOB.format(**values))
         (folder / "fault.py").write_text(fault)
         (folder / "driver.py").write_text(DRIVER)
@@ -160,7 +165,7 @@ HOUR_NS = 3600 * 10**9
 
 
 @faketime
-@pytest.mark.parametrize("kill", [6, 99])
+@pytest.mark.parametrize("kill", [6, NEVER])
 def test_a_clock_that_is_set_changes_no_duration(runs: Runs, kill: int) -> None:
     (runs.folder / "sitecustomize.py").write_text(SLEEP)
     folder, paths = runs.folder / "job0", (str(runs.folder), os.environ.get("PYTHONPATH", ""))
@@ -171,9 +176,9 @@ def test_a_clock_that_is_set_changes_no_duration(runs: Runs, kill: int) -> None:
     }  # fmt: skip
     result = runs.run(JUMPS.format(kill=kill), environment=environment)
     assert (result.code, result.run["state"]) == (0, "complete"), result.error
-    assert [incident["kind"] for incident in result.incidents] == ["worker_death"] * (kill < 99)
+    assert [incident["kind"] for incident in result.incidents] == ["worker_death"] * (kill < NEVER)
     samples = [sample for sample in result.run["samples"] if sample["rank"] == 0]
-    assert {sample["step"] for sample in samples} == set(range(12))
+    assert {sample["step"] for sample in samples} == set(range(2 + 2 * STEPS))
     assert all(0 < sample["wall_ns"] < PATIENCE_S * 10**9 for sample in samples)
     ends = [sample["ended_ns"] for sample in samples]
     times = [event.get("noticed", 0) or event["at"] for event in result.events]
@@ -214,7 +219,7 @@ MOUNT = 'mount -t tmpfs -o size=1m none /dev/shm && head -c {bytes} /dev/zero > 
 
 
 @pytest.mark.skipif(not private_mounts(), reason="a private /dev/shm needs `unshare -m` (CAP_SYS_ADMIN)")
-@pytest.mark.parametrize(("filled", "step"), [(1 << 20, 99), (0, 4)])
+@pytest.mark.parametrize(("filled", "step"), [(1 << 20, NEVER), (0, 4)])
 def test_full_shared_memory_is_a_clear_failure(runs: Runs, filled: int, step: int) -> None:
     """Before a loader makes its queues, and while it passes batches through them."""
     before = ["unshare", "-m", "sh", "-c", MOUNT.format(bytes=filled), "sh"]
@@ -282,7 +287,7 @@ def fault(step, folder):
     resource.prlimit(rank, resource.RLIMIT_AS, (used + (8 << 20), used + (8 << 20)))
     return True
 """
-LARGE = {"vocab": 200_000}
+LARGE = {"vocab": 200_000, "steps": 12}
 """Logits of 51 MB, which a step allocates and gives back."""
 
 
