@@ -58,10 +58,15 @@ class Passed:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A slow test starts processes, and a stalled machine can delay them past what the test allows: it is repeated once
+    after a failure, and the summary lists it."""
     if path := config.getoption("--not-those-of"):
         before = set(json.loads(path.read_text("utf-8")))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])
         items[:] = [item for item in items if item.nodeid not in before]
+    for item in items:
+        if item.get_closest_marker("slow") or item.path.is_relative_to(ROOT / "tests" / "launch"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
     needy = [item for item in items if item.get_closest_marker("device")]
     if needy and not _accelerator():
         for item in needy:
