@@ -1,9 +1,11 @@
-# The environment is .venv, made once from constraints.txt; a warm target costs nothing.
+# The environment is .venv, made once from constraints.txt: first what a run needs, then developers' tools. A warm target
+# costs nothing.
 # PYTHON=python3.12 chooses the interpreter; pip's own settings choose where packages come from.
 
 PYTHON ?= python3
 BIN := .venv/bin
 LIGHT := .venv-light/bin
+RUNS := .venv/.runs
 READY := .venv/.ready
 LIGHT_READY := .venv-light/.ready
 # A file's tests stay together: some share what takes long to make.
@@ -16,7 +18,6 @@ CARRIED := click rich markdown-it-py mdurl pygments pytest pytest-timeout pluggy
   nvidia-ml-py tomli-w
 COMPILED := msgspec hypothesis
 PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
-TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
 
 .DEFAULT_GOAL := help
 .PHONY: help env engines demo demo-trace native test test-light lint docs parity chaos validate validate-history bench bench-peers bench-history fuzz device-evidence carry clean
@@ -31,13 +32,13 @@ engines:  ## install the browser, the database server and the other engines of t
 
 demo demo-trace: export TRAINYARD_STORE := $(CURDIR)/out/store
 
-demo: $(READY)  ## train with two ranks, print the ledger, write out/demo.html
+demo: $(RUNS)  ## train with two ranks, print the ledger, write out/demo.html
 	@mkdir -p out
 	$(BIN)/trainyard run examples/tiny.toml --tag demo
 	$(BIN)/trainyard report demo --out out/demo.html
 	@echo "The page is out/demo.html; the run is kept in out/store (TRAINYARD_STORE)."
 
-demo-trace: $(READY)  ## record anew the trace that `trainyard demo` shows
+demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 	$(BIN)/trainyard run examples/tiny-fsdp.toml --tag demo-trace
 	@rm -f src/trainyard/data/demo/*
 	@folder=$$($(BIN)/trainyard runs show demo-trace --json | $(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["folder"])'); \
@@ -121,11 +122,14 @@ carry:  ## pack .carry: all that device-evidence needs, for machines that can in
 clean:  ## remove both environments and everything a tool left
 	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* $(PASSED) out
 
-$(READY): pyproject.toml constraints.txt
+# What a run needs; then, in the same environment, optional libraries and developers' tools.
+$(RUNS): pyproject.toml constraints.txt
 	@$(call venv,.venv)
-	@$(BIN)/pip install -q -c constraints.txt torch || { \
-	  echo "torch $(TORCH) could not be installed for $$($(BIN)/python -V). Point pip at an index that has it" \
-	  "(PIP_EXTRA_INDEX_URL), or run 'make test-light', which needs no torch." >&2; exit 1; }
+	@$(BIN)/python .ci/install_torch.py constraints.txt
+	@$(BIN)/pip install -q -c constraints.txt -e '.[train]'
+	@touch $@
+
+$(READY): $(RUNS)
 	@$(BIN)/pip install -q -c constraints.txt -e '.[train,float8,safetensors,data,fast,sql,xlsx,ray,dev]'
 	@touch $@
 
