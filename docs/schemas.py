@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from trainyard.compare.comparison import Comparison
 from trainyard.compare.gate.gate_result import GateResult
 from trainyard.ledger import Ledgers
 from trainyard.report.plans.plans_file import Plans
@@ -20,6 +21,7 @@ FOLDER = Path(__file__).parent / "schemas"
 DOCUMENTS: dict[str, type] = {
     "analysis": Analysis,  # trainyard trace, trainyard demo
     "ledgers": Ledgers,  # trainyard trace --what-if, and ledgers.json of a run
+    "comparison": Comparison,  # trainyard diff
     "gate": GateResult,  # trainyard gate, trainyard gate run
     "plans": Plans,  # trainyard plan
 }

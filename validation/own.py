@@ -18,7 +18,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard import job_file as jobs
-from trainyard.cli.support.run_names import find
+from trainyard.api.named_inputs import find
 from trainyard.job import Job, Layout, Measure, Model, Recipe
 from trainyard.machine import Machine
 from trainyard.predict.calibrate import fit_constants, probed_machine
@@ -63,7 +63,7 @@ def measured(name: str, job: Job, folder: Path) -> MeasuredRun:
     path.write_text(jobs.write(job), "utf-8")
     command = [sys.executable, "-m", "trainyard.cli.main", "run", str(path), "--tag", path.stem, "--quiet"]
     subprocess.run(command, check=True, capture_output=True)
-    side = find(path.stem).side()
+    side = find(path.stem, say=print).side()
     return MeasuredRun(name, job, side.mean, side.timed_ns / 1e9)
 
 

@@ -7,8 +7,10 @@ import jsonschema
 import pytest
 
 from tests.stored import stored
-from trainyard import analyse
+from trainyard import analyse, api
 from trainyard.cli.main import answer
+from trainyard.printable import encode_json
+from trainyard.report.plans.launch_files import launch_file
 from trainyard.store.store import Store
 
 PLAN = ["plan", "llama3-8b", "--machine", "h100", "--devices", "16", "--batch", "16", "--seq-len", "2048"]
@@ -80,6 +82,34 @@ def test_demo_prints_a_valid_document(schemas, tmp_path, capsys):
 def test_plan_prints_a_valid_document(schemas, capsys):
     assert answer([*PLAN, "--json"]) == 0
     assert valid(schemas, "plans", capsys.readouterr().out)["choices"]
+
+
+def test_plan_prints_what_the_api_returns(capsys):
+    plans = api.plan("llama3-8b", machine="h100", devices=16, batch=16, seq_len=2048, front=True)
+    assert answer([*PLAN, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads(encode_json(plans))
+    assert plans.front
+    assert plans._repr_html_().startswith("<iframe srcdoc=")
+
+
+def test_a_plan_of_a_configuration_begins_with_it(tmp_path):
+    job = tmp_path / "job.toml"
+    plans = api.plan("llama3-8b", machine="h100", devices=16, batch=16, seq_len=2048)
+    job.write_text(launch_file(plans).text)
+    checked = api.plan(job, machine="h100", check=True)
+    assert checked.as_it_is
+    assert checked.best.plan.job.layout == plans.best.plan.job.layout
+
+
+def test_diff_prints_a_valid_document(schemas, root, capsys):
+    folder = root / "src" / "trainyard" / "data" / "demo"
+    paths = folder / "rank0.json.gz", folder / "rank1.json.gz"
+    assert answer(["diff", *map(str, paths), "--json"]) == 0
+    document = valid(schemas, "comparison", capsys.readouterr().out)
+    comparison = api.diff(*paths)
+    assert document == json.loads(encode_json(comparison))
+    assert sum(change.ns for change in comparison.changes) == comparison.wall_change_ns
 
 
 def test_gate_prints_a_valid_document(schemas, runs, capsys):

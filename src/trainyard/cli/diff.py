@@ -18,16 +18,12 @@ def command(before: str, after: str, strict: bool, as_json: bool) -> None:
     Each is a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote. Where the two did different
     work, or nothing tells whether they did, it says so and calls nothing better or worse.
     """
+    from trainyard import api
     from trainyard.cli.support.output import console, print_json
-    from trainyard.cli.support.run_names import find
-    from trainyard.compare.account_changes import changes
-    from trainyard.compare.comparable import comparable
-    from trainyard.report.render.diff_terminal import as_plain, print_difference
+    from trainyard.report.render.diff_terminal import print_comparison
 
-    a, b = find(before, strict).side(), find(after, strict).side()
-    judged = comparable(a, b)
-    found = changes(a, b, judge=judged.same_work)
+    comparison = api.diff(before, after, strict=strict)
     if as_json:
-        print_json(as_plain(a, b, found, judged))
+        print_json(comparison)
     else:
-        print_difference(a, b, found, judged, console())
+        print_comparison(comparison, console())

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from trainyard.cli.support.pipes import InputFile
-
-if TYPE_CHECKING:
-    from trainyard.cli.support.plan_request import PlanRequest
-    from trainyard.job import Job
-    from trainyard.machine import Machine
 
 
 @click.command()
@@ -30,12 +24,12 @@ if TYPE_CHECKING:
 @click.option("--for", "framework", default="", metavar="NAME",
               help="Who runs it: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
-@click.option("--check", "checked", is_flag=False, flag_value="", metavar="[FILE]", type=InputFile(),
+@click.option("--check", is_flag=False, flag_value="", metavar="[FILE]", type=InputFile(),
               help="A configuration as it is, first: FILE, or MODEL; a job's memory is counted by a run.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
-    fix: tuple[str, ...], framework: str, out: Path | None, checked: str | None, as_json: bool,
+    fix: tuple[str, ...], framework: str, out: Path | None, check: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
 
@@ -43,205 +37,31 @@ def command(
     and batch are planned for: a job file, torchtitan's TOML, Megatron's arguments. DeepSpeed's JSON names no model:
     plan llama3-8b --check ds_config.json. Every layout that divides devices, heads, layers and batch is tried.
     """
-    from dataclasses import replace
-
-    from trainyard import limits, words
-    from trainyard.cli.support import hetero_plan
+    from trainyard.api.plan_layouts import plan_layouts
     from trainyard.cli.support.output import busy, console, print_json, say
-    from trainyard.cli.support.plan_request import asked
-    from trainyard.errors import BadInput, BadJob, UnknownName, nearest
     from trainyard.formats.atomic import write_text
-    from trainyard.job import Model
-    from trainyard.predict.inputs import constant_sets
-    from trainyard.predict.inputs.framework_support import FRAMEWORKS
-    from trainyard.predict.inputs.layout_space import PlannerInput
-    from trainyard.predict.memory.framework_memory import USABLE
-    from trainyard.predict.search import offload_variants
-    from trainyard.predict.search.device_scaling import scaling
-    from trainyard.predict.search.layout_cost import cost_job
-    from trainyard.predict.search.search import SearchResult, search
-    from trainyard.report.plans import plan_tables, plans_file
+    from trainyard.report.plans import hetero_tables, plan_tables
+    from trainyard.report.plans.launch_files import launch_file
     from trainyard.report.render.terminal import print_table
-    from trainyard.units import show_size
 
-    if not tokens >= 0:
-        raise BadInput(f"--tokens {tokens} must be 0 or more.")
-    for flag, number, limit in (
-        ("--devices", devices, limits.DEVICES), ("--batch", batch, limits.SAMPLES),
-        ("--seq-len", seq_len, limits.TOKENS), ("--tokens", tokens, limits.BUDGET),
-    ):  # fmt: skip
-        limits.check_value(flag, number or 0, limit)
-    check = checked is not None
-    if framework and framework not in FRAMEWORKS:
-        raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
-    named, unlike = framework, "," in machine
-    here = _machine(machine) if machine and not unlike else None
-    ranks = devices * (here.device.ranks if here else 1) if devices else None
-    about = asked(model, checked, ranks, seq_len)
-    job, dims = about.job, about.model
-    if check and framework not in ("", about.framework):
-        whose = f"{about.where} is {about.framework}'s" if job else "--check runs our own training code"
-        raise BadInput(f"{whose}, and {framework} has its own.", "Leave out --for.")
-    framework = framework or about.framework
-    runner = FRAMEWORKS[framework]
-    fixed = dict(_fixed(one) for one in fix)
-    dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
-    words.check(dtype, words.DTYPES, "dtype")
-    where = here if here or unlike else _machine(job.machine if job else "")
-    text = isinstance(dims, Model)
-    samples = batch or (job.batch if job else 0)
-    length = (seq_len or (job.recipe.seq_len if job else 0)) if text else 1
-    if not samples or not length:
-        more = "--batch (sequences a step) and --seq-len" if text else "--batch (samples a step)"
-        raise BadInput("how much a step trains on is not known.", f"Give {more}.")
-    limits.check_value("samples a step:", samples, limits.SAMPLES)
-    limits.check_value(f"{samples:,} samples of {length:,} tokens:", samples * length, limits.STEP)
-    axes = {axis: int(value) for axis, value in fixed.items()}
-    if where is None:
-        usual = "megatron" if about.framework == "trainyard" else about.framework
-        wanted = PlannerInput(dims, devices or 0, 1, samples, length, dtype, axes)
-        hetero_plan.show(wanted, machine, named or usual, tokens, out, check, as_json)
-        return
-    count = job.layout.ranks if job and not devices else (devices or where.devices) * where.device.ranks
-    limits.check_value("ranks", count, limits.DEVICES)
-    own = None
-    if check and job:
-        _same(job, about.where, count, samples, length)
-        kept = dict(zip(("weight", "gradient", "state"), about.keeps or (), strict=False))
-        own = cost_job(job, where, runner._replace(keeps=runner.keeps._replace(**kept)), tokens)
-    for said in (_passed(about), *(f"Not as it says: {one}." for one in about.otherwise)):
-        if said:
-            say(said)
-    wanted = PlannerInput(dims, count, where.ranks_per_node, samples, length, dtype, axes)
-    refuses = _ours if framework == "trainyard" else lambda _: None
-    try:
-        found = search(wanted, where, runner, budget=tokens, refuses=refuses, front=as_json)
-    except BadJob as error:
-        if own is None or out is not None:
-            raise
-        say(f"Nothing beside it: {error}")
-        found = SearchResult(
-            choices=(), searched=0, fitting=0, refused=(), tuned=constant_sets.choose(where, runner.software)
-        )
-    others = None
-    if tokens and found.choices:
-        with busy("Planning the same for fewer and for more devices"):
-            others = scaling(wanted, where, runner, tokens, found.choices[0].point, refuses)
+    plans = plan_layouts(model, machine, devices, batch, seq_len, tokens, fix, framework, check, as_json, busy)
+    if plans.passed_over:
+        listed, most = ", ".join(plans.passed_over), 500
+        say(f"Keys that are taken to cost nothing: {listed[:most]}{'...' if len(listed) > most else ''}.")
+    for note in (*(f"Not as the configuration says: {key}." for key in plans.otherwise), *plans.notes):
+        say(note)
     if out is not None:
-        fastest = found.choices[0].plan.job
-        write_text(runner.tells(fastest), out)
-        said = plan_tables.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
-        say(f"Written to {out}: {runner.means}, {said}.")
-    if own is not None:
-        found = replace(found, choices=(own, *found.choices))
-    best = found.choices[0]
-    if best.reserved > USABLE * where.rank_memory:
-        say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.rank_memory)}.")
-    if best.waiting > offload_variants.room(where).host:
-        each, node = best.waiting * where.ranks_per_node, where.host.memory.value if where.host else 0.0
-        say(f"It does not fit in a host's memory: {show_size(each)} would wait there, and it has {show_size(node)}.")
-    counted = _counted(best.plan.job) if check and framework == "trainyard" and not best.waiting else {}
-    made = plans_file.of_found(
-        found, where, count // where.device.ranks, tokens, others, own is not None, counted,
-        about.passed if check else (), about.otherwise if check else (),
-    )  # fmt: skip
+        launch = launch_file(plans)
+        write_text(launch.text, out)
+        say(f"Written to {out}: {launch.layout}")
     if as_json:
-        print_json(made)
+        print_json(plans)
         return
     screen = console()
-    shared = f" ({where.device.ranks} ranks each)" if where.device.ranks > 1 else ""
-    on = f"{count // where.device.ranks:,} x {where.device.name}{shared}"
-    each = (
-        f"sequences of {length:,} tokens"
-        if text
-        else f"{plan_tables.unit_of(best.plan.job)} of {dims.positions:,} positions"
-    )
-    screen.print(f"{dims.name} on {on}: {samples:,} {each} a step", markup=False)
+    screen.print(plans.step, markup=False)
     for table in (
-        plan_tables.layouts(made),
-        *plan_tables.scaling(made),
-        plan_tables.ledger(best.plan),
-        plan_tables.memory(made),
-    ):
+        hetero_tables.layouts(plans), *hetero_tables.unlike(plans), *plan_tables.scaling(plans),
+        plan_tables.ledger(plans.best.plan), plan_tables.memory(plans),
+    ):  # fmt: skip
         screen.print()
         print_table(table, screen)
-
-
-def _same(job: Job, where: str, devices: int, samples: int, length: int) -> None:
-    """Raises `BadInput` where the command says otherwise than the configuration that it is to take as it is."""
-    from trainyard.errors import BadInput
-
-    for flag, said, own in (
-        ("--devices", devices, job.layout.ranks), ("--batch", samples, job.batch),
-        ("--seq-len", length, job.recipe.seq_len),
-    ):  # fmt: skip
-        if said != own:
-            raise BadInput(f"{flag} {said:,}, but {where} says {own:,}.", "--check takes it as it is.")
-
-
-def _passed(about: PlanRequest) -> str:
-    if not about.passed:
-        return ""
-    listed, most = ", ".join(about.passed), 500
-    return f"Passed over, as if they cost nothing: {listed[:most]}{'...' if len(listed) > most else ''}."
-
-
-def _machine(name: str) -> Machine:
-    from trainyard import machine
-    from trainyard.cli.support.plan_request import advised
-    from trainyard.errors import BadInput
-
-    if not name:
-        raise BadInput("which machine is not known.", f"Give --machine: {', '.join(machine.known())}, or a TOML file.")
-    with advised("a machine's name or its TOML file"):
-        return machine.load(name)
-
-
-def _counted(job: Job) -> dict[int, int]:
-    """Rank -> bytes at the fullest, of the ranks worth asking; none without torch, and it says so."""
-    from trainyard.cli.support.output import say
-    from trainyard.errors import MissingLibrary
-    from trainyard.train.fake_run import held_memory
-
-    try:
-        return {rank: held_memory.held(job, rank).peak for rank in held_memory.ends(job)}
-    except MissingLibrary as missing:
-        say(str(missing))
-        return {}
-
-
-def _fixed(one: str) -> tuple[str, int | str]:
-    """Axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
-    from trainyard import limits
-    from trainyard.errors import BadInput, UnknownName, nearest
-    from trainyard.predict.inputs.cases import REMATS
-    from trainyard.predict.inputs.layout_space import AXES
-    from trainyard.predict.pipeline import schedules
-
-    axis, _, value = one.partition("=")
-    if axis == "dtype":
-        return axis, value
-    if axis not in AXES:
-        raise UnknownName(f"--fix {one}: there is no axis {axis!r}.", nearest(axis, AXES))
-    if axis == "remat" and value in REMATS:
-        return axis, REMATS.index(value)
-    if axis == "schedule":
-        if value not in schedules.SCHEDULES:
-            raise UnknownName(f"--fix {one}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
-        return axis, schedules.SCHEDULES.index(value)
-    least, most = _FIXED.get(axis, (1, limits.DEVICES.most))
-    if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
-        return axis, int(value)
-    known = f"Name {', '.join(REMATS)}." if axis == "remat" else ""
-    raise BadInput(f"--fix {one:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", known)
-
-
-_FIXED = {"zero": (1, 3), "remat": (0, 2), "offload": (0, 1)}
-"""The least and the most of axes that do not count ranks or samples."""
-
-
-def _ours(job: Job) -> None:
-    """Raises `BadJob` for what our own runner refuses."""
-    from trainyard import plugins
-
-    plugins.load("workloads", job.workload).weights(job)

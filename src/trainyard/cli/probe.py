@@ -88,11 +88,12 @@ def _calibrated(name: str, runs: list[MeasuredRun]) -> tuple[Machine, list[Table
 
 
 def _measured(name: str) -> MeasuredRun:
-    from trainyard.cli.support import run_names
+    from trainyard.api.named_inputs import find
+    from trainyard.cli.support.output import say
     from trainyard.errors import BadInput
     from trainyard.predict.calibrate.fit_constants import MeasuredRun
 
-    side = run_names.find(name).side()
+    side = find(name, say=say).side()
     if side.run is None or side.job is None or not side.timed_ns:
         raise BadInput(f"{name} is no run of a job with timed steps.")
     return MeasuredRun(name, side.job, side.mean, side.timed_ns / 1e9)

@@ -21,13 +21,13 @@ def command(run: str, out: str | None, strict: bool, as_json: bool) -> None:
     Perfetto archive of all ranks on one clock, with our verdicts as tracks), or .mllog (MLPerf's log: a stored run's
     losses by step). The exit code is 2 for a damaged run, whose report says what is missing.
     """
+    from trainyard.api.named_inputs import find
     from trainyard.cli.support.output import echo, print_json, say
-    from trainyard.cli.support.run_names import find
     from trainyard.errors import BadInput
     from trainyard.report.render import by_suffix
 
     ending = by_suffix.ending(Path(out)) if out else ".html"
-    named = find(run, strict)
+    named = find(run, strict, say=say)
     if named.measured and named.measured.damage:
         say(named.measured.damage)
     out = out or f"{named.name}{ending}"

@@ -2,7 +2,7 @@
 
 The calls of `trainyard plan`, from the command to its result:
 
-    cli.plan.command
+    api.plan
         search.search.search              the fastest layouts of a search space
             Framework.layouts             every layout that the framework supports
             offload_variants.both         bytes of each, with and without offloading

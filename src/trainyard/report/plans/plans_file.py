@@ -80,6 +80,12 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exact_bytes: dict[int, int] = {}
     passed_over: tuple[str, ...] = ()
     otherwise: tuple[str, ...] = ()
+    framework: str = ""
+    """The framework that the plans are for: a name as of `plan --for`."""
+    step: str = ""
+    """The model, the devices, and what a step trains on."""
+    notes: tuple[str, ...] = ()
+    """What limits these plans, as a configuration that does not fit."""
 
     def __post_init__(self) -> None:
         if not self.choices:
@@ -94,11 +100,18 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def best(self) -> PlanRecord:
         return self.choices[0]
 
+    def _repr_html_(self) -> str:
+        """The page of the plans as a frame of a notebook."""
+        from trainyard.report.plans.plans_view import view_of_plans
+        from trainyard.report.render.html import notebook_frame
+
+        return notebook_frame(view_of_plans(self))
+
 
 def of_found(
     found: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
     as_it_is: bool = False, exact_bytes: dict[int, int] | None = None, passed_over: tuple[str, ...] = (),
-    otherwise: tuple[str, ...] = (),
+    otherwise: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
 ) -> Plans:  # fmt: skip
     return Plans(
         schema=SCHEMA, machine=machine.name, device=machine.device.name, devices=devices,
@@ -111,7 +124,7 @@ def of_found(
             for one in found.choices
         ),
         front=found.front, scaling=scaling, exact_bytes=exact_bytes or {}, passed_over=passed_over,
-        otherwise=otherwise,
+        otherwise=otherwise, framework=framework, step=step, notes=notes,
     )  # fmt: skip
 
 

@@ -1,12 +1,12 @@
-"""What a name on the command line means: a trace path, a run's folder, an id prefix or a tag, everywhere alike."""
+"""The trace, run or plans that a name stands for: a path, a run's folder, id prefix or tag."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.cli.support.output import say
 from trainyard.compare.side import Side
 from trainyard.errors import BadFile, UnknownName, WrongRunState
 from trainyard.record import Run
@@ -68,9 +68,9 @@ class Named(NamedTuple):
         return Reported(view, analysis.ledgers, self.measured, self.run)
 
 
-def find(name: str, strict: bool = False) -> Named:
-    """Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a run is found without its
-    broken traces. Of a file of plans the first, which is the fastest, is taken."""
+def find(name: str, strict: bool = False, *, say: Callable[[str], None]) -> Named:
+    """Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a run is returned without its
+    damaged traces, and `say` is called with a message. Plans are compared by the first, which is the fastest."""
     path = Path(name)
     if plans := read_plans(path):
         return Named(_short(path), plans=plans)

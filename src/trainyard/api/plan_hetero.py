@@ -1,0 +1,36 @@
+"""`plan` for a cluster of several kinds of devices, such as h100:64,a100:128: one pipeline over all of them."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from trainyard.errors import BadInput
+from trainyard.predict.configs.uneven_stages import TELLS
+from trainyard.predict.hetero import best_pipelines, fleet
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.report.plans import hetero_tables
+from trainyard.report.plans.plans_file import Plans
+
+
+def plan_hetero(wanted: PlannerInput, machines: str, framework: str, tokens: float) -> Plans:
+    """`wanted.devices`: the requested number of devices; 0 takes all of `machines`."""
+    parts = fleet.parts(machines)
+    devices = sum(part.devices for part in parts)
+    if wanted.devices not in (0, devices):
+        added = " + ".join(f"{part.devices:,}" for part in parts)
+        raise BadInput(
+            f"--devices {wanted.devices:,}, but {machines} are {added} = {devices:,}.", "Leave out --devices."
+        )
+    if framework not in TELLS:
+        raise BadInput(
+            f"--for {framework}: its configuration cannot set the number of layers of each pipeline stage, and "
+            "different devices take different numbers of layers.",
+            f"Use one of {', '.join(TELLS)}.",
+        )
+    result = best_pipelines.find(
+        wanted._replace(devices=sum(part.ranks for part in parts)), parts, FRAMEWORKS[framework], budget=tokens
+    )
+    cluster = " and ".join(str(part) for part in parts)
+    step = f"{wanted.model.name} on {cluster}: {wanted.samples:,} sequences of {wanted.seq_len:,} tokens a step"
+    return replace(hetero_tables.of_mixed(result, machines, tokens), framework=framework, step=step)

@@ -1,0 +1,131 @@
+"""The model that `plan` plans for, and the configuration that it checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from trainyard import job_file
+from trainyard.errors import BadFile, BadInput, described
+from trainyard.formats.regular_files import unreadable
+from trainyard.job import Job, Model, Recipe
+from trainyard.models import presets
+from trainyard.predict.configs import detect_format
+from trainyard.predict.configs.config_keys import LARGEST, CommandArguments
+from trainyard.predict.configs.detect_format import Kind
+from trainyard.predict.inputs import cases, vision_models
+from trainyard.predict.inputs.vision_models import VisionModel
+
+
+class PlanRequest(NamedTuple):
+    """`job`: the job of the configuration, with its own layout, if the model or the checked file is a configuration.
+    `framework`: the framework that it is written for. `file`: its path. The other fields as in `Read`."""
+
+    model: Model | VisionModel
+    job: Job | None = None
+    framework: str = "trainyard"
+    keeps: tuple[int, int, int] | None = None
+    file: str = ""
+    passed: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()
+
+
+def read_request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+    """Reads a model, and the configuration of the file `check`; `check` is empty if `model` is the configuration.
+
+    If both are named, the configuration trains `model`. `ranks`, `seq_len`: the arguments of the command. Raises
+    `BadInput` for a file that cannot be planned for."""
+    with with_next_step("a model's name, its config.json or TOML file, or a configuration"):
+        request = _request(model, check, ranks, seq_len)
+    _check_length(request.model, seq_len)
+    return request
+
+
+@contextmanager
+def with_next_step(other: str) -> Iterator[None]:
+    """Adds a next step to an error of the block that has none: to correct the file, or to pass `other`."""
+
+    try:
+        yield
+    except BadInput as error:
+        if error.next_step:
+            raise
+        raise type(error)(error.says, f"Correct the file, or pass another: {other}.") from error
+
+
+def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
+
+    if seq_len and not isinstance(model, Model):
+        raise BadInput(
+            f"--seq-len {seq_len}, but {model.name} has {model.positions:,} positions a sample, which follow from its "
+            "sizes.",
+            "Leave out --seq-len.",
+        )
+
+
+def _request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+
+    name, file = (model, check) if model else (check, None)
+    if not name:
+        raise BadInput(
+            "No model given.", "Pass a model name, a config.json or a job file, or a configuration: --check FILE."
+        )
+    first = _read(name, CommandArguments(ranks, seq_len))
+    if not file:
+        return first
+    if not isinstance(first.model, Model):
+        raise BadInput(f"--check {file} with {name}, but a configuration that names no model is a decoder's.")
+    length = seq_len or (first.job.recipe.seq_len if first.job else None)
+    count = ranks or (first.job.layout.ranks if first.job else None)
+    return _read(file, CommandArguments(count, length, first.model), only=True)
+
+
+def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanRequest:
+    """`only`: the file must be a configuration."""
+
+    data = _bytes(Path(name), must=only)
+    kind: Kind | None = detect_format.kind(data) if data is not None else None
+    if kind == "trainyard":
+        job = job_file.load(name)
+        job = replace(job, model=arguments.model) if arguments.model else job
+        return PlanRequest(cases.subject(job), job, file=name)
+    if data is None or (kind is None and not only):
+        return PlanRequest(_model(name))
+    read = detect_format.read(data, name, arguments)
+    return PlanRequest(read.job.decoder, read.job, read.framework, read.keeps, name, read.passed, read.otherwise)
+
+
+def _bytes(path: Path, must: bool) -> bytes | None:
+    """The first bytes of a file, one more than a configuration may have; None if there is no such file."""
+
+    try:
+        if str(path) in presets.known() or (not must and not path.is_file()):
+            return None
+        with path.open("rb") as file:
+            return file.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        if not must:
+            return None
+        raise unreadable(path, error, "--check takes a file.") from error
+
+
+def _model(name: str) -> Model | VisionModel:
+    """Raises `UnknownName`, or `BadFile` or `BadJob` for one that is not planned for."""
+
+    preset = None if presets.is_config(name) else presets.load(name)
+    if preset is not None and preset.sizes is not None:
+        recipe = Recipe(tokens_per_step=1)
+        return vision_models.of_job(
+            Job(name=Path(name).stem, workload=preset.workload, sizes=preset.sizes, recipe=recipe)
+        )
+    taken = presets.take(name, "model", planned=True)
+    try:
+        return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
+    except msgspec.ValidationError as error:
+        says, next_step = described(error)
+        raise BadFile(f"{taken.where}: {says}.", next_step) from error

@@ -1,0 +1,36 @@
+"""The file or the arguments that launch the fastest layout of a plan on its framework."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trainyard.errors import BadInput
+from trainyard.predict.configs.uneven_stages import TELLS
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.report.plans import hetero_tables, plan_tables
+from trainyard.report.plans.plans_file import Plans
+
+
+class LaunchFile(NamedTuple):
+    """`layout`: the kind of file, and the layout that it launches."""
+
+    text: str
+    layout: str
+
+
+def launch_file(plans: Plans) -> LaunchFile:
+    """Raises `BadInput` if the plans hold no layout but the checked configuration."""
+    planned = plans.choices[plans.as_it_is :]
+    if not planned:
+        raise BadInput(
+            "--out writes the fastest layout, and none but the checked one is planned.", "Leave out --check."
+        )
+    job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
+    text = runner.tells(job)
+    if plans.unlike is None:
+        layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
+        return LaunchFile(text, f"{runner.means}, {layout}.")
+    counts = [stage.layers for stage in plans.unlike.stages[0]]
+    return LaunchFile(
+        TELLS[plans.framework](text, counts), f"{runner.means}, {job.layout}. {hetero_tables.ranks(plans)}"
+    )
