@@ -9,12 +9,13 @@ from rich.console import Console
 from tests.trace_maker import trace, write
 from trainyard.compare.account_changes import changes
 from trainyard.compare.comparable import comparable
+from trainyard.compare.comparison import compare
 from trainyard.compare.same_work import forward_flops
 from trainyard.compare.side import Side, likeness, operations
 from trainyard.job import SCRIPT, Job, Model, Recipe
 from trainyard.ledger import Account, Entry, Ledger, Scope, mean
 from trainyard.record import Run, Sample
-from trainyard.report.render.diff_terminal import as_plain, print_difference
+from trainyard.report.render.diff_terminal import print_comparison
 from trainyard.trace.measure import measure, read
 
 
@@ -173,15 +174,13 @@ def test_timed_and_profiled_steps_that_disagree_settle_nothing(timed, timed_late
 
 def test_what_cannot_be_told_is_said_before_the_table(tmp_path):
     sides = run_side("a", script("python t.py 64"), 1000, 4000), run_side("b", script("python t.py 128"), 2000, 3000)
-    judged = comparable(*sides)
-    found = changes(*sides, judge=judged.same_work)
+    comparison = compare(*sides)
     out = StringIO()
-    print_difference(*sides, found, judged, Console(file=out, width=500))
+    print_comparison(comparison, Console(file=out, width=500))
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("a → b: cannot tell: timed step")
     assert [line[:8] for line in lines[1:3]] == ["because:"] * 2
     assert "-25.0 %, the profiled step +100.0 %" in lines[2]
-    assert {change.verdict for change in found} == {"unknown"}
-    said = as_plain(*sides, found, judged)
-    assert said["comparable"]
-    assert len(said["doubts"]) == 2
+    assert {change.verdict for change in comparison.changes} == {"unknown"}
+    assert comparison.comparable
+    assert len(comparison.doubts) == 2

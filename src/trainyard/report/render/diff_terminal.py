@@ -1,83 +1,73 @@
-"""Draws a comparison of two sides on a terminal, and as JSON."""
+"""Prints a comparison of two sides on a terminal."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from trainyard import units, words
-from trainyard.compare.comparable import Comparability
-from trainyard.compare.side import Side
-from trainyard.ledger import AccountChange, encode_hook
+from trainyard.compare.comparison import Comparison
 from trainyard.report.render.terminal import Part, fitted, plain
 
-SCHEMA = "trainyard/diff/1"
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 
 
-def print_difference(
-    before: Side, after: Side, changes: Sequence[AccountChange], judged: Comparability, console: Console
-) -> None:
-    console.print(Text(plain(_title(before, after, judged)), style=f"bold {_tone(judged)}".strip()))
-    for reason in judged.reasons or _doubts(judged):
-        console.print(Text(f"because: {plain(reason)}", style=_tone(judged)))
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    before, after, tone = comparison.before, comparison.after, _tone(comparison)
+    console.print(Text(plain(_title(comparison)), style=f"bold {tone}".strip()))
+    for reason in comparison.reasons or comparison.doubts:
+        console.print(Text(f"because: {plain(reason)}", style=tone))
     if before.timed_ns and after.timed_ns:
-        change = after.mean.wall_ns - before.mean.wall_ns
-        says = f"profiled step {_ms(change)} ms ({_percent(change, before.mean.wall_ns)}), account by account:"
-        console.print(Text(says, style="dim"))
-    console.print(_table(before, after, changes, judged, console.width))
+        change = comparison.wall_change_ns
+        text = f"profiled step {_ms(change)} ms ({_percent(change, before.wall_ns)}), account by account:"
+        console.print(Text(text, style="dim"))
+    console.print(_table(comparison, console.width))
     for side in (before, after):
-        share = units.show_share(side.mean.wall_ns - side.mean.unrecognised_ns, side.mean.wall_ns)
+        share = units.show_share(side.wall_ns - side.unrecognised_ns, side.wall_ns)
         console.print(Text(f"coverage of {plain(side.name)}: {share}", style="dim"))
-    for caveat in judged.caveats:
+    for caveat in comparison.caveats:
         console.print(Text(f"note: {plain(caveat)}", style="dim"))
 
 
-def _title(before: Side, after: Side, judged: Comparability) -> str:
-    """The timed step where both sides have one: the profiler's own cost is no part of it."""
-    if judged.reasons:
+def _title(comparison: Comparison) -> str:
+    """The timed step if both sides have one, since the profiler's own cost is not part of it."""
+    before, after = comparison.before, comparison.after
+    if not comparison.comparable:
         return f"{before.name} and {after.name} are not comparable"
     timed = before.timed_ns and after.timed_ns
-    was, now = (before.timed_ns, after.timed_ns) if timed else (before.mean.wall_ns, after.mean.wall_ns)
+    was, now = (before.timed_ns, after.timed_ns) if timed else (before.wall_ns, after.wall_ns)
     step = "timed step" if timed else "step"
-    unsure = "cannot tell: " if _doubts(judged) else ""
+    unsure = "cannot tell: " if comparison.doubts else ""
     return (
         f"{before.name} → {after.name}: {unsure}{step} {units.show_time(was)} → {units.show_time(now)}, "
         f"{_ms(now - was)} ms ({_percent(now - was, was)})"
     )
 
 
-def _doubts(judged: Comparability) -> list[str]:
-    return [*judged.doubts, *([judged.unsure] if judged.unsure else [])]
+def _tone(comparison: Comparison) -> str:
+    return "yellow" if comparison.comparable and comparison.doubts else "" if comparison.comparable else "red"
 
 
-def _tone(judged: Comparability) -> str:
-    return "red" if judged.reasons else "yellow" if _doubts(judged) else ""
-
-
-def _table(before: Side, after: Side, changes: Sequence[AccountChange], judged: Comparability, width: int) -> Table:
-    """Where all does not fit, the range is left out first, then the verdict, which the colour of the change tells."""
-    wall = after.mean.wall_ns - before.mean.wall_ns
+def _table(comparison: Comparison, width: int) -> Table:
+    """In a narrow terminal the range is left out first, then the verdict, which the colour of the change shows too."""
+    before, after = comparison.before, comparison.after
     rows: list[tuple[Text, ...]] = []
-    for change in sorted(changes, key=lambda change: -abs(change.ns)):
+    for change in sorted(comparison.changes, key=lambda change: -abs(change.ns)):
         spread = "" if change.low_ns is None else f"{_ms(change.low_ns)} … {_ms(change.high_ns or 0)}"
         style = _STYLES[change.verdict]
         rows.append(
             (
                 Text(plain(change.account.label)), Text(f"{change.before_ns / 1e6:,.3f}"),
                 Text(f"{change.after_ns / 1e6:,.3f}"), Text(_ms(change.ns), style=style), Text(spread, style="dim"),
-                Text("" if judged.reasons else words.VERDICTS[change.verdict].label, style=style),
+                Text(words.VERDICTS[change.verdict].label if comparison.comparable else "", style=style),
             )
         )  # fmt: skip
     rows.append(
         (
-            Text("step", style="bold"), Text(f"{before.mean.wall_ns / 1e6:,.3f}"),
-            Text(f"{after.mean.wall_ns / 1e6:,.3f}"), Text(_ms(wall), style="bold"),
-            Text(f"{wall:+,} ns, their sum", style="dim"), Text(""),
+            Text("step", style="bold"), Text(f"{before.wall_ns / 1e6:,.3f}"), Text(f"{after.wall_ns / 1e6:,.3f}"),
+            Text(_ms(comparison.wall_change_ns), style="bold"),
+            Text(f"{comparison.wall_change_ns:+,} ns, their sum", style="dim"), Text(""),
         )
     )  # fmt: skip
     account, was, now, by, spread, verdict = zip(*rows, strict=True)
@@ -89,32 +79,6 @@ def _table(before: Side, after: Side, changes: Sequence[AccountChange], judged: 
         ],
         width,
     )  # fmt: skip
-
-
-def as_plain(before: Side, after: Side, changes: Sequence[AccountChange], judged: Comparability) -> dict[str, Any]:
-    """The comparison as plain data, for `--json`."""
-    return {
-        "schema": SCHEMA,
-        "before": {"name": before.name, "wall_ns": before.mean.wall_ns, "timed_ns": before.timed_ns},
-        "after": {"name": after.name, "wall_ns": after.mean.wall_ns, "timed_ns": after.timed_ns},
-        "wall_change_ns": after.mean.wall_ns - before.mean.wall_ns,
-        "comparable": not judged.reasons,
-        "reasons": list(judged.reasons),
-        "doubts": _doubts(judged),
-        "caveats": list(judged.caveats),
-        "changes": [
-            {
-                "account": encode_hook(change.account),
-                "before_ns": change.before_ns,
-                "after_ns": change.after_ns,
-                "ns": change.ns,
-                "low_ns": change.low_ns,
-                "high_ns": change.high_ns,
-                "verdict": change.verdict,
-            }
-            for change in changes
-        ],
-    }
 
 
 def _ms(ns: int) -> str:
