@@ -46,7 +46,7 @@ def main() -> int:
         if packages := nvidia_packages():
             print(
                 f"No accelerator on this machine, and pip's indexes do not offer torch {version[1]}+cpu. pip is about\n"
-                f"to install the CUDA build with {len(packages)} packages of NVIDIA's libraries, about 3 GB to download:\n"
+                f"to install the CUDA build with {len(packages)} packages of NVIDIA's libraries, about 3 GB:\n"
                 f"{', '.join(packages)}.\nFor the CPU build (about 0.2 GB) interrupt, and run the command again with "
                 f"PIP_EXTRA_INDEX_URL={CPU_INDEX}",
                 file=sys.stderr,
