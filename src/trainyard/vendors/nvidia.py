@@ -36,9 +36,7 @@ class Nvidia(Catalogue):
             rows = _query(_NOW)
         except DriverBroken as error:
             return {"problem": str(error)}
-        return {
-            f"{index}.{name}": row[name] for index, row in enumerate(rows) for name in _NOW if _is_available(row[name])
-        }
+        return {f"{index}.{name}": row[name] for index, row in enumerate(rows) for name in _NOW if _present(row[name])}
 
 
 def _by_library(read: Callable[[Any, Any, int], Any]) -> list[Any]:
@@ -116,8 +114,8 @@ def _by_tool() -> list[DeviceSeen]:
             name=row["name"],
             vendor="nvidia",
             memory_bytes=parse_int(row["memory.total"]) * _MIB,
-            facts={ours: row[theirs] for ours, theirs in names.items() if _is_available(row[theirs])}
-            | ({"power_limit_w": str(parse_int(row["power.limit"]))} if _is_available(row["power.limit"]) else {}),
+            facts={ours: row[theirs] for ours, theirs in names.items() if _present(row[theirs])}
+            | ({"power_limit_w": str(parse_int(row["power.limit"]))} if _present(row["power.limit"]) else {}),
         )
         for row in _query(_STATIC)
     ]
@@ -132,5 +130,5 @@ def _query(fields: tuple[str, ...]) -> list[dict[str, str]]:
     return [dict(zip(fields, row)) for row in rows]
 
 
-def _is_available(value: str) -> bool:
+def _present(value: str) -> bool:
     return bool(value) and not value.startswith("[")

@@ -182,9 +182,7 @@ def notes(snapshot: Snapshot, memory: MeasuredMemory) -> tuple[str, ...]:
             f"{memory.replay.agreed:,} of the {memory.replay.checked:,} blocks still there at the end match."
         )
     if memory.replay.lost:
-        texts.append(
-            f"{memory.replay.lost:,} allocations or frees are missing from the trace: was it recorded in part?"
-        )
+        texts.append(f"{memory.replay.lost:,} allocations or frees are missing from the trace. Was it filtered?")
     if snapshot.odd:
         texts.append(f"{snapshot.odd:,} entries could not be read and are left out.")
     return tuple(texts)

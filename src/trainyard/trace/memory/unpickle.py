@@ -32,7 +32,7 @@ class _Truncated(Exception):
 
 
 def loads(data: bytes, source: str) -> Any:
-    """Decodes the plain data in a pickle of protocol 2 to 5. Raises `BadFile` with opcode and byte for anything else."""
+    """Decodes the plain data in a pickle of protocol 2 to 5. Raises `BadFile`, with opcode and byte, for other data."""
     reader = _PickleReader(data)
     try:
         return reader.run()

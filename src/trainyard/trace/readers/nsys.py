@@ -25,7 +25,7 @@ from trainyard.trace.readers.gather import Gather, experimental
 
 NOTE = experimental(
     "Nsight Systems' SQLite exports",
-    "Unproven: several processes in one file, CUDA graphs traced as a whole, and which event record a stream waits for.",
+    "Unproven: several processes in one file, CUDA graphs traced as a whole, and which record a stream waits for.",
 )
 _MAGIC = b"SQLite format 3\x00"
 _TIME = itemgetter(0)
@@ -45,7 +45,7 @@ _STREAM_WAIT = 2
 
 
 class Nsys:
-    """The `Reader` of Nsight Systems' SQLite exports. `ReadOptions.mark` is the prefix of NVTX ranges that are steps."""
+    """The `Reader` of Nsight Systems' SQLite exports. `ReadOptions.mark`: prefix of the NVTX ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
         return whole_files.head(path).startswith(_MAGIC)

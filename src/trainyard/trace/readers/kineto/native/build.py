@@ -1,7 +1,7 @@
-"""Compiles the C files of this folder: `python -m trainyard.trace.readers.kineto.native.build`. Needs only a C compiler.
+"""Compiles the C files of this folder: `python -m trainyard.trace.readers.kineto.native.build`.
 
-The build of the wheel does this too (hatch_build.py). Without a compiler nothing is built: everything works, more
-slowly.
+Needs only a C compiler. The build of the wheel does this too (hatch_build.py). Without a compiler nothing is built:
+everything works, more slowly.
 """
 
 from __future__ import annotations
