@@ -183,13 +183,13 @@ class Plane:
 
     def line(self, name: str, begin_ns: int, *events, ident: int = 0) -> None:
         """Adds a line of events: (name, offset_ps, duration_ps, stats[, stats of the kind])."""
-        made = []
+        events_of_line = []
         for event in events:
             kind = (event[0], "", tuple((event[4] if len(event) > 4 else {}).items()))
             number = self.kinds.setdefault(kind, len(self.kinds) + 1)
             stats = [(4, self.stat(key, value)) for key, value in event[3].items()]
-            made.append((4, message((1, number), (2, event[1]), (3, event[2]), *stats)))
-        self.lines.append(message((1, ident or len(self.lines) + 1), (2, name), (3, begin_ns), *made))
+            events_of_line.append((4, message((1, number), (2, event[1]), (3, event[2]), *stats)))
+        self.lines.append(message((1, ident or len(self.lines) + 1), (2, name), (3, begin_ns), *events_of_line))
 
     def stat(self, name: str, value: int | float | str) -> bytes:
         ident = self.stats.setdefault(name, len(self.stats) + 1)

@@ -91,7 +91,7 @@ class StreamWaits(NamedTuple):
 
 class FileFacts(NamedTuple):
     """A file's metadata. `rank` is -1 and `world` 0 if the file does not state them; `lanes`: the streams' labels;
-    `makes`: device number -> device name."""
+    `device_names`: device number -> device name."""
 
     source: str
     names: Sequence[str]
@@ -99,7 +99,7 @@ class FileFacts(NamedTuple):
     shapes: Sequence[OperandShape] = ()
     rank: int = -1
     world: int = 0
-    makes: Mapping[int, str] = {}
+    device_names: Mapping[int, str] = {}
     host_name: str = ""
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
@@ -141,7 +141,7 @@ def _redacted(facts: FileFacts) -> FileFacts:
         source=redact(facts.source),
         names=tuple(map(redact, facts.names)),
         lanes=tuple(map(redact, facts.lanes)),
-        makes={number: redact(name) for number, name in facts.makes.items()},
+        device_names={number: redact(name) for number, name in facts.device_names.items()},
         host_name=redact(facts.host_name),
         backend=redact(facts.backend),
         notes=tuple(map(redact, facts.notes)),
@@ -335,11 +335,11 @@ def _events(
     many: bool,
 ) -> Events:
     # A container may renumber devices: if all have the same name, the number does not matter.
-    makes = set(facts.makes.values())
-    make = facts.makes[index] if index in facts.makes else makes.pop() if len(makes) == 1 else ""
+    distinct = set(facts.device_names.values())
+    device_name = facts.device_names.get(index, distinct.pop() if len(distinct) == 1 else "")
     notes = facts.notes
     if many:
-        notes = (*notes, "The file holds several devices; each is taken as a rank of its own.")
+        notes = (*notes, "The file holds several devices; each is treated as a separate rank.")
     collectives = [*host.collectives.values(), *work.collectives.values()]
     return Events(
         source=f"{facts.source}:{index}" if many else facts.source,
@@ -353,9 +353,9 @@ def _events(
         main=main,
         rank=index if many else facts.rank,
         world=max([facts.world, *(collective.members for collective in collectives)]),
-        device=make,
+        device=device_name,
         device_index=index,
-        devices=len(facts.makes),
+        devices=len(facts.device_names),
         host_name=facts.host_name,
         backend=facts.backend,
         group_sizes=facts.group_sizes,

@@ -107,7 +107,9 @@ class Gather:
         lanes = self._lanes
         self._waits.append((_long(correlation), _int(device), _number_of(lane, lanes), _number_of(on, lanes)))
 
-    def events(self, notes: Sequence[str], makes: Mapping[int, str] = {}, host_name: str = "") -> tuple[Events, ...]:
+    def events(
+        self, notes: Sequence[str], device_names: Mapping[int, str] = {}, host_name: str = ""
+    ) -> tuple[Events, ...]:
         """Returns one `Events` for each device with work. Raises `BadFile` if no device has any."""
         if not self._device:
             raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
@@ -117,7 +119,7 @@ class Gather:
         devices = np.unique(number[number >= 0]).tolist()
         notes = [*notes, *self._losses(len(table) - len(distinct), int((number < 0).sum()) if len(devices) > 1 else 0)]
         if len(devices) > 1:
-            notes.append("The file holds several devices; each is taken as a rank of its own.")
+            notes.append("The file holds several devices; each is treated as a separate rank.")
         waits = StreamWaits(*_columns(self._waits, WAIT_DTYPES))
         by_device: list[Events] = []
         for device in devices if len(devices) > 1 else [-1]:
@@ -126,7 +128,7 @@ class Gather:
                 source=f"{self.source}:{device}" if device >= 0 else self.source,
                 names=tuple(self._names),
                 lanes=tuple(self._lanes),
-                makes=makes,
+                device_names=device_names,
                 host_name=host_name,
                 notes=tuple(notes),
             )

@@ -144,7 +144,7 @@ class _NsysReading:
         self.add_waits()
 
     def events(self) -> tuple[Events, ...]:
-        makes = {
+        device_names = {
             ident: str(name) for ident, name in self.tables.rows("TARGET_INFO_GPU", "id name") if type(ident) is int
         }
         named = self.tables.rows("TARGET_INFO_SYSTEM_ENV", "name value")
@@ -154,7 +154,7 @@ class _NsysReading:
             raise BadFile(f"{self.path}: the file holds no kernel and no copy.", "Profile with --trace=cuda,nvtx.")
         idle = len(self.processes) - len(working)
         notes = [NOTE, *([f"{idle:,} processes without device work were left out."] if idle else [])]
-        return tuple(events for rows in working for events in rows.events(notes, makes, host_name))
+        return tuple(events for rows in working for events in rows.events(notes, device_names, host_name))
 
     def times(self, start: Any, end: Any) -> tuple[Any, Any]:
         """Converts times to the wall clock, so that files can be aligned; leaves invalid times unchanged."""

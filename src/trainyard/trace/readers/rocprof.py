@@ -116,19 +116,19 @@ class Rocprof:
         document = whole_files.decode(path, how.limit, _RocprofDocument, "rocprofv3")
         processes = document.processes if isinstance(document.processes, list) else [document.processes]
         readings = [_RocprofReading(path, process, how.mark) for process in processes]
-        return events_of(path, [(reading.rows, reading.makes) for reading in readings], NOTES)
+        return events_of(path, [(reading.rows, reading.device_names) for reading in readings], NOTES)
 
 
 def events_of(path: Path, processes: Sequence[tuple[Gather, Mapping[int, str]]], note: str) -> tuple[Events, ...]:
     """The events of each process with device work; a note counts the processes without. Raises `BadFile`."""
-    working = [(rows, makes) for rows, makes in processes if len(rows)]
+    working = [(rows, device_names) for rows, device_names in processes if len(rows)]
     if not working:
         raise BadFile(
             f"{path}: the file holds no kernel and no copy.", "Record with --kernel-trace --memory-copy-trace."
         )
     idle = len(processes) - len(working)
     notes = [note, *([f"{idle:,} processes without device work were left out."] if idle else [])]
-    return tuple(events for rows, makes in working for events in rows.events(notes, makes))
+    return tuple(events for rows, device_names in working for events in rows.events(notes, device_names))
 
 
 class _RocprofReading:
@@ -147,7 +147,7 @@ class _RocprofReading:
             agent.id.handle: agent.logical_node_type_id if agent.logical_node_type_id >= 0 else index
             for index, agent in enumerate(gpus)
         }
-        self.makes = {self.numbers[agent.id.handle]: agent.product_name or agent.name for agent in gpus}
+        self.device_names = {self.numbers[agent.id.handle]: agent.product_name or agent.name for agent in gpus}
         for api in _APIS:
             for record in self.records(api):
                 times = record.start_timestamp, record.end_timestamp

@@ -116,11 +116,13 @@ class Xplane:
         ]:
             notes.append(f"{len(others):,} other device planes were not read: {', '.join(others)[:200]}.")
         if len(devices) > 1:
-            notes.append("The file holds several devices; each is taken as a rank of its own.")
+            notes.append("The file holds several devices; each is treated as a separate rank.")
         working = [reading for reading in readings if len(reading.rows)]
         if not working:
             raise BadFile(f"{path}: none of its {len(devices)} devices has an operation.", "Was a step profiled?")
-        return tuple(events for reading in working for events in reading.rows.events(notes, reading.makes, host_name))
+        return tuple(
+            events for reading in working for events in reading.rows.events(notes, reading.device_names, host_name)
+        )
 
 
 class _PlaneReading:
@@ -130,10 +132,10 @@ class _PlaneReading:
         self.number = int(match["number"])
         self.rows = Gather(source)
         self.damaged = damaged
-        make = next(
+        device_name = next(
             (plane.facts[name] for name in ("gpu_device_name", "device_type_string") if name in plane.facts), ""
         )
-        self.makes = {self.number: str(make)}
+        self.device_names = {self.number: str(device_name)}
         # Correlation id of a call -> (op class, pass) of its kernels: a graph launch has many.
         self.stated: dict[int, set[tuple[str, str]]] = {}
         self.numbered = 0

@@ -93,9 +93,9 @@ def test_args_of_wrong_types_are_ignored(tmp_path):
 
 
 def test_several_devices_in_one_file_are_several_ranks(tmp_path):
-    one, two = trace(device=[GEMM]), trace(device=[("gemm", 7, 0, 80, 0)], device_index=1)
-    one["traceEvents"] += two["traceEvents"]
-    measured = measure(read([write(tmp_path, one)]))
+    first, second = trace(device=[GEMM]), trace(device=[("gemm", 7, 0, 80, 0)], device_index=1)
+    first["traceEvents"] += second["traceEvents"]
+    measured = measure(read([write(tmp_path, first)]))
     assert [(ledger.scope.ranks, ledger.wall_ns) for ledger in measured.ledgers[:-1]] == [((0,), 100), ((1,), 80)]
 
 
@@ -103,13 +103,13 @@ _KERNEL = '{"ph": "X", "cat": "kernel", "name": "x", "ts": %s, "dur": 1, "args":
 
 
 def test_rank_that_uses_a_second_device_is_one_rank(tmp_path):
-    one, stray = (
+    document, stray = (
         trace(device=[GEMM], rank=1, world=4),
         trace(device=[("Memset (Device)", 7, 50, 60, 0)], device_index=0),
     )
-    one["traceEvents"][0]["args"]["device"] = 1
-    one["traceEvents"] += stray["traceEvents"]
-    (events,) = read([write(tmp_path, one)])
+    document["traceEvents"][0]["args"]["device"] = 1
+    document["traceEvents"] += stray["traceEvents"]
+    (events,) = read([write(tmp_path, document)])
     assert (events.rank, len(events.work), len(events.streams)) == (1, 2, 2)
 
 

@@ -71,7 +71,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     tables = scanner.tables()
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
         raise _no_events(text, walk)
-    _check_launches(text, tables, bool(walk.lost and header.makes))
+    _check_launches(text, tables, bool(walk.lost and header.device_names))
     labels = [_label(lane) for lane in tables.lanes]
     lanes = {label: number for number, label in enumerate(sorted(set(labels)))}
     lane_index = np.array([lanes[label] for label in labels], np.int32)
@@ -83,7 +83,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         shapes=[_shape(shape) for shape in tables.shapes],
         rank=header.rank,
         world=header.world,
-        makes=header.makes,
+        device_names=header.device_names,
         host_name=header.host_name,
         backend=header.backend,
         group_sizes=header.group_sizes,
@@ -181,7 +181,7 @@ class _Distributed(msgspec.Struct):
 class _Header:
     """The fields of a Kineto file outside its events. A field of another type than Kineto writes is left out and
     reported in `notes`. `base`: ns to add to every timestamp; `world`: 0 if the file does not state it; `groups`: the
-    process groups by name; `makes`: device number -> name."""
+    process groups by name; `device_names`: device number -> name."""
 
     def __init__(self, fields: Mapping[str, bytes]) -> None:
         self.notes: list[str] = []
@@ -199,7 +199,9 @@ class _Header:
         self.groups = {str(group.get("pg_name")): group for group in (job and job.pg_config) or ()}
         self.host_name = self._field(fields, "host_name", str, "")
         properties = self._field(fields, "deviceProperties", list[dict[str, Any]] | None, None) or ()
-        self.makes = {number: str(item.get("name", "")) for item in properties if type(number := item.get("id")) is int}
+        self.device_names = {
+            number: str(item.get("name", "")) for item in properties if type(number := item.get("id")) is int
+        }
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
