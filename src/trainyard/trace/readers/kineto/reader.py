@@ -23,7 +23,7 @@ from trainyard.trace.readers.assemble import DeviceTable, FileFacts, HostTable, 
 from trainyard.trace.readers.kineto.document import Walk
 from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.readers.kineto.rows import Rows, Tables
-from trainyard.trace.readers.kineto.scanner import Compiled
+from trainyard.trace.readers.kineto.scanner import CompiledScanner
 from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, no_collection, peek, texts
 
 _NO_GROUPS: Mapping[str, Any] = {}
@@ -62,7 +62,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     has_events = walk.header_first()
     groups = groups or _Header(walk.header).groups
     native = library()
-    scanner = Compiled(groups, native) if native else Rows(groups)
+    scanner = CompiledScanner(groups, native) if native else Rows(groups)
     if has_events:
         walk.run(scanner)
     header = _Header(walk.header)

@@ -78,9 +78,9 @@ class Rows:
     def __init__(self, groups: Mapping[str, Mapping[str, Any]]) -> None:
         self.groups = groups
         self.entries = self.dropped = 0
-        self._names, self._threads, self._lanes, self._shapes = Numbered(), Numbered(), Numbered(), Numbered()
-        self._host, self._device = Growing(HOST_DTYPES), Growing(DEVICE_DTYPES)
-        self._waits = Growing(WAIT_DTYPES)
+        self._names, self._threads, self._lanes, self._shapes = TextIndex(), TextIndex(), TextIndex(), TextIndex()
+        self._host, self._device = ColumnBuilder(HOST_DTYPES), ColumnBuilder(DEVICE_DTYPES)
+        self._waits = ColumnBuilder(WAIT_DTYPES)
         self._reach, self._without_boundary = _WIDEST, b""
         self._single: list[ChromeEvent] = []
         """Singly decoded events that are not in the tables yet: adding one row costs as much as adding many."""
@@ -228,7 +228,7 @@ class Rows:
         results = {index: predicate(texts[index]) for index in np.flatnonzero(np.bincount(number)).tolist()}
         return np.array([results.get(index, False) for index in range(max(results, default=-1) + 1)], bool)[number]
 
-    def _add_collectives(self, table: Growing, events: list[ChromeEvent], rows: Iterable[int]) -> None:
+    def _add_collectives(self, table: ColumnBuilder, events: list[ChromeEvent], rows: Iterable[int]) -> None:
         for row in rows:
             name, args = str(events[row].name), plain(events[row].args)
             table.collectives[table.count + row] = collective_from_args(name, args, self.groups)
@@ -245,7 +245,7 @@ def _lane(args: DeviceArgs, event: ChromeEvent) -> bytes:
     return bytes(args.stream) if args.stream else msgspec.json.encode(event.tid)
 
 
-class Numbered(dict[Any, int]):
+class TextIndex(dict[Any, int]):
     """Numbers texts in order of first appearance."""
 
     def __missing__(self, text: Any) -> int:
@@ -259,7 +259,7 @@ class Numbered(dict[Any, int]):
         return list(self)
 
 
-class Growing:
+class ColumnBuilder:
     """Columns that grow by blocks of rows."""
 
     def __init__(self, dtypes: Sequence[type[np.integer[Any]]]) -> None:

@@ -34,7 +34,7 @@ _HOST, _DEVICE, _WAITS = range(3)
 _ON_DEVICE = 1
 
 
-class Compiled(Rows):
+class CompiledScanner(Rows):
     """The scanner in C."""
 
     def __init__(self, groups: Mapping[str, Mapping[str, Any]], native: CDLL) -> None:
@@ -43,11 +43,11 @@ class Compiled(Rows):
         self._scan = c_void_p(native.scan_new())
         if not self._scan:
             raise MemoryError
-        self._names = _Texts(self._number(_NAMES), _raw)  # pyright: ignore[reportAttributeAccessIssue]
-        self._threads = _Texts(self._number(_THREADS), _pair)  # pyright: ignore[reportAttributeAccessIssue]
-        self._lanes = _Texts(self._number(_LANES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
-        self._shapes = _Texts(self._number(_SHAPES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
-        self._host, self._device, self._waits = (self._pushed(table) for table in (_HOST, _DEVICE, _WAITS))
+        self._names = _NativeTextIndex(self._number(_NAMES), _raw)  # pyright: ignore[reportAttributeAccessIssue]
+        self._threads = _NativeTextIndex(self._number(_THREADS), _pair)  # pyright: ignore[reportAttributeAccessIssue]
+        self._lanes = _NativeTextIndex(self._number(_LANES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
+        self._shapes = _NativeTextIndex(self._number(_SHAPES), bytes)  # pyright: ignore[reportAttributeAccessIssue]
+        self._host, self._device, self._waits = (self._column_builder(table) for table in (_HOST, _DEVICE, _WAITS))
 
     def __del__(self) -> None:
         if getattr(self, "_scan", None):
@@ -88,8 +88,8 @@ class Compiled(Rows):
     def _number(self, table: int) -> Callable[[bytes], int]:
         return lambda text: self._library.scan_intern(self._scan, table, text, len(text))
 
-    def _pushed(self, table: int) -> Any:
-        return _Pushed(
+    def _column_builder(self, table: int) -> Any:
+        return _NativeColumnBuilder(
             lambda: self._library.scan_count(self._scan, table),
             lambda row: self._library.scan_push(self._scan, table, row),
         )
@@ -113,8 +113,8 @@ class Compiled(Rows):
         return columns
 
 
-class _Texts:
-    """`rows.Numbered` with the texts in the compiled code; `texts` has only those that were added from Python."""
+class _NativeTextIndex:
+    """`rows.TextIndex` with the texts in the compiled code; `texts` has only those that were added from Python."""
 
     def __init__(self, number: Callable[[bytes], int], encode: Callable[[Any], bytes]) -> None:
         self._number, self._encode = number, encode
@@ -129,8 +129,8 @@ class _Texts:
         return self._added
 
 
-class _Pushed:
-    """`rows.Growing` with the rows in the compiled code."""
+class _NativeColumnBuilder:
+    """`rows.ColumnBuilder` with the rows in the compiled code."""
 
     def __init__(self, count: Callable[[], int], push: Callable[[Array[c_int64]], int]) -> None:
         self.collectives: dict[int, Collective] = {}
