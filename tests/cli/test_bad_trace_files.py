@@ -484,7 +484,7 @@ def test_a_bomb_is_given_up_in_seconds_and_little_memory(inside, pure, limit, tm
     assert done.returncode == 2, said
     assert int(re.search(r"VmHWM:\s+(\d+) kB", said)[1]) < 400_000
     if limit and inside in (b" ", b"1,", b"{},"):
-        assert "8.0 MiB, the limit" in said
+        assert "the limit of 8.0 MiB" in said
 
 
 # --- hostile names ---------------------------------------------------------------------------------------------------
