@@ -1,8 +1,8 @@
-"""A small simulator of torch's caching allocator, which writes snapshots of the structure torch writes.
+"""A small simulator of torch's caching allocator that writes snapshots in torch's format.
 
-No accelerator is needed, and none of trainyard's code is used: its own books (`history`) are the oracle of the replay.
-Pools, rounding, best fit, splitting, merging, pending frees, the ring buffer and running out of memory are simulated;
-`expandable` maps pages of one range instead of making segments.
+It needs no accelerator and uses none of trainyard's code: its `history` is the oracle of the replay. It simulates
+pools, rounding, best fit, splitting, merging, pending frees, the ring buffer and running out of memory; if
+`expandable`, it maps pages of one range instead of allocating segments.
 """
 
 from __future__ import annotations
@@ -44,35 +44,35 @@ class CachingAllocator:
         self.segments: list[Segment] = []
         self.trace: list[dict] = []
         self.history = [(0, 0, 0, 0)]
-        """(requested, allocated, active, reserved) bytes after each event, by a count over all blocks."""
+        """(requested, allocated, active, reserved) bytes after each event, summed over all blocks."""
         self.clock = 1_700_000_000_000_000
         self.next = 0x7F00_0000_0000
         self.home: dict[tuple[bool, int], int] = {}
 
     def malloc(self, size: int, frames: list | None = None, stream: int = 0, metadata: str = "") -> int:
-        """The address. Raises `MemoryError`, with the event written, when out of memory."""
+        """Allocates `size` bytes; returns the address. If out of memory, records the event and raises `MemoryError`."""
         rounded = max(512, -(-size // 512) * 512)
         small = rounded <= MIB
         frames = frames or []
-        found = self._fit(rounded, small, stream) or self._grow(rounded, small, stream, frames)
-        if found is None and self.empty_cache():
-            found = self._grow(rounded, small, stream, frames)
-        if found is None:
+        slot = self._fit(rounded, small, stream) or self._grow(rounded, small, stream, frames)
+        if slot is None and self.empty_cache():
+            slot = self._grow(rounded, small, stream, frames)
+        if slot is None:
             free = self.capacity - sum(segment.size for segment in self.segments)
             self._event("oom", None, rounded, stream, frames, device_free=free)
             raise MemoryError
-        segment, piece = found
+        segment, piece = slot
         left = piece.size - rounded
         if left >= 512 if small or self.expandable else left > MIB:
-            place = segment.pieces.index(piece)
-            segment.pieces.insert(place + 1, Piece(piece.address + rounded, left))
+            index = segment.pieces.index(piece)
+            segment.pieces.insert(index + 1, Piece(piece.address + rounded, left))
             piece.size = rounded
         piece.requested, piece.state, piece.frames = size, "active_allocated", frames
         self._event("alloc", piece.address, size, stream, frames, user_metadata=metadata)
         return piece.address
 
     def free(self, address: int, pending: bool = False) -> None:
-        """`pending`: another stream still uses it; `complete` ends it."""
+        """Frees a block. `pending`: another stream still uses it until `complete`."""
         segment, piece = self._at(address)
         piece.state = "active_pending_free"
         self._event("free_requested", address, piece.requested, segment.stream, piece.frames)
@@ -83,17 +83,17 @@ class CachingAllocator:
         segment, piece = self._at(address)
         requested, frames = piece.requested, piece.frames
         piece.state, piece.requested, piece.frames = "inactive", 0, []
-        place = segment.pieces.index(piece)
-        for one, two in ((place, place + 1), (place - 1, place)):
-            if one >= 0 and two < len(segment.pieces):
-                left, right = segment.pieces[one], segment.pieces[two]
+        index = segment.pieces.index(piece)
+        for left_index in (index, index - 1):
+            if left_index >= 0 and left_index + 1 < len(segment.pieces):
+                left, right = segment.pieces[left_index], segment.pieces[left_index + 1]
                 if left.state == right.state == "inactive":
                     left.size += right.size
-                    del segment.pieces[two]
+                    del segment.pieces[left_index + 1]
         self._event("free_completed", address, requested, segment.stream, frames)
 
     def empty_cache(self) -> bool:
-        """Gives back what is wholly free: segments, or (expandable) whole pages of free pieces at a range's end."""
+        """Releases completely free segments or, if expandable, the free pages at a range's end."""
         before = len(self.trace)
         for segment in list(self.segments):
             tail = segment.pieces[-1]
@@ -117,13 +117,15 @@ class CachingAllocator:
     def snapshot(self) -> dict:
         settings = {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": self.expandable, "max_split_size": -1}
         return {
-            "segments": [self._shown(segment) for segment in sorted(self.segments, key=lambda one: one.address)],
+            "segments": [
+                self._record(segment) for segment in sorted(self.segments, key=lambda segment: segment.address)
+            ],
             "device_traces": [self.trace[max(0, len(self.trace) - self.max_entries) :]],
             "allocator_settings": settings,
             "external_annotations": [],
         }
 
-    def _shown(self, segment: Segment) -> dict:
+    def _record(self, segment: Segment) -> dict:
         pieces = segment.pieces
         return {
             "device": 0,
@@ -164,7 +166,7 @@ class CachingAllocator:
             if segment.small == small and segment.stream == stream
             if piece.state == "inactive" and piece.size >= rounded
         ]
-        return min(fits, key=lambda one: one[:2])[2:] if fits else None
+        return min(fits, key=lambda fit: fit[:2])[2:] if fits else None
 
     def _grow(self, rounded: int, small: bool, stream: int, frames: list) -> tuple[Segment, Piece] | None:
         if self.expandable:
@@ -180,7 +182,8 @@ class CachingAllocator:
 
     def _map(self, rounded: int, small: bool, stream: int, frames: list) -> tuple[Segment, Piece] | None:
         page = (2 if small else 20) * MIB
-        segment = next((one for one in self.segments if (one.small, one.stream) == (small, stream)), None)
+        pool = (segment for segment in self.segments if (segment.small, segment.stream) == (small, stream))
+        segment = next(pool, None)
         if segment is None:
             home = self.home.setdefault(
                 (small, stream), 0x7F00_0000_0000 // page * page + (len(self.home) + 1) * 2**40 // page * page
@@ -190,7 +193,7 @@ class CachingAllocator:
         if tail.state != "inactive":
             tail = Piece(tail.address + tail.size, 0)
         size = -(-(rounded - tail.size) // page) * page
-        if sum(one.size for one in self.segments) + size > self.capacity:
+        if sum(other.size for other in self.segments) + size > self.capacity:
             return None
         start = tail.address + tail.size
         if tail not in segment.pieces:
@@ -203,17 +206,17 @@ class CachingAllocator:
 
     def _event(self, action: str, address: int | None, size: int, stream: int, frames: list, **more) -> None:
         self.clock += 10
-        place = {} if address is None else {"addr": address}
+        addr = {} if address is None else {"addr": address}
         self.trace.append(
-            {"action": action, **place, "size": size, "stream": stream, "time_us": self.clock, "frames": frames, **more}
+            {"action": action, **addr, "size": size, "stream": stream, "time_us": self.clock, "frames": frames, **more}
         )
         pieces = [piece for segment in self.segments for piece in segment.pieces]
-        held = [piece for piece in pieces if piece.state == "active_allocated"]
-        # An alloc event is written when its block is already taken: the books are of the moment after the event.
+        allocated = [piece for piece in pieces if piece.state == "active_allocated"]
+        # The state is already that after the event: an alloc event is recorded once its block is allocated.
         self.history.append(
             (
-                sum(piece.requested for piece in held),
-                sum(piece.size for piece in held),
+                sum(piece.requested for piece in allocated),
+                sum(piece.size for piece in allocated),
                 sum(piece.size for piece in pieces if piece.state != "inactive"),
                 sum(piece.size for piece in pieces),
             )

@@ -1,4 +1,4 @@
-"""Training runs on the simulated allocator, with the stacks that torch's Python and C++ would show."""
+"""Training runs on the simulated allocator, with stacks like those of torch's Python and C++ code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLS = [
 
 
 def linear(layer: int) -> list[dict]:
-    """The forward pass of a layer: C++ first, as with stacks="all"."""
+    """The stack of a layer's forward pass: C++ frames first, as with stacks="all"."""
     inner = [
         frame("??", 0, "at::_ops::linear::call(at::Tensor const&)"),
         frame(f"{TORCH}/nn/modules/linear.py", 130, "forward"),
@@ -58,34 +58,39 @@ BATCH = [frame("/home/user/train.py", 60, "<module>")]
 def training(
     layers: int = 24, steps: int = 3, width: int = 24 * MIB, seed: int = 0, **allocator
 ) -> tuple[CachingAllocator, dict[str, int]]:
-    """A run of `steps` steps (fewer when out of memory), and by category the most bytes ever asked for at once."""
+    """A run of `steps` steps (fewer if out of memory), and the peak of requested bytes by category."""
     run = CachingAllocator(**allocator)
     weights = [width + 1000 * layer for layer in range(layers)]
-    asked = {"parameter": sum(weights), "gradient": sum(weights), "optimizer_state": 2 * sum(weights), "activation": 0}
+    requested = {
+        "parameter": sum(weights),
+        "gradient": sum(weights),
+        "optimizer_state": 2 * sum(weights),
+        "activation": 0,
+    }
     with suppress(MemoryError):
         for size in weights:
             run.malloc(size, BUILD)
         for step in range(steps):
-            _step(run, weights, asked, random.Random(seed + step), first=step == 0)  # noqa: S311
-    return run, asked
+            _step(run, weights, requested, random.Random(seed + step), first=step == 0)  # noqa: S311
+    return run, requested
 
 
 def _step(
-    run: CachingAllocator, weights: list[int], asked: dict[str, int], random_: random.Random, first: bool
+    run: CachingAllocator, weights: list[int], requested: dict[str, int], random_: random.Random, first: bool
 ) -> None:
-    kept = []
+    activations = []
     batch = run.malloc(4 * MIB + 7, BATCH)
     for layer, weight in enumerate(weights):
         size = 3 * weight // 2 + random_.randrange(4 * MIB)
-        kept.append((run.malloc(size, linear(layer)), size))
+        activations.append((run.malloc(size, linear(layer)), size))
         run.free(run.malloc(weight // 3 + 900 * layer, linear(layer)))
-    asked["activation"] = max(asked["activation"], sum(size for _, size in kept))
+    requested["activation"] = max(requested["activation"], sum(size for _, size in activations))
     gradients = []
-    for (made, _), weight in reversed(list(zip(kept, weights))):
-        flowing = run.malloc(weight // 2, BACKWARD)
+    for (address, _), weight in reversed(list(zip(activations, weights))):
+        temporary = run.malloc(weight // 2, BACKWARD)
         gradients.append(run.malloc(weight, BACKWARD))
-        run.free(made)
-        run.free(flowing)
+        run.free(address)
+        run.free(temporary)
     bucket = run.malloc(8 * MIB, REDUCE, stream=7)
     run.free(bucket, pending=True)
     run.complete(bucket)

@@ -108,7 +108,7 @@ def test_json_cut_anywhere_keeps_every_whole_event_and_says_so(scanner, indent, 
                 read([path])
             continue
         assert rows(path) == whole
-        assert "What was whole is analysed" in notes(path), cut
+        assert "The complete events are analysed" in notes(path), cut
 
 
 def many(kernels: int = 3000) -> dict:
@@ -150,7 +150,7 @@ def test_the_loss_is_printed_to_the_user(tmp_path):
     path.write_text(json.dumps(GOOD)[:-100])
     told = ask(path)
     assert told.code == 0
-    assert "What was whole is analysed" in " ".join(told.out.split())
+    assert "The complete events are analysed" in " ".join(told.out.split())
 
 
 def test_joined_gzip_members_are_one_file(scanner, tmp_path):
@@ -231,7 +231,7 @@ def test_odd_text_in_a_name_costs_the_event_at_most(scanner, kind, tmp_path):
     path.write_bytes(json.dumps(trace(device=DEVICE)).encode().replace(b'"gemm"', b'"' + TEXTS[kind] + b'"'))
     told = ask(path, "--json", "--window", "all")
     if wall(told) != WALL:
-        assert "1 entries of t.json are no events" in notes(path)
+        assert "1 entries of t.json are not readable events" in notes(path)
 
 
 @pytest.mark.parametrize("kind", TEXTS)
@@ -287,7 +287,7 @@ def test_rubbish_between_events_is_counted_and_costs_nothing_else(scanner, tmp_p
     document["traceEvents"] = [one for pair in zip(events * 2, rubbish) for one in reversed(pair)][: 2 * len(events)]
     path.write_text(json.dumps(document))
     assert wall(ask(path, "--json", "--window", "all")) == WALL
-    assert "are no events that can be read" in notes(path)
+    assert "are not readable events" in notes(path)
 
 
 # --- odd fields ------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_a_header_field_of_another_kind_is_left_out(scanner, field, value, kept)
 
 @pytest.mark.parametrize(("field", "value"), [("deviceProperties", "x"), ("distributedInfo", [1]), ("host_name", 5)])
 def test_a_field_left_out_is_named(scanner, field, value, tmp_path):
-    assert f"{field} is not what Kineto writes" in notes(write(tmp_path, GOOD | {field: value}))
+    assert f"{field} is not in Kineto's format" in notes(write(tmp_path, GOOD | {field: value}))
 
 
 @pytest.mark.parametrize("value", ODD, ids=str)
@@ -484,7 +484,7 @@ def test_a_bomb_is_given_up_in_seconds_and_little_memory(inside, pure, limit, tm
     assert done.returncode == 2, said
     assert int(re.search(r"VmHWM:\s+(\d+) kB", said)[1]) < 400_000
     if limit and inside in (b" ", b"1,", b"{},"):
-        assert "8.0 MiB, the limit" in said
+        assert "the limit of 8.0 MiB" in said
 
 
 # --- hostile names ---------------------------------------------------------------------------------------------------

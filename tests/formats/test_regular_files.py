@@ -1,4 +1,4 @@
-"""Regular files, and what else a path may be."""
+"""Regular files, and the other types of files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trainyard.formats.regular_files import irregular, is_regular, open_regular,
 from trainyard.units import listed
 
 
-def _made(folder: Path) -> dict[str, Path]:
-    """A path of each kind, by the word for it; that of a regular file is empty."""
+def _paths_by_type(folder: Path) -> dict[str, Path]:
+    """A path of each type, by its name; the name of a regular file is empty."""
     paths = {kind: folder / (kind or "file").replace(" ", "-") for kind in ("", "a folder", "a pipe", "a link")}
     paths[""].write_bytes(b"x" * 100_000)
     paths["a folder"].mkdir()
@@ -26,8 +26,8 @@ def _made(folder: Path) -> dict[str, Path]:
     return paths | {"a device": Path("/dev/null")}
 
 
-def test_every_kind_is_told_and_only_regular_files_are_read(tmp_path: Path) -> None:
-    for kind, path in _made(tmp_path).items():
+def test_types_are_recognized_and_only_regular_files_read(tmp_path: Path) -> None:
+    for kind, path in _paths_by_type(tmp_path).items():
         assert irregular(path.lstat().st_mode) == kind
         assert is_regular(path, links=False) == (not kind)
         assert is_regular(path) == (kind in ("", "a link"))
@@ -37,16 +37,16 @@ def test_every_kind_is_told_and_only_regular_files_are_read(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["missing", "x" * 5000, "nul\0"])
-def test_what_is_not_there_is_not_regular(tmp_path: Path, name: str) -> None:
+def test_missing_or_invalid_path_is_not_regular(tmp_path: Path, name: str) -> None:
     assert not is_regular(tmp_path / name)
 
 
-def test_a_digest_is_of_the_whole_file(tmp_path: Path) -> None:
-    assert sha256_of(_made(tmp_path)[""]) == hashlib.sha256(b"x" * 100_000).hexdigest()
+def test_digest_covers_the_whole_file(tmp_path: Path) -> None:
+    assert sha256_of(_paths_by_type(tmp_path)[""]) == hashlib.sha256(b"x" * 100_000).hexdigest()
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.integers(1, 12))
-def test_a_list_is_whole_or_says_how_many_more(items: list[str], most: int) -> None:
-    said = listed(items, most)
-    assert said.split(" and ")[0] == ", ".join(items[:most])
-    assert (f"{len(items) - most} more" in said) == (len(items) > most)
+def test_listed_counts_the_items_it_leaves_out(items: list[str], most: int) -> None:
+    text = listed(items, most)
+    assert text.split(" and ")[0] == ", ".join(items[:most])
+    assert (f"{len(items) - most} more" in text) == (len(items) > most)

@@ -1,4 +1,4 @@
-"""What is written as TOML is read back as the same values."""
+"""TOML: written values are read back unchanged."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ COMMENTS = st.lists(LINES).map("\n".join)
 
 
 def exact(value: Any) -> Any:
-    """With types, and with floats by their bits: 1 is not 1.0, and 0.0 is not -0.0."""
+    """The value with its types and the bits of its floats: 1 is not 1.0, and 0.0 is not -0.0."""
     if isinstance(value, dict):
         return {key: exact(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -31,23 +31,23 @@ def exact(value: Any) -> Any:
 
 
 @given(DOCUMENTS, COMMENTS)
-def test_documents_are_read_as_they_were_written(document: dict[str, Any], comment: str) -> None:
+def test_documents_round_trip(document: dict[str, Any], comment: str) -> None:
     assert exact(toml.loads(toml.dumps(document, comment))) == exact(document)
 
 
 @given(DOCUMENTS, COMMENTS)
-def test_the_comment_at_the_head_is_found_again(document: dict[str, Any], comment: str) -> None:
+def test_head_comment_round_trips(document: dict[str, Any], comment: str) -> None:
     assert toml.head_comment(toml.dumps(document, comment)) == comment
 
 
-def test_what_toml_lacks_is_left_out_or_shown() -> None:
+def test_values_that_toml_lacks_are_left_out_or_replaced() -> None:
     text = toml.dumps({"a": None, "b": {"c": None}, "d": {}, "e": "\ud800", "\udfff": 1})
     assert toml.loads(text) == {"e": "⟨U+D800⟩", "⟨U+DFFF⟩": 1}
     assert math.isnan(toml.loads(toml.dumps({"x": math.nan}))["x"])
 
 
 @pytest.mark.parametrize("name", machine.known())
-def test_a_machine_file_is_written_the_same_from_what_was_read(name: str) -> None:
+def test_machine_files_round_trip(name: str) -> None:
     text = machine_file.write(machine.load(name), "Written by a test.")
     document = toml.loads(text)
     assert toml.dumps(document, toml.head_comment(text)) == text

@@ -1,4 +1,4 @@
-"""What any bytes whatever may do to trainyard: be read and booked, or be refused in one clear error. Nothing else."""
+"""The property of all fuzz tests: any bytes are read and measured, or refused with one `BadInput`."""
 
 import json
 import os
@@ -31,12 +31,12 @@ HOST = [
 
 
 def seeds(folder: Path) -> dict[str, bytes]:
-    """A small well-formed file for each reader, by name."""
+    """A small valid file for each reader, by name."""
     full = trace(device=DEVICE, host=HOST, rank=0, world=2, host_name="one") | {"baseTimeNanoseconds": 10**18}
-    behind = {"traceEvents": full["traceEvents"], **{key: full[key] for key in full if key != "traceEvents"}}
+    header_last = {"traceEvents": full["traceEvents"], **{key: full[key] for key in full if key != "traceEvents"}}
     return {
         "kineto": json.dumps(full).encode(),
-        "kineto, header behind": json.dumps(behind).encode(),
+        "kineto, header last": json.dumps(header_last).encode(),
         "kineto, pretty": json.dumps(full, indent=1).encode(),
         "kineto, bare": json.dumps(full["traceEvents"]).encode(),
         "kineto, cpu": json.dumps(trace(host=HOST)).encode(),
@@ -49,22 +49,22 @@ def seeds(folder: Path) -> dict[str, bytes]:
 
 
 def check(data: bytes, folder: Path) -> None:
-    """Every reader that takes `data` for its own, and the snapshot reader. Any error but `BadInput` is a fault, and so
-    is a difference between the compiled scanner and the one in Python."""
+    """Runs the snapshot reader and every reader that accepts `data`. Any error but `BadInput` is a bug, and so is a
+    difference between the compiled scanner and the one in Python."""
     path = folder / "t"
     path.write_bytes(data)
     for name, reader in plugins.load_all("readers").items():
         if reader.sniff(path):
-            said = _outcome(reader, path)
+            outcome = _outcome(reader, path)
             if name == "kineto" and library() is not None:
                 with _pure():
-                    assert _outcome(reader, path) == said
+                    assert _outcome(reader, path) == outcome
     with suppress(BadInput):
         snapshot.load(path)
 
 
 def _outcome(reader: plugins.Reader, path: Path) -> str:
-    """The ledgers and notes, which balance by being ledgers, or the refusal."""
+    """The ledgers and notes (ledgers always balance), or the error."""
     try:
         measured = measure(reader.read(path))
     except BadInput as error:

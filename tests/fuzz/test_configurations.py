@@ -1,4 +1,4 @@
-"""Configurations of other frameworks: no bytes, and no values under known names, are worse than a clear error."""
+"""Configurations of other frameworks: any bytes, and any values of known keys, are read or refused with `BadInput`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainyard.predict.configs.deepspeed import deepspeed_json
 from trainyard.predict.configs.megatron import megatron_read
 from trainyard.predict.configs.torchtitan import torchtitan_read
 
-BESIDE = [
+COMMAND_ARGUMENTS = [
     CommandArguments(),
     CommandArguments(64),
     CommandArguments(64, 256, MODELS["dense"]),
@@ -34,17 +34,17 @@ SEEDS = {
 
 
 def check(data: bytes) -> None:
-    """By whosoever takes it for its own, and by all the others. Any error but `BadInput` is a fault."""
-    for beside in BESIDE:
+    """Runs format detection and every reader. Any error but `BadInput` is a bug."""
+    for arguments in COMMAND_ARGUMENTS:
         for read in (detect_format.read, megatron_read.read, torchtitan_read.read, deepspeed_json.read):
             with suppress(BadInput):
-                found = read(data, "x", beside)
-                assert isinstance(found, FrameworkConfig)
-                assert found.job.layout.ranks >= 1
+                config = read(data, "x", arguments)
+                assert isinstance(config, FrameworkConfig)
+                assert config.job.layout.ranks >= 1
 
 
 @pytest.mark.parametrize("name", SEEDS)
-def test_a_seed_is_read(name: str) -> None:
+def test_seed_is_read(name: str) -> None:
     model = MODELS["dense"] if name == "deepspeed" else None
     assert detect_format.read(SEEDS[name], "x", CommandArguments(512 if name == "torchtitan" else 64, 256, model)).job
 
@@ -52,13 +52,13 @@ def test_a_seed_is_read(name: str) -> None:
 @pytest.mark.parametrize("name", SEEDS)
 @settings(max_examples=150)
 @given(data=st.data())
-def test_no_change_of_bytes_is_worse_than_a_clear_error(name: str, data: st.DataObject) -> None:
+def test_mutated_file_is_read_or_refused(name: str, data: st.DataObject) -> None:
     check(data.draw(mutations(SEEDS[name])))
 
 
 @settings(max_examples=150)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"{", b"[", b"--a ", b'{"train_batch_size":', b"[training]\n"]))
-def test_nor_are_bytes_without_sense(data: bytes, head: bytes) -> None:
+def test_random_bytes_are_read_or_refused(data: bytes, head: bytes) -> None:
     check(head + data)
 
 
@@ -71,15 +71,15 @@ VALUES = st.recursive(
 )
 
 
-def nested(said: dict[str, Any]) -> dict[str, Any]:
-    """Dotted keys as tables in tables."""
-    found: dict[str, Any] = {}
-    for key, value in said.items():
-        table, (*path, last) = found, key.split(".")
+def nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Converts dotted keys to nested tables."""
+    root: dict[str, Any] = {}
+    for key, value in values.items():
+        table, (*path, last) = root, key.split(".")
         for part in path:
             table = table.setdefault(part, {}) if isinstance(table.setdefault(part, {}), dict) else {}
         table[last] = value
-    return found
+    return root
 
 
 SPEED_KEYS = [
@@ -93,7 +93,7 @@ SPEED_KEYS = [
 
 @settings(max_examples=200)
 @given(st.dictionaries(st.sampled_from(SPEED_KEYS), VALUES, max_size=6))
-def test_nor_is_any_value_in_deepspeeds_file(changed: dict[str, Any]) -> None:
+def test_any_deepspeed_values_are_read_or_refused(changed: dict[str, Any]) -> None:
     check(json.dumps(nested(flat(SPEED) | changed)).encode())
 
 
@@ -112,19 +112,19 @@ TITAN_KEYS = [
 
 
 def no_nulls(value: Any) -> Any:
-    """TOML has none, and no integers beyond 64 bits that all can read."""
+    """The value without nulls, which TOML lacks."""
     if isinstance(value, dict):
-        return {key: no_nulls(one) for key, one in value.items() if one is not None}
+        return {key: no_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [no_nulls(one) for one in value if one is not None]
+        return [no_nulls(item) for item in value if item is not None]
     return value
 
 
 @settings(max_examples=200)
 @given(st.dictionaries(st.sampled_from(TITAN_KEYS), VALUES, max_size=6))
-def test_nor_in_torchtitans(changed: dict[str, Any]) -> None:
-    said = no_nulls(nested({"model.flavor": "8B", "training.seq_len": 256} | changed))
-    check(toml.dumps(said).encode())
+def test_any_torchtitan_values_are_read_or_refused(changed: dict[str, Any]) -> None:
+    document = no_nulls(nested({"model.flavor": "8B", "training.seq_len": 256} | changed))
+    check(toml.dumps(document).encode())
 
 
 MEGATRON_KEYS = [
@@ -141,12 +141,12 @@ MEGATRON_KEYS = [
 @given(
     st.lists(st.tuples(st.sampled_from(MEGATRON_KEYS), st.text(max_size=8) | st.integers(-1, 64).map(str)), max_size=5)
 )
-def test_nor_in_megatrons(changed: list[tuple[str, str]]) -> None:
+def test_any_megatron_arguments_are_read_or_refused(changed: list[tuple[str, str]]) -> None:
     more = [f"--{name} {value}" for name, value in changed]
     check((ARGUMENTS.replace("# theirs", "") + " ".join(more)).encode("utf-8", "surrogatepass"))
 
 
-def test_what_is_too_long_or_too_deep_is_refused() -> None:
+def test_too_long_or_too_deep_input_is_refused() -> None:
     check(b'{"train_batch_size":' * 100_000)
     check(b"[training]\na = " + b"[" * 100_000)
     check(b"--num-layers " + b"9" * 100_000)

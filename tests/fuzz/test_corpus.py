@@ -1,4 +1,4 @@
-"""The corpus of `validation/fuzz`, replayed without a fuzzer: every input is read, or refused with one clear error."""
+"""Replays the corpus of `validation/fuzz` without a fuzzer: every input is read or refused with `BadInput`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_BYTES = 500_000
 
 @pytest.mark.parametrize(("name", "path"), INPUTS, ids=[f"{name}/{path.name}" for name, path in INPUTS])
 def test_input_is_read_or_refused(name: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exceptions that Python prints and drops count too."""
+    """Exceptions that Python prints and ignores count too."""
     dropped: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda ignored: dropped.append(ignored.exc_value))
     with suppress(BadInput):

@@ -1,5 +1,5 @@
-"""Public traces -> ledgers, to the nanosecond. The traces are no part of the project: each is named by its digest,
-and where it is absent its test skips. `pytest --update-golden` rewrites the answers; say why in the commit."""
+"""Exact ledgers of public traces. The traces are not part of the project: each is identified by its digest, and its
+test is skipped if it is absent. `pytest --update-golden` rewrites the answers; give the reason in the commit."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ def test_ledgers_are_as_committed(name, request, public_trace):
     path = public_trace(_file(name))
     answer = json.loads((HERE / f"{name}.json").read_text("utf-8"))
     if digest(path) != answer["sha256"]:
-        pytest.skip(f"{name} here is another recording than the one the answer is of")
+        pytest.skip(f"the local {name} is not the recording that the answer was computed from")
     got = {
         window: json.loads(ledgers_of.to_json(measure(read([path]), window).ledgers))["ledgers"]
         for window in ("steps", "all")
@@ -42,7 +42,7 @@ def test_ledgers_are_as_committed(name, request, public_trace):
 
 
 def _short(ledger):
-    """One line an entry, so that a change reads as a diff."""
+    """One line per entry, for readable diffs."""
     return {
         "wall_ns": ledger["wall_ns"],
         "scope": ledger["scope"],
@@ -57,13 +57,13 @@ def _short(ledger):
 
 def test_a100_window_is_the_published_breakdown(public_trace):
     """Busy, compute, communication and overlap of HTA's own test trace, over the whole device window."""
-    (whole, _) = measure(read([public_trace(_file("a100_ddp_resnet"))]), "all").ledgers
-    kinds = whole.by_kind()
-    assert whole.wall_ns == 660_551_005
+    (window, _) = measure(read([public_trace(_file("a100_ddp_resnet"))]), "all").ledgers
+    kinds = window.by_kind()
+    assert window.wall_ns == 660_551_005
     assert sum(kinds.get(kind, 0) for kind in ("compute", "comm", "copy")) == 157_500_014
     assert kinds["compute"] == 115_655_847
-    assert whole.unions["comm"] == 46_876_493
+    assert window.unions["comm"] == 46_876_493
     assert kinds["comm"] == 39_559_468
-    assert round(100 * (1 - kinds["comm"] / whole.unions["comm"]), 3) == 15.609
+    assert round(100 * (1 - kinds["comm"] / window.unions["comm"]), 3) == 15.609
     parts = measure(read([public_trace(_file("a100_ddp_resnet"))])).ledgers[:-1]
     assert [part.wall_ns for part in parts] == [215_769_424, 219_818_137, 224_963_444]

@@ -1,4 +1,4 @@
-"""The vendors, without their devices: a library and tools that say what real ones say, and broken ones."""
+"""The vendors without their devices: simulated libraries and tools, and broken ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No driver library, no tool, nothing hidden; the folder on PATH into which a test puts its tools."""
+    """Hides all driver libraries and tools and clears the visibility variables; returns the folder for a test's tools,
+    which is on PATH."""
     for library in ("pynvml", "amdsmi"):
         monkeypatch.setitem(sys.modules, library, None)
     for variable in HIDING:
@@ -62,12 +63,12 @@ def test_all_vendors_are_plugins() -> None:
 
 
 @pytest.mark.parametrize("vendor", [Nvidia(), Amd(), Pretend()])
-def test_without_driver_there_is_no_device_and_no_problem(vendor: plugins.Vendor) -> None:
+def test_without_a_driver_there_are_no_devices_and_no_errors(vendor: plugins.Vendor) -> None:
     assert not vendor.devices()
     assert not vendor.telemetry()
 
 
-def test_nvidia_through_its_tool(bare: Path) -> None:
+def test_nvidia_through_nvidia_smi(bare: Path) -> None:
     tool(bare, "nvidia-smi", NVIDIA_SMI)
     first, second = Nvidia().devices()
     assert (first.index, first.name, first.vendor, first.memory_bytes) == (0, "NVIDIA H200", "nvidia", 143771 * 2**20)
@@ -82,7 +83,7 @@ def test_nvidia_through_its_tool(bare: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "left"),
+    ("value", "visible_uuids"),
     [
         ("1", ["GPU-22bb"]),
         ("GPU-2", ["GPU-22bb"]),
@@ -92,30 +93,32 @@ def test_nvidia_through_its_tool(bare: Path) -> None:
         ("-1", []),
     ],
 )
-def test_hidden_devices_are_not_seen(bare: Path, monkeypatch: pytest.MonkeyPatch, value: str, left: list[str]) -> None:
+def test_cuda_visible_devices_selects_and_renumbers(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, value: str, visible_uuids: list[str]
+) -> None:
     tool(bare, "nvidia-smi", NVIDIA_SMI)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    found = Nvidia().devices()
-    assert [device.facts["uuid"] for device in found] == left
-    assert [device.index for device in found] == list(range(len(left)))
+    devices = Nvidia().devices()
+    assert [device.facts["uuid"] for device in devices] == visible_uuids
+    assert [device.index for device in devices] == list(range(len(visible_uuids)))
 
 
 @pytest.mark.parametrize(
-    ("script", "says"),
+    ("script", "message"),
     [
         ("print('Failed to initialize NVML: Driver/library version mismatch'); sys.exit(18)", "version mismatch"),
-        ("print('what')", "answers with"),
+        ("print('what')", "unexpected output of nvidia-smi"),
         ("sys.stdout.buffer.write(bytes([255, 254, 10]))", "nvidia-smi"),
     ],
 )
-def test_a_broken_nvidia_driver_is_told_and_harms_nothing(bare: Path, script: str, says: str) -> None:
+def test_broken_nvidia_driver_is_reported_as_problem(bare: Path, script: str, message: str) -> None:
     tool(bare, "nvidia-smi", script)
     assert not Nvidia().devices()
-    assert says in Nvidia().telemetry()["problem"]
+    assert message in Nvidia().telemetry()["problem"]
 
 
 def nvml(error: str | None = None) -> Any:
-    """A stand-in for nvidia-ml-py with one device that knows no MIG."""
+    """A simulated nvidia-ml-py with one device that does not support MIG."""
     library = types.ModuleType("pynvml")
 
     class NVMLError(Exception):
@@ -154,14 +157,14 @@ def test_nvidia_through_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Nvidia().telemetry() == {"0.clocks.sm": "1410 MHz", "0.clocks.mem": "1593 MHz", "0.power.draw": "61.2 W"}
 
 
-def test_a_library_without_driver_leaves_the_word_to_the_tool(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_is_used_if_the_library_finds_no_driver(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml("NVMLError_LibraryNotFound"))
     assert not Nvidia().devices()
     tool(bare, "nvidia-smi", NVIDIA_SMI)
     assert len(Nvidia().devices()) == 2
 
 
-def test_a_library_with_a_broken_driver_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_library_with_a_broken_driver_reports_the_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml("NVMLError_DriverNotLoaded"))
     assert not Nvidia().devices()
     assert Nvidia().telemetry() == {"problem": "NVML: no"}
@@ -176,9 +179,9 @@ AMD_SMI_ROW = {
 }
 
 
-@pytest.mark.parametrize("said", [[AMD_SMI_ROW], {"gpu_data": [AMD_SMI_ROW]}])
-def test_amd_through_amd_smi(bare: Path, said: object) -> None:
-    tool(bare, "amd-smi", f"print({json.dumps(said)!r})")
+@pytest.mark.parametrize("output", [[AMD_SMI_ROW], {"gpu_data": [AMD_SMI_ROW]}])
+def test_amd_through_amd_smi(bare: Path, output: object) -> None:
+    tool(bare, "amd-smi", f"print({json.dumps(output)!r})")
     (device,) = Amd().devices()
     assert (device.name, device.memory_bytes) == ("AMD Instinct MI300X", 196592 * 2**20)
     assert device.facts == {"driver": "6.10.5", "pci": "0000:83:00.0", "gfx": "gfx942"}
@@ -187,12 +190,12 @@ def test_amd_through_amd_smi(bare: Path, said: object) -> None:
 
 @pytest.mark.parametrize("key", ["Card series", "Card Series"])
 def test_amd_through_rocm_smi(bare: Path, key: str) -> None:
-    said = {
+    output = {
         "card1": {key: "AMD Instinct MI250X", "VRAM Total Memory (B)": "68702699520"},
         "card0": {key: "AMD Instinct MI250X", "VRAM Total Memory (B)": "68702699520", "GFX Version": "gfx90a"},
         "system": {"Driver version": "6.7.0"},
     }
-    tool(bare, "rocm-smi", f"print({json.dumps(said)!r})")
+    tool(bare, "rocm-smi", f"print({json.dumps(output)!r})")
     first, second = Amd().devices()
     assert (first.index, second.index, first.memory_bytes) == (0, 1, 68702699520)
     assert first.facts == {"driver": "6.7.0", "gfx": "gfx90a"}
@@ -214,13 +217,13 @@ def test_amd_through_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Amd().telemetry() == {"0.clocks.gfx": "2100 MHz", "0.power.draw": "140 W"}
 
 
-def test_a_broken_amd_tool_is_told_and_harms_nothing(bare: Path) -> None:
+def test_broken_amd_tool_is_reported_as_problem(bare: Path) -> None:
     tool(bare, "rocm-smi", "print('ERROR: no driver')")
     assert not Amd().devices()
-    assert "no JSON" in Amd().telemetry()["problem"]
+    assert "rocm-smi is not JSON" in Amd().telemetry()["problem"]
 
 
-def test_the_cpu_is_always_there() -> None:
+def test_cpu_is_always_available() -> None:
     (device,) = Cpu().devices()
     assert device.name
     assert int(device.facts["cores"]) >= 1
@@ -230,7 +233,7 @@ def test_the_cpu_is_always_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "left"),
+    ("files", "expected"),
     [
         ({"cpu.max": "250000 100000"}, 3),
         ({"cpu.max": "50000 100000"}, 1),
@@ -241,36 +244,36 @@ def test_the_cpu_is_always_there() -> None:
         ({}, 8),
     ],
 )
-def test_a_containers_quota_of_cores_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], left: int
+def test_cores_are_limited_by_the_containers_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
 ) -> None:
     (tmp_path / "cpu").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text + "\n")
     monkeypatch.setattr(cpu_vendor, "_CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert cpu_vendor.cores() == left
+    assert cpu_vendor.cores() == expected
 
 
-def test_pretended_devices_are_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pretend_devices_are_always_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_PRETEND", "4")
-    found = Pretend().devices()
-    assert [device.index for device in found] == [0, 1, 2, 3]
-    assert found == Pretend().devices()
-    assert Pretend().peaks(found[0])["float32"].value == 1e12
+    devices = Pretend().devices()
+    assert [device.index for device in devices] == [0, 1, 2, 3]
+    assert devices == Pretend().devices()
+    assert Pretend().peaks(devices[0])["float32"].value == 1e12
     monkeypatch.setenv("TRAINYARD_PRETEND", "many")
     with refused(BadInput, "TRAINYARD_PRETEND = 'many'"):
         Pretend().devices()
 
 
-def test_the_first_variable_that_is_set_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_variable_that_is_set_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = [DeviceSeen(index=i, name="d", vendor="amd") for i in range(3)]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1,2")
     assert len(visible(devices, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")) == 2
 
 
-def test_hip_counts_what_rocr_lets_through(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hip_numbers_the_devices_visible_to_rocr(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cards = {f"card{i}": {"Card Series": f"card {i}", "VRAM Total Memory (B)": "1"} for i in range(4)}
     tool(bare, "rocm-smi", f"print({json.dumps(cards)!r})")
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
@@ -278,9 +281,9 @@ def test_hip_counts_what_rocr_lets_through(bare: Path, monkeypatch: pytest.Monke
     assert [(device.index, device.name) for device in Amd().devices()] == [(0, "card 3")]
 
 
-def test_a_mig_slice_counts_and_claims_no_peak(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mig_slice_is_a_device_without_peaks(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(bare, "nvidia-smi", NVIDIA_SMI)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
-    found = Nvidia().devices()
-    assert [(device.index, device.name) for device in found] == [(0, "NVIDIA H200 MIG"), (1, "NVIDIA H200 MIG")]
-    assert Nvidia().peaks(found[0]) == {}
+    devices = Nvidia().devices()
+    assert [(device.index, device.name) for device in devices] == [(0, "NVIDIA H200 MIG"), (1, "NVIDIA H200 MIG")]
+    assert Nvidia().peaks(devices[0]) == {}

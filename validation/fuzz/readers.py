@@ -259,7 +259,7 @@ def _series(ending: str) -> Read:
 
 _TRACE, _READERS, _CONFIGS = "trainyard.trace", "trainyard.trace.readers", "trainyard.predict.configs"
 _KINETO, _PROTOBUF = f"{_READERS}.kineto", "trainyard.formats.protobuf"
-_ROWS = (f"{_READERS}.gather:Gather._timely",)
+_ROWS = (f"{_READERS}.gather:Gather._has_times",)
 """Called for each span and each interval of a device that a reader found."""
 _EVENT_KEYS = (
     "traceEvents", "ph", "X", "cat", "name", "ts", "dur", "pid", "tid", "args", "kernel", "gpu_memcpy", "gpu_memset",

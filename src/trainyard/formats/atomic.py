@@ -1,4 +1,4 @@
-"""Atomic writes: a file has its old contents or its new ones, never a part of either, also after a kill."""
+"""Atomic writes: a file has either its old or its new contents, never a part of them, even after a kill."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trainyard.printable import paired
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An output file that the user named: a path in the same folder to write to, which replaces `path` at the end. A
-    file that is not regular (a pipe, a device such as /dev/stdout) is written to directly. Raises `PlaceUnwritable`."""
+    """Replaces an output file named by the user: yields a path in the same folder, which replaces `path` at the end. A
+    file that is not regular (a pipe, a device such as /dev/stdout) is written directly. Raises `PlaceUnwritable`."""
     try:
         if path.exists() and not path.is_file():
             yield path
@@ -26,7 +26,7 @@ def replacing(path: Path) -> Iterator[Path]:
             yield partial
     except OSError as error:
         raise PlaceUnwritable(
-            f"{path} cannot be written: {error.strerror}.", "Name a file in a folder you may write to."
+            f"{path} cannot be written: {error.strerror}.", "Pass a file in a folder that you may write to."
         ) from error
 
 
@@ -38,15 +38,14 @@ def write_text(text: str, path: Path) -> None:
 
 @contextmanager
 def replacing_own(path: Path) -> Iterator[Path]:
-    """A file of a folder that one process at a time writes to: the path to write to, `.NAME.part` in the same folder,
-    which replaces `path` at the end. The next write overwrites the rest of a killed one. Raises `OSError`."""
+    """Replaces a file in a folder that only one process at a time writes to: yields `.NAME.part` in the same folder,
+    which replaces `path` at the end. The next write overwrites what a killed one left. Raises `OSError`."""
     with _replaced_by(path.with_name(f".{path.name}.part"), path) as partial:
         yield partial
 
 
 def write_durable(path: Path, data: bytes) -> None:
-    """Writes a file as `replacing_own` does; the contents and the name are on the disk when this returns. Raises
-    `OSError`."""
+    """Writes a file as `replacing_own` does; contents and name are on disk when this returns. Raises `OSError`."""
     with replacing_own(path) as partial:
         with partial.open("wb") as file:
             file.write(data)
@@ -59,7 +58,7 @@ def write_durable(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Synchronises the names in a folder with the disk. Raises `OSError`."""
+    """Flushes the names in a folder to disk. Raises `OSError`."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -7,13 +7,13 @@ import msgspec
 from trainyard.errors import BadFile
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding a document raises that is not what it should be; the last for one that is nested too deeply."""
+"""Errors from decoding an invalid document; the last is for one that is nested too deeply."""
 _MOST_BITS = 64
 
 
 def check_integers(value: object, shown: str) -> None:
-    """Raises `BadFile` for an integer in the decoded JSON document that does not fit 64 bits: figures are floats and
-    64-bit columns, and no larger one was ever written."""
+    """Raises `BadFile` for an integer in the decoded JSON document that does not fit 64 bits: values are stored as
+    floats or in 64-bit columns, so trainyard never wrote a larger one."""
     rest = [value]
     while rest:
         item = rest.pop()

@@ -17,13 +17,13 @@ from trainyard.formats.regular_files import unreadable
 
 MARK = b":::MLLOG"
 _LONGEST = 1 << 20
-"""Bytes of a line; what is longer is no log line."""
+"""Maximum bytes of a line; a longer one is not a log line."""
 
 Event = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 
 
 class MllogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. `value` and `metadata` are somebody else's: look before use."""
+    """One line. `value` and `metadata` come from other programs and are not validated."""
 
     namespace: str | None = ""
     time_ms: float = 0
@@ -33,15 +33,15 @@ class MllogEntry(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
 
     def number(self, name: str = "") -> float | None:
-        """The value, or that of the metadata's `name`, where it is a finite number."""
-        said = (self.metadata or {}).get(name) if name else self.value
-        if not isinstance(said, int | float) or isinstance(said, bool) or not abs(said) < 1e300:
+        """The value, or the metadata's value of `name`, if it is a finite number; else None."""
+        value = (self.metadata or {}).get(name) if name else self.value
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
             return None
-        return float(said)
+        return float(value)
 
 
 def read(path: Path) -> list[MllogEntry]:
-    """The log's entries in their order; other lines are passed over. Raises `BadFile`."""
+    """Reads the log's entries in order; skips other lines. Raises `BadFile`."""
     try:
         with path.open("rb") as file:
             return list(_entries(path, file))
@@ -50,19 +50,19 @@ def read(path: Path) -> list[MllogEntry]:
 
 
 def _entries(path: Path, file: Any) -> Iterator[MllogEntry]:
-    number, whole = 0, True
+    number, is_complete = 0, True
     while line := file.readline(_LONGEST):
-        number += whole
-        at = line.find(MARK) if whole else -1
-        whole = line.endswith(b"\n")
+        number += is_complete
+        at = line.find(MARK) if is_complete else -1
+        is_complete = line.endswith(b"\n")
         if at < 0:
             continue
-        if not whole and len(line) == _LONGEST:
+        if not is_complete and len(line) == _LONGEST:
             raise FileTooLarge(f"{path}:{number}: a line of more than {_LONGEST >> 20} MiB.")
         try:
             yield msgspec.json.decode(line[at + len(MARK) :].strip(), type=MllogEntry)
         except UNREADABLE as error:
-            if not whole:  # a killed run's last line
+            if not is_complete:  # a killed run's last line
                 return
             raise BadFile(f"{path}:{number}: not an MLLOG entry: {error}.") from error
 
@@ -70,8 +70,8 @@ def _entries(path: Path, file: Any) -> Iterator[MllogEntry]:
 def line(
     key: str, value: object, time_ms: int, metadata: Mapping[str, object] | None = None, event: Event = "POINT_IN_TIME"
 ) -> str:
-    """One entry as text, without the line's end."""
-    said = {
+    """Formats one entry, without the end of the line."""
+    entry = {
         "namespace": "",
         "time_ms": time_ms,
         "event_type": event,
@@ -79,4 +79,4 @@ def line(
         "value": value,
         "metadata": dict(metadata or {}),
     }
-    return f"{MARK.decode()} {msgspec.json.encode(said).decode()}"
+    return f"{MARK.decode()} {msgspec.json.encode(entry).decode()}"

@@ -1,5 +1,5 @@
-"""Protocol buffers' wire format without their library: reads the fields of a message, bounded by the message's own
-bytes, and writes fields.
+"""Protocol buffers' wire format without the protobuf library: reads and writes fields; reading is bounded by the
+message's own bytes.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
@@ -13,19 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-"""Wire types. Groups (3 and 4) are in no schema read here."""
+"""Wire types. No schema read here uses groups (3 and 4)."""
 _SIZES = {FIXED64: 8, FIXED32: 4}
 Value = int | memoryview
-"""Integers are unsigned (fixed ones and doubles as their bits); messages, texts and bytes are a view of the data."""
+"""Integers are unsigned (fixed-size integers and doubles as their bits); messages, texts and bytes are views of the
+data."""
 
 
 class Malformed(ValueError):
-    """The bytes are no message."""
+    """The bytes are not a valid message."""
 
 
 def fields(data: memoryview, lost: list[str] | None = None) -> Iterator[tuple[int, int, Value]]:
-    """(field number, wire type, value) of one message, in the file's order. Where the bytes end early or make no
-    sense, raises `Malformed`; given `lost`, appends the reason to it and stops."""
+    """Yields (field number, wire type, value) of one message, in the file's order. If the bytes end early or are
+    invalid, raises `Malformed`, or, if `lost` is given, appends the reason to it and stops."""
     at, end = 0, len(data)
     try:
         while at < end:
@@ -55,7 +56,7 @@ def fields(data: memoryview, lost: list[str] | None = None) -> Iterator[tuple[in
             else:
                 raise Malformed(f"wire type {wire} at byte {at:,}")
             if size > end - at:
-                raise Malformed(f"at byte {at:,} a field of {size:,} bytes begins and {end - at:,} are left")
+                raise Malformed(f"a field of {size:,} bytes begins at byte {at:,}, but only {end - at:,} are left")
             if tag < 8:
                 raise Malformed(f"field number 0 at byte {at:,}")
             at += size
@@ -67,7 +68,7 @@ def fields(data: memoryview, lost: list[str] | None = None) -> Iterator[tuple[in
 
 
 def read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
-    """(value, the byte after it) of the unsigned integer at byte `at`. Raises `Malformed`."""
+    """Decodes the unsigned integer at byte `at`: (value, position after it). Raises `Malformed`."""
     if at < end and data[at] < 128:  # most are one byte
         return data[at], at + 1
     value = shift = 0
@@ -84,7 +85,7 @@ def read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def as_text(value: Value) -> str:
-    """A string field; bytes that are no UTF-8 are replaced, a field of another type is empty."""
+    """A string field; bytes that are not UTF-8 are replaced, a field of another type is empty."""
     return str(value, "utf-8", "replace") if isinstance(value, memoryview) else ""
 
 
@@ -102,12 +103,13 @@ def as_double(value: Value) -> float:
 def as_message(value: Value) -> memoryview:
     """A nested message. Raises `Malformed` for a field of another type."""
     if not isinstance(value, memoryview):
-        raise Malformed("an integer where a message belongs")
+        raise Malformed("an integer instead of a message")
     return value
 
 
 def first_message(data: memoryview, number: int) -> memoryview | None:
-    """The message in field `number` (under 16) that the data begins with, whole or cut short; None for other data."""
+    """The message in field `number` (below 16) at the beginning of the data, complete or truncated; None for other
+    data."""
     if not len(data) or data[0] != number << 3 | LENGTH:
         return None
     try:
@@ -118,7 +120,7 @@ def first_message(data: memoryview, number: int) -> memoryview | None:
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, low bits first; negative numbers as 64 bits of two's complement."""
+    """Encodes an integer with seven bits per byte, low bits first; negative ones as 64-bit two's complement."""
     value &= 0xFFFF_FFFF_FFFF_FFFF
     out = bytearray()
     while value > 127:
@@ -129,7 +131,7 @@ def varint(value: int) -> bytes:
 
 
 def int_field(field: int, value: int) -> bytes:
-    """An integer field."""
+    """Encodes an integer field."""
     return varint(field << 3 | VARINT) + varint(value)
 
 
@@ -138,7 +140,7 @@ def double_field(field: int, value: float) -> bytes:
 
 
 def message_field(field: int, *parts: bytes) -> bytes:
-    """A message of these fields."""
+    """Encodes a message field that consists of `parts`."""
     inner = b"".join(parts)
     return varint(field << 3 | LENGTH) + varint(len(inner)) + inner
 
@@ -148,7 +150,7 @@ def text_field(field: int, value: str) -> bytes:
 
 
 def padded_varints(values: NDArray[np.int64]) -> list[bytes]:
-    """Each of many integers from 0, all as wide as the widest: the format allows leading zeros."""
+    """Encodes many non-negative integers, all as wide as the widest: the format allows leading zeros."""
     if not len(values):
         return []
     width = max(1, -(-int(values.max()).bit_length() // 7))
@@ -159,12 +161,12 @@ def padded_varints(values: NDArray[np.int64]) -> list[bytes]:
 
 
 def packed_varints(values: NDArray[np.uint64]) -> bytes:
-    """Unsigned integers in LEB128: seven bits a byte, low bits first, the high bit set on all but the last."""
+    """Encodes unsigned integers in LEB128: seven bits per byte, low bits first, high bit set on all but the last."""
     if not len(values):
         return b""
-    most = max(1, -(-int(values.max()).bit_length() // 7))
-    places = np.arange(most, dtype=np.uint64)
-    groups = (values[:, None] >> (places * np.uint64(7))) & np.uint64(0x7F)
-    more = values[:, None] >> ((places + np.uint64(1)) * np.uint64(7)) != 0
-    wanted = np.concatenate([np.ones((len(values), 1), bool), more[:, :-1]], axis=1)
-    return (groups | (more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[wanted].tobytes()
+    width = max(1, -(-int(values.max()).bit_length() // 7))
+    positions = np.arange(width, dtype=np.uint64)
+    groups = (values[:, None] >> (positions * np.uint64(7))) & np.uint64(0x7F)
+    has_more = values[:, None] >> ((positions + np.uint64(1)) * np.uint64(7)) != 0
+    is_used = np.concatenate([np.ones((len(values), 1), bool), has_more[:, :-1]], axis=1)
+    return (groups | (has_more.astype(np.uint64) << np.uint64(7))).astype(np.uint8)[is_used].tobytes()

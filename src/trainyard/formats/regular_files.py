@@ -1,4 +1,4 @@
-"""Regular files: what else a path may be, opening one that this process did not write, and its digest."""
+"""Regular files: recognizes and opens them safely, and computes their digests."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ _KINDS = (
 
 
 def irregular(mode: int) -> str:
-    """What a file of this mode (`stat.st_mode`) is; empty for a regular file."""
+    """The type of a file that is not regular, by its mode (`stat.st_mode`); empty for a regular file."""
     if stat.S_ISREG(mode):
         return ""
     return next((kind for is_kind, kind in _KINDS if is_kind(mode)), "a special file")
 
 
 def is_regular(path: Path, links: bool = True) -> bool:
-    """Whether there is a regular file, or, if `links` are followed, a link to one; False also if that cannot be found
-    out."""
+    """Whether the path is a regular file or, if `links` is true, a link to one; False if that cannot be determined."""
     try:
         return not irregular((path.stat() if links else path.lstat()).st_mode)
     except (OSError, ValueError):  # also a name that is too long or holds a NUL
@@ -39,14 +38,14 @@ def is_regular(path: Path, links: bool = True) -> bool:
 
 
 def read_bytes(path: Path, shown: str = "") -> bytes:
-    """The contents of a regular file; messages call it `shown`. Raises `BadFile`."""
+    """Reads a regular file; messages name it `shown`. Raises `BadFile`."""
     with open_regular(path, shown) as file:
         return file.read()
 
 
 @contextmanager
 def open_regular(path: Path, shown: str = "") -> Iterator[IO[bytes]]:
-    """A regular file to read; messages call it `shown`. A pipe or device, which could block, is refused.
+    """Opens a regular file for reading; messages name it `shown`. Pipes and devices, which could block, are rejected.
 
     Raises `BadFile`, also for an `OSError` inside the block, which should only read."""
     shown = shown or str(path)

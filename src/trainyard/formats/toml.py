@@ -1,4 +1,4 @@
-"""TOML: read with one exception for all that cannot be read, and written by tomli-w."""
+"""Reads TOML with one exception for all errors, and writes it with tomli-w."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def dumps(document: Mapping[str, Any], comment: str = "") -> str:
-    """A document that `loads` parses to the same values, after the lines of `comment` as comments.
+    """Formats a document that `loads` parses to the same values, after the lines of `comment` as comments.
 
-    A key whose value is None, which TOML lacks, or an empty table is left out: readers take its default. Half of a
-    surrogate pair, which TOML cannot hold, is shown by its number."""
+    Keys with the value None, which TOML lacks, or an empty table are left out: readers use their defaults. An unpaired
+    surrogate, which TOML cannot hold, is replaced by its number."""
     head = "".join(f"# {line}\n" for line in comment.splitlines())
     body = tomli_w.dumps(_writable(document))
     return paired(head + "\n" * bool(head and body) + body)
 
 
 def head_comment(text: str) -> str:
-    """The comment with which a document begins, as `dumps` takes it."""
+    """The comment at the beginning of a document, as passed to `dumps`."""
     lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
     return "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines)
 

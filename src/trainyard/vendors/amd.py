@@ -1,4 +1,4 @@
-"""AMD devices: through the amdsmi library where it is installed, else amd-smi, else rocm-smi."""
+"""AMD devices: through the amdsmi library if it is installed, else amd-smi, else rocm-smi."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.record import DeviceSeen
-from trainyard.vendors.driver import Catalogue, DriverBroken, ask, visible, whole
+from trainyard.vendors.driver import Catalogue, DriverBroken, parse_int, run_tool, visible
 
 _MIB = 2**20
 _UNITS = {"B": 1, "KB": 2**10, "MB": _MIB, "GB": 2**30}
@@ -17,21 +17,21 @@ class Amd(Catalogue):
     """The `Vendor` of ROCm devices."""
 
     def devices(self) -> Sequence[DeviceSeen]:
-        """The devices that HIP's and ROCr's variables let through; none where the driver is missing or broken."""
+        """The devices that HIP's and ROCr's variables make visible; empty if the driver is missing or broken."""
         try:
-            found = _by_library(_seen) or _by_amd_smi() or _by_rocm_smi()
+            devices = _by_library(_seen) or _by_amd_smi() or _by_rocm_smi()
         except DriverBroken:
             return ()
-        # ROCr hides first; HIP counts what ROCr lets through.
-        return visible(visible(found, "ROCR_VISIBLE_DEVICES"), "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+        # ROCr filters first; HIP numbers the devices that ROCr makes visible.
+        return visible(visible(devices, "ROCR_VISIBLE_DEVICES"), "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
     def telemetry(self) -> Mapping[str, str]:
-        """`<device>.<fact>` -> value; `problem` holds what a broken driver said."""
+        """`<device>.<fact>` -> value; `problem`: the message of a broken driver."""
         try:
-            found = _by_library(_now) or _now_by_rocm_smi()
+            readings = _by_library(_now) or _now_by_rocm_smi()
         except DriverBroken as error:
             return {"problem": str(error)}
-        return {f"{index}.{name}": value for index, facts in enumerate(found) for name, value in facts.items()}
+        return {f"{index}.{name}": value for index, facts in enumerate(readings) for name, value in facts.items()}
 
 
 def _by_library(read: Any) -> list[Any]:
@@ -64,8 +64,8 @@ def _seen(amdsmi: Any, handle: Any, index: int) -> DeviceSeen:
         index=index,
         name=str(asic["market_name"]),
         vendor="amd",
-        memory_bytes=whole(amdsmi.amdsmi_get_gpu_vram_usage(handle)["vram_total"]) * _MIB,
-        facts=_given(facts),
+        memory_bytes=parse_int(amdsmi.amdsmi_get_gpu_vram_usage(handle)["vram_total"]) * _MIB,
+        facts=_present(facts),
     )
 
 
@@ -74,15 +74,15 @@ def _now(amdsmi: Any, handle: Any, index: int) -> dict[str, str]:
         return f"{amdsmi.amdsmi_get_clock_info(handle, getattr(amdsmi.AmdSmiClkType, kind))['clk']} MHz"
 
     def power() -> str:
-        said = amdsmi.amdsmi_get_power_info(handle)
-        watts = [said.get(name) for name in ("current_socket_power", "average_socket_power")]
+        info = amdsmi.amdsmi_get_power_info(handle)
+        watts = [info.get(name) for name in ("current_socket_power", "average_socket_power")]
         return next((f"{value} W" for value in watts if value not in (None, "N/A", 0)), "")
 
     facts = {
         name: _try(amdsmi, lambda kind=kind: clock(kind))
         for name, kind in (("clocks.gfx", "GFX"), ("clocks.mem", "MEM"))
     }
-    return _given({**facts, "power.draw": _try(amdsmi, power)})
+    return _present({**facts, "power.draw": _try(amdsmi, power)})
 
 
 def _try(amdsmi: Any, call: Any) -> str:
@@ -93,15 +93,15 @@ def _try(amdsmi: Any, call: Any) -> str:
 
 
 def _by_amd_smi() -> list[DeviceSeen]:
-    said = _parsed(ask("amd-smi", "static", "--asic", "--vram", "--driver", "--bus", "--json"), "amd-smi")
-    rows = said.get("gpu_data", []) if isinstance(said, dict) else said or []
+    output = _parsed(run_tool("amd-smi", "static", "--asic", "--vram", "--driver", "--bus", "--json"), "amd-smi")
+    rows = output.get("gpu_data", []) if isinstance(output, dict) else output or []
     return [
         DeviceSeen(
-            index=whole(row.get("gpu"), default=i),
+            index=parse_int(row.get("gpu"), default=i),
             name=str(row["asic"]["market_name"]),
             vendor="amd",
             memory_bytes=_size(row.get("vram", {}).get("size", {})),
-            facts=_given(
+            facts=_present(
                 {
                     "driver": row.get("driver", {}).get("version"),
                     "pci": row.get("bus", {}).get("bdf"),
@@ -114,8 +114,8 @@ def _by_amd_smi() -> list[DeviceSeen]:
     ]
 
 
-def _size(said: dict[str, Any]) -> int:
-    return whole(said.get("value")) * _UNITS.get(str(said.get("unit", "")).upper(), 1)
+def _size(size: dict[str, Any]) -> int:
+    return parse_int(size.get("value")) * _UNITS.get(str(size.get("unit", "")).upper(), 1)
 
 
 def _by_rocm_smi() -> list[DeviceSeen]:
@@ -126,8 +126,8 @@ def _by_rocm_smi() -> list[DeviceSeen]:
             index=index,
             name=str(card.get("card series") or card.get("card model") or "AMD device"),
             vendor="amd",
-            memory_bytes=whole(card.get("vram total memory (b)")),
-            facts=_given({"driver": driver, "gfx": card.get("gfx version")}),
+            memory_bytes=parse_int(card.get("vram total memory (b)")),
+            facts=_present({"driver": driver, "gfx": card.get("gfx version")}),
         )
         for index, card in enumerate(cards)
     ]
@@ -141,25 +141,25 @@ def _now_by_rocm_smi() -> list[dict[str, str]]:
 
 
 def _rocm_smi(*options: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Each card's table in order, and the system's; keys in lower case, which differs between releases."""
-    said = _parsed(ask("rocm-smi", *options, "--json"), "rocm-smi")
+    """Each card's table in order, and the system's table. Keys are lower-cased, since their case differs by release."""
+    output = _parsed(run_tool("rocm-smi", *options, "--json"), "rocm-smi")
     tables = {
         name: {key.lower(): value for key, value in table.items()}
-        for name, table in (said or {}).items()
+        for name, table in (output or {}).items()
         if isinstance(table, dict)
     }
-    cards = sorted((name for name in tables if name.startswith("card")), key=lambda name: whole(name[4:]))
+    cards = sorted((name for name in tables if name.startswith("card")), key=lambda name: parse_int(name[4:]))
     return [tables[name] for name in cards], tables.get("system", {})
 
 
-def _parsed(said: str | None, tool: str) -> Any:
-    if said is None:
+def _parsed(output: str | None, tool: str) -> Any:
+    if output is None:
         return None
     try:
-        return json.loads(said)
+        return json.loads(output)
     except ValueError as error:
-        raise DriverBroken(f"{tool} answers with no JSON: {said[:80]!r}") from error
+        raise DriverBroken(f"the output of {tool} is not JSON: {output[:80]!r}") from error
 
 
-def _given(facts: Mapping[str, Any]) -> dict[str, str]:
+def _present(facts: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value not in (None, "", "N/A")}

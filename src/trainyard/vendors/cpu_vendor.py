@@ -1,4 +1,4 @@
-"""The host's cores: always there, and the device of a job where there is no other."""
+"""The host's CPU: always available, and the device of a job if there is no other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import ceil
 from pathlib import Path
 
 from trainyard.record import DeviceSeen
-from trainyard.vendors.driver import Catalogue, whole
+from trainyard.vendors.driver import Catalogue, parse_int
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
@@ -23,20 +23,20 @@ class Cpu(Catalogue):
         return (DeviceSeen(index=0, name=_model(), vendor="cpu", memory_bytes=_memory(), facts=facts),)
 
     def telemetry(self) -> Mapping[str, str]:
-        """`governor` and `frequency` where the kernel shows them, and the `load` of the last minute."""
-        said = {"governor": _line(_CPUFREQ / "scaling_governor")}
-        khz = whole(_line(_CPUFREQ / "scaling_cur_freq"))
-        said["frequency"] = f"{khz // 1000} MHz" if khz else ""
-        said["load"] = f"{os.getloadavg()[0]:.2f}"
-        return {name: value for name, value in said.items() if value}
+        """`governor` and `frequency`, if the kernel reports them, and the `load` of the last minute."""
+        facts = {"governor": _line(_CPUFREQ / "scaling_governor")}
+        khz = parse_int(_line(_CPUFREQ / "scaling_cur_freq"))
+        facts["frequency"] = f"{khz // 1000} MHz" if khz else ""
+        facts["load"] = f"{os.getloadavg()[0]:.2f}"
+        return {name: value for name, value in facts.items() if value}
 
 
 def cores() -> int:
-    """Cores this process may use, a container's quota of their time rounded up."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of cores that this process may use; at most a container's CPU quota, rounded up."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     first_version = (_line(_CGROUP / "cpu" / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
     quota, period = (_line(_CGROUP / "cpu.max") or " ".join(first_version)).split() or ("max", "")
-    return min(there, max(1, ceil(int(quota) / int(period)))) if quota.isdecimal() else there
+    return min(available, max(1, ceil(int(quota) / int(period)))) if quota.isdecimal() else available
 
 
 def _model() -> str:
@@ -44,14 +44,14 @@ def _model() -> str:
 
 
 def _widths() -> dict[str, str]:
-    """The vector and matrix extensions that decide how fast a product of matrices can be."""
+    """The vector and matrix extensions that determine the speed of matrix products."""
     flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
     known = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile", "asimd", "sve", "sve2", "bf16")
     return {"extensions": " ".join(flag for flag in known if flag in flags)} if flags else {}
 
 
 def _cpuinfo(key: str) -> str:
-    """The first processor's value of a line in /proc/cpuinfo; empty where there is none."""
+    """The first processor's value of a key in /proc/cpuinfo; empty if there is none."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

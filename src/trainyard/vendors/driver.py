@@ -1,4 +1,4 @@
-"""What the vendors share: stated peaks, names of kernels, asking a driver's tool, hiding hidden devices."""
+"""Code shared by the vendors: stated peaks, kernel names, running a driver's tool, visible devices."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _PATIENCE_S = 20
 
 
 class DriverBroken(Exception):
-    """A driver library or tool is there and does not answer; what it said."""
+    """A driver library or tool is installed but fails; the message is its output."""
 
 
 class Catalogue:
-    """The half of a `Vendor` that needs no driver, from what the package knows."""
+    """The part of a `Vendor` that needs no driver: the peaks and kernel names that the package knows."""
 
     def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
-        """As a machine file states them; empty where none knows the device's name."""
+        """The peaks in the machine files, by dtype; empty if no machine file has the device's name."""
         known = find_device(device.name)
         return known.peak if known and known.vendor == device.vendor else {}
 
@@ -33,51 +33,50 @@ class Catalogue:
         return kernel_names.account_of(name)
 
 
-def ask(*command: str) -> str | None:
-    """What a tool prints; None where it is not installed. Raises `DriverBroken` when it fails or hangs."""
+def run_tool(*command: str) -> str | None:
+    """Runs a tool and returns its output; None if it is not installed. Raises `DriverBroken` if it fails or hangs."""
     tool = shutil.which(command[0])
     if tool is None:
         return None
     try:
         done = subprocess.run([tool, *command[1:]], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise DriverBroken(f"{command[0]} gave no answer in {_PATIENCE_S} s") from error
+        raise DriverBroken(f"{command[0]} did not respond in {_PATIENCE_S} s") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DriverBroken(f"{command[0]}: {error}") from error
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise DriverBroken(f"{command[0]} exits with {done.returncode}: {said[-1] if said else 'no words'}")
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise DriverBroken(f"{command[0]} exits with {done.returncode}: {output[-1] if output else 'no output'}")
     return done.stdout
 
 
 def visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[DeviceSeen, ...]:
-    """The devices a process may use, renumbered as it sees them: the first of `variables` that is set decides.
+    """The devices visible to this process, renumbered in its order: the first of `variables` that is set decides.
 
-    Each entry is an index, the beginning of a `uuid` fact, or a MIG slice, of which nothing is known but its
-    parent's kind; the first unknown one ends the list, as the drivers do it.
+    Each entry is an index, the beginning of a `uuid` fact, or a MIG slice, whose only known property is its parent's
+    name. The first unknown entry ends the list, as in the drivers.
     """
-    wanted = next((os.environ[name] for name in variables if name in os.environ), None)
-    if wanted is None:
+    entries = next((os.environ[name] for name in variables if name in os.environ), None)
+    if entries is None:
         return tuple(devices)
-    seen: list[DeviceSeen] = []
-    for entry in filter(None, (part.strip() for part in wanted.split(","))):
+    chosen: list[DeviceSeen] = []
+    for entry in filter(None, (part.strip() for part in entries.split(","))):
         if entry.startswith("MIG-") and devices:
-            slice_of = replace(devices[0], name=f"{devices[0].name} MIG", memory_bytes=0, facts={"uuid": entry})
-            found = [slice_of]
+            matches = [replace(devices[0], name=f"{devices[0].name} MIG", memory_bytes=0, facts={"uuid": entry})]
         else:
-            found = [d for d in devices if entry == str(d.index) or (len(entry) > 4 and _uuid(d).startswith(entry))]
-        if not found:
+            matches = [d for d in devices if entry == str(d.index) or (len(entry) > 4 and _uuid(d).startswith(entry))]
+        if not matches:
             break
-        seen.append(replace(found[0], index=len(seen)))
-    return tuple(seen)
+        chosen.append(replace(matches[0], index=len(chosen)))
+    return tuple(chosen)
 
 
 def _uuid(device: DeviceSeen) -> str:
     return device.facts.get("uuid", "")
 
 
-def whole(value: object, default: int = 0) -> int:
-    """An integer out of a driver's text (`81559`, `192 GB` gives 192, `[N/A]` the default)."""
+def parse_int(value: object, default: int = 0) -> int:
+    """The integer in a driver's text: `192 GB` gives 192, `[N/A]` gives the default."""
     text = str(value).strip().split(" ")[0]
     try:
         return int(float(text))

@@ -1,4 +1,4 @@
-"""Accounts of kernels by name: one ordered table of patterns for each library that kernels come from.
+"""Accounts of kernels by name: ordered tables of patterns for the libraries that kernels come from.
 
 The first pattern that occurs in the lower-cased name decides. Kernels of a communication library are always booked as
 communication; for all others the op that launched the kernel takes precedence, since names change between releases.
@@ -21,7 +21,7 @@ _COMM_LIBRARY = re.compile(
     # XLA's instructions.
     r"|^%?((ragged-)?all-(reduce|gather|to-all)|reduce-scatter|collective-(permute|broadcast)|(send|recv)(-done)?\b)",
 )
-# Choosing where tokens go is no communication, though the library is DeepEP's.
+# Computing where tokens go is not communication, although the kernel is DeepEP's.
 _LAYOUT = re.compile(r"get_dispatch_layout")
 # The collective of a kernel that `_COMM_LIBRARY` matches.
 _COLLECTIVES = (
@@ -50,7 +50,7 @@ _CLASSES = (
             r"|_fwd_(grouped_)?kernel_stage[12]|_bwd_preprocess_do_o"
         ),
     ),
-    # An expert's products are products; only the way to them is routing.
+    # An expert's matrix products are matmul; only the steps before and after them are routing.
     ("matmul", re.compile(r"fused_moe_kernel|fmoe_|moe\w*gemm|gemm\w*moe|moeflatmm|_moe_mm")),
     (
         "embedding",
@@ -67,7 +67,7 @@ _CLASSES = (
             r"|buildexpertmaps|_sort_chunks_by_map|row_id_map|_fill_indices_kernel|noaux_tc"
         ),
     ),
-    # One launch over many tensors: norms of all gradients, unscaling and copies; all else is an update's.
+    # One launch over many tensors: norms of all gradients, unscaling and copies; all others are optimizer updates.
     ("reduction", re.compile(r"multi_tensor_apply.*(lpnorm|l2norm|lpmax|non_finite)|l2norm_?(kernel|functor)")),
     ("elementwise", re.compile(r"multi_tensor_apply.*(copyfunctor|::copy<|scalefunctor|axpbyfunctor)")),
     (
@@ -111,7 +111,7 @@ _CLASSES = (
             r"|input_scatter"
         ),
     ),
-    # CUTLASS's wrappers name what they run in their template arguments; where those say no more, it is a product.
+    # CUTLASS's wrappers name the operation in their template arguments; without a name there, it is a product.
     ("matmul", re.compile(r"cutlass::kernel|cutlass::device_kernel|cutlass_\d|cutlass3x|cutlass_tensorop")),
     (
         "reduction",
@@ -131,7 +131,7 @@ _CLASSES = (
     ),
 )
 
-# Inductor's own names: triton_<kind>_fused_<the ops it fused, by name>_<number>.
+# Inductor's names: triton_<kind>_fused_<names of the fused ops>_<number>.
 _INDUCTOR = re.compile(
     r"^(?:graph_\d+_)?(?:triton_(?P<kind>poi|red|per|tem|mm|bmm|for|mix|split_scan|spl)|(?P<cpp>cpp))_(?:fused_)?"
 )
@@ -140,7 +140,7 @@ _TEMPLATES = (
     ("conv", re.compile(r"convolution")),
 )
 _FUSED_REDUCTIONS = (
-    # Root-mean-square and layer norms that were taken apart keep their mean and their inverse root.
+    # RMS and layer norms that were decomposed keep their mean and their inverse square root.
     ("norm", re.compile(r"(batch|layer|group|rms|instance)_norm|(mean|var).*rsqrt")),
     ("softmax", re.compile(r"softmax|nll_loss|cross_entropy|logsumexp")),
     ("embedding", re.compile(r"embedding")),
@@ -149,18 +149,18 @@ _FUSED_REDUCTIONS = (
 
 @lru_cache(maxsize=65536)
 def account_of(name: str) -> Account | None:
-    """The account a kernel's name points to, or None when no table knows it."""
+    """The account of a kernel by its name; None if no pattern matches."""
     text = name.lower()
     if is_communication(name):
         return Account("comm", collective_of(_function(text)))
-    for what, pattern in _BLITS:
+    for direction, pattern in _BLITS:
         if pattern.search(text):
-            return Account("copy", what)
-    if what := class_of_inductor(text):
-        return Account("compute", what)
-    for what, pattern in _CLASSES:
+            return Account("copy", direction)
+    if op_class := class_of_inductor(text):
+        return Account("compute", op_class)
+    for op_class, pattern in _CLASSES:
         if pattern.search(text):
-            return Account("compute", what)
+            return Account("compute", op_class)
     return None
 
 
@@ -171,34 +171,33 @@ def is_communication(name: str) -> bool:
 
 
 def collective_of(text: str) -> str:
-    """The collective a kernel, op or annotation name speaks of; `other` where it does not say."""
+    """The collective in the name of a kernel, op or annotation; `other` if the name has none."""
     lower = text.lower()
-    return next((what for what, pattern in _COLLECTIVES if pattern.search(lower)), "other")
+    return next((collective for collective, pattern in _COLLECTIVES if pattern.search(lower)), "other")
 
 
 def class_of_inductor(name: str) -> str | None:
-    """The op class of a kernel that torch.compile generated: templates are products, attention or convolutions, other
-    kernels by their kind, reductions by what they reduce for. None for other names."""
-    found = _INDUCTOR.match(name)
-    if found is None:
+    """The op class of a kernel generated by torch.compile: templates are matmul, attention or conv; other kernels are
+    classified by their kind, and reductions by the ops fused into them. None for other names."""
+    match = _INDUCTOR.match(name)
+    if match is None:
         return None
-    fused, kind = name[found.end() :], found["kind"]
+    fused, kind = name[match.end() :], match["kind"]
     if kind in ("tem", "mm", "bmm"):
-        return next((what for what, pattern in _TEMPLATES if pattern.search(fused)), "matmul")
+        return next((op_class for op_class, pattern in _TEMPLATES if pattern.search(fused)), "matmul")
     if kind in ("poi", "for"):
         return "embedding" if fused.startswith("embedding") else "elementwise"
-    what = next((what for what, pattern in _FUSED_REDUCTIONS if pattern.search(fused)), None)
-    # A C++ kernel does not say whether it reduces.
-    return what or ("elementwise" if found["cpp"] else "reduction")
+    reduction_class = next((op_class for op_class, pattern in _FUSED_REDUCTIONS if pattern.search(fused)), None)
+    # The name of a C++ kernel does not show whether it reduces.
+    return reduction_class or ("elementwise" if match["cpp"] else "reduction")
 
 
 def copy_of(name: str) -> str:
-    """Which copy `Memcpy HtoD (Pageable -> Device)` and its like are; host to host counts as h2d, peers' as d2d."""
+    """The direction of a copy by its name (`Memcpy HtoD (Pageable -> Device)`): h2d, d2h or d2d. Host to host counts as
+    h2d, peer to peer as d2d."""
     plain = re.sub(r"[\W_]", "", name.lower())
-    for what, signs in (("h2d", ("htod", "htoh", "h2d", "hosttodevice")), ("d2h", ("dtoh", "d2h", "devicetohost"))):
-        if any(sign in plain for sign in signs):
-            return what
-    return "d2d"
+    names = (("h2d", ("htod", "htoh", "h2d", "hosttodevice")), ("d2h", ("dtoh", "d2h", "devicetohost")))
+    return next((direction for direction, texts in names if any(text in plain for text in texts)), "d2d")
 
 
 def _function(text: str) -> str:

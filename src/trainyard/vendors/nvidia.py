@@ -1,4 +1,4 @@
-"""NVIDIA devices, as NVML reports them: through nvidia-ml-py where it is installed, else through nvidia-smi."""
+"""NVIDIA devices, as NVML reports them: through nvidia-ml-py if it is installed, else through nvidia-smi."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainyard.record import DeviceSeen
-from trainyard.vendors.driver import Catalogue, DriverBroken, ask, visible, whole
+from trainyard.vendors.driver import Catalogue, DriverBroken, parse_int, run_tool, visible
 
 _MIB = 2**20
 _STATIC = ("index", "name", "memory.total", "uuid", "driver_version", "pci.bus_id", "compute_cap", "power.limit")
@@ -18,23 +18,25 @@ class Nvidia(Catalogue):
     """The `Vendor` of CUDA devices."""
 
     def devices(self) -> Sequence[DeviceSeen]:
-        """The devices that CUDA_VISIBLE_DEVICES lets through; none where the driver is missing or broken."""
+        """The devices that CUDA_VISIBLE_DEVICES makes visible; empty if the driver is missing or broken."""
         try:
-            found = _by_library(_seen) or _by_tool()
+            devices = _by_library(_seen) or _by_tool()
         except DriverBroken:
             return ()
-        return visible(found, "CUDA_VISIBLE_DEVICES")
+        return visible(devices, "CUDA_VISIBLE_DEVICES")
 
     def telemetry(self) -> Mapping[str, str]:
-        """`<device>.<fact>` -> value; `problem` holds what a broken driver said."""
+        """`<device>.<fact>` -> value; `problem`: the message of a broken driver."""
         try:
-            found = _by_library(_now)
-            if found:
-                return {f"{index}.{name}": value for index, facts in enumerate(found) for name, value in facts.items()}
+            readings = _by_library(_now)
+            if readings:
+                return {
+                    f"{index}.{name}": value for index, facts in enumerate(readings) for name, value in facts.items()
+                }
             rows = _query(_NOW)
         except DriverBroken as error:
             return {"problem": str(error)}
-        return {f"{index}.{name}": row[name] for index, row in enumerate(rows) for name in _NOW if _given(row[name])}
+        return {f"{index}.{name}": row[name] for index, row in enumerate(rows) for name in _NOW if _present(row[name])}
 
 
 def _by_library(read: Callable[[Any, Any, int], Any]) -> list[Any]:
@@ -46,7 +48,7 @@ def _by_library(read: Callable[[Any, Any, int], Any]) -> list[Any]:
     try:
         pynvml.nvmlInit()
     except (pynvml.NVMLError, OSError) as error:
-        # Without a driver there is no such library: no device, and nothing is broken.
+        # Without a driver the library is missing: there is no device, which is not an error.
         if type(error).__name__ == "NVMLError_LibraryNotFound":
             return []
         raise DriverBroken(f"NVML: {error}") from error
@@ -93,7 +95,7 @@ def _now(nvml: Any, handle: Any, index: int) -> dict[str, str]:
 
 
 def _try(nvml: Any, call: Callable[[Any], Any], handle: Any) -> str:
-    """One fact, or an empty text where this device or library version does not have it."""
+    """One fact; empty if this device or library version does not have it."""
     try:
         return _text(call(handle))
     except (nvml.NVMLError, AttributeError, IndexError):
@@ -108,25 +110,25 @@ def _by_tool() -> list[DeviceSeen]:
     names = {"uuid": "uuid", "driver": "driver_version", "pci": "pci.bus_id", "compute_capability": "compute_cap"}
     return [
         DeviceSeen(
-            index=whole(row["index"]),
+            index=parse_int(row["index"]),
             name=row["name"],
             vendor="nvidia",
-            memory_bytes=whole(row["memory.total"]) * _MIB,
-            facts={ours: row[theirs] for ours, theirs in names.items() if _given(row[theirs])}
-            | ({"power_limit_w": str(whole(row["power.limit"]))} if _given(row["power.limit"]) else {}),
+            memory_bytes=parse_int(row["memory.total"]) * _MIB,
+            facts={ours: row[theirs] for ours, theirs in names.items() if _present(row[theirs])}
+            | ({"power_limit_w": str(parse_int(row["power.limit"]))} if _present(row["power.limit"]) else {}),
         )
         for row in _query(_STATIC)
     ]
 
 
 def _query(fields: tuple[str, ...]) -> list[dict[str, str]]:
-    """One row a device; empty where nvidia-smi is not installed. Raises `DriverBroken`."""
-    said = ask("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
-    rows = [[cell.strip() for cell in row] for row in csv.reader((said or "").splitlines()) if row]
+    """One row per device; empty if nvidia-smi is not installed. Raises `DriverBroken`."""
+    output = run_tool("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    rows = [[cell.strip() for cell in row] for row in csv.reader((output or "").splitlines()) if row]
     if any(len(row) != len(fields) for row in rows):
-        raise DriverBroken(f"nvidia-smi answers with {rows[0]!r}")
+        raise DriverBroken(f"unexpected output of nvidia-smi: {rows[0]!r}")
     return [dict(zip(fields, row)) for row in rows]
 
 
-def _given(value: str) -> bool:
+def _present(value: str) -> bool:
     return bool(value) and not value.startswith("[")

@@ -1,4 +1,4 @@
-"""A device that exists only where TRAINYARD_PRETEND says how many: for trying things without one."""
+"""Simulated devices, as many as TRAINYARD_PRETEND states: for trying trainyard without an accelerator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PEAKS = {"float32": 1e12, "bfloat16": 4e12}
 
 
 class Pretend(Catalogue):
-    """A `Vendor` of TRAINYARD_PRETEND=<count> like devices that always say the same."""
+    """A `Vendor` of TRAINYARD_PRETEND=<count> identical devices with constant telemetry."""
 
     def devices(self) -> Sequence[DeviceSeen]:
         text = os.environ.get("TRAINYARD_PRETEND", "") or "0"

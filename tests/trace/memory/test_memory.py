@@ -1,7 +1,7 @@
-"""Torch's memory snapshots: read as plain data only, replayed to the byte, explained, drawn small.
+"""Torch's memory snapshots: reading plain data only, exact replay, categories, fragmentation and the report.
 
-Recorded on an accelerator they cannot be here: the snapshots are a simulator's (tests/caching_allocator.py), whose own
-books are the oracle, or torch's own from a profile of a real run on the CPU, with torch's own categories.
+Without an accelerator, snapshots come from a simulator (tests/caching_allocator.py), whose history is the oracle, or
+from torch's profile of a real run on the CPU, with torch's categories.
 """
 
 import gzip
@@ -33,7 +33,7 @@ from trainyard.report.memory import memory_view as report
 from trainyard.report.memory.memory_terminal import print_memory, sparkline
 from trainyard.trace.memory import snapshot as reader
 from trainyard.trace.memory.allocator import AllocatorSettings
-from trainyard.trace.memory.categories import KINDS, phase_and_kind, where
+from trainyard.trace.memory.categories import KINDS, phase_and_kind, source_location
 from trainyard.trace.memory.measure_snapshot import measure, record
 from trainyard.trace.memory.replay_allocations import totals
 from trainyard.trace.memory.snapshot import ACTIONS, Frame, is_snapshot, load
@@ -61,20 +61,20 @@ def measured(tmp_path: Path, run: CachingAllocator):
 
 
 @given(PLAIN, st.sampled_from([3, 4, 5]))
-def test_plain_data_comes_back(value, protocol):
+def test_plain_data_round_trips(value, protocol):
     assert loads(pickle.dumps(value, protocol), "x") == value
 
 
 @given(st.dictionaries(st.text(), st.lists(st.integers() | st.text())))
-def test_so_does_protocol_2_without_bytes(value):
+def test_plain_data_without_bytes_round_trips_in_protocol_2(value):
     assert loads(pickle.dumps(value, 2), "x") == value
 
 
-def test_shared_and_recursive_lists_are_made_once():
+def test_shared_and_recursive_lists_keep_their_identity():
     shared: list = [1]
     shared.append(shared)
-    found = loads(pickle.dumps([shared, shared]), "x")
-    assert found[0] is found[1] is found[0][1]
+    decoded = loads(pickle.dumps([shared, shared]), "x")
+    assert decoded[0] is decoded[1] is decoded[0][1]
 
 
 class Touches:
@@ -86,7 +86,7 @@ class Touches:
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
-def test_nothing_in_a_file_is_called(tmp_path, protocol):
+def test_no_object_in_a_file_is_called(tmp_path, protocol):
     path = dumped(tmp_path, {"segments": []})
     path.write_bytes(pickle.dumps({"segments": [Touches(tmp_path / "touched")]}, protocol))
     with refused(BadFile, path) as caught:
@@ -105,7 +105,7 @@ def test_nothing_in_a_file_is_called(tmp_path, protocol):
     ],
     ids=repr,
 )
-def test_what_is_not_plain_is_refused(value, opcode):
+def test_values_other_than_plain_data_are_refused(value, opcode):
     with refused(BadFile, "x", f"opcode {opcode}"):
         loads(pickle.dumps(value, 5), "x")
 
@@ -144,7 +144,7 @@ def test_every_other_opcode_is_refused_by_name(opcode):
         (b"", ("byte 0", 0)),
     ],
 )
-def test_bombs_cost_no_more_than_their_bytes(data, values):
+def test_malicious_pickles_use_little_memory(data, values):
     tracemalloc.start()
     try:
         if values:
@@ -158,25 +158,25 @@ def test_bombs_cost_no_more_than_their_bytes(data, values):
         tracemalloc.stop()
 
 
-def test_deep_nesting_is_no_crash():
+def test_deep_nesting_does_not_crash():
     loads(b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b".", "x")
 
 
 @given(st.data())
 @settings(max_examples=300)
-def test_damage_is_a_bad_file_or_other_plain_data(data):
-    whole = bytearray(pickle.dumps(training(layers=2, steps=1)[0].snapshot()))
+def test_damaged_pickles_are_bad_files_or_other_plain_data(data):
+    content = bytearray(pickle.dumps(training(layers=2, steps=1)[0].snapshot()))
     for _ in range(data.draw(st.integers(0, 3))):
-        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(whole)))
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(content)))
     with suppress(BadFile):
-        loads(bytes(whole[:cut]), "x")
+        loads(bytes(content[:cut]), "x")
 
 
 # ---- files -----------------------------------------------------------------------------------------------------
 
 
-def test_pickle_json_gzip_and_bare_segments_are_one(tmp_path):
+def test_pickle_json_gzip_and_bare_segments_load_equally(tmp_path):
     snapshot = training(layers=3, steps=2)[0].snapshot()
     plain = dumped(tmp_path, snapshot)
     packed, text = tmp_path / "snapshot.pickle.gz", tmp_path / "snapshot.json"
@@ -225,14 +225,14 @@ def test_other_files_are_not_taken_for_snapshots(tmp_path):
         ({"segments": [], "device_traces": [[{"action": "alloc"}]]}, ["0 segments", "0 events"]),
     ],
 )
-def test_bad_snapshots_name_the_place(tmp_path, snapshot, values):
+def test_errors_name_the_invalid_field(tmp_path, snapshot, values):
     path = dumped(tmp_path, snapshot)
     with refused(BadFile, path, *values) as caught:
         measure(path)
     assert caught.value.next_step
 
 
-def test_endless_names_are_cut_before_patterns_search_them(tmp_path):
+def test_long_names_are_truncated_before_pattern_matching(tmp_path):
     run = CachingAllocator()
     for file in ("/torch/nn/init.py", "x" * 10**6, "none", "adam" * 10**5):
         for name in ("a" * 10**6, "(1" * 10**6, "aBackward" * 10**5, "_" * 10**6):
@@ -241,7 +241,7 @@ def test_endless_names_are_cut_before_patterns_search_them(tmp_path):
     assert max(len(line.name) + len(line.file) for stack in snapshot.stacks for line in stack) <= 1000
 
 
-def test_small_files_that_stand_for_endless_work_are_refused(tmp_path):
+def test_small_files_with_shared_lists_are_refused(tmp_path):
     trace = [{"action": "snapshot", "size": 0}] * 3000
     path = dumped(tmp_path, {"segments": [], "device_traces": [trace] * 3000})
     with refused(BadFile, path, "$.device_traces", f"{path.stat().st_size:,}"):
@@ -252,33 +252,33 @@ def test_small_files_that_stand_for_endless_work_are_refused(tmp_path):
         load(path)
 
 
-def written_in(value: object, place: str, opcodes: bytes) -> bytes:
-    """A pickle of `value` in which what `opcodes` push stands for the text `place`."""
-    whole, text = pickle.dumps(value, 3), b"X" + len(place).to_bytes(4, "little") + place.encode()
-    assert whole.count(text) == 1
-    return whole.replace(text, opcodes)
+def pickle_with(value: object, placeholder: str, opcodes: bytes) -> bytes:
+    """A pickle of `value` in which `opcodes` replace the text `placeholder`."""
+    data, text = pickle.dumps(value, 3), b"X" + len(placeholder).to_bytes(4, "little") + placeholder.encode()
+    assert data.count(text) == 1
+    return data.replace(text, opcodes)
 
 
 TOWERS = {
-    "tuples in tuples": b")" + b"q\xffh\xff\x86" * 60,
-    "lists in lists": b"(" * 60 + b"]" + b"q\xffh\xffl" * 60,
+    "nested tuples": b")" + b"q\xffh\xff\x86" * 60,
+    "nested lists": b"(" * 60 + b"]" + b"q\xffh\xffl" * 60,
     "deep lists": b"(" * 3000 + b"]" + b"l" * 3000,
     "a large number": b"\x8b" + (2501).to_bytes(4, "little") + (2**20_000).to_bytes(2501, "little"),
 }
 
 
 @pytest.mark.parametrize("tower", TOWERS)
-def test_values_endless_to_hash_or_to_print_are_neither(tmp_path, tower):
+def test_exponentially_large_values_are_not_hashed_or_printed(tmp_path, tower):
     snapshot = CachingAllocator()
     snapshot.malloc(1000, [frame("/x/y.py", 1, "f")], metadata="m")
-    whole = json.loads(json.dumps(snapshot.snapshot()))
-    whole["external_annotations"] = [{"name": "eval", "device": 0, "time_us": 5}]
-    whole["device_traces"][0][0]["category"] = "input"
+    document = json.loads(json.dumps(snapshot.snapshot()))
+    document["external_annotations"] = [{"name": "eval", "device": 0, "time_us": 5}]
+    document["device_traces"][0][0]["category"] = "input"
     path, start = tmp_path / "tower.pickle", time.process_time()
-    for container, key in list(nodes(whole)):
-        kept, container[key] = container[key], "the place"
-        path.write_bytes(written_in(whole, "the place", TOWERS[tower]))
-        container[key] = kept
+    for container, key in list(nodes(document)):
+        original, container[key] = container[key], "placeholder"
+        path.write_bytes(pickle_with(document, "placeholder", TOWERS[tower]))
+        container[key] = original
         with suppress(BadFile):
             read, memories = measure(path)
             view = report.view_of(read, memories[0], memories)
@@ -287,11 +287,11 @@ def test_values_endless_to_hash_or_to_print_are_neither(tmp_path, tower):
     assert time.process_time() - start < 10
 
 
-def test_long_texts_shared_by_many_entries_are_read_and_compared_in_part(tmp_path):
-    """Two equal texts, one of them shared: each comparison would read them whole, each annotation repeat them."""
+def test_long_shared_texts_are_truncated(tmp_path):
+    """Two equal texts, one of them shared: each comparison would read all of them, each annotation repeat them."""
 
     def loaded(length):
-        """The snapshot of texts of `length` characters, the CPU seconds of reading it, and a text."""
+        """The snapshot with texts of `length` characters, the CPU seconds to read it, and the text."""
         text, equal = ("x" * (length - 2) + end for end in ("yz", "y"))
         equal += "z"
         assert text == equal
@@ -314,7 +314,7 @@ def test_long_texts_shared_by_many_entries_are_read_and_compared_in_part(tmp_pat
         loads(pickle.dumps({text: 1}), "x")
 
 
-def test_without_a_limit_of_its_own_a_snapshot_may_hold_less_than_a_trace(tmp_path, monkeypatch):
+def test_default_size_limit_of_snapshots_is_below_that_of_traces(tmp_path, monkeypatch):
     path = dumped(tmp_path, training(layers=2, steps=1)[0].snapshot())
     monkeypatch.setattr(reader, "MOST_BYTES", 1000)
     for limit in ((), (AS_WRITTEN.limit,)):
@@ -362,7 +362,7 @@ ODD = (
 
 
 def nodes(value):
-    """Every place of a structure that can be replaced: (container, key)."""
+    """Yields (container, key) of every value in a structure."""
     for key in list(value) if isinstance(value, dict) else range(len(value)):
         yield value, key
         if isinstance(value[key], dict | list):
@@ -371,11 +371,11 @@ def nodes(value):
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_odd_values_anywhere_are_a_bad_file_or_a_report(tmp_path_factory, data):
+def test_odd_values_give_a_bad_file_or_a_report(tmp_path_factory, data):
     snapshot = json.loads(json.dumps(training(layers=2, steps=1, capacity=230 * MIB)[0].snapshot()))
-    places = list(nodes(snapshot))
+    all_nodes = list(nodes(snapshot))
     for _ in range(data.draw(st.integers(1, 3))):
-        container, key = places[data.draw(st.integers(0, len(places) - 1))]
+        container, key = all_nodes[data.draw(st.integers(0, len(all_nodes) - 1))]
         container[key] = data.draw(ODD)
     path = dumped(tmp_path_factory.mktemp("odd"), snapshot)
     with suppress(BadFile):
@@ -386,7 +386,7 @@ def test_odd_values_anywhere_are_a_bad_file_or_a_report(tmp_path_factory, data):
         print_memory(report.view_of(read, memory, memories), Console(file=io.StringIO(), width=100))
 
 
-def test_entries_of_odd_shape_are_left_out_and_counted(tmp_path):
+def test_invalid_entries_are_left_out_and_counted(tmp_path):
     run, _ = training(layers=2, steps=1)
     snapshot = run.snapshot()
     snapshot["device_traces"][0] += [{}, 3, {"action": "dance"}, {"action": "alloc", "addr": "here", "size": 1}]
@@ -398,7 +398,7 @@ def test_entries_of_odd_shape_are_left_out_and_counted(tmp_path):
 
 
 def test_the_format_of_torch_1_13_is_read(tmp_path):
-    """Blocks with a history and without addresses or requested sizes, entries without a clock."""
+    """Blocks with a history but without addresses or requested sizes, entries without timestamps."""
     history = [{"addr": 4096, "real_size": 700, "frames": linear(0)}]
     blocks = [
         {"size": 1024, "state": "active_allocated", "history": history},
@@ -425,7 +425,7 @@ def test_the_format_of_torch_1_13_is_read(tmp_path):
 # ---- replay ----------------------------------------------------------------------------------------------------
 
 SIZES = st.sampled_from([1, 512, 600, MIB, MIB + 1, 3 * MIB, 11 * MIB, 30 * MIB]) | st.integers(1, 40 * MIB)
-DOINGS = st.lists(
+ACTIVITY = st.lists(
     st.tuples(st.just("malloc"), SIZES, st.sampled_from([0, 0, 0, 7]))
     | st.tuples(st.sampled_from(["free", "pend", "complete", "empty"]), st.integers(0, 10**6), st.just(0)),
     min_size=1,
@@ -433,64 +433,64 @@ DOINGS = st.lists(
 )
 
 
-def simulated(doings, **options) -> CachingAllocator:
+def simulated(activity, **options) -> CachingAllocator:
     run = CachingAllocator(**options)
     live: list[int] = []
     pending: list[int] = []
-    for what, number, stream in doings:
-        if what == "malloc":
+    for action, number, stream in activity:
+        if action == "malloc":
             try:
                 live.append(run.malloc(number, linear(number % 5), stream))
             except MemoryError:
                 continue
-        elif what in ("free", "pend") and live:
+        elif action in ("free", "pend") and live:
             address = live.pop(number % len(live))
-            run.free(address, pending=what == "pend")
-            if what == "pend":
+            run.free(address, pending=action == "pend")
+            if action == "pend":
                 pending.append(address)
-        elif what == "complete" and pending:
+        elif action == "complete" and pending:
             run.complete(pending.pop(number % len(pending)))
-        elif what == "empty":
+        elif action == "empty":
             run.empty_cache()
     return run
 
 
-@given(DOINGS, st.booleans(), st.sampled_from([1 << 40, 200 * MIB]))
+@given(ACTIVITY, st.booleans(), st.sampled_from([1 << 40, 200 * MIB]))
 @settings(max_examples=150, deadline=None)
-def test_the_replay_is_the_allocators_own_books(tmp_path_factory, doings, expandable, capacity):
-    run = simulated(doings, expandable=expandable, capacity=capacity)
+def test_replay_matches_the_allocators_history(tmp_path_factory, activity, expandable, capacity):
+    run = simulated(activity, expandable=expandable, capacity=capacity)
     if not run.trace:
         return
     _, memory = measured(tmp_path_factory.mktemp("replay"), run)
     replayed = memory.replay
-    found = np.stack([replayed.requested, replayed.allocated, replayed.active, replayed.reserved])
-    assert (np.array(run.history) == found.T).all()
+    totals_of_replay = np.stack([replayed.requested, replayed.allocated, replayed.active, replayed.reserved])
+    assert (np.array(run.history) == totals_of_replay.T).all()
     assert (replayed.lost, replayed.agreed) == (0, replayed.checked)
 
 
-@given(DOINGS, st.booleans(), st.integers(1, 60))
+@given(ACTIVITY, st.booleans(), st.integers(1, 60))
 @settings(max_examples=100, deadline=None)
-def test_a_trace_that_lost_its_beginning_still_ends_at_the_snapshot(tmp_path_factory, doings, expandable, kept):
-    run = simulated(doings, expandable=expandable, max_entries=kept)
+def test_truncated_trace_still_ends_at_the_snapshot(tmp_path_factory, activity, expandable, max_entries):
+    run = simulated(activity, expandable=expandable, max_entries=max_entries)
     if not run.trace:
         return
     snapshot, memory = measured(tmp_path_factory.mktemp("ring"), run)
     replayed = memory.replay
-    books = np.array(run.history[-len(replayed.allocated) :])
-    # What was asked for and what was reserved is known throughout, what was allocated at the end.
-    assert (replayed.requested == books[:, 0]).all()
-    assert (replayed.reserved == books[:, 3]).all()
-    assert replayed.allocated[-1] == books[-1, 1] == sum(s["allocated_size"] for s in run.snapshot()["segments"])
-    assert replayed.active[-1] == books[-1, 2] == sum(s["active_size"] for s in run.snapshot()["segments"])
+    history = np.array(run.history[-len(replayed.allocated) :])
+    # Requested and reserved bytes are known at every moment, allocated and active bytes only at the end.
+    assert (replayed.requested == history[:, 0]).all()
+    assert (replayed.reserved == history[:, 3]).all()
+    assert replayed.allocated[-1] == history[-1, 1] == sum(s["allocated_size"] for s in run.snapshot()["segments"])
+    assert replayed.active[-1] == history[-1, 2] == sum(s["active_size"] for s in run.snapshot()["segments"])
     assert replayed.lost == 0
     before = record(snapshot, memory).before
     assert (before > 0) == any("before the trace began" in note for note in record(snapshot, memory).notes)
 
 
-@given(DOINGS, st.sampled_from([10**9, 30]))
+@given(ACTIVITY, st.sampled_from([10**9, 30]))
 @settings(max_examples=60, deadline=None)
-def test_parts_add_up_at_every_moment(tmp_path_factory, doings, kept):
-    run = simulated(doings, max_entries=kept)
+def test_parts_add_up_at_every_moment(tmp_path_factory, activity, max_entries):
+    run = simulated(activity, max_entries=max_entries)
     if not run.trace:
         return
     _, memory = measured(tmp_path_factory.mktemp("parts"), run)
@@ -503,12 +503,12 @@ def test_parts_add_up_at_every_moment(tmp_path_factory, doings, kept):
     assert sum(holder.size for holder in peak.holders) == peak.allocated
     assert sum(holder.requested for holder in peak.holders) == peak.requested
     assert sum(holder.count for holder in peak.holders) == int(lives.at(peak.moment).sum())
-    for one, moment in ((peak.fragments, peak.moment), (memory.end, len(replayed.allocated) - 1)):
-        assert one.reserved == replayed.reserved[moment]
-        assert one.active == replayed.active[moment]
-        assert one.unused == one.reserved - one.active
-        assert 0 <= one.split <= one.unused
-        assert one.largest <= one.unused <= one.largest * one.pieces
+    for fragments, moment in ((peak.fragments, peak.moment), (memory.end, len(replayed.allocated) - 1)):
+        assert fragments.reserved == replayed.reserved[moment]
+        assert fragments.active == replayed.active[moment]
+        assert fragments.unused == fragments.reserved - fragments.active
+        assert 0 <= fragments.split <= fragments.unused
+        assert fragments.largest <= fragments.unused <= fragments.largest * fragments.pieces
 
 
 def test_events_missing_from_the_trace_are_counted(tmp_path):
@@ -519,17 +519,17 @@ def test_events_missing_from_the_trace_are_counted(tmp_path):
     read, memories = measure(dumped(tmp_path, snapshot))
     assert memories[0].replay.lost > 0
     assert memories[0].replay.allocated[-1] == sum(s["allocated_size"] for s in snapshot["segments"])
-    assert any("recorded in part" in note for note in record(read, memories[0]).notes)
+    assert any("missing from the trace" in note for note in record(read, memories[0]).notes)
 
 
-def test_totals_that_64_bits_do_not_hold_are_refused(tmp_path):
+def test_totals_beyond_64_bits_are_refused(tmp_path):
     trace = [{"action": "alloc", "addr": number, "size": 1 << 61} for number in range(4)]
     path = dumped(tmp_path, {"segments": [], "device_traces": [trace]})
     with refused(BadFile, path, f"{float(4 << 61):.4g}", "2**62"):
         measure(path)
 
 
-def test_rounding_is_the_allocators():
+def test_sizes_are_rounded_like_the_allocators():
     plain, quarters = (
         AllocatorSettings(),
         AllocatorSettings.of({"roundup_power2_divisions": {"1": 4, "2": 4, "64": 4}}, True),
@@ -550,21 +550,21 @@ def test_rounding_is_the_allocators():
 
 
 @pytest.mark.parametrize("python_only", [False, True])
-def test_each_category_of_a_run_is_found_to_the_byte(tmp_path, python_only):
-    run, asked = training(layers=8, steps=3)
+def test_categories_of_a_run_are_exact(tmp_path, python_only):
+    run, requested = training(layers=8, steps=3)
     snapshot = run.snapshot()
     if python_only:
         for entry in snapshot["device_traces"][0]:
             entry["frames"] = [line for line in entry["frames"] if line["filename"].endswith(".py")]
     read, [memory] = measure(dumped(tmp_path, snapshot))
     lives, count = memory.replay.lives, len(memory.device.trace.action)
-    for kind, most in asked.items():
-        here = memory.category == KINDS.index(kind)
-        assert totals(lives.requested[here], lives.start[here], lives.stop[here], count).max() == most, kind
+    for kind, peak in requested.items():
+        rows = memory.category == KINDS.index(kind)
+        assert totals(lives.requested[rows], lives.start[rows], lives.stop[rows], count).max() == peak, kind
     comm = memory.category == KINDS.index("communication")
     assert lives.requested[comm].tolist() == [8 * MIB] * 3
     assert lives.stream[comm].tolist() == [7] * 3
-    assert python_only == any("taken for the autograd engine's" in note for note in record(read, memory).notes)
+    assert python_only == any("attributed to the autograd engine" in note for note in record(read, memory).notes)
     unknown = lives.requested[memory.category == KINDS.index("unknown")]
     assert unknown.tolist() == [4 * MIB + 7] * 3
 
@@ -596,13 +596,13 @@ ENGINE = frame("??", 0, "torch::autograd::Engine::thread_main(std::shared_ptr<to
         ([frame(f"{TORCH}/utils/data/_utils/pin_memory.py", 60, "pin_memory")], "other", "input"),
     ],
 )  # fmt: skip
-def test_the_innermost_telling_frame_decides(stack, phase, kind):
+def test_innermost_recognized_frame_decides(stack, phase, kind):
     phases = ["forward", "backward", "optimizer", "init", "other"]
     lines = tuple(Frame(line["filename"], line["line"], line["name"]) for line in stack)
     assert phase_and_kind(lines) == (phases.index(phase), kind)
 
 
-def test_what_the_program_says_goes_first(tmp_path):
+def test_category_set_by_the_program_takes_precedence(tmp_path):
     run = CachingAllocator()
     run.malloc(1000, linear(0), metadata="optimizer_state")
     run.malloc(3000, linear(0), metadata="whatever it likes")
@@ -610,7 +610,7 @@ def test_what_the_program_says_goes_first(tmp_path):
     assert memory.peak.held == {"optimizer_state": 1024, "activation": 3072}
 
 
-def test_annotations_are_marks_on_the_clock(tmp_path):
+def test_annotations_are_marks_at_their_times(tmp_path):
     run, _ = training(layers=2, steps=1)
     snapshot = run.snapshot()
     trace = snapshot["device_traces"][0]
@@ -621,25 +621,28 @@ def test_annotations_are_marks_on_the_clock(tmp_path):
     assert [(mark.ns, mark.text) for mark in memory.marks] == [(30_000, "eval"), (int(memory.ns[10]), "step 1")]
 
 
-def test_the_place_shown_is_the_users_own_line():
+def test_location_shown_is_the_users_line():
     def lines(*stack):
         return tuple(Frame(line["filename"], line["line"], line["name"]) for line in stack)
 
-    assert where(lines(*linear(3))) == "user/model.py:23 forward"
-    assert where(lines(frame(f"{TORCH}/nn/functional.py", 9, "relu"))) == "nn/functional.py:9 relu"
-    assert where((Frame("", 0, "torch::autograd::Engine::thread_main"),)) == "torch::autograd::Engine::thread_main"
-    assert where(lines(*BACKWARD)) == "autograd AddmmBackward0"
-    assert where(()) == ""
+    assert source_location(lines(*linear(3))) == "user/model.py:23 forward"
+    assert source_location(lines(frame(f"{TORCH}/nn/functional.py", 9, "relu"))) == "nn/functional.py:9 relu"
+    assert (
+        source_location((Frame("", 0, "torch::autograd::Engine::thread_main"),))
+        == "torch::autograd::Engine::thread_main"
+    )
+    assert source_location(lines(*BACKWARD)) == "autograd AddmmBackward0"
+    assert source_location(()) == ""
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_torchs_own_categories_agree_on_a_real_run(tmp_path):
-    """A real training on the CPU, profiled; torch's viewer makes a snapshot of it with torch's own categories.
+    """Profiles a real training run on the CPU; torch's viewer converts it to a snapshot with torch's categories.
 
-    Torch starts an allocation's life anew at each in-place change: joined here, as an allocator sees it. It also calls
-    activation what the forward pass frees itself, and what the optimizer computes from parameters a parameter: what
-    ours is compared on is what lives on.
+    Torch splits an allocation at each in-place change: the parts are merged here, as an allocator sees them. Torch also
+    counts memory that the forward pass frees as activation, and tensors that the optimizer computes from parameters as
+    parameter, so only long-lived allocations are compared.
     """
     torch = pytest.importorskip("torch")
     from torch.cuda._memory_viz import _profile_to_snapshot
@@ -652,40 +655,40 @@ def test_torchs_own_categories_agree_on_a_real_run(tmp_path):
             optimizer.step()
             optimizer.zero_grad()
     snapshot = _profile_to_snapshot(profile)
-    told, [memory] = measure(dumped(tmp_path, snapshot))
-    assert not told.allocator
+    read, [memory] = measure(dumped(tmp_path, snapshot))
+    assert not read.allocator
     assert memory.peak.fragments is None
     assert (memory.by_kind.sum(axis=0) == memory.replay.allocated).all()
 
-    trace, labels, joined = snapshot["device_traces"][0], [], []
-    place: dict[int, int] = {}
+    trace, labels, merged = snapshot["device_traces"][0], [], []
+    index_of: dict[int, int] = {}
     at = 0
     while at < len(trace):
         entry = {key: value for key, value in trace[at].items() if key != "category"}
-        again = trace[at + 2] if at + 2 < len(trace) else {}
-        if entry["action"] == "free_requested" and (again.get("action"), again.get("addr")) == ("alloc", entry["addr"]):
-            labels[place[entry["addr"]]].append(again["category"])
+        later = trace[at + 2] if at + 2 < len(trace) else {}
+        if entry["action"] == "free_requested" and (later.get("action"), later.get("addr")) == ("alloc", entry["addr"]):
+            labels[index_of[entry["addr"]]].append(later["category"])
             at += 3
             continue
         if entry["action"] == "alloc":
-            place[entry["addr"]] = len(joined)
-        joined.append(entry)
+            index_of[entry["addr"]] = len(merged)
+        merged.append(entry)
         labels.append([trace[at].get("category")])
         at += 1
-    snapshot["device_traces"][0] = joined
+    snapshot["device_traces"][0] = merged
     _, [memory] = measure(dumped(tmp_path, snapshot))
     lives = memory.replay.lives
-    found = {
+    ours = {
         kind: {int(start) for start in lives.start[(memory.category == KINDS.index(kind)) & (lives.start >= 0)]}
         for kind in KINDS
     }
     theirs = {kind: {at for at, named in enumerate(labels) if kind in named[:1]} for kind in KINDS}
     big = {int(start) for start, size in zip(lives.start, lives.size) if size >= 256}
-    assert found["gradient"] & big == theirs["gradient"] & big
-    assert found["optimizer_state"] & big == theirs["optimizer_state"] & big
-    assert found["parameter"] & big == (theirs["parameter"] & big) - found["temporary"]
-    assert found["activation"] & big
-    assert found["activation"] & big <= theirs["activation"] & big
+    assert ours["gradient"] & big == theirs["gradient"] & big
+    assert ours["optimizer_state"] & big == theirs["optimizer_state"] & big
+    assert ours["parameter"] & big == (theirs["parameter"] & big) - ours["temporary"]
+    assert ours["activation"] & big
+    assert ours["activation"] & big <= theirs["activation"] & big
 
 
 # ---- fragmentation and shortages -------------------------------------------------------------------------------
@@ -704,7 +707,8 @@ def test_fragmentation_of_a_small_heap_is_exact(tmp_path):
     assert (end.pieces, end.largest, end.split, end.rounding, end.segments) == (3, 12 * MIB, 10 * MIB, 200, 2)
 
 
-def short(tmp_path: Path, run: CachingAllocator, size: int, stream: int = 0):
+def shortage_of(tmp_path: Path, run: CachingAllocator, size: int, stream: int = 0):
+    """The shortage that a request of `size` bytes causes."""
     with pytest.raises(MemoryError):
         run.malloc(size, linear(1), stream)
     _, memory = measured(tmp_path, run)
@@ -714,12 +718,12 @@ def short(tmp_path: Path, run: CachingAllocator, size: int, stream: int = 0):
     return shortage
 
 
-def test_why_a_request_failed(tmp_path):
+def test_failed_requests_have_the_right_reason(tmp_path):
     run = CachingAllocator(capacity=40 * MIB)
     blocks = [run.malloc(5 * MIB) for _ in range(8)]
     for block in blocks[::2]:
         run.free(block)
-    shortage = short(tmp_path, run, 12 * MIB)
+    shortage = shortage_of(tmp_path, run, 12 * MIB)
     assert (shortage.why, shortage.unused, shortage.largest, shortage.device_free) == (
         "fragmented",
         20 * MIB,
@@ -731,18 +735,18 @@ def test_why_a_request_failed(tmp_path):
     blocks = [run.malloc(5 * MIB, stream=7) for _ in range(8)]
     for block in (blocks[0], blocks[1], blocks[4]):
         run.free(block)
-    shortage = short(tmp_path, run, 9 * MIB)
+    shortage = shortage_of(tmp_path, run, 9 * MIB)
     assert (shortage.why, shortage.unused, shortage.usable) == ("elsewhere", 15 * MIB, 0)
 
     run = CachingAllocator(capacity=50 * MIB)
     blocks = [run.malloc(5 * MIB) for _ in range(8)]
     run.free(blocks[0])
-    assert short(tmp_path, run, 12 * MIB).why == "divided"
-    shortage = short(tmp_path, CachingAllocator(capacity=40 * MIB), 100 * MIB)
+    assert shortage_of(tmp_path, run, 12 * MIB).why == "divided"
+    shortage = shortage_of(tmp_path, CachingAllocator(capacity=40 * MIB), 100 * MIB)
     assert (shortage.why, shortage.device_free) == ("full", 40 * MIB)
 
 
-def test_every_reason_has_its_remedy(tmp_path):
+def test_every_reason_has_a_remedy(tmp_path):
     assert set(report._REMEDIES) == set(words.SHORTAGES)
     run, _ = training(capacity=2860 * MIB)
     snapshot, memory = measured(tmp_path, run)
@@ -778,7 +782,7 @@ def test_thinning_keeps_every_extreme(moves, buckets):
     assert (allocated + more)[keep].max() == (allocated + more).max()
 
 
-def test_a_long_trace_makes_a_small_page(tmp_path):
+def test_long_trace_gives_a_small_page(tmp_path):
     size, segments = 2 * MIB, []
     trace, live = [], []
     for number in range(1500):
@@ -811,16 +815,16 @@ def test_the_view_adds_up(tmp_path):
     peak = [column[view.curve.peak] for column in view.curve.kinds]
     assert sum(peak) == sum(view.held.values()) == memory.peak.allocated
     assert sum(holder.size for holder in view.holders) + view.rest[1] == memory.peak.allocated
-    for shown, (_, one) in zip(view.segments, view.fragments, strict=True):
-        assert sum(row.size for row in shown.rows) + shown.left_bytes == one.reserved
-        assert len(shown.rows) + shown.left_out == one.segments
-        for row in shown.rows:
+    for segments, (_, fragments) in zip(view.segments, view.fragments, strict=True):
+        assert sum(row.size for row in segments.rows) + segments.left_bytes == fragments.reserved
+        assert len(segments.rows) + segments.left_out == fragments.segments
+        for row in segments.rows:
             assert sum(length for _, length in row.pieces) == row.size
     text = msgspec.json.decode(msgspec.json.encode(record(snapshot, memory)))
     assert text["peak"]["held"] == memory.peak.held
 
 
-def test_hostile_names_stay_text(tmp_path):
+def test_hostile_names_are_escaped(tmp_path):
     snapshot, memory = measured(tmp_path, hostile())
     document = Elements(report.page(report.view_of(snapshot, memory)))
     assert [tag for tag, _ in document.tags if tag in ("script", "img", "style")] == ["style", "script", "script"]
@@ -846,7 +850,7 @@ def test_the_terminal_shows_the_curve_and_the_peak(tmp_path):
     assert sparkline(view.curve)[0] < "█"
 
 
-def test_every_action_of_the_format_is_known():
+def test_every_documented_action_is_known():
     torch = pytest.importorskip("torch")
     import torch.cuda.memory as documented
 
@@ -858,15 +862,15 @@ def test_every_action_of_the_format_is_known():
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("case", ["run", "oom", "hostile", "ring", "still"])
-def test_a_browser_draws_it_without_complaint(tmp_path, case):
-    made = {
+def test_browser_draws_the_page_without_errors(tmp_path, case):
+    run = {
         "run": lambda: training(layers=24, steps=3)[0],
         "oom": lambda: training(layers=24, capacity=2860 * MIB)[0],
         "hostile": hostile,
         "ring": lambda: training(layers=24, steps=3, max_entries=200, expandable=True)[0],
         "still": lambda: training(layers=24, steps=1, max_entries=0)[0],
     }[case]()
-    snapshot, memory = measured(tmp_path, made)
+    snapshot, memory = measured(tmp_path, run)
     report.write(report.view_of(snapshot, memory), tmp_path / "memory.html")
     document, complaints = drawn(tmp_path / "memory.html", "#theme=dark&kind=Activations")
     assert complaints == []

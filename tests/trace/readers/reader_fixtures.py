@@ -1,6 +1,6 @@
-"""Files as each profiler's documented schema has them, from a few lines a case. Times are ns.
+"""Small files in the documented schema of each profiler. Times are ns.
 
-Each `*_step` is one small step of a rank: what its ledger must be is written, by hand, in test_readers.py.
+Each `*_step` is one small step of a rank; the expected ledger is in test_readers.py, computed by hand.
 """
 
 import json
@@ -82,8 +82,8 @@ def rocprof_process(**records):
 
 
 def rocprof_step():
-    """One marked step: a product of 100 ns under `aten::mm`, an all-reduce over 50 of whose 150 ns it computes, a copy
-    that nothing hides, and an idle gap of 40 ns in which the host waited for the device."""
+    """One marked step: a product of 100 ns under `aten::mm`, an all-reduce of 150 ns of which 50 ns overlap with the
+    product, an exposed copy, and an idle gap of 40 ns that begins with a host sync."""
     return rocprof_process(
         marker_api=[api(3, 0, 900, 1500, 1), api(3, 0, 910, 930, 2)],
         hip_api=[api(1, 0, 915, 925, 11), api(1, 0, 950, 960, 13), api(1, 1, 961, 965, 14),
@@ -101,7 +101,7 @@ def write_rocprof(path: Path, *processes) -> Path:
 
 
 class Pftrace:
-    """A Perfetto trace as the SDK writes it: names interned, stamps as increments of a clock of the sequence's own."""
+    """A Perfetto trace as the SDK writes it: interned names, timestamps as increments of the sequence's own clock."""
 
     def __init__(self, incremental: bool = True) -> None:
         self.data = b""
@@ -137,7 +137,7 @@ class Pftrace:
         self.packet(*self.stamp(stop), (13, 2), (11, message((9, 2), (11, track))))
 
     def stamp(self, time: int) -> list[tuple[int, int]]:
-        """As an increment where time goes on, else as the trace's own clock has it."""
+        """The fields of a timestamp: an increment if time advances, else the time of the trace's clock."""
         if self.incremental and time >= self.last:
             step, self.last = time - self.last, time
             return [(8, step)]
@@ -173,7 +173,7 @@ def pftrace_step(incremental: bool = True) -> bytes:
 
 
 class Plane:
-    """An XPlane under construction. Stats of an event are named integers or texts."""
+    """A builder of an XPlane. Stats of an event are named integers or texts."""
 
     def __init__(self, name: str, **facts) -> None:
         self.name, self.facts = name, facts
@@ -182,14 +182,14 @@ class Plane:
         self.lines: list[bytes] = []
 
     def line(self, name: str, begin_ns: int, *events, ident: int = 0) -> None:
-        """Events are (name, offset_ps, duration_ps, stats[, stats of the kind])."""
-        made = []
+        """Adds a line of events: (name, offset_ps, duration_ps, stats[, stats of the kind])."""
+        events_of_line = []
         for event in events:
             kind = (event[0], "", tuple((event[4] if len(event) > 4 else {}).items()))
             number = self.kinds.setdefault(kind, len(self.kinds) + 1)
             stats = [(4, self.stat(key, value)) for key, value in event[3].items()]
-            made.append((4, message((1, number), (2, event[1]), (3, event[2]), *stats)))
-        self.lines.append(message((1, ident or len(self.lines) + 1), (2, name), (3, begin_ns), *made))
+            events_of_line.append((4, message((1, number), (2, event[1]), (3, event[2]), *stats)))
+        self.lines.append(message((1, ident or len(self.lines) + 1), (2, name), (3, begin_ns), *events_of_line))
 
     def stat(self, name: str, value: int | float | str) -> bytes:
         ident = self.stats.setdefault(name, len(self.stats) + 1)
@@ -236,7 +236,7 @@ def _tpu(number: int = 0, shift: int = 0) -> Plane:
 
 
 def tpu_step() -> bytes:
-    """Steps 4 and 5 of a TPU: an all-reduce begun at 500 ns and done at 1200, over which 300 ns are computed."""
+    """Steps 4 and 5 of a TPU: an all-reduce from 500 ns to 1200 ns, of which 300 ns overlap with compute."""
     host = Plane("/host:CPU")
     host.line("python", 900, ("$train.py:12 step", 0, 5_000_000, {}), ("train", 0, 9_000_000, {"step_num": 4}))
     return xspace(_tpu(), host)
@@ -247,7 +247,7 @@ def tpu_pair() -> bytes:
 
 
 def gpu_step() -> bytes:
-    """A GPU's step 7: two kernels, one of a stated operation, a copy, and NCCL over 60 of whose 100 ns is computed."""
+    """Step 7 of a GPU: two kernels, one with a stated operation, a copy, and 100 ns of NCCL, 60 of them overlapped."""
     plane = Plane("/device:GPU:0", gpu_device_name="Pretend H")
     plane.line(
         "Stream #13(Compute)",
@@ -309,7 +309,7 @@ LAUNCH, MEMCPY, SYNC, RECORD, WAIT, GEMM, NCCL, POINTWISE, STEP = range(1, 10)
 
 
 def nsys_rows(pid: int = PID, device: int = 0):
-    """Step 8 of a process: a product, an all-gather that it half hides, a copy, a memset, and a stream's wait."""
+    """Step 8 of a process: a product that hides half of an all-gather, a copy, a memset and a stream wait."""
     thread, process = global_id(pid, pid), global_id(pid)
     calls = ((900, 910, LAUNCH, 1), (911, 915, RECORD, 2), (916, 920, WAIT, 3), (921, 930, LAUNCH, 4),
              (931, 935, MEMCPY, 5), (936, 940, LAUNCH, 6), (1100, 1240, SYNC, 7), (1250, 1260, LAUNCH, 8))  # fmt: skip
@@ -334,7 +334,7 @@ def nsys_rows(pid: int = PID, device: int = 0):
 
 
 def write_nsys(path: Path, *processes, tables=NSYS_TABLES, **facts) -> Path:
-    """A database of `tables` (name -> columns), the rows of each process, and rows of other tables as `facts`."""
+    """Writes a database of `tables` (name -> columns), the rows of each process, and rows of other tables (`facts`)."""
     with sqlite3.connect(path) as connection:
         for name, columns in tables.items():
             connection.execute(f"CREATE TABLE {name} ({columns})")
@@ -350,7 +350,7 @@ def write_nsys(path: Path, *processes, tables=NSYS_TABLES, **facts) -> Path:
 
 
 def neuron_step():
-    """Ten documented fields: two engines, a product over half of which the vector engine adds, and a reduction."""
+    """Ten documented fields: two engines, a product half overlapped by the vector engine's addition, a reduction."""
     instructions = (
         (100, 50, "TensorMatrix", "MATMUL", "%dot.1 = f32[8] dot(%a, %b)"),
         (125, 50, "Vector", "TENSOR_TENSOR", "%add.1 = add(%dot, %custom-call.44)"),

@@ -1,5 +1,5 @@
-"""The readers of rocprofv3, Perfetto, xplane, Nsight Systems and Neuron files: what they read to the nanosecond, and
-what they do with files that are damaged, hostile or of another version."""
+"""The readers of rocprofv3, Perfetto, xplane, Nsight Systems and Neuron files: exact ledgers, and behaviour on damaged
+and hostile files and on those of other versions."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ READERS = {"rocprof": Rocprof, "pftrace": Pftrace, "tpu": Xplane, "gpu": Xplane,
 
 
 def written(folder, kind):
-    """The step of one kind as a file."""
+    """Writes the golden step of one kind to a file."""
     path = folder / f"{kind}.profile"
     path.unlink(missing_ok=True)
     if kind in PROTO:
@@ -64,7 +64,7 @@ NSYS_FACTS = {
 
 
 def booked(ledger):
-    """account, phase -> (ns, hidden ns)"""
+    """(account, phase) -> (ns, hidden ns)"""
     return {(str(entry.account), entry.phase): (entry.ns, entry.hidden_ns) for entry in ledger.entries}
 
 
@@ -73,7 +73,7 @@ def read_one(reader, path):
     return events
 
 
-# --- golden steps: the numbers are added up by hand from reader_fixtures.py
+# --- golden steps: the numbers are computed by hand from reader_fixtures.py
 
 ROCPROF = {
     ("compute/matmul", "forward"): (100, 0),  # 1000 to 1100, under aten::mm
@@ -128,7 +128,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("kind", GOLDEN)
-def test_a_step_is_booked_to_the_nanosecond(kind, tmp_path):
+def test_ledger_of_a_step_is_exact(kind, tmp_path):
     label, wall, expected = GOLDEN[kind]
     measured = measure(READERS[kind]().read(written(tmp_path, kind)))
     assert measured.mean.scope.steps == (label,)
@@ -136,7 +136,7 @@ def test_a_step_is_booked_to_the_nanosecond(kind, tmp_path):
     assert booked(measured.mean) == expected
 
 
-def test_a_tpu_s_steps_are_its_own(tmp_path):
+def test_tpu_steps_come_from_the_device(tmp_path):
     measured = measure(Xplane().read(written(tmp_path, "tpu")))
     first, second = measured.ranks[0].ledgers
     assert booked(first) == {
@@ -155,12 +155,12 @@ def test_a_tpu_s_steps_are_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_what_is_unproven_is_said_to_the_user(kind, tmp_path):
+def test_experimental_readers_add_a_note(kind, tmp_path):
     measured = measure(READERS[kind]().read(written(tmp_path, kind)))
-    assert any("experimental" in note and "not met a real file" in note for note in measured.notes)
+    assert any("experimental" in note and "not yet validated on real files" in note for note in measured.notes)
 
 
-def test_pftrace_says_the_same_as_json_whichever_clock_its_stamps_are_of(tmp_path):
+def test_pftrace_equals_json_for_every_clock(tmp_path):
     path = tmp_path / "p"
     ledgers = [measure(Rocprof().read(written(tmp_path, "rocprof"))).mean.entries]
     for incremental in (True, False):
@@ -169,19 +169,19 @@ def test_pftrace_says_the_same_as_json_whichever_clock_its_stamps_are_of(tmp_pat
     assert ledgers[0] == ledgers[1] == ledgers[2]
 
 
-# --- which reader a file is for
+# --- recognition of files
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_a_file_is_claimed_by_its_own_reader_only(kind, tmp_path):
+def test_only_the_right_reader_accepts_a_file(kind, tmp_path):
     path = written(tmp_path, kind)
     assert {reader for reader in READERS.values() if reader().sniff(path)} == {READERS[kind]}
 
 
-def test_no_reader_claims_kineto_s_files_nor_what_is_none(tmp_path):
+def test_no_reader_here_accepts_kineto_or_other_files(tmp_path):
     kernel = [("gemm", 7, 0, 100, 0)]
     texts = [json.dumps(trace(device=kernel)), json.dumps(trace(device=kernel)["traceEvents"]), "", "{", "\x0a", "PK"]
-    paths = [tmp_path / str(as_int64) for as_int64 in range(len(texts))]
+    paths = [tmp_path / str(number) for number in range(len(texts))]
     for path, content in zip(paths, texts):
         path.write_text(content)
     for path in (*paths, tmp_path, tmp_path / "missing"):
@@ -205,7 +205,7 @@ def test_missing_empty_and_oversized_files_are_bad_files(kind, tmp_path, monkeyp
 # --- several devices and processes
 
 
-def test_each_tpu_of_a_file_is_a_rank_with_steps_of_its_own(tmp_path):
+def test_each_tpu_of_a_file_is_a_rank_with_its_own_steps(tmp_path):
     path = tmp_path / "two.xplane.pb"
     path.write_bytes(make.tpu_pair())
     first, second = Xplane().read(path)
@@ -216,7 +216,7 @@ def test_each_tpu_of_a_file_is_a_rank_with_steps_of_its_own(tmp_path):
     assert measured.alignment.aligned == "host"
 
 
-def test_each_gpu_and_each_process_of_a_rocprof_file_is_a_rank(tmp_path):
+def test_each_gpu_and_process_of_a_rocprof_file_is_a_rank(tmp_path):
     two = make.rocprof_process(
         kernel_dispatch=[make.dispatch(1, 0, 10, 1), make.dispatch(1, 5, 20, 2, agent=make.GPU_1)]
     )
@@ -231,7 +231,7 @@ def test_each_gpu_and_each_process_of_a_rocprof_file_is_a_rank(tmp_path):
     assert "1 processes without device work were left out." in read[0].notes
 
 
-def test_processes_of_an_nsys_file_that_all_call_their_gpu_0_are_told_apart(tmp_path):
+def test_nsys_processes_that_number_their_gpu_0_are_distinguished(tmp_path):
     seen = {"TARGET_INFO_CUDA_DEVICE": [(0, 0, 50), (1, 0, 51)]}
     path = make.write_nsys(tmp_path / "n", make.nsys_rows(50), make.nsys_rows(51), **NSYS_FACTS, **seen)
     read = Nsys().read(path)
@@ -245,7 +245,7 @@ def test_processes_of_an_nsys_file_that_all_call_their_gpu_0_are_told_apart(tmp_
 # --- rocprofv3
 
 
-def test_the_first_releases_wrote_one_process_without_a_list(tmp_path):
+def test_rocprof_file_with_one_process_without_a_list(tmp_path):
     path = tmp_path / "r.json"
     path.write_text(json.dumps({"rocprofiler-sdk-tool": make.rocprof_step()}))
     assert measure(Rocprof().read(path)).mean.wall_ns == 360
@@ -259,10 +259,10 @@ def test_damaged_and_repeated_records_are_counted(tmp_path):
     read = read_one(Rocprof(), make.write_rocprof(tmp_path / "r.json", process))
     assert len(read.work) == 4
     assert "4 events with an unreadable or negative time were left out." in read.notes
-    assert "1 device events stand in the file twice and count once." in read.notes
+    assert "1 device events are duplicates and count once." in read.notes
 
 
-def test_a_kernel_without_symbol_agent_or_stream_still_counts(tmp_path):
+def test_kernel_without_symbol_agent_or_stream_counts(tmp_path):
     bare = {"start_timestamp": 10, "end_timestamp": 30}
     process = {"buffer_records": {"kernel_dispatch": [bare], "memory_copy": None}}
     read = read_one(Rocprof(), make.write_rocprof(tmp_path / "r.json", process))
@@ -270,7 +270,7 @@ def test_a_kernel_without_symbol_agent_or_stream_still_counts(tmp_path):
     assert booked(measure([read]).mean) == {("compute/other", "other"): (20, 0)}
 
 
-def test_nan_and_broken_text_cost_no_more_than_themselves(tmp_path):
+def test_nan_and_invalid_utf8_do_not_lose_other_data(tmp_path):
     path = make.write_rocprof(tmp_path / "r.json", make.rocprof_step())
     content = path.read_bytes().replace(b'"callback_records": {}', b'"callback_records": {"value": NaN}')
     path.write_bytes(content.replace(b"vectorized", b"vector\xff\xfezed"))
@@ -279,7 +279,7 @@ def test_nan_and_broken_text_cost_no_more_than_themselves(tmp_path):
     assert any("vector\ufffd\ufffdzed" in name for name in read.names)
 
 
-def test_the_steps_may_have_another_name(tmp_path):
+def test_steps_with_another_prefix(tmp_path):
     process = make.rocprof_step()
     process["strings"]["marker_api"][0]["value"] = "iteration 12"
     path = make.write_rocprof(tmp_path / "r.json", process)
@@ -290,7 +290,7 @@ def test_the_steps_may_have_another_name(tmp_path):
 # --- Perfetto
 
 
-def test_a_cut_off_pftrace_gives_what_was_whole_and_says_so(tmp_path):
+def test_truncated_pftrace_is_read_with_a_note(tmp_path):
     data, path = make.pftrace_step(), tmp_path / "p"
     path.write_bytes(data[:-3])  # within the end of the last kernel
     read = read_one(Pftrace(), path)
@@ -299,7 +299,7 @@ def test_a_cut_off_pftrace_gives_what_was_whole_and_says_so(tmp_path):
     assert "1 slices without a beginning or an end were left out." in read.notes
 
 
-def test_slices_of_other_categories_are_counted_and_a_foreign_trace_refused(tmp_path):
+def test_other_slices_are_counted_and_foreign_traces_refused(tmp_path):
     trace, path = make.Pftrace(), tmp_path / "p"
     trace.slice("gfx", "draw", 1, 600, 700)
     path.write_bytes(trace.data)
@@ -317,22 +317,22 @@ def test_slices_of_other_categories_are_counted_and_a_foreign_trace_refused(tmp_
 
 @given(st.integers(0, 2**40), st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 5000)), min_size=1, max_size=12))
 @settings(deadline=None, max_examples=60)
-def test_both_ends_round_down_so_that_no_overlap_is_invented(tmp_path_factory, begin, gaps):
+def test_times_round_down_and_do_not_create_overlap(tmp_path_factory, begin, gaps):
     plane, at, exact = make.Plane("/device:GPU:0"), 0, []
     for gap, length in gaps:
         exact.append((begin * 1000 + at + gap, begin * 1000 + at + gap + length))
         at += gap + length
-    events = [(f"k{place}", start - begin * 1000, stop - start, {}) for place, (start, stop) in enumerate(exact)]
+    events = [(f"k{index}", start - begin * 1000, stop - start, {}) for index, (start, stop) in enumerate(exact)]
     plane.line("Stream #1", begin, *events)
     path = tmp_path_factory.getbasetemp() / "floor.xplane.pb"
     path.write_bytes(make.xspace(plane))
     work = read_one(Xplane(), path).work
     rows = sorted((work.name[row], work.start[row], work.stop[row]) for row in range(len(work)))
     assert [(start, stop) for _, start, stop in rows] == [(start // 1000, stop // 1000) for start, stop in exact]
-    assert all(one[2] <= next_[1] for one, next_ in pairwise(rows))
+    assert all(row[2] <= following[1] for row, following in pairwise(rows))
 
 
-def test_a_done_ends_its_own_start_and_else_the_oldest(tmp_path):
+def test_done_ends_its_named_start_or_the_oldest(tmp_path):
     plane = make.Plane("/device:TPU:0")
     plane.line(
         "XLA Ops",
@@ -349,7 +349,7 @@ def test_a_done_ends_its_own_start_and_else_the_oldest(tmp_path):
     path.write_bytes(make.xspace(plane, make.Plane("/device:TPU:0 SparseCore 1")))
     read = read_one(Xplane(), path)
     work = read.work
-    assert "1 other planes of devices were not read: /device:TPU:0 SparseCore 1." in read.notes
+    assert "1 other device planes were not read: /device:TPU:0 SparseCore 1." in read.notes
     spans = sorted(
         (start, stop, work.collectives[row].name) for row, (start, stop) in enumerate(zip(work.start, work.stop))
     )
@@ -357,7 +357,7 @@ def test_a_done_ends_its_own_start_and_else_the_oldest(tmp_path):
     assert spans == [*gathers, (94, 95, "reduce_scatter"), (97, 98, "reduce_scatter")]
 
 
-def test_recomputed_operations_are_told_from_the_backward_pass(tmp_path):
+def test_recomputation_is_distinguished_from_the_backward_pass(tmp_path):
     plane = make.Plane("/device:TPU:0")
     path = "jit(step)/transpose(jvp(Block))/rematted_computation/dot_general"
     plane.line("XLA Ops", 0, ("fusion.1", 0, 1_000_000, {"tf_op": path}), ("sort.2", 2_000_000, 1_000_000, {}))
@@ -370,7 +370,7 @@ def test_recomputed_operations_are_told_from_the_backward_pass(tmp_path):
     }
 
 
-def test_a_file_without_a_device_says_what_it_has(tmp_path):
+def test_error_for_a_file_without_devices_names_its_planes(tmp_path):
     host, path = make.Plane("/host:CPU"), tmp_path / "x"
     path.write_bytes(make.xspace(host))
     assert Xplane().sniff(path)
@@ -381,14 +381,14 @@ def test_a_file_without_a_device_says_what_it_has(tmp_path):
         Xplane().read(path)
 
 
-def test_a_cut_off_xplane_gives_the_planes_that_were_whole(tmp_path):
+def test_truncated_xplane_gives_the_complete_planes(tmp_path):
     data, path = make.tpu_pair(), tmp_path / "x"
     path.write_bytes(data[:-60])
     assert any("cut short" in note for note in read_one(Xplane(), path).notes)
 
 
 @pytest.mark.parametrize(
-    ("said", "op", "collective"),
+    ("text", "op", "collective"),
     [
         ("%fusion.3 = (f32[8]{0:T(8,128)}, u32[]) fusion(f32[8] %p), kind=kLoop", ("fusion.3", "fusion", "", ""), None),
         ("all-reduce.14", ("all-reduce.14", "all-reduce", "", ""), "all_reduce"),
@@ -410,13 +410,13 @@ def test_a_cut_off_xplane_gives_the_planes_that_were_whole(tmp_path):
         ("", ("", "", "", ""), None),
     ],
 )
-def test_operations_by_their_text(said, op, collective):
-    assert tuple(hlo.op_of(said)) == op
-    assert hlo.collective_of(hlo.op_of(said)) == collective
+def test_operations_by_their_text(text, op, collective):
+    assert tuple(hlo.op_of(text)) == op
+    assert hlo.collective_of(hlo.op_of(text)) == collective
 
 
 @pytest.mark.parametrize(
-    ("opcode", "category", "path", "what"),
+    ("opcode", "category", "path", "op_class"),
     [
         ("fusion", "convolution fusion", "jit(f)/jvp(D)/dot_general", "matmul"),
         ("fusion", "convolution fusion", "jit(f)/add", None),
@@ -434,21 +434,21 @@ def test_operations_by_their_text(said, op, collective):
         ("reduce", "", "", "reduction"),
     ],
 )
-def test_the_class_that_an_operation_states(opcode, category, path, what):
-    assert hlo.class_of(opcode, category, path) == what
+def test_class_of_an_operation(opcode, category, path, op_class):
+    assert hlo.class_of(opcode, category, path) == op_class
 
 
 # --- Nsight Systems
 
 
-def test_a_stream_s_wait_is_for_the_stream_of_the_last_record(tmp_path):
+def test_stream_wait_is_for_the_stream_of_the_last_record(tmp_path):
     read = read_one(Nsys(), written(tmp_path, "nsys"))
     waited = {read.streams[stream]: on for stream, on in zip(read.work.stream, read.work.awaits) if on >= 0}
     assert {stream: read.streams[on] for stream, on in waited.items()} == {"stream 9": "stream 7"}
 
 
-def test_a_wait_is_for_the_latest_record_whether_events_are_one_or_many(tmp_path):
-    """Record and wait in turn, 3,000 times."""
+def test_wait_is_for_the_latest_record_of_its_event(tmp_path):
+    """3,000 alternating records and waits, of one event or of many."""
     count, process, thread = 3_000, make.global_id(), make.global_id(make.PID, make.PID)
     for events in (1, count):
         rows = {
@@ -462,17 +462,17 @@ def test_a_wait_is_for_the_latest_record_whether_events_are_one_or_many(tmp_path
         }  # fmt: skip
         path = make.write_nsys(tmp_path / f"{events}", rows)
         read = read_one(Nsys(), path)
-        told = [read.streams[on] for on in read.work.awaits if on >= 0]
-        assert told == [f"stream {n % 2}" for n in range(count)]
+        awaited = [read.streams[on] for on in read.work.awaits if on >= 0]
+        assert awaited == [f"stream {n % 2}" for n in range(count)]
 
 
-def test_stamps_are_laid_on_the_wall_clock(tmp_path):
+def test_times_are_converted_to_the_wall_clock(tmp_path):
     read = read_one(Nsys(), written(tmp_path, "nsys"))
     assert read.window == (10**18 + 1000, 10**18 + 1340)
     assert (read.device, read.host_name) == ("Pretend H", "node-b")
 
 
-def test_an_export_without_the_newer_columns_and_tables_is_read(tmp_path):
+def test_export_without_newer_columns_and_tables_is_read(tmp_path):
     columns = {
         "CUPTI_ACTIVITY_KIND_KERNEL": "start INT, end INT, deviceId INT, streamId INT, "
         "correlationId INT, shortName INT",
@@ -490,7 +490,7 @@ def test_an_export_without_the_newer_columns_and_tables_is_read(tmp_path):
         Nsys().read(path)
 
 
-def test_a_needed_column_that_is_missing_is_named(tmp_path):
+def test_error_names_a_missing_column(tmp_path):
     path = make.write_nsys(
         tmp_path / "n", {}, tables={"CUPTI_ACTIVITY_KIND_KERNEL": "start INT, end INT, deviceId INT"}
     )
@@ -500,7 +500,7 @@ def test_a_needed_column_that_is_missing_is_named(tmp_path):
         Nsys().read(make.write_nsys(tmp_path / "m", {}, tables={"StringIds": "id INT, value TEXT"}))
 
 
-def test_a_graph_traced_as_a_whole_is_work(tmp_path):
+def test_cuda_graph_traced_as_one_interval_is_work(tmp_path):
     kind = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
     columns = "start INT, end INT, deviceId INT, streamId INT, correlationId INT, globalPid INT, graphId INT"
     rows = {kind: [(0, 70, 0, 7, 1, make.global_id(), 12)]}
@@ -520,7 +520,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_a_hostile_database_runs_nothing(value, tmp_path):
+def test_hostile_database_is_refused(value, tmp_path):
     path = tmp_path / "n"
     with sqlite3.connect(path) as connection:
         connection.executescript(HOSTILE[value])
@@ -528,7 +528,7 @@ def test_a_hostile_database_runs_nothing(value, tmp_path):
         Nsys().read(path)
 
 
-def test_a_database_that_takes_more_steps_than_its_size_allows_is_left(tmp_path, monkeypatch):
+def test_database_with_too_many_steps_for_its_size_is_refused(tmp_path, monkeypatch):
     rows = {"CUPTI_ACTIVITY_KIND_KERNEL": [(at, at + 1, 0, 7, -1, make.global_id(), 1, 1) for at in range(5000)]}
     path = make.write_nsys(tmp_path / "n", rows)
     assert len(read_one(Nsys(), path).work) == 5000
@@ -537,7 +537,7 @@ def test_a_database_that_takes_more_steps_than_its_size_allows_is_left(tmp_path,
         Nsys().read(path)
 
 
-def test_values_of_odd_types_are_counted_or_done_without(tmp_path):
+def test_values_of_wrong_types_are_counted_or_ignored(tmp_path):
     rows = make.nsys_rows()
     process = make.global_id()
     rows["CUPTI_ACTIVITY_KIND_KERNEL"] += [
@@ -554,30 +554,30 @@ def test_values_of_odd_types_are_counted_or_done_without(tmp_path):
 # --- Neuron
 
 
-def test_a_system_profile_is_sent_back(tmp_path):
+def test_neuron_system_profile_is_refused(tmp_path):
     path = tmp_path / "s.json"
     path.write_text(json.dumps({"trace_events": [], "mem_usage": []}))
     with refused(BadFile, path, "'instruction'", "'trace_events'"):
         Neuron().read(path)
 
 
-def test_instructions_of_a_collective_are_communication(tmp_path):
+def test_neuron_instructions_of_a_collective_are_communication(tmp_path):
     document, path = make.neuron_step(), tmp_path / "n.json"
     document["instruction"][2]["hlo_name"] = "%all-reduce.2 = f32[8] all-reduce(%add.1)"
     document["instruction"].append({"timestamp": "later"})
     path.write_text(json.dumps(document))
     read = read_one(Neuron(), path)
-    assert [found.name for found in read.work.collectives.values()] == ["all_reduce"]
+    assert [collective.name for collective in read.work.collectives.values()] == ["all_reduce"]
     assert booked(measure([read]).mean)["comm/all_reduce", "forward"] == (20, 0)
     assert read.device_index == 1
     assert "1 events with an unreadable or negative time were left out." in read.notes
 
 
-# --- what texts say
+# --- annotation texts
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("text", "expected"),
     [
         ("aten::addmm, seq = 12, op_id = 4, sizes = [[2, 3]]", ("aten::addmm", OP, 12)),
         ("aten::relu", ("aten::relu", OP, -1)),
@@ -588,24 +588,24 @@ def test_instructions_of_a_collective_are_communication(tmp_path):
         ("", ("", NOTE, -1)),
     ],
 )  # fmt: skip
-def test_annotations(said, found):
-    assert tuple(annotation(said)) == found
+def test_annotations(text, expected):
+    assert tuple(annotation(text)) == expected
 
 
 def test_calls_of_communication_libraries_and_copies():
     names = {
         name: collective_call(name) for name in ("ncclAllReduce", "pncclSend", "ncclBcast", "ncclCommInitRank", "x")
     }
-    assert {name: found and found.name for name, found in names.items()} == {
+    assert {name: collective and collective.name for name, collective in names.items()} == {
         "ncclAllReduce": "all_reduce", "pncclSend": "send_recv", "ncclBcast": "broadcast",
         "ncclCommInitRank": None, "x": None,
     }  # fmt: skip
     assert copy_name("host", "device") == "Memcpy HtoD"
 
 
-def test_a_collective_s_call_is_a_call_inside_its_annotation(tmp_path):
+def test_call_of_a_collective_is_inside_its_annotation(tmp_path):
     read = read_one(Rocprof(), written(tmp_path, "rocprof"))
-    rows = [(read.names[name], what) for name, what in zip(read.host.name, read.host.what)]
+    rows = [(read.names[name], kind) for name, kind in zip(read.host.name, read.host.what)]
     assert rows.index(("ncclAllReduce", CALL)) == rows.index(("nccl:all_reduce", NOTE)) + 1
 
 
@@ -623,12 +623,12 @@ _FIELDS = st.lists(
 
 
 @given(_FIELDS)
-def test_what_is_encoded_is_decoded(written_fields):
-    found = []
-    for (field, value), (got, wire, raw) in zip(
+def test_encoded_fields_are_decoded(written_fields):
+    decoded = []
+    for (field, value), (number, wire, raw) in zip(
         written_fields, fields(memoryview(make.message(*written_fields))), strict=True
     ):
-        assert field == got
+        assert field == number
         if isinstance(value, float):
             assert wire == FIXED64
             assert as_double(raw) == value or math.isnan(value)
@@ -637,15 +637,15 @@ def test_what_is_encoded_is_decoded(written_fields):
         else:
             assert wire == LENGTH
             assert bytes(raw) == (value.encode() if isinstance(value, str) else value)
-        found.append(got)
-    assert len(found) == len(written_fields)
+        decoded.append(number)
+    assert len(decoded) == len(written_fields)
 
 
 @pytest.mark.parametrize(
     "data",
     [b"\x0a" + b"\xff" * 8 + b"\x7f", b"\x0a\x05a", b"\x08", b"\x08" + b"\x80" * 11, b"\x0b", b"\x00\x01", b"\x09\x01"],
 )  # fmt: skip
-def test_bytes_that_are_no_message_are_refused_or_stop_there(data):
+def test_malformed_message_raises_or_stops(data):
     with pytest.raises(Malformed):
         list(fields(memoryview(data)))
     lost = []
@@ -655,19 +655,19 @@ def test_bytes_that_are_no_message_are_refused_or_stop_there(data):
     assert first_message(memoryview(b""), 1) is None
 
 
-def test_the_wire_format_is_the_library_s_own():
+def test_message_written_by_the_protobuf_library_is_read():
     descriptor = pytest.importorskip("google.protobuf.descriptor_pb2")
     data = descriptor.DESCRIPTOR.serialized_pb
     messages = [value for field, _, value in fields(memoryview(data)) if field == 4]
     names = [next(as_text(value) for field, _, value in fields(message) if field == 1) for message in messages]
-    assert names == [one.name for one in descriptor.FileDescriptorProto.FromString(data).message_type]
+    assert names == [message.name for message in descriptor.FileDescriptorProto.FromString(data).message_type]
 
 
-# --- anything
+# --- arbitrary data
 
 
-def only_our_errors(reader, path):
-    """Reads and books; whatever the bytes, a ledger that balances or an error that says why."""
+def check_balanced_or_refused(reader, path):
+    """Reads and measures a file: the ledgers must balance, or the error must be a `TrainyardError`."""
     try:
         measured = measure(reader.read(path))
     except TrainyardError:
@@ -679,17 +679,17 @@ def only_our_errors(reader, path):
 @pytest.mark.parametrize("kind", READERS)
 @given(data=st.data())
 @settings(deadline=None, max_examples=120)
-def test_damaged_bytes_give_a_ledger_or_a_reason(kind, data, tmp_path_factory):
+def test_damaged_bytes_give_a_ledger_or_an_error(kind, data, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()
     good = _BYTES.get(kind) or _BYTES.setdefault(kind, written(folder, kind).read_bytes())
     raw = bytearray(good)
-    for place, value in data.draw(st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=6)):
-        raw[place] = value
+    for offset, value in data.draw(st.lists(st.tuples(st.integers(0, len(raw) - 1), st.integers(0, 255)), max_size=6)):
+        raw[offset] = value
     cut = data.draw(st.one_of(st.just(len(raw)), st.integers(1, len(raw))))
     path = folder / f"{kind}.damaged"
     path.write_bytes(bytes(raw[:cut]))
     READERS[kind]().sniff(path)
-    only_our_errors(READERS[kind](), path)
+    check_balanced_or_refused(READERS[kind](), path)
 
 
 _BYTES: dict[str, bytes] = {}
@@ -701,17 +701,17 @@ _ODD = st.sampled_from(
 @pytest.mark.parametrize("kind", ["rocprof", "neuron"])
 @given(data=st.data())
 @settings(deadline=None, max_examples=120)
-def test_odd_values_give_a_ledger_or_a_reason(kind, data, tmp_path_factory):
+def test_odd_values_give_a_ledger_or_an_error(kind, data, tmp_path_factory):
     document = {"rocprofiler-sdk-tool": [make.rocprof_step()]} if kind == "rocprof" else make.neuron_step()
     document = copy.deepcopy(document)
     for _ in range(data.draw(st.integers(1, 3))):
-        place = document
+        node = document
         while True:
-            key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
-            if not isinstance(place[key], dict | list) or not place[key] or data.draw(st.integers(0, 9)) == 0:
-                place[key] = copy.deepcopy(data.draw(_ODD))
+            key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+            if not isinstance(node[key], dict | list) or not node[key] or data.draw(st.integers(0, 9)) == 0:
+                node[key] = copy.deepcopy(data.draw(_ODD))
                 break
-            place = place[key]
+            node = node[key]
     path = tmp_path_factory.getbasetemp() / f"{kind}.odd"
     path.write_text(json.dumps(document))
-    only_our_errors(READERS[kind](), path)
+    check_balanced_or_refused(READERS[kind](), path)

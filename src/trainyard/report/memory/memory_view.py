@@ -271,7 +271,7 @@ def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[
     ranges = sorted(ranges_at(memory.device, moment), key=lambda part: (part.start - part.end, part.start))
     shown = sorted(ranges[:_SEGMENTS])
     lives = memory.replay.lives
-    here = np.flatnonzero(lives.held(moment))
+    here = np.flatnonzero(lives.is_active(moment))
     here = here[np.argsort(lives.address[here])]
     addresses = lives.address[here]
     place = {kind: number for number, kind in enumerate(used)}

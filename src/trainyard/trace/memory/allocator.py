@@ -1,18 +1,18 @@
-"""How the caching allocator sizes blocks (c10/cuda/CUDACachingAllocator.cpp): requests are rounded up, and the free
-block that serves one is split unless what would be left over is too small to be worth keeping."""
+"""Block sizes of the caching allocator (c10/cuda/CUDACachingAllocator.cpp): requests are rounded up, and the free block
+that serves a request is split unless the remainder would be too small."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 SMALLEST = 512
-"""Bytes: requests are rounded up to a multiple of it."""
+"""Bytes; requests are rounded up to a multiple of this."""
 SMALL = 1 << 20
-"""Bytes: up to here a request is served from the small pool; a large block is split only if more than this is left."""
+"""Bytes. Requests up to this size use the small pool; a large block is split only if more than this remains."""
 
 
 class AllocatorSettings(NamedTuple):
-    """The settings that decide sizes. `divisions[k]` is for requests from 2**k MiB (0 or 1: plain rounding)."""
+    """The settings that affect sizes. `divisions[k]` applies to requests from 2**k MiB (0 or 1: plain rounding)."""
 
     max_split: int = 2**63 - 1
     divisions: tuple[int, ...] = ()
@@ -21,10 +21,10 @@ class AllocatorSettings(NamedTuple):
 
     @classmethod
     def of(cls, settings: dict[str, Any], allocator: bool) -> AllocatorSettings:
-        """From a snapshot's `allocator_settings`; a snapshot that no allocator wrote rounds nothing (`exact`)."""
+        """Parses a snapshot's `allocator_settings`; a snapshot not written by an allocator rounds nothing (`exact`)."""
         limit = settings.get("max_split_size")
         table = settings.get("roundup_power2_divisions")
-        steps = [table.get(str(1 << place), 0) for place in range(16)] if isinstance(table, dict) else []
+        steps = [table.get(str(1 << power), 0) for power in range(16)] if isinstance(table, dict) else []
         return cls(
             limit if type(limit) is int and limit > 0 else cls._field_defaults["max_split"],
             tuple(step if type(step) is int else 0 for step in steps),
@@ -44,14 +44,15 @@ class AllocatorSettings(NamedTuple):
     def _step(self, size: int) -> int:
         if not self.divisions:
             return SMALLEST
-        place = min(max(size.bit_length() - 1 - 20, 0), len(self.divisions) - 1)
-        divisions = self.divisions[place]
+        power = min(max(size.bit_length() - 1 - 20, 0), len(self.divisions) - 1)
+        divisions = self.divisions[power]
         if divisions <= 1 or size <= SMALLEST * divisions:
             return SMALLEST
         return (1 << (size.bit_length() - 1)) >> (divisions.bit_length() - 1)
 
     def taken(self, rounded: int, free: int) -> int:
-        """Bytes of the block that serves `rounded` bytes out of a free block of `free` bytes: the rest is split off."""
+        """Bytes of the block that serves `rounded` bytes from a free block of `free` bytes: all, or `rounded` if the
+        remainder is split off."""
         left = free - rounded
         if self.exact or left < 0:
             return rounded

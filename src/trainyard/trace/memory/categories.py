@@ -1,15 +1,15 @@
-"""What an allocation is for: by the innermost telling frame of its stack, and by how long it lived.
+"""Categorizes allocations by the innermost recognized frame of their stack and by their lifetime.
 
     communication     allocated by torch.distributed, NCCL's or DDP's reducer code
-    parameter         by a module's construction, `.to` and their kin
-    optimizer_state   by an optimizer, and living on when its step is over
-    gradient          under the autograd engine, and living on when the backward pass is over
-    activation        by a forward pass, and living on when it is over; or made anew by recomputation
-    temporary         any of these, gone before another phase allocates
+    parameter         by the construction of a module, `.to` and similar methods
+    optimizer_state   by an optimizer, and alive after its step
+    gradient          under the autograd engine, and alive after the backward pass
+    activation        by a forward pass, and alive after it; or by recomputation
+    temporary         any of these, freed before another phase allocates
     input             by a data loader
-    unknown           no frame tells
+    unknown           no frame is recognized
 
-A profile's own categories, and a category that the program names by `_set_memory_metadata`, go before all of this.
+Categories in a profile, and a category that the program sets with `_set_memory_metadata`, take precedence.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from trainyard.trace.memory.snapshot import Frame
 
 KINDS = tuple(words.MEMORY)
 _FORWARD, _BACKWARD, _OPTIMIZER, _INIT, _OTHER = range(5)
-"""Phases of a step, as an allocation's stack shows them; _OTHER ends none of them."""
+"""Phases of a step, from an allocation's stack; _OTHER does not end a phase."""
 
-_LIVES_ON = {_FORWARD: "activation", _BACKWARD: "gradient", _OPTIMIZER: "optimizer_state", _INIT: "parameter"}
+_LONG_LIVED = {_FORWARD: "activation", _BACKWARD: "gradient", _OPTIMIZER: "optimizer_state", _INIT: "parameter"}
 _SYNONYMS = {"autograd_detail": "temporary"}
 
-# (file, name) patterns; the first to fit the innermost frame that any fits decides. DTensor's and FSDP's wrappers
-# stand in every stack of their models, so of torch.distributed only the code that makes buffers counts.
+# (file, name) patterns: the innermost frame that matches any of them decides, by the first pattern that matches it.
+# DTensor's and FSDP's wrappers are in every stack of their models, so only the code of torch.distributed that
+# allocates buffers counts.
 _COMM = (
     re.compile(
         r"torch/distributed/(distributed_c10d|_functional_collectives|_symmetric_memory/|fsdp/_flat_param\.py"
@@ -64,26 +65,26 @@ def categories(
     lives: Lives, count: int, stacks: Sequence[tuple[Frame, ...]], labels: Sequence[str]
 ) -> NDArray[np.int8]:
     """The category of each allocation of a trace of `count` events, as an index into KINDS (words.MEMORY's order)."""
-    told = [phase_and_kind(stack) for stack in stacks]
-    if python_alone(stacks):
-        # The autograd engine's threads run no Python: where only Python's frames were recorded, theirs are empty.
-        told[0] = (_BACKWARD, "")
-    index = {kind: place for place, kind in enumerate(KINDS)}
-    named = [index.get(_SYNONYMS.get(label, label), -1) for label in labels]
-    phase = np.array([phase for phase, _ in told], np.int64)[lives.stack]
+    by_stack = [phase_and_kind(stack) for stack in stacks]
+    if has_only_python_frames(stacks):
+        # The autograd engine's threads run no Python: if only Python frames were recorded, their stacks are empty.
+        by_stack[0] = (_BACKWARD, "")
+    index = {kind: number for number, kind in enumerate(KINDS)}
+    by_label = [index.get(_SYNONYMS.get(label, label), -1) for label in labels]
+    phase = np.array([phase for phase, _ in by_stack], np.int64)[lives.stack]
     phase[(lives.start < 0) & (lives.stack == 0)] = _OTHER
-    # What lives at the end of the trace has lived on, whichever phase the trace ended in.
-    inside = (lives.stop < _phase_ends(lives, count, phase)) & (lives.stop < count)
-    lasting = np.array([index[_LIVES_ON.get(one, "unknown")] for one in range(5)])[phase]
-    found = np.where(inside & (phase != _OTHER), index["temporary"], lasting)
-    fixed = np.array([index.get(kind, -1) for _, kind in told])[lives.stack]
-    found = np.where(fixed >= 0, fixed, found)
-    given = np.array(named)[lives.label]
-    return np.where(given >= 0, given, found).astype(np.int8)
+    # An allocation that is alive at the end of the trace is long-lived, whichever phase the trace ended in.
+    freed_in_phase = (lives.stop < _phase_ends(lives, count, phase)) & (lives.stop < count)
+    long_lived = np.array([index[_LONG_LIVED.get(number, "unknown")] for number in range(5)])[phase]
+    category = np.where(freed_in_phase & (phase != _OTHER), index["temporary"], long_lived)
+    from_stack = np.array([index.get(kind, -1) for _, kind in by_stack])[lives.stack]
+    category = np.where(from_stack >= 0, from_stack, category)
+    from_label = np.array(by_label)[lives.label]
+    return np.where(from_label >= 0, from_label, category).astype(np.int8)
 
 
 def _phase_ends(lives: Lives, count: int, phase: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each allocation the event at which another phase first allocates after it; `count` where none does."""
+    """For each allocation the first later event at which another phase allocates; `count` if none does."""
     known = np.flatnonzero((phase != _OTHER) & (lives.start >= 0))
     known = known[np.argsort(lives.start[known], kind="stable")]
     changes = known[np.flatnonzero(np.diff(phase[known])) + 1]
@@ -92,16 +93,17 @@ def _phase_ends(lives: Lives, count: int, phase: NDArray[np.int64]) -> NDArray[n
 
 
 def phase_and_kind(stack: tuple[Frame, ...]) -> tuple[int, str]:
-    """The phase of the step that a stack (innermost frame first) shows, and the category where lifetime has no say."""
+    """The phase of a step that a stack (innermost frame first) belongs to, and the category, empty if the lifetime
+    decides it."""
     phase, kind, role = _OTHER, "", _OTHER
     for frame in stack:
-        here = _role(frame)
-        if isinstance(here, str):
-            kind = kind or (here if role == _OTHER else "")
-        elif here != _OTHER:
-            role = here if role == _OTHER else role
-            # Recomputation runs the forward under the engine, and an optimizer may call modules: the outer one reigns.
-            phase = here if phase == _OTHER or here in (_BACKWARD, _OPTIMIZER) else phase
+        frame_role = _role(frame)
+        if isinstance(frame_role, str):
+            kind = kind or (frame_role if role == _OTHER else "")
+        elif frame_role != _OTHER:
+            role = frame_role if role == _OTHER else role
+            # Recomputation runs a forward pass under the engine, and an optimizer may call modules: the outer decides.
+            phase = frame_role if phase == _OTHER or frame_role in (_BACKWARD, _OPTIMIZER) else phase
     if role == _FORWARD and phase == _BACKWARD:
         kind = kind or "activation"
     return phase, kind
@@ -122,24 +124,25 @@ def _role(frame: Frame) -> int | str:
     return _FORWARD if file.endswith("torch/nn/functional.py") or _CALLED.search(name) else _OTHER
 
 
-def python_alone(stacks: Sequence[tuple[Frame, ...]]) -> bool:
-    """Whether stacks were recorded, and none of them with C++ frames."""
+def has_only_python_frames(stacks: Sequence[tuple[Frame, ...]]) -> bool:
+    """Whether stacks were recorded, but without C++ frames."""
     return len(stacks) > 1 and not any("::" in frame.name for stack in stacks for frame in stack)
 
 
-def where(stack: tuple[Frame, ...]) -> str:
-    """The place to show: the innermost Python line outside torch, else any; under autograd's threads its operation."""
+def source_location(stack: tuple[Frame, ...]) -> str:
+    """The source location to show: the innermost Python line outside torch, else the innermost line; on an autograd
+    thread its operation."""
     if not stack:
         return ""
-    operation = next((found[0] for frame in stack if (found := _OPERATION.search(frame.name))), None)
+    operation = next((match[0] for frame in stack if (match := _OPERATION.search(frame.name))), None)
     python = [frame for frame in stack if _PYTHON.search(frame.file)]
     own = [frame for frame in python if not _TORCH.search(frame.file)]
     if operation and not own:
         return f"autograd {operation}"
-    return shown((own or python or stack)[0])
+    return _format_frame((own or python or stack)[0])
 
 
-def shown(frame: Frame) -> str:
-    """`model.py:42 forward`, with the last two parts of the path."""
-    place = "/".join(frame.file.split("/")[-2:])
-    return f"{place}:{frame.line} {frame.name}" if place else frame.name
+def _format_frame(frame: Frame) -> str:
+    """`layers/model.py:42 forward`: the last two parts of the path, line and function."""
+    path = "/".join(frame.file.split("/")[-2:])
+    return f"{path}:{frame.line} {frame.name}" if path else frame.name

@@ -1,4 +1,4 @@
-"""Reserved memory that nothing uses: the pieces it lies in, and whether they could have served what failed."""
+"""Reserved but unused memory: its pieces, and whether they could have served a request that failed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trainyard.trace.memory.snapshot import OOM, SnapshotDevice
 
 
 class Fragments(msgspec.Struct, frozen=True, kw_only=True):
-    """At one moment, in bytes. `unused` is reserved less active, `largest` its largest piece, `split` the part of it in
-    segments that also hold something (it cannot go back to the driver), `rounding` what active blocks have beyond what
-    was asked for."""
+    """Fragmentation at one moment, in bytes. `unused` is reserved minus active memory, `largest` its largest piece,
+    `split` the part of it in segments with active blocks (which cannot be returned to the driver); `rounding`: size of
+    the active blocks minus their requests."""
 
     reserved: int
     active: int
@@ -29,10 +29,11 @@ class Fragments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that failed, `ns` after the first event; sizes in bytes. `why` is a word of words.SHORTAGES.
+    """A request of `asked` bytes that failed, `ns` after the first event; sizes in bytes. `why` is a key of
+    words.SHORTAGES.
 
-    `unused` was cached and free at all, `usable` for its stream and pool, in pieces of `largest` at most; `device_free`
-    the driver's."""
+    `unused`: all cached free memory; `usable`: the part of it for the request's stream and pool, with a largest piece
+    of `largest`; `device_free`: free memory of the device according to the driver."""
 
     event: int
     ns: int
@@ -47,10 +48,10 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
 
 def pieces(device: SnapshotDevice, lives: Lives, moment: int) -> list[tuple[Range, list[tuple[int, int]], int]]:
     """Each reserved range with its free (start, end) pieces and its active bytes at a moment."""
-    here = np.flatnonzero(lives.held(moment))
-    here = here[np.argsort(lives.address[here])]
-    blocks = list(zip(lives.address[here].tolist(), (lives.address[here] + lives.size[here]).tolist()))
-    found, at = [], 0
+    rows = np.flatnonzero(lives.is_active(moment))
+    rows = rows[np.argsort(lives.address[rows])]
+    blocks = list(zip(lives.address[rows].tolist(), (lives.address[rows] + lives.size[rows]).tolist()))
+    by_range, at = [], 0
     for part in ranges_at(device, moment):
         free, cursor, active = [], part.start, 0
         while at < len(blocks) and blocks[at][0] < part.end:
@@ -62,15 +63,16 @@ def pieces(device: SnapshotDevice, lives: Lives, moment: int) -> list[tuple[Rang
             at += 1
         if cursor < part.end:
             free.append((cursor, part.end))
-        found.append((part, free, active))
-    return found
+        by_range.append((part, free, active))
+    return by_range
 
 
 def fragments(device: SnapshotDevice, replayed: Replay, moment: int) -> Fragments:
+    """Measures the fragmentation of a device at a moment."""
     lives = replayed.lives
     parts = pieces(device, lives, moment)
     sizes = [end - start for _, free, _ in parts for start, end in free]
-    held = lives.held(moment)
+    blocks = lives.is_active(moment)
     return Fragments(
         reserved=sum(part.end - part.start for part, _, _ in parts),
         active=sum(active for _, _, active in parts),
@@ -78,48 +80,48 @@ def fragments(device: SnapshotDevice, replayed: Replay, moment: int) -> Fragment
         pieces=len(sizes),
         largest=max(sizes, default=0),
         split=sum(_total(free) for _, free, active in parts if active),
-        rounding=int((lives.size[held] - lives.requested[held]).sum()),
+        rounding=int((lives.size[blocks] - lives.requested[blocks]).sum()),
         segments=len(parts),
     )
 
 
 def shortages(device: SnapshotDevice, replayed: Replay, where: Iterable[str]) -> list[Shortage]:
-    """Every request that failed, and why; `where[k]` is the place of stack k."""
-    trace, places = device.trace, list(where)
-    found = []
+    """All requests that failed, with the reasons. `where[k]` is the source location of stack k."""
+    trace, locations = device.trace, list(where)
+    failed = []
     for event in np.flatnonzero(trace.action == OOM).tolist():
-        asked, device_free, stream = int(trace.size[event]), int(trace.address[event]), int(trace.stream[event])
-        everything = usable = largest = most = 0
+        request, device_free, stream = int(trace.size[event]), int(trace.address[event]), int(trace.stream[event])
+        unused = usable = largest = largest_anywhere = 0
         for part, free, _ in pieces(device, replayed.lives, event):
-            everything += _total(free)
-            biggest = max((end - start for start, end in free), default=0)
-            most = max(most, biggest)
-            if part.stream == stream and part.small == (asked <= SMALL):
+            unused += _total(free)
+            largest_piece = max((end - start for start, end in free), default=0)
+            largest_anywhere = max(largest_anywhere, largest_piece)
+            if part.stream == stream and part.small == (request <= SMALL):
                 usable += _total(free)
-                largest = max(largest, biggest)
-        found.append(
+                largest = max(largest, largest_piece)
+        failed.append(
             Shortage(
                 event=event,
                 ns=int(trace.ns[event] - trace.ns[0]),
-                asked=asked,
+                asked=request,
                 device_free=device_free,
-                unused=everything,
+                unused=unused,
                 usable=usable,
                 largest=largest,
-                why=_why(asked, most, usable, everything + device_free),
-                where=places[trace.stack[event]],
+                why=_reason(request, largest_anywhere, usable, unused + device_free),
+                where=locations[trace.stack[event]],
             )
         )
-    return found
+    return failed
 
 
-def _why(asked: int, most: int, usable: int, everywhere: int) -> str:
-    if most >= asked:
-        # Had it been the right stream's and pool's, the allocator would have taken it.
+def _reason(request: int, largest_anywhere: int, usable: int, total_free: int) -> str:
+    if largest_anywhere >= request:
+        # The allocator would have used the piece if it belonged to the request's stream and pool.
         return "elsewhere"
-    if usable >= asked:
+    if usable >= request:
         return "fragmented"
-    return "divided" if everywhere >= asked else "full"
+    return "divided" if total_free >= request else "full"
 
 
 def _total(free: list[tuple[int, int]]) -> int:

@@ -1,4 +1,4 @@
-"""A snapshot measured: the whole chain in order, replay -> categories -> peak, fragmentation, shortages."""
+"""Measures a memory snapshot: replay, then categories, then peak, fragmentation and shortages."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from trainyard.errors import BadFile
 from trainyard.plugins import AS_WRITTEN
 from trainyard.trace.memory.allocator import AllocatorSettings
-from trainyard.trace.memory.categories import KINDS, categories, python_alone, where
+from trainyard.trace.memory.categories import KINDS, categories, has_only_python_frames, source_location
 from trainyard.trace.memory.fragments import Fragments, Shortage, fragments, shortages
 from trainyard.trace.memory.replay_allocations import Replay, replay, totals
 from trainyard.trace.memory.snapshot import USER_DEFINED, Snapshot, SnapshotAnnotation, SnapshotDevice, load
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """Allocations of one category from one place in the code, alive at the peak. `size` counts blocks, `requested` what
-    was asked for, bytes. `age_ns` is the oldest's age at the peak, -1 where it is older than the trace or has no clock.
-    `stack` is the whole stack of the largest, innermost line first."""
+    """Allocations of one category from one source location that are alive at the peak. `size` is the bytes of their
+    blocks, `requested` the bytes requested. `age_ns` is the age of the oldest at the peak, -1 if it is older than the
+    trace or the trace has no clock. `stack` is the full stack of the largest, innermost line first."""
 
     category: str
     where: str
@@ -33,9 +33,9 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peak(msgspec.Struct, frozen=True, kw_only=True):
-    """The moment of most allocated bytes, the first of equals; `moment` events had happened. `held` is by category,
-    and sums to `allocated`; `holders` are largest first and sum to it too. `fragments` is None, and `reserved` is
-    `active`, in a snapshot that no allocator wrote."""
+    """The first moment with the most allocated bytes, after `moment` events. `held` is bytes by category and sums to
+    `allocated`; `holders` are sorted by size, largest first, and sum to it too. In a snapshot not written by an
+    allocator, `fragments` is None and `reserved` equals `active`."""
 
     moment: int
     ns: int
@@ -50,8 +50,8 @@ class Peak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeasuredMemory(NamedTuple):
-    """One device of a snapshot. `by_kind[k][m]` is KINDS[k]'s allocated bytes at moment m, and `ns[m]` its time since
-    the first event (event counts where the file has no clock)."""
+    """Measurements of one device of a snapshot. `by_kind[k][m]` is the allocated bytes of category KINDS[k] at moment
+    m, and `ns[m]` its time since the first event (a count of events if the file has no clock)."""
 
     device: SnapshotDevice
     replay: Replay
@@ -66,7 +66,7 @@ class MeasuredMemory(NamedTuple):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints of a device: the peak, the end, and what failed; bytes and ns."""
+    """One device in the output of `--json`: the peak, the end and the failed requests; bytes and ns."""
 
     source: str
     device: int
@@ -81,18 +81,18 @@ class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(path: Path, limit: int = AS_WRITTEN.limit) -> tuple[Snapshot, tuple[MeasuredMemory, ...]]:
-    """A snapshot file of at most `limit` bytes unpacked (see `load`), and each device in it that holds memory or has a
-    trace. Raises `BadFile`."""
+    """Loads a snapshot of at most `limit` bytes unpacked (see `load`) and measures each device that holds memory or has
+    a trace. Raises `BadFile`."""
     snapshot = load(path, limit)
-    found = tuple(measured(snapshot, device) for device in snapshot.devices)
-    if not found:
+    devices = tuple(_measure_device(snapshot, device) for device in snapshot.devices)
+    if not devices:
         raise BadFile(
             f"{path}: the snapshot holds 0 segments and 0 events.", "Dump it while tensors are on the device."
         )
-    return snapshot, found
+    return snapshot, devices
 
 
-def measured(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemory:
+def _measure_device(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemory:
     rules = AllocatorSettings.of(snapshot.settings, snapshot.allocator)
     replayed = replay(device, rules, snapshot.source)
     lives, count = replayed.lives, len(device.trace.action)
@@ -103,7 +103,7 @@ def measured(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemory:
             for kind in range(len(KINDS))
         ]
     )
-    places = tuple(where(stack) for stack in snapshot.stacks)
+    places = tuple(source_location(stack) for stack in snapshot.stacks)
     ns = np.zeros(count + 1, np.int64)
     if count:
         ns[1:] = device.trace.ns - device.trace.ns[0]
@@ -122,20 +122,21 @@ def measured(snapshot: Snapshot, device: SnapshotDevice) -> MeasuredMemory:
 
 
 def _marks(snapshot: Snapshot, device: SnapshotDevice) -> tuple[SnapshotAnnotation, ...]:
-    """Annotations within the trace, by the allocator's clock: from beside it and from in it."""
+    """Annotations within the time of the trace, by the allocator's clock: from the trace and from the separate list."""
     trace = device.trace
     if not trace.timed:
         return ()
-    inside = [
+    in_trace = [
         SnapshotAnnotation(int(trace.ns[event]), device.index, snapshot.labels[trace.label[event]])
         for event in np.flatnonzero(trace.action == USER_DEFINED).tolist()
     ]
     first, last = int(trace.ns[0]), int(trace.ns[-1])
-    beside = (mark for mark in snapshot.marks if mark.device == device.index and first <= mark.ns <= last)
-    return tuple(sorted(mark._replace(ns=mark.ns - first) for mark in (*inside, *beside)))
+    external = (mark for mark in snapshot.marks if mark.device == device.index and first <= mark.ns <= last)
+    return tuple(sorted(mark._replace(ns=mark.ns - first) for mark in (*in_trace, *external)))
 
 
 def record(snapshot: Snapshot, memory: MeasuredMemory) -> MemoryRecord:
+    """The record of one device for `--json`."""
     return MemoryRecord(
         source=snapshot.source,
         device=memory.device.index,
@@ -151,37 +152,40 @@ def record(snapshot: Snapshot, memory: MeasuredMemory) -> MemoryRecord:
 
 
 def notes(snapshot: Snapshot, memory: MeasuredMemory) -> tuple[str, ...]:
-    """What a reader of the numbers must know about this file."""
-    lives, told = memory.replay.lives, []
+    """Notes on the limits of the measurements of this file."""
+    lives, texts = memory.replay.lives, []
     count = len(memory.device.trace.action)
     before = int((lives.start < 0).sum())
     if not count:
-        told.append(
-            "The snapshot has no trace: it shows one moment. torch.cuda.memory._record_memory_history keeps one."
+        texts.append(
+            "The snapshot has no trace: it shows one moment. torch.cuda.memory._record_memory_history records a trace."
         )
     elif before:
-        told.append(
-            f"{before:,} allocations were made before the trace began (it keeps the last max_entries events): the file "
-            "does not say when, nor by what unless they are still there."
+        texts.append(
+            f"{before:,} allocations were made before the trace began (it keeps the last max_entries events): their "
+            "times are unknown, and so are the stacks of those that were freed."
         )
     if not snapshot.allocator:
-        told.append(
-            "Made from a profile: tensors and their categories, no allocator, so nothing is reserved or rounded."
+        texts.append(
+            "Made from a profile: it holds tensors and their categories, not an allocator's blocks, so nothing is "
+            "reserved or rounded."
         )
     if count and not memory.device.trace.timed:
-        told.append("The events carry no clock: the axis counts events.")
-    if python_alone(snapshot.stacks):
-        told.append("Stacks hold Python's frames alone: allocations without any are taken for the autograd engine's.")
+        texts.append("The events have no timestamps: the axis counts events.")
+    if has_only_python_frames(snapshot.stacks):
+        texts.append(
+            "Stacks hold only Python frames: allocations without a stack are attributed to the autograd engine."
+        )
     if memory.replay.checked and snapshot.allocator:
-        told.append(
-            f"The trace tells what was asked for; block sizes follow from the allocator's rules, and of the "
-            f"{memory.replay.checked:,} blocks still there at the end {memory.replay.agreed:,} have the size so found."
+        texts.append(
+            "The trace holds requested sizes; block sizes are computed by the allocator's rules. "
+            f"{memory.replay.agreed:,} of the {memory.replay.checked:,} blocks still there at the end match."
         )
     if memory.replay.lost:
-        told.append(f"{memory.replay.lost:,} allocations or frees are missing from the trace: was it recorded in part?")
+        texts.append(f"{memory.replay.lost:,} allocations or frees are missing from the trace. Was it filtered?")
     if snapshot.odd:
-        told.append(f"{snapshot.odd:,} entries could not be read and are left out.")
-    return tuple(told)
+        texts.append(f"{snapshot.odd:,} entries could not be read and are left out.")
+    return tuple(texts)
 
 
 def _peak(
@@ -199,7 +203,7 @@ def _peak(
         groups.setdefault((kind, places[stack]), []).append(row)
     held, counts = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
     holders = []
-    for (kind, place), rows in groups.items():
+    for (kind, location), rows in groups.items():
         size = int(lives.size[rows].sum())
         held[KINDS[kind]] += size
         counts[KINDS[kind]] += len(rows)
@@ -208,7 +212,7 @@ def _peak(
         holders.append(
             Holder(
                 category=KINDS[kind],
-                where=place,
+                where=location,
                 size=size,
                 requested=int(lives.requested[rows].sum()),
                 count=len(rows),

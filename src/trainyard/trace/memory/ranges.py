@@ -1,7 +1,7 @@
-"""Which addresses are reserved at a moment: the final segments with the trace's segment events undone, then done again.
+"""The reserved addresses at a moment: starts from the final segments and undoes the trace's segment events.
 
-Expandable segments grow and shrink by mapped pages, and free memory in neighbouring pages is one piece; memory from
-separate driver allocations is never joined, neighbours or not.
+Expandable segments grow and shrink by mapped pages, and adjacent pages form one range; memory of separate driver
+allocations is never merged, even if adjacent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LARGE_PAGE = 20 << 20
 
 
 class Range(NamedTuple):
-    """Reserved addresses from `start` to `end`, usable by `stream`'s requests of the small or the large pool."""
+    """Reserved addresses from `start` to `end`, usable by requests of `stream` to the small or the large pool."""
 
     start: int
     end: int
@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
 
 class Ranges:
-    """Reserved ranges by address; none overlap in a sound file."""
+    """Reserved ranges by address; they do not overlap in a sound file."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
@@ -35,13 +35,15 @@ class Ranges:
         return (self.by_start[start] for start in self.starts)
 
     def holding(self, address: int) -> Range | None:
-        place = bisect_right(self.starts, address) - 1
-        if place < 0:
+        """The range that contains an address."""
+        index = bisect_right(self.starts, address) - 1
+        if index < 0:
             return None
-        found = self.by_start[self.starts[place]]
-        return found if address < found.end else None
+        candidate = self.by_start[self.starts[index]]
+        return candidate if address < candidate.end else None
 
     def add(self, new: Range, joins: bool) -> None:
+        """Adds a range; merges it with adjacent ranges of the same stream and pool if it `joins`."""
         if joins:
             before = self.holding(new.start - 1)
             if before and before.end == new.start and before[2:] == new[2:]:
@@ -54,12 +56,12 @@ class Ranges:
         self.by_start[new.start] = new
 
     def remove(self, start: int, end: int) -> None:
-        """What is left and right of the hole stays reserved."""
-        found = self.holding(start)
-        if found is None:
+        """Removes addresses; the rest of their range stays reserved."""
+        old = self.holding(start)
+        if old is None:
             return
-        self._drop(found)
-        for part in (found._replace(end=start), found._replace(start=end)):
+        self._drop(old)
+        for part in (old._replace(end=start), old._replace(start=end)):
             if part.start < part.end:
                 self.add(part, joins=False)
 
@@ -69,21 +71,21 @@ class Ranges:
 
 
 def ranges_at(device: SnapshotDevice, moment: int) -> Ranges:
-    """What is reserved after `moment` of the trace's events."""
+    """The reserved ranges after `moment` of the trace's events."""
     ranges = Ranges()
     for segment in device.segments:
         ranges.add(
             Range(segment.address, segment.address + segment.size, segment.stream, segment.small), segment.expandable
         )
     trace = device.trace
-    later = [place for place in _segment_events(device) if place >= moment]
-    for place in reversed(later):
-        step(ranges, -int(trace.action[place]), *_where(device, place))
+    later = [event for event in _segment_events(device) if event >= moment]
+    for event in reversed(later):
+        step(ranges, -int(trace.action[event]), *_segment(device, event))
     return ranges
 
 
 def step(ranges: Ranges, action: int, address: int, size: int, stream: int) -> None:
-    """Does a segment event, or undoes it where `action` is negative."""
+    """Applies a segment event, or undoes it if `action` is negative."""
     small = size == _SMALL_SEGMENT if abs(action) in (SEGMENT_ALLOC, SEGMENT_FREE) else size % _LARGE_PAGE != 0
     if action in (SEGMENT_ALLOC, SEGMENT_MAP, -SEGMENT_FREE, -SEGMENT_UNMAP):
         ranges.add(Range(address, address + size, stream, small), joins=abs(action) in (SEGMENT_MAP, SEGMENT_UNMAP))
@@ -96,6 +98,7 @@ def _segment_events(device: SnapshotDevice) -> list[int]:
     return ((action >= SEGMENT_ALLOC) & (action <= SEGMENT_UNMAP)).nonzero()[0].tolist()
 
 
-def _where(device: SnapshotDevice, place: int) -> tuple[int, int, int]:
+def _segment(device: SnapshotDevice, event: int) -> tuple[int, int, int]:
+    """(address, size, stream) of a segment event."""
     trace = device.trace
-    return int(trace.address[place]), int(trace.size[place]), int(trace.stream[place])
+    return int(trace.address[event]), int(trace.size[event]), int(trace.stream[event])

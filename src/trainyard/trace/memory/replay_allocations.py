@@ -1,11 +1,11 @@
-"""A device's trace replayed: when each allocation lived; allocated, active and reserved bytes after each event.
+"""Replays a device's trace: the lifetime of each allocation, and allocated, active and reserved bytes after each event.
 
-The trace is a ring buffer that forgets its beginning, but the snapshot's segments say how it ended. What is freed
-without having been allocated, and what is there at the end without having been allocated, was there before the trace
-began. So every total is anchored at the end, and the end is the snapshot's own to the byte (a test's law).
+The trace is a ring buffer that loses its beginning, but the snapshot's segments give its end. Memory that is freed, or
+there at the end, without having been allocated in the trace was allocated before the trace began. So all totals are
+computed back from the end and agree there with the snapshot to the byte (a property test).
 
-The trace tells what was asked for, not the block's size. That follows from the allocator's rules (allocator.py) and
-from the free memory around the address, which the replay knows; blocks still there at the end check it.
+The trace has the requested size, not the block size. The replay computes it from the allocator's rules (allocator.py)
+and the free memory around the address; blocks still there at the end check the result.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ Column = NDArray[np.int64]
 
 
 class Lives(NamedTuple):
-    """One row an allocation: event `start` made it (-1: before the trace), `stop` asked to free it, `done` freed it
-    (the number of events: never). `size` bytes of block for `requested` bytes; `stack` and `label` as in Snapshot."""
+    """One row per allocation: event `start` allocated it (-1: before the trace), `stop` requested its free, `done`
+    completed it (the number of events: never). `size`: bytes of the block for `requested` bytes; `stack` and `label`:
+    indices as in Snapshot."""
 
     address: Column
     requested: Column
@@ -48,19 +49,19 @@ class Lives(NamedTuple):
     label: Column
 
     def at(self, moment: int) -> NDArray[np.bool_]:
-        """Which are allocated at a moment: `moment` events have happened."""
+        """Whether each is allocated after `moment` events."""
         return (self.start < moment) & (self.stop >= moment)
 
-    def held(self, moment: int) -> NDArray[np.bool_]:
-        """Which hold their block at a moment: allocated, or not yet done with by another stream."""
+    def is_active(self, moment: int) -> NDArray[np.bool_]:
+        """Whether each has an active block after `moment` events: allocated, or still in use by another stream."""
         return (self.start < moment) & (self.done >= moment)
 
 
 class Replay(NamedTuple):
-    """`allocated[m]`, `active[m]`, `reserved[m]`, `requested[m]` bytes at moment m: after m of the events.
+    """`allocated[m]`, `active[m]`, `reserved[m]`, `requested[m]`: bytes at moment m, after m events.
 
-    `checked` blocks were alive at the end with an allocation in the trace, `agreed` of them have the size that the
-    rules gave. `lost` allocations were made twice without a free, or are at the end what the trace says they are not.
+    `checked`: blocks alive at the end whose allocation is in the trace; `agreed`: those whose computed size matches the
+    snapshot. `lost`: allocations repeated without a free, or whose state at the end contradicts the trace.
     """
 
     lives: Lives
@@ -74,14 +75,16 @@ class Replay(NamedTuple):
 
 
 def replay(device: SnapshotDevice, rules: AllocatorSettings, source: str) -> Replay:
-    """Raises `BadFile` where totals leave 64 bits."""
+    """Replays the trace of a device. Raises `BadFile` if totals exceed 64 bits."""
     walk = _Walk(device, rules)
     walk.events()
     walk.end()
     count = len(device.trace.action)
     lives = Lives(*np.array(walk.rows, np.int64).reshape(-1, len(Lives._fields)).T)
-    held = sum(segment.size for segment in device.segments)
-    total = max(column.sum(dtype=float) for column in (lives.size, lives.requested, device.trace.size)) + held
+    reserved_at_end = sum(segment.size for segment in device.segments)
+    total = (
+        max(column.sum(dtype=float) for column in (lives.size, lives.requested, device.trace.size)) + reserved_at_end
+    )
     if total >= 2**62:
         raise BadFile(f"{source}: its sizes sum to {total:.4g} bytes, not less than 2**62.", "Dump the snapshot again.")
     trace = device.trace
@@ -90,7 +93,7 @@ def replay(device: SnapshotDevice, rules: AllocatorSettings, source: str) -> Rep
     shrinks = np.isin(trace.action, (SEGMENT_FREE, SEGMENT_UNMAP))
     moves[1:] = np.where(grows, trace.size, np.where(shrinks, -trace.size, 0))
     reserved = np.cumsum(moves)
-    reserved += held - reserved[-1]
+    reserved += reserved_at_end - reserved[-1]
     active = totals(lives.size, lives.start, lives.done, count)
     return Replay(
         lives,
@@ -113,7 +116,7 @@ def totals(sizes: Column, starts: Column, stops: Column, count: int) -> Column:
 
 
 class _Walk:
-    """The events in order, over the addresses in use. A row is a Lives row in the making."""
+    """Walks through the events in order and tracks the addresses in use; `rows` are the rows of `Lives`."""
 
     def __init__(self, device: SnapshotDevice, rules: AllocatorSettings) -> None:
         self.device = device
@@ -145,52 +148,52 @@ class _Walk:
                         self._close(address, event)
                 self._open(address, size, self._block(address, size), event, stream, stack, label)
             elif action == FREE_REQUESTED:
-                self._ask(address, event)
+                self._request_free(address, event)
             elif action == FREE_COMPLETED:
                 self._close(address, event)
             elif SEGMENT_ALLOC <= action <= SEGMENT_UNMAP:
                 step(self.ranges, action, address, size, stream)
 
     def _before(self) -> None:
-        """What the trace frees without having allocated it, and final blocks it never allocated: they bound the free
-        memory that later allocations are cut from."""
+        """Adds allocations from before the trace: those freed in it, and final blocks never allocated in it. They
+        limit the free memory from which later blocks are split."""
         trace = self.device.trace
         known: set[int] = set()
-        unasked: set[int] = set()
+        not_requested: set[int] = set()
         waiting: list[int] = []
-        whole = True
+        has_all_requests = True
         columns = (trace.action.tolist(), trace.address.tolist(), trace.size.tolist(), trace.stream.tolist())
         for action, address, size, stream in zip(*columns):
             if action == ALLOC:
-                unasked.add(address)
+                not_requested.add(address)
             elif action == FREE_REQUESTED:
-                unasked.discard(address)
+                not_requested.discard(address)
             elif action == FREE_COMPLETED:
-                whole &= address not in unasked
+                has_all_requests &= address not in not_requested
             if action <= FREE_COMPLETED and address not in known:
                 known.add(address)
                 if action != ALLOC:
                     self._open(address, size, self.rules.rounded(size), -1, stream, 0, 0)
                 if action == FREE_COMPLETED:
                     waiting.append(address)
-        # A free that is done without having been asked for was asked for before the trace, unless such events were
-        # never recorded (skip_actions).
-        for address in waiting if whole else ():
-            self._ask(address, -1)
+        # A free that completes without a request in the trace was requested before it, unless requests were not
+        # recorded at all (skip_actions).
+        for address in waiting if has_all_requests else ():
+            self._request_free(address, -1)
         for segment in self.device.segments:
             for block in segment.blocks:
                 if block.active and block.address not in known:
                     self._open(block.address, block.requested, block.size, -1, segment.stream, block.stack, 0)
                     if not block.allocated:
-                        self._ask(block.address, -1)
+                        self._request_free(block.address, -1)
 
-    def _open(self, address: int, asked: int, size: int, start: int, stream: int, stack: int, label: int) -> None:
+    def _open(self, address: int, requested: int, size: int, start: int, stream: int, stack: int, label: int) -> None:
         self.live[address] = len(self.rows)
-        self.rows.append([address, asked, size, start, self.count, self.count, stream, stack, label])
+        self.rows.append([address, requested, size, start, self.count, self.count, stream, stack, label])
         insort(self.used, address)
 
-    def _ask(self, address: int, event: int) -> None:
-        """A free is asked for: the block waits, for other streams perhaps, until it is done."""
+    def _request_free(self, address: int, event: int) -> None:
+        """Marks a free as requested: the block stays active, perhaps for other streams, until the free completes."""
         row = self.live.pop(address, None)
         if row is not None:
             self.rows[row][_STOP] = event
@@ -207,19 +210,19 @@ class _Walk:
             del self.used[bisect_left(self.used, address)]
 
     def _block(self, address: int, size: int) -> int:
-        """The block's size: the request rounded up, with the rest of the free block where that is not split off."""
+        """The block's size: the request rounded up, plus the rest of the free block unless that is split off."""
         rounded = self.rules.rounded(size)
-        held = self.ranges.holding(address)
-        if held is None:
+        reserved = self.ranges.holding(address)
+        if reserved is None:
             return rounded
-        end = held.end
+        end = reserved.end
         after = bisect_right(self.used, address)
         if after < len(self.used):
             end = min(end, self.used[after])
         return self.rules.taken(rounded, end - address)
 
     def end(self) -> None:
-        """The snapshot has the last word on what is there at the end, and on its size."""
+        """Reconciles the rows with the snapshot, which decides which blocks are there at the end, and their sizes."""
         final = {block.address: block for segment in self.device.segments for block in segment.blocks if block.active}
         for alive in (self.live, self.pending):
             for address, number in alive.items():
@@ -231,18 +234,18 @@ class _Walk:
                 if row[_START] >= 0:
                     self.checked += 1
                     self.agreed += row[_SIZE] == block.size
-                row[_SIZE], row[_ASKED] = block.size, block.requested
+                row[_SIZE], row[_REQUESTED] = block.size, block.requested
                 row[_STACK] = row[_STACK] or block.stack
                 row[_STOP] = self.count if block.allocated else min(row[_STOP], self.count - 1)
         for address, block in final.items():
-            # Freed in the trace and still in use at its end: allocated again without an event (a filtered trace).
+            # Freed in the trace but in use at its end: reallocated without an event (a filtered trace).
             self.lost += 1
             appears = self.count - 1
             self._open(address, block.requested, block.size, appears, 0, block.stack, 0)
             if not block.allocated:
-                self._ask(address, appears)
+                self._request_free(address, appears)
 
 
-_ASKED, _SIZE, _START, _STOP, _DONE, _STACK = (
+_REQUESTED, _SIZE, _START, _STOP, _DONE, _STACK = (
     Lives._fields.index(name) for name in ("requested", "size", "start", "stop", "done", "stack")
 )

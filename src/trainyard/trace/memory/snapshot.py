@@ -1,7 +1,7 @@
-"""A memory snapshot of torch's caching allocator: read, checked, and put into columns.
+"""Reads and validates memory snapshots of torch's caching allocator and converts them to columns.
 
-The file is what `torch.cuda.memory._dump_snapshot` or an out-of-memory observer wrote (a pickle, plain or gzipped), the
-same structure as JSON, or `torch.cuda.memory_snapshot()`'s bare list of segments. Fields, from torch 1.13 to 2.13:
+The file is written by `torch.cuda.memory._dump_snapshot` or an out-of-memory observer (a pickle, plain or gzipped), or
+is the same structure as JSON, or `torch.cuda.memory_snapshot()`'s list of segments. Fields, from torch 1.13 to 2.13:
 https://docs.pytorch.org/docs/stable/torch_cuda_memory.html and torch/csrc/cuda/memory_snapshot.cpp. A snapshot made
 from a profile (`torch.cuda._memory_viz.profile_plot`) has the same shape and a category for each allocation.
 """
@@ -34,21 +34,21 @@ ACTIONS = (
     "snapshot",
     "user_defined",
 )
-"""What the allocator writes into its trace; a column holds the index."""
+"""Actions in the allocator's trace; columns hold the index."""
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM = range(8)
 USER_DEFINED = ACTIONS.index("user_defined")
 
 MOST_BYTES = 4 * 2**30
-"""The most an unpacked file may hold where no other limit is named: less than of a trace, since it is held whole."""
+"""Default limit of an unpacked file; smaller than that of traces, since the file is held in memory completely."""
 _LARGEST = 2**62
 _LONGEST = 500
-"""Characters of a path's end and of a text's beginning that are kept: patterns are searched in them, and equal texts
-are compared as often as entries share them."""
+"""Characters kept of a path's end and of a text's beginning: patterns are searched in them, and texts shared by many
+entries are compared many times."""
 _PROFILED = re.compile(r"(.+)\((\d+)\): (.+)\Z", re.DOTALL)
 
 
 class Frame(NamedTuple):
-    """A line of a stack; `file` is empty where only a name is known (a built-in, C++ without symbols)."""
+    """A line of a stack; `file` is empty if only a name is known (a built-in, C++ without symbols)."""
 
     file: str
     line: int
@@ -56,7 +56,7 @@ class Frame(NamedTuple):
 
 
 class AllocatorBlock(NamedTuple):
-    """A piece of a segment. `requested` bytes of its `size` were asked for; `stack` counts into `Snapshot.stacks`."""
+    """A piece of a segment. `requested`: bytes requested of its `size`; `stack`: index into `Snapshot.stacks`."""
 
     address: int
     size: int
@@ -78,9 +78,9 @@ class Segment(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The allocator's events, oldest first, as columns. `size` is what was asked for (of an `oom`: rounded); `address`
-    of an `oom` is the device's free memory. `label` counts into `Snapshot.labels`; `ns` counts events unless `timed`.
-    """
+    """The allocator's events, oldest first, as columns. `size` is the requested size (of an `oom`: rounded); `address`
+    of an `oom` is the device's free memory. `label` is an index into `Snapshot.labels`; `ns` counts events unless
+    `timed`."""
 
     action: NDArray[np.int8]
     address: NDArray[np.int64]
@@ -99,7 +99,7 @@ class SnapshotDevice(NamedTuple):
 
 
 class SnapshotAnnotation(NamedTuple):
-    """An annotation: what the program called this moment."""
+    """An annotation of a moment by the program."""
 
     ns: int
     device: int
@@ -107,9 +107,10 @@ class SnapshotAnnotation(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """`stacks[0]` is the empty stack and `labels[0]` the empty label. `odd` entries of the traces could not be read.
+    """A decoded snapshot. `stacks[0]` is the empty stack and `labels[0]` the empty label. `odd`: number of unreadable
+    trace entries.
 
-    `allocator` is False for a snapshot made from a profile, whose sizes no allocator rounded."""
+    `allocator` is False for a snapshot made from a profile, whose sizes are not rounded by an allocator."""
 
     source: str
     devices: tuple[SnapshotDevice, ...]
@@ -122,7 +123,8 @@ class Snapshot(NamedTuple):
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether the file begins as one does: a pickle's protocol byte, or JSON that names segments and no traceEvents."""
+    """Whether the file begins like a snapshot: with a pickle's protocol byte, or as JSON with the key segments but not
+    traceEvents."""
     try:
         head = peek(path, 1 << 16)
     except BadFile:
@@ -133,8 +135,8 @@ def is_snapshot(path: Path) -> bool:
 
 
 def load(path: Path, limit: int = AS_WRITTEN.limit) -> Snapshot:
-    """Raises `BadFile`: missing, damaged, larger than `limit` bytes unpacked (MOST_BYTES where it is the default of
-    traces), no plain data, no snapshot."""
+    """Loads a snapshot. Raises `BadFile`: missing, damaged, larger than `limit` bytes unpacked (MOST_BYTES if it is the
+    default limit of traces), not plain data, not a snapshot."""
     with no_collection():
         return _decoded(str(path), _unpacked(path, MOST_BYTES if limit == AS_WRITTEN.limit else limit))
 
@@ -160,7 +162,7 @@ def _decoded(source: str, data: bytes) -> Snapshot:
 def _unpacked(path: Path, limit: int) -> bytes:
     text, *more = texts(path, limit)
     if more:
-        raise BadFile(f"{path}: an archive of {len(more) + 1:,} files.", "Give one snapshot at a time.")
+        raise BadFile(f"{path}: an archive of {len(more) + 1:,} files.", "Pass one snapshot at a time.")
     data = b"".join(text)
     if text.lost:
         raise DamagedFile(f"{path}: {text.lost}.", "Was the copy cut short?")
@@ -168,89 +170,89 @@ def _unpacked(path: Path, limit: int) -> bytes:
 
 
 class _SnapshotReading:
-    """One file on its way into columns: what several entries share (stacks, labels) is read once."""
+    """Converts one file to columns; reads stacks and labels that several entries share once."""
 
     def __init__(self, source: str, size: int) -> None:
         self.source = source
         self.size = size
         self.frames: dict[tuple[str, int, str], Frame] = {}
         self.stacks: dict[tuple[Frame, ...], int] = {(): 0}
-        self.seen: dict[int, int] = {}
+        self.stack_numbers: dict[int, int] = {}
         self.labels: dict[str, int] = {"": 0}
         self.odd = 0
         self.profiled = False
 
     def snapshot(self, plain: Any) -> Snapshot:
-        whole = {"segments": plain} if isinstance(plain, list) else plain
-        if not isinstance(whole, dict) or not isinstance(whole.get("segments"), list):
+        document = {"segments": plain} if isinstance(plain, list) else plain
+        if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
             raise self.bad("$.segments", "missing or not a list: this is not a memory snapshot")
-        traces = whole.get("device_traces") or []
+        traces = document.get("device_traces") or []
         if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
             raise self.bad("$.device_traces", "not a list of lists")
-        # Shared lists make a small file stand for any number of entries; a written entry has its bytes in the file.
+        # A small file can hold any number of entries by sharing lists; real entries take at least a byte each.
         if sum(map(len, traces)) > self.size:
             raise self.bad("$.device_traces", f"more entries than the file has bytes ({self.size:,})")
-        segments = self.segments(whole["segments"])
+        segments = self.segments(document["segments"])
         columns = [self.trace(trace) for trace in traces]
         devices = sorted(set(segments) | {index for index, trace in enumerate(columns) if len(trace.action)})
-        nothing = self.trace([])
-        settings = whole.get("allocator_settings")
+        empty_trace = self.trace([])
+        settings = document.get("allocator_settings")
         return Snapshot(
             self.source,
             tuple(
                 SnapshotDevice(
-                    index, tuple(segments.get(index, ())), columns[index] if index < len(columns) else nothing
+                    index, tuple(segments.get(index, ())), columns[index] if index < len(columns) else empty_trace
                 )
                 for index in devices
             ),
             tuple(self.stacks),
             tuple(self.labels),
             settings if isinstance(settings, dict) else {},
-            self.marks(whole.get("external_annotations")),
+            self.marks(document.get("external_annotations")),
             self.odd,
             allocator=not self.profiled,
         )
 
     def segments(self, plain: list[Any]) -> dict[int, list[Segment]]:
-        found: dict[int, list[Segment]] = {}
+        by_device: dict[int, list[Segment]] = {}
         total = 0
         for number, segment in enumerate(plain):
             where = f"$.segments[{number}]"
             blocks = segment.get("blocks") if isinstance(segment, dict) else None
             if not isinstance(blocks, list):
-                raise self.bad(where, "no list of blocks")
+                raise self.bad(where, "blocks is missing or not a list")
             total += len(blocks)
             if total > self.size:
                 raise self.bad(where, f"more blocks than the file has bytes ({self.size:,})")
-            address, size = self.whole(segment, "address", where), self.whole(segment, "total_size", where)
+            address, size = self.integer(segment, "address", where), self.integer(segment, "total_size", where)
             parts = self.blocks(blocks, address, where)
             if sum(block.size for block in parts) != size:
                 raise self.bad(where, f"total_size is {size:,}, its blocks sum to {sum(b.size for b in parts):,}")
-            made = Segment(
+            parsed = Segment(
                 address,
                 size,
-                self.whole(segment, "stream", where, 0),
+                self.integer(segment, "stream", where, 0),
                 segment.get("segment_type") == "small",
                 segment.get("is_expandable") is True,
                 parts,
             )
-            found.setdefault(self.whole(segment, "device", where, 0), []).append(made)
-        return found
+            by_device.setdefault(self.integer(segment, "device", where, 0), []).append(parsed)
+        return by_device
 
     def blocks(self, plain: list[Any], address: int, where: str) -> tuple[AllocatorBlock, ...]:
         parts = []
         for number, block in enumerate(plain):
-            here = f"{where}.blocks[{number}]"
+            block_where = f"{where}.blocks[{number}]"
             if not isinstance(block, dict):
-                raise self.bad(here, "not a block")
-            size = self.whole(block, "size", here)
+                raise self.bad(block_where, "not a dict")
+            size = self.integer(block, "size", block_where)
             state = block.get("state")
             allocated = state == "active_allocated"
-            # Before torch 2.1 a block's request and stack were in its history, newest first.
+            # Before torch 2.1 a block's requested size and stack were in its history, newest first.
             history = block.get("history")
             past = history[0] if isinstance(history, list) and history and isinstance(history[0], dict) else {}
-            asked = block.get("requested_size", past.get("real_size", size))
-            requested = asked if type(asked) is int and 0 < asked <= size else size
+            requested_size = block.get("requested_size", past.get("real_size", size))
+            requested = requested_size if type(requested_size) is int and 0 < requested_size <= size else size
             stack = self.stack(block.get("frames", past.get("frames")))
             parts.append(AllocatorBlock(address, size, requested, allocated, allocated or state != "inactive", stack))
             address += size
@@ -261,7 +263,7 @@ class _SnapshotReading:
         codes = {action: code for code, action in enumerate(ACTIONS)}
         for entry in plain:
             try:
-                # Hashing tuples in tuples doubles in time with each: only text is looked up.
+                # Hashing nested tuples takes exponential time: only text is looked up.
                 code = codes[_text(entry["action"])]
                 address = entry["device_free"] if code == OOM else entry.get("addr", 0)
                 row = (
@@ -280,33 +282,33 @@ class _SnapshotReading:
         columns = zip(*rows) if rows else [()] * 7
         action, address, size, stream, ns, stack, label = (np.array(column, np.int64) for column in columns)
         timed = bool(len(ns)) and bool((np.diff(ns) >= 0).all()) and int(ns[-1]) > int(ns[0])
-        places = np.arange(len(ns), dtype=np.int64)
+        event_numbers = np.arange(len(ns), dtype=np.int64)
         return Trace(
             action.astype(np.int8),
             address,
             size,
             stream,
-            ns if timed else places,
+            ns if timed else event_numbers,
             stack.astype(np.int32),
             label.astype(np.int32),
             timed,
         )
 
     def label(self, entry: dict[str, Any]) -> int:
-        """The category a profile gave, else what the program set with `_set_memory_metadata`."""
+        """The index of the category from a profile, else of the one set with `_set_memory_metadata`."""
         category = entry.get("category")
         self.profiled |= category is not None
         text = _text(category if category is not None else entry.get("user_metadata", ""))
         return self.labels.setdefault(_first(text), len(self.labels))
 
     def stack(self, frames: Any) -> int:
-        """The stack's number. Entries share their lists of frames, so each list is read once."""
+        """The index of a stack. Entries share their lists of frames, so each list is read once."""
         if not frames or not isinstance(frames, list):
             return 0
-        number = self.seen.get(id(frames))
+        number = self.stack_numbers.get(id(frames))
         if number is None:
             stack = tuple(self.frame(frame) for frame in frames if isinstance(frame, dict))
-            number = self.seen[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
+            number = self.stack_numbers[id(frames)] = self.stacks.setdefault(stack, len(self.stacks))
         return number
 
     def frame(self, plain: dict[str, Any]) -> Frame:
@@ -317,26 +319,26 @@ class _SnapshotReading:
         key = file, line, name
         if key not in self.frames:
             if file in ("none", "??"):
-                # A frame made from a profile tells it all in its name: `model.py(12): forward`.
-                told = _PROFILED.match(name)
-                file, line, name = (told[1], int(told[2][:9]), told[3]) if told else ("", 0, name)
+                # A frame made from a profile has all three in its name: `model.py(12): forward`.
+                match = _PROFILED.match(name)
+                file, line, name = (match[1], int(match[2][:9]), match[3]) if match else ("", 0, name)
             self.frames[key] = Frame(_last(file), line, _first(name))
         return self.frames[key]
 
     def marks(self, plain: Any) -> tuple[SnapshotAnnotation, ...]:
-        found = []
-        # What stands in a list twice is one: shared entries make a small file stand for endless text.
+        annotations = []
+        # Each entry once: a small file can hold any amount of text by sharing entries.
         for entry in {id(entry): entry for entry in plain}.values() if isinstance(plain, list) else ():
             try:
                 ns, device = _int(_int(entry["time_us"]) * 1000), _int(entry.get("device", 0))
-                told = " ".join(value[:_LONGEST] for value in entry.values() if type(value) is str and value)
+                text = " ".join(value[:_LONGEST] for value in entry.values() if type(value) is str and value)
             except (KeyError, TypeError, AttributeError, ValueError):
                 self.odd += 1
             else:
-                found.append(SnapshotAnnotation(ns, device, redact(told)))
-        return tuple(sorted(found))
+                annotations.append(SnapshotAnnotation(ns, device, redact(text)))
+        return tuple(sorted(annotations))
 
-    def whole(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:
+    def integer(self, plain: dict[str, Any], field: str, where: str, default: int | None = None) -> int:
         value = plain.get(field, default)
         try:
             return _int(value)
@@ -344,20 +346,20 @@ class _SnapshotReading:
             kind = type(value).__name__
             raise self.bad(f"{where}.{field}", f"not a whole number from 0 to below 2**62 (of type {kind})") from error
 
-    def bad(self, where: str, says: str) -> BadFile:
+    def bad(self, where: str, problem: str) -> BadFile:
         return BadFile(
-            f"{self.source}: bad snapshot at {where}: {says}.", "Write it with torch.cuda.memory._dump_snapshot."
+            f"{self.source}: bad snapshot at {where}: {problem}.", "Write it with torch.cuda.memory._dump_snapshot."
         )
 
 
 def _first(text: str) -> str:
-    """The beginning of a text without secrets. It is redacted with as much again after it, since the part of a secret
-    that a cut leaves is not recognised; a text is not read whole, since many entries may share a long one."""
+    """The redacted beginning of a text. Twice as much is redacted before the cut, since a truncated secret is not
+    recognized; not the full text, since many entries may share a long one."""
     return redact(text[: 2 * _LONGEST])[:_LONGEST]
 
 
 def _last(text: str) -> str:
-    """The end of a text, likewise."""
+    """The redacted end of a text, likewise."""
     return redact(text[-2 * _LONGEST :])[-_LONGEST:]
 
 

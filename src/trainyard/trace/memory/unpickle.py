@@ -1,13 +1,13 @@
-"""Pickle's plain data, and nothing else of pickle: dict, list, tuple, str, int, float, bool, None, bytes.
+"""Decodes only the plain data of a pickle: dict, list, tuple, str, int, float, bool, None, bytes.
 
-No pickle from outside is ever loaded here. A pickle is a program, and its danger lies in the opcodes that look up and
-call things (GLOBAL, REDUCE, BUILD and their kin): this reader has none of them, so a hostile file can make data and do
-nothing else. The standard library's unpickler with a `find_class` that refuses is not enough: a file of 9 bytes (one
-memo index) made it take 2.1 GB, and one of 59 bytes (a dict's key of tuples in tuples) doubles the time of hashing with
-every byte added. Here the memo is a dict, keys are short text only (equal ones are compared), every length is checked
-against what is left of the file, and an opcode makes at most one object, no larger than its own bytes or what it takes
-off the stack: time and memory of `loads` are linear in the file's size. What it gives may share parts many times over:
-whoever walks it must go by the parts (snapshot.py does), and not hash, compare or print what is not known to be small.
+Untrusted files are never passed to `pickle.load`. A pickle is a program; the dangerous opcodes look up and call objects
+(GLOBAL, REDUCE, BUILD and the like). This reader does not implement them, so a hostile file can only create data. The
+standard library's unpickler with a `find_class` that refuses is not enough: a file of 9 bytes (one memo index) made it
+take 2.1 GB, and one of 59 bytes (a dict key of nested tuples) doubles the time of hashing with every byte added. Here
+the memo is a dict, keys are only short text (equal ones are compared), every length is checked against the rest of the
+file, and an opcode creates at most one object, no larger than its own bytes or the objects it pops: time and memory of
+`loads` are linear in the file's size. The result may share parts many times: callers must visit each part once
+(snapshot.py does) and not hash, compare or print values that may be large.
 
 Opcodes: https://github.com/python/cpython/blob/main/Lib/pickletools.py, protocols 2 to 5.
 """
@@ -32,7 +32,7 @@ class _Truncated(Exception):
 
 
 def loads(data: bytes, source: str) -> Any:
-    """The plain data in a pickle of protocol 2 to 5. Raises `BadFile` for anything else, naming opcode and byte."""
+    """Decodes the plain data in a pickle of protocol 2 to 5. Raises `BadFile`, with opcode and byte, for other data."""
     reader = _PickleReader(data)
     try:
         return reader.run()
@@ -49,11 +49,11 @@ def loads(data: bytes, source: str) -> Any:
 
 
 class _Refused(Exception):
-    """An opcode that makes more than plain data."""
+    """An opcode that creates more than plain data."""
 
 
 class _PickleReader:
-    """A stack machine: `stack` holds what is being built since the last mark, `below` the stacks under it."""
+    """A stack machine: `stack` holds the objects since the last mark, `below` the stacks of the outer marks."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -63,8 +63,8 @@ class _PickleReader:
         self.memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """The commonest opcodes are done in place, which takes half the time."""
-        data, memo, below, does = self.data, self.memo, self.below, _DOES
+        """Executes the pickle. The most common opcodes are inlined, which halves the time."""
+        data, memo, below, actions = self.data, self.memo, self.below, _ACTIONS
         at, stack = 0, self.stack
         try:
             while True:
@@ -104,10 +104,10 @@ class _PickleReader:
                     self.at, self.stack = at, stack
                     if code == _STOP:
                         return stack.pop()
-                    act = does.get(code)
-                    if act is None:
+                    action = actions.get(code)
+                    if action is None:
                         raise _Refused(f"opcode {_NAMES.get(code, code)}")
-                    act(self)
+                    action(self)
                     at, stack = self.at, self.stack
         finally:
             self.at = max(at, self.at)
@@ -124,7 +124,7 @@ class _PickleReader:
         return int.from_bytes(self.take(width), "little")
 
     def items(self) -> list[Any]:
-        """What was pushed since the mark, which goes."""
+        """Pops the objects since the last mark, and the mark."""
         items, self.stack = self.stack, self.below.pop()
         return items
 
@@ -139,7 +139,7 @@ class _PickleReader:
             raise _Refused(f"filling a {type(target).__name__} as if it were a dict")
         keys = items[::2]
         if set(map(type, keys)) - {str}:
-            raise _Refused("a dict's key that is no text")
+            raise _Refused("a dict's key that is not text")
         if max(map(len, keys), default=0) > _LONGEST_KEY:
             raise _Refused(f"a dict's key of more than {_LONGEST_KEY} characters")
         target.update(zip(keys, items[1::2], strict=True))
@@ -161,40 +161,40 @@ def _append(reader: _PickleReader) -> None:
 
 
 def _dict(reader: _PickleReader) -> None:
-    made: dict[str, Any] = {}
-    reader.fill(made, reader.items())
-    reader.stack.append(made)
+    items: dict[str, Any] = {}
+    reader.fill(items, reader.items())  # an empty dict first: `fill` checks the keys
+    reader.stack.append(items)
 
 
 def _push(make: Callable[[_PickleReader], Any]) -> Callable[[_PickleReader], None]:
-    def act(reader: _PickleReader) -> None:
+    def action(reader: _PickleReader) -> None:
         reader.stack.append(make(reader))
 
-    return act
+    return action
 
 
 def _collect(kind: type) -> Callable[[_PickleReader], None]:
-    def act(reader: _PickleReader) -> None:
+    def action(reader: _PickleReader) -> None:
         items = kind(reader.items())
         reader.stack.append(items)
 
-    return act
+    return action
 
 
 def _tuple(size: int) -> Callable[[_PickleReader], None]:
-    def act(reader: _PickleReader) -> None:
+    def action(reader: _PickleReader) -> None:
         if len(reader.stack) < size:
             raise _Truncated
         reader.stack[-size:] = [tuple(reader.stack[-size:])]
 
-    return act
+    return action
 
 
 def _put(width: int) -> Callable[[_PickleReader], None]:
-    def act(reader: _PickleReader) -> None:
+    def action(reader: _PickleReader) -> None:
         reader.memo[reader.number(width)] = reader.stack[-1]
 
-    return act
+    return action
 
 
 def _text(width: int) -> Callable[[_PickleReader], None]:
@@ -212,7 +212,7 @@ def _protocol(reader: _PickleReader) -> None:
 
 
 def _frame(reader: _PickleReader) -> None:
-    """A promise about the bytes that follow; kept or the file is cut."""
+    """Checks that a frame's bytes are in the file."""
     if reader.number(8) > len(reader.data) - reader.at:
         raise _Truncated
 
@@ -221,9 +221,9 @@ _GET, _LONG_GET, _MEMOIZE = pickle.BINGET[0], pickle.LONG_BINGET[0], pickle.MEMO
 _INT1, _INT4, _LONG1 = pickle.BININT1[0], pickle.BININT[0], pickle.LONG1[0]
 _MARK, _DICT, _ITEMS = pickle.MARK[0], pickle.EMPTY_DICT[0], pickle.SETITEMS[0]
 _TEXT, _STOP = pickle.SHORT_BINUNICODE[0], pickle.STOP[0]
-_DOES: dict[int, Callable[[_PickleReader], None]] = {
-    code[0]: act
-    for code, act in {
+_ACTIONS: dict[int, Callable[[_PickleReader], None]] = {
+    code[0]: action
+    for code, action in {
         pickle.PROTO: _protocol,
         pickle.FRAME: _frame,
         pickle.NONE: _push(lambda reader: None),

@@ -1,4 +1,4 @@
-"""What the texts of annotations and API calls say: an op, a collective, a Python frame, the user's words."""
+"""Interprets the texts of annotations and API calls: an op, a collective, a Python frame or a user annotation."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ _API = re.compile(r"p?nccl(All|Reduce|Broadcast|Bcast|Send|Recv|Gather|Scatter)"
 _FRAME = re.compile(r"\$(?P<file>.+\.py):(?P<line>\d+) (?P<function>.+)", re.S)
 
 
-class Said(NamedTuple):
-    """Name and kind (`events.OP` and its like) of a host span; `seq`: autograd sequence number, -1 where none."""
+class Annotation(NamedTuple):
+    """Name and kind (`events.OP`, ...) of a host span; `seq`: autograd sequence number, -1 if none."""
 
     name: str
-    what: int
+    kind: int
     seq: int = -1
 
 
-def annotation(text: str) -> Said:
-    """NVTX, roctx and TraceMe texts."""
+def annotation(text: str) -> Annotation:
+    """Parses an NVTX, roctx or TraceMe text."""
     if op := _OP.match(text):
         seq = _SEQ.search(text)
-        return Said(op["name"], OP, int(seq[1]) if seq else -1)
+        return Annotation(op["name"], OP, int(seq[1]) if seq else -1)
     if _BARE_OP.match(text):
-        return Said(text, OP)
+        return Annotation(text, OP)
     if frame := _FRAME.match(text):
-        return Said(f"{frame['file']}({frame['line']}): {frame['function']}", PYTHON)
-    return Said(text, NOTE)
+        return Annotation(f"{frame['file']}({frame['line']}): {frame['function']}", PYTHON)
+    return Annotation(text, NOTE)
 
 
 def add_range(rows: Gather, text: str, thread: object, start: object, stop: object) -> None:
-    """An annotation as a host span. A call of a communication library becomes its collective's annotation."""
+    """Adds an annotation as a host span. A call of a communication library becomes its collective's annotation."""
     if text.startswith(rows.marks):
         rows.span(MARK + text[len(rows.marks) :], NOTE, thread, start, stop)
     elif collective := collective_call(text):
         rows.span(f"nccl:{collective.name}", NOTE, thread, start, stop, collective=collective)
     else:
-        said = annotation(text)
-        rows.span(said.name, said.what, thread, start, stop, seq=said.seq)
+        name, kind, seq = annotation(text)
+        rows.span(name, kind, thread, start, stop, seq=seq)
 
 
 def add_call(rows: Gather, name: str, thread: object, start: object, stop: object, correlation: int) -> None:
-    """A driver's or a communication library's call; the latter inside its collective's annotation."""
+    """Adds a call of the driver or of a communication library; the latter inside its collective's annotation."""
     if collective_call(name):
         add_range(rows, name, thread, start, stop)
     rows.span(name, CALL, thread, start, stop, correlation=correlation)
 
 
 def collective_call(name: str) -> Collective | None:
-    """The collective that a call of NCCL or RCCL (`ncclAllReduce`) is, or None."""
+    """The collective that a call of NCCL or RCCL (`ncclAllReduce`) runs; None for other calls."""
     call = _API.match(name)
     return Collective(name=collective_of(name[call.start(1) :])) if call else None
 
 
 def copy_name(source: str, target: str) -> str:
-    """`Memcpy HtoD` for `host` and `device`: one word for what every profiler words its own way."""
+    """`Memcpy HtoD` for `host` and `device`: the same name for every profiler."""
     return f"Memcpy {source[:1].upper()}to{target[:1].upper()}"

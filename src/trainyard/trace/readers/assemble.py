@@ -1,6 +1,6 @@
-"""Rows as a profiler's file has them -> `Events`: sorted, nested, launches linked to what they launched.
+"""Builds `Events` from the rows of a profiler's file: sorts and nests them and links launches to device work.
 
-Every reader fills the same two tables, in the file's order, and leaves the rest to this file.
+Every reader fills the same two tables, in the file's order; `assemble` does the rest.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _NO_COLLECTIVES: Mapping[int, Collective] = {}
 _Table = TypeVar("_Table", "HostTable", "DeviceTable")
 
 
-HOST_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8, np.int32)
-DEVICE_KINDS = (np.int64, np.int64, np.int32, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8)
-WAIT_KINDS = (np.int64, np.int32, np.int32, np.int32)
-"""What the columns of the tables below are made of."""
+HOST_DTYPES = (np.int64, np.int64, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8, np.int32)
+DEVICE_DTYPES = (np.int64, np.int64, np.int32, np.int32, np.int32, np.int8, np.int64, np.int64, np.int64, np.int8)
+WAIT_DTYPES = (np.int64, np.int32, np.int32, np.int32)
+"""Dtypes of the columns of the tables below."""
 
 
 class HostTable(NamedTuple):
-    """m host spans. `name`, `thread` and `shape` are numbers, `correlation` and `external` -1 where there is none;
-    `seq`, `backward` and `shape` as in `events.Host`."""
+    """m host spans. `name`, `thread` and `shape` are indices; `correlation` and `external` are -1 if absent;
+    `kind`, `seq`, `backward` and `shape` as in `events.HostSpans`."""
 
     start: I64
     stop: I64
     name: I32
     thread: I32
-    what: I8
+    kind: I8
     correlation: I64
     external: I64
     seq: I64
@@ -60,14 +60,14 @@ class HostTable(NamedTuple):
 
 
 class DeviceTable(NamedTuple):
-    """n device intervals. `lane`: number of the stream's label within its device; `device`: its number, -1 unsaid."""
+    """n device intervals. `lane`: index of the stream's label; `device`: the device's number, -1 if unknown."""
 
     start: I64
     stop: I64
     name: I32
     lane: I32
     device: I32
-    what: I8
+    kind: I8
     correlation: I64
     external: I64
     bytes: I64
@@ -76,22 +76,22 @@ class DeviceTable(NamedTuple):
 
 
 class StreamWaits(NamedTuple):
-    """k calls that made the stream `lane` of `device` wait for the stream `on`. `correlation`: of the call."""
+    """k calls that made the stream `lane` of `device` wait for the stream `on`. `correlation`: the call's id."""
 
     correlation: I64
     device: I32
     lane: I32
     on: I32
 
-    def of(self, device: int) -> StreamWaits:
-        """Those of the device, and those whose device is unsaid."""
+    def on_device(self, device: int) -> StreamWaits:
+        """The waits on the device and those whose device is unknown."""
         rows = (self.device == device) | (self.device < 0)
         return StreamWaits(self.correlation[rows], self.device[rows], self.lane[rows], self.on[rows])
 
 
 class FileFacts(NamedTuple):
-    """What a file says beside its rows. `rank` and `world` are -1 and 0 where unsaid, `lanes` the streams' labels,
-    `makes` the name of each device by number."""
+    """A file's metadata. `rank` is -1 and `world` 0 if the file does not state them; `lanes`: the streams' labels;
+    `device_names`: device number -> device name."""
 
     source: str
     names: Sequence[str]
@@ -99,7 +99,7 @@ class FileFacts(NamedTuple):
     shapes: Sequence[OperandShape] = ()
     rank: int = -1
     world: int = 0
-    makes: Mapping[int, str] = {}
+    device_names: Mapping[int, str] = {}
     host_name: str = ""
     backend: str = ""
     group_sizes: tuple[int, ...] = ()
@@ -110,66 +110,67 @@ class FileFacts(NamedTuple):
 def assemble(
     facts: FileFacts, host: HostTable, device: DeviceTable, waits: StreamWaits, mark: str = AS_WRITTEN.mark
 ) -> tuple[Events, ...]:
-    """One `Events` for each device with work (one of the host's where there is none); where the file states its
-    rank, one for all devices. Annotations whose name begins with `mark` are the steps' marks, and what follows
-    it their label (else they are numbered). The tables' columns are sorted in place. Secrets are hidden.
+    """Returns one `Events` per device with work (one of the host's spans if there is none), or one for all devices if
+    the file states its rank. Annotations whose names begin with `mark` mark steps; the rest of the name is the step's
+    label (steps without one are numbered). Sorts the tables' columns in place and redacts secrets.
     """
     facts = _redacted(facts)
     host, device = _sorted(host), _sorted(device)
-    device, drawn = _work_alone(device)
+    device, drawn = _split_off_annotations(device)
     span = _span(host, device)
     spans, calls, ops = _host(host, facts.names)
-    # Where spans overlap as they like, nesting shortens them; a step's mark stays as long as it is.
+    # Nesting shortens spans that overlap without being nested; a step's mark keeps its length.
     marks, main = _marks(spans, host.stop, facts.names, mark)
-    seen = [int(number) for number in np.unique(device.device) if number >= 0]
-    # One rank may touch a second device in passing, and an event may not say its device.
-    together = facts.rank >= 0 or len(seen) < 2
-    made: list[Events] = []
-    for number in seen[:1] or [-1] if together else seen:
-        rows = np.arange(len(device.start)) if together else np.flatnonzero(device.device == number)
-        own = waits if together else waits.of(number)
-        work, streams = _work(device, rows, calls, ops, facts.lanes, own, spans, together and len(seen) > 1)
-        events = _events(facts, spans, marks, main, span, work, streams, number, not together)
-        over = _device_marks(drawn, -1 if together else number, facts.names, mark)
-        made.append(msgspec.structs.replace(events, device_marks=over))
-    return tuple(made)
+    numbers = [int(number) for number in np.unique(device.device) if number >= 0]
+    # A rank may use a second device briefly, and an event may lack its device.
+    merged = facts.rank >= 0 or len(numbers) < 2
+    by_device: list[Events] = []
+    for number in numbers[:1] or [-1] if merged else numbers:
+        rows = np.arange(len(device.start)) if merged else np.flatnonzero(device.device == number)
+        own_waits = waits if merged else waits.on_device(number)
+        work, streams = _work(device, rows, calls, ops, facts.lanes, own_waits, spans, merged and len(numbers) > 1)
+        events = _events(facts, spans, marks, main, span, work, streams, number, not merged)
+        device_marks = _device_marks(drawn, -1 if merged else number, facts.names, mark)
+        by_device.append(msgspec.structs.replace(events, device_marks=device_marks))
+    return tuple(by_device)
 
 
 def _redacted(facts: FileFacts) -> FileFacts:
-    """A program chooses the names of its annotations and groups, and may put its arguments into them."""
+    """Redacts every text: programs choose the names of annotations and groups, and may put arguments into them."""
     return facts._replace(
         source=redact(facts.source),
         names=tuple(map(redact, facts.names)),
         lanes=tuple(map(redact, facts.lanes)),
-        makes={number: redact(name) for number, name in facts.makes.items()},
+        device_names={number: redact(name) for number, name in facts.device_names.items()},
         host_name=redact(facts.host_name),
         backend=redact(facts.backend),
         notes=tuple(map(redact, facts.notes)),
     )
 
 
-class _Numbered(NamedTuple):
-    """Row of each number: `row[i]` for `number[i]`, numbers ascending."""
+class _RowIndex(NamedTuple):
+    """Rows by id: `row[i]` has the id `ident[i]`; ids ascend."""
 
-    number: I64
+    ident: I64
     row: I32
 
-    def of(self, wanted: I64) -> I32:
-        if not len(self.number):
-            return np.full(len(wanted), -1, np.int32)
-        place = np.minimum(np.searchsorted(self.number, wanted), len(self.number) - 1)
-        return np.where(self.number[place] == wanted, self.row[place], -1).astype(np.int32)
+    def rows(self, idents: I64) -> I32:
+        """The row of each id, -1 if it has none."""
+        if not len(self.ident):
+            return np.full(len(idents), -1, np.int32)
+        index = np.minimum(np.searchsorted(self.ident, idents), len(self.ident) - 1)
+        return np.where(self.ident[index] == idents, self.row[index], -1).astype(np.int32)
 
 
 def _sorted(table: _Table) -> _Table:
-    """By start, the longest first."""
+    """The table sorted by start, the longest span first."""
     order = np.lexsort((-table.stop, table.start))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    moved = {int(place[row]): found for row, found in table.collectives.items()}
+    new_row = np.empty(len(order), np.int64)
+    new_row[order] = np.arange(len(order))
+    collectives = {int(new_row[row]): collective for row, collective in table.collectives.items()}
     for column in table[:-1]:
-        column[:] = column[order]  # in place: no second table stands beside the first
-    return table._replace(collectives=moved)
+        column[:] = column[order]  # in place: a second table would double the memory
+    return table._replace(collectives=collectives)
 
 
 def _span(host: HostTable, device: DeviceTable) -> tuple[int, int]:
@@ -177,15 +178,15 @@ def _span(host: HostTable, device: DeviceTable) -> tuple[int, int]:
     return min(int(table.start[0]) for table in tables), max(int(table.stop.max()) for table in tables)
 
 
-def _host(table: HostTable, names: Sequence[str]) -> tuple[HostSpans, _Numbered, _Numbered]:
-    """The host table, correlation -> row of its call, External id -> row of its op."""
+def _host(table: HostTable, names: Sequence[str]) -> tuple[HostSpans, _RowIndex, _RowIndex]:
+    """The host spans, the calls by correlation id and the ops by External id."""
     parent, stops = nest(table.start, table.stop, table.thread)
     host = HostSpans(
         start=table.start,
         stop=stops,
         name=table.name,
         thread=table.thread,
-        what=table.what,
+        what=table.kind,
         parent=parent,
         seq=table.seq,
         backward=table.backward,
@@ -193,86 +194,89 @@ def _host(table: HostTable, names: Sequence[str]) -> tuple[HostSpans, _Numbered,
         collectives=dict(table.collectives),
     )
     launches = np.array(["aunch" in name for name in names], bool)
-    calls = np.flatnonzero((table.what == CALL) & (table.correlation >= 0))
-    # Several driver calls may share one correlation; the last one that launches is the one meant, else the first.
+    calls = np.flatnonzero((table.kind == CALL) & (table.correlation >= 0))
+    # Several driver calls may share a correlation id: it belongs to the last one that launches, else to the first.
     launching = launches[table.name[calls]] if len(calls) else np.empty(0, bool)
     order = np.lexsort((np.where(launching, calls, -1 - calls), table.correlation[calls]))
-    ops = np.flatnonzero((table.what == OP) & (table.external >= 0))
+    ops = np.flatnonzero((table.kind == OP) & (table.external >= 0))
     first = np.lexsort((-ops, table.external[ops]))
-    return host, _last(table.correlation[calls], calls, order), _last(table.external[ops], ops, first)
+    return host, _index_last(table.correlation[calls], calls, order), _index_last(table.external[ops], ops, first)
 
 
-def _last(numbers: I64, rows: NDArray[np.intp], order: NDArray[np.intp]) -> _Numbered:
-    """Of rows ordered by number, the last one of each number."""
-    numbers, rows = numbers[order], rows[order]
-    keep = np.append(numbers[1:] != numbers[:-1], True)[: len(numbers)]
-    return _Numbered(numbers[keep], rows[keep].astype(np.int32))
+def _index_last(idents: I64, rows: NDArray[np.intp], order: NDArray[np.intp]) -> _RowIndex:
+    """The last row of each id; `order` sorts the rows by id."""
+    idents, rows = idents[order], rows[order]
+    is_last = np.append(idents[1:] != idents[:-1], True)[: len(idents)]
+    return _RowIndex(idents[is_last], rows[is_last].astype(np.int32))
 
 
 def _work(
     device: DeviceTable,
     rows: NDArray[np.intp],
-    calls: _Numbered,
-    ops: _Numbered,
+    calls: _RowIndex,
+    ops: _RowIndex,
     lanes: Sequence[str],
     waits: StreamWaits,
     host: HostSpans,
     several: bool,
 ) -> tuple[DeviceWork, tuple[str, ...]]:
-    """The device table and its streams; with `several` devices, streams are told apart by device."""
+    """The device's work and its streams. `several`: whether the rows are of several devices, each with its streams."""
     width = len(lanes) + 1
-    own = device.device[rows].astype(np.int64) * width * several + device.lane[rows]
-    known, first, stream = np.unique(own, return_index=True, return_inverse=True)
+    stream_ids = device.device[rows].astype(np.int64) * width * several + device.lane[rows]
+    distinct, first, stream = np.unique(stream_ids, return_index=True, return_inverse=True)
     labels = [
         f"device {number} {lanes[lane]}" if several else lanes[int(lane)]
         for number, lane in zip(device.device[rows[first]].tolist(), device.lane[rows[first]].tolist())
     ]
     correlation, external = device.correlation[rows], device.external[rows]
-    call = calls.of(correlation)
-    # Before 2023 a kernel's External id repeats its correlation and names no op.
-    op = np.where(external != correlation, ops.of(external), -1).astype(np.int32)
-    back = {int(row): place for place, row in enumerate(rows)} if device.collectives else {}
+    call = calls.rows(correlation)
+    # Before 2023 a kernel's External id repeats its correlation id and does not refer to an op.
+    op = np.where(external != correlation, ops.rows(external), -1).astype(np.int32)
+    new_row = {int(row): index for index, row in enumerate(rows)} if device.collectives else {}
     work = DeviceWork(
         start=device.start[rows],
         stop=device.stop[rows],
         name=device.name[rows],
         stream=stream.astype(np.int32).reshape(-1),
-        what=device.what[rows],
+        what=device.kind[rows],
         call=call,
         op=op,
         bytes=device.bytes[rows],
         occupancy=device.occupancy[rows],
-        awaits=_awaits(own, call, known, waits, calls, host, width * several),
-        collectives={back[row]: found for row, found in device.collectives.items() if row in back},
+        awaits=_awaits(stream_ids, call, distinct, waits, calls, host, width * several),
+        collectives={new_row[row]: value for row, value in device.collectives.items() if row in new_row},
     )
     return work, tuple(labels)
 
 
-def _awaits(own: I64, call: I32, known: I64, waits: StreamWaits, calls: _Numbered, host: HostSpans, step: int) -> I32:
-    """For each row, the stream its stream was told to wait for after the launch before and before its own."""
-    awaits = np.full(len(own), -1, np.int32)
-    asked_by = calls.of(waits.correlation)
-    streams = waits.device.astype(np.int64) * step + waits.lane
-    on = waits.device.astype(np.int64) * step + waits.on
-    place_of = {int(value): place for place, value in enumerate(known)}
-    for stream in np.unique(streams[asked_by >= 0]).tolist() if len(call) else ():
-        asked = np.flatnonzero((streams == stream) & (asked_by >= 0))
-        asked = asked[np.argsort(host.start[asked_by[asked]], kind="stable")]
-        rows = np.flatnonzero((own == stream) & (call >= 0))
+def _awaits(
+    stream_ids: I64, call: I32, distinct: I64, waits: StreamWaits, calls: _RowIndex, host: HostSpans, step: int
+) -> I32:
+    """For each row, the stream that its stream was made to wait for between the previous launch and its own; -1 if
+    none. `distinct`: the stream ids in ascending order; `step`: device number -> offset of its stream ids."""
+    awaits = np.full(len(stream_ids), -1, np.int32)
+    wait_call = calls.rows(waits.correlation)
+    waiting = waits.device.astype(np.int64) * step + waits.lane
+    awaited = waits.device.astype(np.int64) * step + waits.on
+    stream_index = {int(ident): index for index, ident in enumerate(distinct)}
+    for ident in np.unique(waiting[wait_call >= 0]).tolist() if len(call) else ():
+        wait_rows = np.flatnonzero((waiting == ident) & (wait_call >= 0))
+        wait_rows = wait_rows[np.argsort(host.start[wait_call[wait_rows]], kind="stable")]
+        rows = np.flatnonzero((stream_ids == ident) & (call >= 0))
         rows = rows[np.argsort(host.start[call[rows]], kind="stable")]
-        launched = host.start[call[rows]]
-        latest = np.searchsorted(host.start[asked_by[asked]], launched, "right") - 1
-        before = np.concatenate([[-1], np.searchsorted(host.start[asked_by[asked]], launched[:-1], "right") - 1])
-        fresh = latest > before[: len(rows)]
-        told = on[asked[latest[fresh]]]
-        awaits[rows[fresh]] = [place_of.get(int(stream), -1) for stream in told]
+        launch_ns, wait_ns = host.start[call[rows]], host.start[wait_call[wait_rows]]
+        latest = np.searchsorted(wait_ns, launch_ns, "right") - 1
+        previous = np.concatenate([[-1], np.searchsorted(wait_ns, launch_ns[:-1], "right") - 1])
+        is_new = latest > previous[: len(rows)]
+        targets = awaited[wait_rows[latest[is_new]]]
+        awaits[rows[is_new]] = [stream_index.get(int(target), -1) for target in targets]
     return awaits
 
 
 def _marks(host: HostSpans, stops: I64, names: Sequence[str], prefix: str) -> tuple[tuple[StepMark, ...], int]:
-    """The steps' marks, and the thread they are on; without marks, the thread with the most time in ops.
+    """The steps' marks and their thread; without marks, the thread with the most time in ops.
 
-    Marks are of one thread, the one with most of them; a label stands once, and no mark inside another.
+    All marks are of the thread with the most of them. Repeated labels and marks inside another mark are dropped.
     """
     named = np.array([name.startswith(prefix) for name in names], bool)
     rows = np.flatnonzero(named[host.name] & (host.what == NOTE)).tolist() if len(host) else []
@@ -292,12 +296,12 @@ def _marks(host: HostSpans, stops: I64, names: Sequence[str], prefix: str) -> tu
 
 
 def _label(name: str, prefix: str, number: int) -> str:
-    """What follows the prefix: `ProfilerStep#4` and `my step 4` are step 4."""
+    """The label after the prefix: `ProfilerStep#4` and `my step 4` are step 4."""
     return name[len(prefix) :].strip(" #:_-")[:32] or str(number)
 
 
 def _device_marks(drawn: DeviceTable, device: int, names: Sequence[str], prefix: str) -> tuple[StepMark, ...]:
-    """The steps as drawn over work of the device (-1: of any). A label stands once."""
+    """The step annotations over the work of the device (-1: of any device), one for each label."""
     marks: dict[str, StepMark] = {}
     rows = np.flatnonzero((drawn.device == device) | (drawn.device < 0) | (device < 0))
     for name, start, stop in zip(*(column[rows].tolist() for column in (drawn.name, drawn.start, drawn.stop))):
@@ -308,14 +312,14 @@ def _device_marks(drawn: DeviceTable, device: int, names: Sequence[str], prefix:
     return tuple(marks.values())
 
 
-def _work_alone(device: DeviceTable) -> tuple[DeviceTable, DeviceTable]:
-    """The rows that are work, and the annotations drawn over it."""
-    drawn = device.what == DRAWN
+def _split_off_annotations(device: DeviceTable) -> tuple[DeviceTable, DeviceTable]:
+    """The rows of device work and the rows of annotations over it."""
+    drawn = device.kind == DRAWN
     if not drawn.any():
         return device, device._make([*(column[:0] for column in device[:-1]), {}])
-    place = np.cumsum(~drawn) - 1
-    moved = {int(place[row]): found for row, found in device.collectives.items()}
-    parts = ([*(column[rows] for column in device[:-1]), kept] for rows, kept in ((~drawn, moved), (drawn, {})))
+    new_row = np.cumsum(~drawn) - 1
+    moved = {int(new_row[row]): value for row, value in device.collectives.items()}
+    parts = ([*(column[rows] for column in device[:-1]), values] for rows, values in ((~drawn, moved), (drawn, {})))
     return device._make(next(parts)), device._make(next(parts))
 
 
@@ -330,13 +334,13 @@ def _events(
     index: int,
     many: bool,
 ) -> Events:
-    # A container may renumber devices: where all are of one make, the number does not matter.
-    makes = set(facts.makes.values())
-    make = facts.makes[index] if index in facts.makes else makes.pop() if len(makes) == 1 else ""
+    # A container may renumber devices: if all have the same name, the number does not matter.
+    distinct = set(facts.device_names.values())
+    device_name = facts.device_names.get(index, distinct.pop() if len(distinct) == 1 else "")
     notes = facts.notes
     if many:
-        notes = (*notes, "The file holds several devices; each is taken as a rank of its own.")
-    met = [*host.collectives.values(), *work.collectives.values()]
+        notes = (*notes, "The file holds several devices; each is treated as a separate rank.")
+    collectives = [*host.collectives.values(), *work.collectives.values()]
     return Events(
         source=f"{facts.source}:{index}" if many else facts.source,
         names=tuple(facts.names),
@@ -348,10 +352,10 @@ def _events(
         span=span,
         main=main,
         rank=index if many else facts.rank,
-        world=max([facts.world, *(collective.members for collective in met)]),
-        device=make,
+        world=max([facts.world, *(collective.members for collective in collectives)]),
+        device=device_name,
         device_index=index,
-        devices=len(facts.makes),
+        devices=len(facts.device_names),
         host_name=facts.host_name,
         backend=facts.backend,
         group_sizes=facts.group_sizes,

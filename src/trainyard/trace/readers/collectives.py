@@ -1,4 +1,4 @@
-"""What a profiler file says of a collective: its name, members, size and the mesh axis it runs on."""
+"""Decodes a collective from a profiler's file: its name, members, size and the mesh axis it runs on."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _BYTES = {
 }  # fmt: skip
 _ODD = re.compile(r"[^A-Za-z0-9_.\-]+")
 _MOST, _RANKS = 2**62, 2**31
-"""What sizes and numbers of collectives, and of ranks, are below: columns are 64 and 32 bits wide."""
+"""Upper bounds (exclusive) of sizes and sequence numbers, and of ranks: columns are 64 and 32 bits wide."""
 _SPAN = re.compile(r"^(gloo|nccl|mpi|ucc|xccl|hccl):(?P<name>\w+)")
 
 
 def group_of(collective: Collective, events: Events) -> str:
     """The mesh axis: from the group's description (`mesh_<axis>`), else for all ranks the layout's only axis or
-    `world`, else `sub<size>`; empty where the file does not tell the group."""
+    `world`, else `sub<size>`; empty if the file does not identify the group."""
     if collective.group.startswith("mesh_"):
         return _ODD.sub("_", collective.group.removeprefix("mesh_"))[:64] or "world"
     world = events.world
@@ -36,25 +36,25 @@ def group_of(collective: Collective, events: Events) -> str:
 
 
 def speaks_of_collective(name: str) -> bool:
-    """Whether an annotation is of a collective: `gloo:all_reduce`, `nccl:broadcast`."""
+    """Whether an annotation names a collective: `gloo:all_reduce`, `nccl:broadcast`."""
     return _SPAN.match(name) is not None
 
 
 def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> Collective:
-    """From the name and args of a collective's kernel or annotation. `groups`: the file's process groups by name."""
+    """Decodes the name and args of a collective's kernel or annotation. `groups`: the file's process groups by name."""
     span = _SPAN.match(name)
-    said = args.get("Collective name")
+    stated_name = args.get("Collective name")
     group_name = str(args.get("Process Group Name", ""))
     known = groups.get(group_name, {}) if group_name else {}
     ranks = _ranks(args.get("Process Group Ranks")) or _ranks(known.get("ranks"))
     members = args.get("Group size", known.get("pg_size"))
     return Collective(
-        name=collective_of(said if isinstance(said, str) else span["name"] if span else name),
+        name=collective_of(stated_name if isinstance(stated_name, str) else span["name"] if span else name),
         group=redact(str(args.get("Process Group Description", known.get("pg_desc", "")))),
         group_name=redact(group_name),
         ranks=ranks,
-        members=len(ranks) or _whole(members, 0, _RANKS),
-        seq=_whole(args.get("Seq"), -1),
+        members=len(ranks) or _count(members, 0, _RANKS),
+        seq=_count(args.get("Seq"), -1),
         size=_size(args),
         peer=_peer(args),
         receives="Src Rank" in args or (span is not None and span["name"] == "recv"),
@@ -62,41 +62,40 @@ def collective_from_args(name: str, args: Mapping[str, Any], groups: Mapping[str
 
 
 def _peer(args: Mapping[str, Any]) -> int:
-    """A send names the rank it goes to, a receive the rank it comes from, numbered in the whole job."""
-    return _whole(args.get("Dst Rank", args.get("Src Rank")), -1, _RANKS)
+    """The global rank that a send goes to or that a receive comes from."""
+    return _count(args.get("Dst Rank", args.get("Src Rank")), -1, _RANKS)
 
 
-def _whole(value: Any, default: int, below: int = _MOST) -> int:
-    """A number as the file gives it, or the default for what is none that a column holds. `bool` is an int, and no
-    number."""
+def _count(value: Any, default: int, below: int = _MOST) -> int:
+    """The value if it is an integer from 0 to below `below`, else the default. A bool is not an integer here."""
     return value if type(value) is int and 0 <= value < below else default
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """`[0, 1]` or its text form; a shortened text (`[0, 1, ...]`) says nothing."""
+    """Decodes `[0, 1]` or its text form; empty for anything else, also for a shortened text (`[0, 1, ...]`)."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             return ()
-    if isinstance(value, list) and value and all(_whole(rank, -1, _RANKS) >= 0 for rank in value):
+    if isinstance(value, list) and value and all(_count(rank, -1, _RANKS) >= 0 for rank in value):
         return tuple(value)
     return ()
 
 
 def _size(args: Mapping[str, Any]) -> int:
-    """Bytes of the larger of input and output, 0 where unsaid or more than a column holds."""
+    """Bytes of the larger of input and output; 0 if unknown or larger than a column holds."""
     if "In msg nelems" in args:
         width = _BYTES.get(str(args.get("dtype", "")).lower(), 0)
-        return _whole(width * max(_whole(args.get(f"{way} msg nelems"), 0) for way in ("In", "Out")), 0)
+        return _count(width * max(_count(args.get(f"{side} msg nelems"), 0) for side in ("In", "Out")), 0)
     dims, kinds = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(kinds, list):
         return 0
     total = 0
     for shape, kind in zip(dims, kinds):
-        if isinstance(shape, list) and all(_whole(length, -1) >= 0 for length in shape):
-            count = 1
+        if isinstance(shape, list) and all(_count(length, -1) >= 0 for length in shape):
+            elements = 1
             for length in shape:
-                count = min(count * length, _MOST)  # dims without end would make a number without end
-            total += count * _BYTES.get(str(kind).lower().removeprefix("c10::"), 0)
-    return _whole(total, 0)
+                elements = min(elements * length, _MOST)  # bounded: a shape may have any number of dims
+            total += elements * _BYTES.get(str(kind).lower().removeprefix("c10::"), 0)
+    return _count(total, 0)

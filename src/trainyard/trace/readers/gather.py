@@ -1,4 +1,4 @@
-"""What a reader finds, row by row, and the columns that `assemble` is given: the common end of the readers here."""
+"""Collects host spans and device work row by row and assembles `Events` from them; shared by several readers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from trainyard.errors import BadFile
 from trainyard.events import I64, Collective, Events
 from trainyard.trace.readers.assemble import (
-    DEVICE_KINDS,
-    HOST_KINDS,
-    WAIT_KINDS,
+    DEVICE_DTYPES,
+    HOST_DTYPES,
+    WAIT_DTYPES,
     DeviceTable,
     FileFacts,
     HostTable,
@@ -21,21 +21,21 @@ from trainyard.trace.readers.assemble import (
 )
 
 MARK = "ProfilerStep#"
-"""What the annotations of steps begin with in `Events`."""
+"""Prefix of step annotations in `Events`."""
 STATED = "class::"
-"""Begins the name of an op that a reader makes of what a file states of its device's work: `class::matmul`."""
+"""Prefix of the ops that a reader creates from the op class stated in a file: `class::matmul`."""
 _FARTHEST = 2**62
 
 
 def experimental(files: str, unproven: str) -> str:
-    """The note that every reader which no real file has proved puts on what it read."""
-    schema = "follows their documented schema and has not met a real file yet"
+    """The note of a reader that is not yet validated on real files."""
+    schema = "follows their documented schema and is not yet validated on real files"
     return f"experimental: the reader of {files} {schema}. {unproven}"
 
 
 class Gather:
-    """Rows of one process. Times are integer ns; a row whose times are none is dropped and counted, and so is a device
-    row that stands twice. `marks`: what the annotations of steps begin with in this file."""
+    """Rows of one process. Times are integer ns. Rows with invalid times and duplicate device rows are dropped and
+    counted. `marks`: prefix of the step annotations in this file."""
 
     def __init__(self, source: str, marks: str = MARK) -> None:
         self.source = source
@@ -47,8 +47,8 @@ class Gather:
         self._host: list[tuple[int, ...]] = []
         self._device: list[tuple[int, ...]] = []
         self._waits: list[tuple[int, ...]] = []
-        self._of_host: dict[int, Collective] = {}
-        self._of_device: dict[int, Collective] = {}
+        self._host_collectives: dict[int, Collective] = {}
+        self._device_collectives: dict[int, Collective] = {}
 
     def __len__(self) -> int:
         """Device rows."""
@@ -57,7 +57,7 @@ class Gather:
     def span(
         self,
         name: str,
-        what: int,
+        kind: int,
         thread: Hashable,
         start: Any,
         stop: Any,
@@ -68,20 +68,20 @@ class Gather:
         backward: bool = False,
         collective: Collective | None = None,
     ) -> None:
-        """A host span; `what` as in `events.OP` and its like."""
-        if not self._timely(start, stop):
+        """Adds a host span. `kind`: `events.OP`, `events.CALL`, ...; `seq`: autograd sequence number."""
+        if not self._has_times(start, stop):
             return
         if collective is not None:
-            self._of_host[len(self._host)] = collective
+            self._host_collectives[len(self._host)] = collective
         self._host.append(
-            (start, stop, _number_of(name, self._names), _number_of(thread, self._threads), what, _long(correlation),
+            (start, stop, _number_of(name, self._names), _number_of(thread, self._threads), kind, _long(correlation),
              _long(external), _long(seq), backward, -1)
         )  # fmt: skip
 
     def work(
         self,
         name: str,
-        what: int,
+        kind: int,
         lane: str,
         device: int,
         start: Any,
@@ -92,70 +92,72 @@ class Gather:
         size: int = -1,
         collective: Collective | None = None,
     ) -> None:
-        """A device interval on the stream `lane`; `what` as in `events.KERNEL`; `size`: bytes moved."""
-        if not self._timely(start, stop):
+        """Adds a device interval on the stream `lane`. `kind`: `events.KERNEL`, ...; `size`: bytes moved."""
+        if not self._has_times(start, stop):
             return
         if collective is not None:
-            self._of_device[len(self._device)] = collective
+            self._device_collectives[len(self._device)] = collective
         self._device.append(
-            (start, stop, _number_of(name, self._names), _number_of(lane, self._lanes), _int(device), what,
+            (start, stop, _number_of(name, self._names), _number_of(lane, self._lanes), _int(device), kind,
              _long(correlation), _long(external), _long(size), -1)
         )  # fmt: skip
 
     def wait(self, correlation: int, device: int, lane: str, on: str) -> None:
-        """The call `correlation` made the stream `lane` wait for the stream `on`."""
+        """Adds a wait: the call `correlation` made the stream `lane` wait for the stream `on`."""
         lanes = self._lanes
         self._waits.append((_long(correlation), _int(device), _number_of(lane, lanes), _number_of(on, lanes)))
 
-    def events(self, notes: Sequence[str], makes: Mapping[int, str] = {}, host_name: str = "") -> tuple[Events, ...]:
-        """One `Events` for each device with work. Raises `BadFile` where none has any."""
+    def events(
+        self, notes: Sequence[str], device_names: Mapping[int, str] = {}, host_name: str = ""
+    ) -> tuple[Events, ...]:
+        """Returns one `Events` for each device with work. Raises `BadFile` if no device has any."""
         if not self._device:
-            raise BadFile(f"{self.source}: the file holds no work of a device.", "Was kernel tracing on?")
+            raise BadFile(f"{self.source}: the file holds no device work.", "Was kernel tracing on?")
         table = np.array(self._device, np.int64)
-        once = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
-        number = table[once, 4]
+        distinct = np.sort(np.unique(table[:, :7], axis=0, return_index=True)[1])
+        number = table[distinct, 4]
         devices = np.unique(number[number >= 0]).tolist()
-        notes = [*notes, *self._losses(len(table) - len(once), int((number < 0).sum()) if len(devices) > 1 else 0)]
+        notes = [*notes, *self._losses(len(table) - len(distinct), int((number < 0).sum()) if len(devices) > 1 else 0)]
         if len(devices) > 1:
-            notes.append("The file holds several devices; each is taken as a rank of its own.")
-        waits = StreamWaits(*_columns(self._waits, WAIT_KINDS))
-        made: list[Events] = []
+            notes.append("The file holds several devices; each is treated as a separate rank.")
+        waits = StreamWaits(*_columns(self._waits, WAIT_DTYPES))
+        by_device: list[Events] = []
         for device in devices if len(devices) > 1 else [-1]:
-            rows = once[number == device] if device >= 0 else once
+            rows = distinct[number == device] if device >= 0 else distinct
             facts = FileFacts(
                 source=f"{self.source}:{device}" if device >= 0 else self.source,
                 names=tuple(self._names),
                 lanes=tuple(self._lanes),
-                makes=makes,
+                device_names=device_names,
                 host_name=host_name,
                 notes=tuple(notes),
             )
-            # Made anew for each device: `assemble` puts a table in order where it stands.
-            spans: list[Any] = _columns(self._host, HOST_KINDS)
-            host = HostTable(*spans, collectives=self._of_host)
-            own = waits.of(device) if device >= 0 else waits
-            made.extend(assemble(facts, host, self._device_table(table, rows), own, MARK))
-        return tuple(made)
+            # New columns for each device: `assemble` sorts them in place.
+            spans: list[Any] = _columns(self._host, HOST_DTYPES)
+            host = HostTable(*spans, collectives=self._host_collectives)
+            own_waits = waits.on_device(device) if device >= 0 else waits
+            by_device.extend(assemble(facts, host, self._device_table(table, rows), own_waits, MARK))
+        return tuple(by_device)
 
     def _device_table(self, table: I64, rows: I64) -> DeviceTable:
-        place_of = {row: place for place, row in enumerate(rows.tolist())} if self._of_device else {}
-        collectives = {place_of[row]: found for row, found in self._of_device.items() if row in place_of}
-        columns: list[Any] = [column.astype(kind) for column, kind in zip(table[rows].T, DEVICE_KINDS)]
+        new_row = {row: index for index, row in enumerate(rows.tolist())} if self._device_collectives else {}
+        collectives = {new_row[row]: value for row, value in self._device_collectives.items() if row in new_row}
+        columns: list[Any] = [column.astype(dtype) for column, dtype in zip(table[rows].T, DEVICE_DTYPES)]
         return DeviceTable(*columns, collectives=collectives)
 
-    def _losses(self, twice: int, homeless: int) -> list[str]:
-        said = (
+    def _losses(self, duplicates: int, without_device: int) -> list[str]:
+        losses = (
             (self.dropped, "events with an unreadable or negative time were left out"),
-            (twice, "device events stand in the file twice and count once"),
-            (homeless, "device events do not say their device and were left out"),
+            (duplicates, "device events are duplicates and count once"),
+            (without_device, "device events do not name their device and were left out"),
         )
-        return [f"{count:,} {what}." for count, what in said if count]
+        return [f"{count:,} {message}." for count, message in losses if count]
 
-    def _timely(self, start: Any, stop: Any) -> bool:
-        """Whether these are a span's times. `bool` is an int, and no time."""
-        timely = type(start) is int and type(stop) is int and -_FARTHEST < start <= stop < _FARTHEST
-        self.dropped += not timely
-        return timely
+    def _has_times(self, start: Any, stop: Any) -> bool:
+        """Whether these are the times of a span; counts the row as dropped if not. A bool is not a time."""
+        valid = type(start) is int and type(stop) is int and -_FARTHEST < start <= stop < _FARTHEST
+        self.dropped += not valid
+        return valid
 
 
 def _number_of(key: Any, numbers: dict[Any, int]) -> int:
@@ -170,6 +172,6 @@ def _int(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 2**31 else -1
 
 
-def _columns(rows: list[tuple[int, ...]], kinds: tuple[type, ...]) -> list[Any]:
-    table = np.array(rows, np.int64).reshape(len(rows), len(kinds))
-    return [column.astype(kind) for column, kind in zip(table.T, kinds)]
+def _columns(rows: list[tuple[int, ...]], dtypes: tuple[type, ...]) -> list[Any]:
+    table = np.array(rows, np.int64).reshape(len(rows), len(dtypes))
+    return [column.astype(dtype) for column, dtype in zip(table.T, dtypes)]

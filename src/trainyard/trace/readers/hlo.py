@@ -1,7 +1,7 @@
-"""What XLA's operations are: collectives by their opcode, arithmetic by the JAX primitive or the category they state.
+"""Classifies XLA operations: collectives and copies by opcode, compute by JAX primitive or XLA category.
 
 Sources: the opcodes of https://openxla.org/xla/operation_semantics, the categories of XLA's profiler, and the names of
-JAX's primitives, which stand last in an operation's path (`jit(step)/transpose(jvp(Dense_0))/dot_general`).
+JAX's primitives, the last part of an operation's path (`jit(step)/transpose(jvp(Dense_0))/dot_general`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COPY = re.compile(r"(?P<name>copy-start|copy-done|infeed|outfeed)(?![a-z\-])")
 CONTAINERS = ("while", "conditional", "call", "async-start", "async-done", "async-update")
 """Opcodes whose time is that of the operations inside them."""
 
-# A JAX primitive or an HLO opcode -> op class. Their names differ in the hyphen only where they differ at all.
+# JAX primitives and HLO opcodes by op class. Their names differ at most in the hyphen.
 _PRIMITIVES = {
     "matmul": "dot dot-general ragged-dot ragged-dot-general scaled-dot cublas-gemm triangular-solve cholesky",
     "conv": "convolution conv-general-dilated",
@@ -52,8 +52,8 @@ _PRIMITIVES = {
     "gt ge compare square is-finite rng-bit-generator rng-uniform random-bits threefry2x32 bitcast-convert-type "
     "reduce-precision shift-left shift-right-logical",
 }
-_CLASS_OF = {name: what for what, names in _PRIMITIVES.items() for name in names.split()}
-# What surrounds a primitive in its path, where that is more than arithmetic of one element.
+_CLASS_OF = {name: op_class for op_class, names in _PRIMITIVES.items() for name in names.split()}
+# Scopes in a primitive's path that decide its class.
 _SCOPES = (
     ("attention", re.compile(r"attention|flash_|splash_|sdpa", re.I)),
     ("softmax", re.compile(r"softmax|cross_?entropy", re.I)),
@@ -74,13 +74,13 @@ _CATEGORIES = {
     "gather fusion": "embedding",
     "scatter fusion": "embedding",
 }
-# Fusions around a product, whose path may name what was fused to it.
+# Fusions around a matrix product or convolution; their path may name another operation of the fusion.
 _PRODUCTS = ("convolution fusion", "output fusion")
 
 
 class Op(NamedTuple):
-    """An operation's short name and opcode; `part`: `start` or `done` of an asynchronous one, else empty; `begun`: the
-    name of the start that a done ends, where it is told."""
+    """An operation's short name and opcode. `part`: `start` or `done` of an asynchronous operation, else empty;
+    `begun`: the name of the start that a done ends, if the file states it."""
 
     name: str
     opcode: str
@@ -90,46 +90,46 @@ class Op(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def op_of(text: str) -> Op:
-    """From HLO text (`%fusion.3 = bf16[8]{0} fusion(...)`) or a name alone (`fusion.3`)."""
+    """Parses HLO text (`%fusion.3 = bf16[8]{0} fusion(...)`) or only a name (`fusion.3`)."""
     text = text[:_LONGEST]
     named = _HLO.match(text)
     name = named["name"] if named else text.lstrip("%")
     called = _OPCODE.search(text, named.end()) if named else None
     opcode = called["opcode"] if called else _TAIL.sub("", name)
-    found = _COLLECTIVE.match(opcode) or _COPY.match(opcode)
-    part = "start" if found and found[0].endswith("-start") else "done" if found and found[0].endswith("-done") else ""
+    match = _COLLECTIVE.match(opcode) or _COPY.match(opcode)
+    part = "start" if match and match[0].endswith("-start") else "done" if match and match[0].endswith("-done") else ""
     begun = _OPERAND.search(text) if part == "done" else None
     return Op(name, opcode, part, begun["operand"] if begun else "")
 
 
 def collective_of(op: Op, category: str = "") -> str | None:
-    """The collective that an operation or fusion is."""
-    found = _COLLECTIVE.match(op.opcode) or _COLLECTIVE.match(category)
-    return _COLLECTIVES[found["name"]] if found else None
+    """The collective that an operation or fusion runs; None if it is not a collective."""
+    match = _COLLECTIVE.match(op.opcode) or _COLLECTIVE.match(category)
+    return _COLLECTIVES[match["name"]] if match else None
 
 
 def copy_of(op: Op) -> str | None:
-    """The copy that an operation is, in CUDA's words."""
-    found = _COPY.match(op.opcode)
-    return _COPIES[found["name"].removesuffix("-start").removesuffix("-done")] if found else None
+    """The copy that an operation runs, by its CUDA name (`Memcpy HtoD`); None if it is not a copy."""
+    match = _COPY.match(op.opcode)
+    return _COPIES[match["name"].removesuffix("-start").removesuffix("-done")] if match else None
 
 
 @lru_cache(maxsize=65536)
 def class_of(opcode: str, category: str, path: str) -> str | None:
-    """The op class, or None where nothing decides. A product's fusion may be named after what was fused to it, so
-    only a product's own primitive decides there."""
+    """The op class; None if it is not known. A fusion around a product may be named after another operation of the
+    fusion, so only a product's own primitive decides there."""
     primitive = path.rsplit("/", 1)[-1].partition("[")[0].replace("_", "-")
-    said = _CLASS_OF.get(primitive)
-    if category in _PRODUCTS and said not in ("matmul", "conv"):
+    op_class = _CLASS_OF.get(primitive)
+    if category in _PRODUCTS and op_class not in ("matmul", "conv"):
         return None
-    scope = next((what for what, pattern in _SCOPES if pattern.search(path)), None)
-    if scope == "attention" or (scope and said in ("elementwise", "reduction")):
+    scope = next((name for name, pattern in _SCOPES if pattern.search(path)), None)
+    if scope == "attention" or (scope and op_class in ("elementwise", "reduction")):
         return scope
-    return said or _CATEGORIES.get(category) or _of_opcode(opcode)
+    return op_class or _CATEGORIES.get(category) or _class_of_fusion(opcode)
 
 
-def _of_opcode(opcode: str) -> str | None:
-    """On a GPU a fusion is named after what is in it: `loop_add_fusion`, `wrapped_transpose`."""
+def _class_of_fusion(opcode: str) -> str | None:
+    """The op class of a GPU fusion, which is named after its operations: `loop_add_fusion`, `wrapped_transpose`."""
     if opcode.startswith("loop_") and opcode.endswith("_fusion"):
         return "elementwise"
     return _CLASS_OF.get(opcode.removeprefix("wrapped_").replace("_", "-"))

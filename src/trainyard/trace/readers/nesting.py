@@ -1,4 +1,4 @@
-"""Which host span stands inside which, and who is innermost at each instant of a thread."""
+"""Nesting of host spans: the parent of each span, and the innermost span at each instant of a thread."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from trainyard.events import I32, I64
 from trainyard.trace.readers.kineto.native import library
 
 _TICK = 2_000
-"""ns: a stamp of whole microseconds is off by up to one at either end."""
+"""ns: timestamps in whole microseconds are off by up to 1 us at either end."""
 _BLOCK = 1 << 14
 _HIGHEST = 256
-"""Open spans to look at for a parent: of spans that overlap as they like there may be thousands."""
+"""Open spans considered as a parent: there may be thousands of spans that overlap without being nested."""
 
 
 def nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
-    """Parents of m spans sorted by (start, longest first), -1 at the top, and stops clamped to the parent's.
+    """Parents of m spans sorted by (start, longest first), -1 for top-level spans, and stops clamped to the parent's.
 
-    Stamps are rounded, so a child may seem to outlive its parent by a tick; it does not. One that outlives it by
-    more is no child (annotations of asynchronous work overlap as they like) and keeps its stop.
+    Timestamps are rounded, so a child may seem to end up to one tick after its parent; it is clamped. A span that ends
+    later than that is not a child (annotations of asynchronous work overlap freely) and keeps its stop.
     """
-    found = library()
-    if found is None or not len(start):
+    native = library()
+    if native is None or not len(start):
         return _nest(start, stop, thread)
     start, stops, thread = np.ascontiguousarray(start), stop.copy(), np.ascontiguousarray(thread)
     parents = np.empty(len(start), np.int32)
     columns = (start.ctypes.data, stops.ctypes.data, thread.ctypes.data)
-    if not found.nest(len(start), *columns, int(thread.max()), _TICK, parents.ctypes.data):
+    if not native.nest(len(start), *columns, int(thread.max()), _TICK, parents.ctypes.data):
         raise MemoryError
     return parents, stops
 
 
 def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
-    # Arrays of machine numbers: a list would hold an object for each.
+    # Typed arrays: a list would hold one object per row.
     parents, stops = array("i", [-1]) * len(start), array("q", stop.tobytes())
     open_on: dict[int, list[int]] = {}
     for row, (begin, end, lane) in enumerate(rows_of(start, stop, thread)):
@@ -46,35 +46,35 @@ def _nest(start: I64, stop: I64, thread: I32) -> tuple[I32, I64]:
             stack = open_on[lane] = []
         while stack and stops[stack[-1]] <= begin:
             stack.pop()
-        for around in stack[: -_HIGHEST - 1 : -1]:
-            if end <= stops[around] + _TICK:
-                parents[row] = around
-                if end > stops[around]:
-                    stops[row] = stops[around]
+        for enclosing in stack[: -_HIGHEST - 1 : -1]:
+            if end <= stops[enclosing] + _TICK:
+                parents[row] = enclosing
+                if end > stops[enclosing]:
+                    stops[row] = stops[enclosing]
                 break
         stack.append(row)
     return np.array(parents, np.int32), np.array(stops, np.int64)
 
 
 def rows_of(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows of some columns as Python numbers, made a few thousand at a time."""
+    """Iterates over the rows of some columns as Python numbers, converted a few thousand at a time."""
     for first in range(0, len(columns[0]), _BLOCK):
         yield from zip(*(column[first : first + _BLOCK].tolist() for column in columns))
 
 
 def nearest(wanted: NDArray[np.bool_], parent: I32) -> I32:
-    """For each host row the nearest row strictly above it that is wanted, -1 where none is."""
+    """For each host row its nearest ancestor that is wanted, -1 if it has none."""
     # One more row at the end makes row -1 its own parent.
-    at, ends = np.append(parent, -1).astype(np.int32), np.append(wanted, True)
-    while (on := np.flatnonzero(~ends[at])).size:
-        # What a row rests on has gone on itself, so the jumps double.
-        at[on] = at[at[on]]
-    return at[:-1]
+    ancestor, is_end = np.append(parent, -1).astype(np.int32), np.append(wanted, True)
+    while (rows := np.flatnonzero(~is_end[ancestor])).size:
+        # Pointer jumping: the ancestor's own pointer has moved up too, so the distance doubles.
+        ancestor[rows] = ancestor[ancestor[rows]]
+    return ancestor[:-1]
 
 
 def innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:
-    """Stretches of one thread by its innermost span: stretch i is [edge[i], edge[i + 1]) and owned by row owner[i],
-    -1 where no span is open. `rows` are the thread's rows, in the tables' order.
+    """Splits a thread into intervals by innermost span. Returns (edge, owner): interval i is [edge[i], edge[i + 1]) and
+    its innermost span is row owner[i], -1 if no span is open. `rows`: the thread's rows, in the tables' order.
     """
     rows = rows[stop[rows] > start[rows]]
     n = len(rows)
@@ -83,9 +83,9 @@ def innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I64, I32]:
     closing = inner_first[np.argsort(stop[inner_first], kind="stable")]
     opened, closed = start[rows], stop[closing]
     edges, owner = np.empty(2 * n, np.int64), np.empty(2 * n, np.int32)
-    for time, of, place in (
+    for times, owners, positions in (
         (opened, rows, np.arange(n) + np.searchsorted(closed, opened, "right")),
         (closed, parent[closing], np.arange(n) + np.searchsorted(opened, closed, "left")),
     ):
-        edges[place], owner[place] = time, of
+        edges[positions], owner[positions] = times, owners
     return edges, owner

@@ -2,7 +2,7 @@
 
 Documented (https://awsdocs-neuron.readthedocs-hosted.com, "Neuron Profile User Guide", "Alternative output formats"):
 a `summary`, and for each `instruction` its `timestamp` and `duration` in ns, `label` (the engine's row), `opcode` and
-`hlo_name`. The fields of the sections on DMA and collectives are not, so they are not read.
+`hlo_name`. The fields of the sections on DMA and collectives are not documented, so they are not read.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trainyard.trace.readers.gather import STATED, Gather, experimental
 
 NOTE = experimental(
     "Neuron device profiles",
-    "Only instructions are documented, and read: where only DMA or a collective's transfers run, the time is "
-    "unexplained; instructions that wait cannot be told from those that work.",
+    "Only instructions are documented and read: time in which only DMA or a collective's transfers run is "
+    "unexplained; waiting instructions cannot be distinguished from working ones.",
 )
 _KEYS = (b'"instruction"', b'"summary"')
 _Raw = msgspec.Raw
@@ -55,14 +55,14 @@ class Neuron:
         return head.lstrip()[:1] == b"{" and b'"traceEvents"' not in head and any(key in head for key in _KEYS)
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """The one device of the file. Raises `BadFile`."""
+        """Returns the events of the file's device. Raises `BadFile`."""
         document = whole_files.decode(path, how.limit, _NeuronDocument, "neuron-profile")
         if document.instruction is None:
             system = "Its key 'trace_events' is that of a system profile." if document.trace_events is not None else ""
-            raise BadFile(f"{path}: the key 'instruction' is missing. {system}".rstrip(), "Give the device's profile.")
+            raise BadFile(f"{path}: the key 'instruction' is missing. {system}".rstrip(), "Pass the device's profile.")
         rows = Gather(path.name, how.mark)
         device = (
-            int(str(document.summary[0].nc_idx)) if document.summary and _counts(document.summary[0].nc_idx) else -1
+            int(str(document.summary[0].nc_idx)) if document.summary and _is_index(document.summary[0].nc_idx) else -1
         )
         for raw in document.instruction:
             try:
@@ -72,27 +72,27 @@ class Neuron:
         return rows.events([NOTE])
 
 
-def _counts(core: int | str | None) -> bool:
+def _is_index(core: int | str | None) -> bool:
     return str(core).isdecimal() and len(str(core)) < 9
 
 
-def _add(rows: Gather, one: _Instruction, device: int) -> None:
-    """An instruction on its engine and, as what launched it, a span that says what it is."""
-    op = hlo.op_of(one.hlo_name or "")
+def _add(rows: Gather, instruction: _Instruction, device: int) -> None:
+    """Adds an instruction on its engine and, as its op, a span that names its op class."""
+    op = hlo.op_of(instruction.hlo_name or "")
     collective = hlo.collective_of(op)
-    # The tensor engine's product stands for whatever operation the product was fused into.
-    what = "matmul" if one.opcode.upper().startswith("MATMUL") else hlo.class_of(op.opcode, "", "")
-    stop = one.timestamp + one.duration
-    place = len(rows)
-    span = f"{STATED}{what}" if what and not collective else op.opcode or one.opcode
-    rows.span(span, OP, one.label, one.timestamp, stop, external=place)
+    # A product on the tensor engine counts as matmul, whatever operation it was fused into.
+    op_class = "matmul" if instruction.opcode.upper().startswith("MATMUL") else hlo.class_of(op.opcode, "", "")
+    start, stop = instruction.timestamp, instruction.timestamp + instruction.duration
+    row = len(rows)
+    span = f"{STATED}{op_class}" if op_class and not collective else op.opcode or instruction.opcode
+    rows.span(span, OP, instruction.label, start, stop, external=row)
     rows.work(
-        f"{one.opcode} {op.name}".strip(),
+        f"{instruction.opcode} {op.name}".strip(),
         KERNEL,
-        one.label or "instructions",
+        instruction.label or "instructions",
         device,
-        one.timestamp,
+        start,
         stop,
-        external=place,
+        external=row,
         collective=Collective(name=collective) if collective else None,
     )

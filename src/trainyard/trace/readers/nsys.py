@@ -1,8 +1,8 @@
 """Reads Nsight Systems' SQLite export (`nsys export --type sqlite`).
 
-Schema: https://docs.nvidia.com/nsight-systems/UserGuide/index.html#exporter-sqlite-schema. Tables and columns come and
-go between versions: what is missing is done without, where it can be. Stamps are ns of the session, whose beginning
-the file states. The database is somebody else's: it is read as tables of values, and nothing in it is run.
+Schema: https://docs.nvidia.com/nsight-systems/UserGuide/index.html#exporter-sqlite-schema. Tables and columns differ
+between versions; only a few are required. Timestamps are ns since the session's start, which the file states. The
+database is untrusted: only plain tables are read, and nothing in it is executed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from trainyard.trace.readers.gather import Gather, experimental
 
 NOTE = experimental(
     "Nsight Systems' SQLite exports",
-    "Unproven: several processes in one file, CUDA graphs traced as a whole, and which record a stream's wait is for.",
+    "Unproven: several processes in one file, CUDA graphs traced as a whole, and which record a stream waits for.",
 )
 _MAGIC = b"SQLite format 3\x00"
 _TIME = itemgetter(0)
 _LONGEST = 1 << 20
-"""Bytes of a value, at most."""
+"""Maximum bytes of a value."""
 _PATIENCE = 1000
-"""Times ten thousand steps of the database, beside what its size allows."""
+"""Times 10,000: the database steps allowed in addition to those for its size."""
 _WORK = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMCPY",
          "CUPTI_ACTIVITY_KIND_MEMSET")  # fmt: skip
 # CUpti_ActivityMemcpyKind; A is an array in device memory, P another device.
@@ -45,15 +45,15 @@ _STREAM_WAIT = 2
 
 
 class Nsys:
-    """The `Reader` of Nsight Systems' SQLite exports. `marks`: what the NVTX ranges that are steps begin with."""
+    """The `Reader` of Nsight Systems' SQLite exports. `ReadOptions.mark`: prefix of the NVTX ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
         return whole_files.head(path).startswith(_MAGIC)
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """One `Events` for each process and device with work. Raises `BadFile`."""
+        """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         try:
-            with closing(_opened(path, how.limit)) as connection:
+            with closing(_open(path, how.limit)) as connection:
                 return _NsysReading(path, _Tables(path, connection), how.mark).events()
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
@@ -63,22 +63,22 @@ class Nsys:
             raise BadFile(f"{path}: the database cannot be read: SQLite cannot load it.", "Export it again.") from error
 
 
-def _opened(path: Path, limit: int) -> sqlite3.Connection:
-    """The database, read-only, with nothing allowed but to read tables. Raises `BadFile`, `sqlite3.Error`."""
+def _open(path: Path, limit: int) -> sqlite3.Connection:
+    """Opens the database read-only and allows only reading of tables. Raises `BadFile`, `sqlite3.Error`."""
     size = whole_files.size(path, limit)
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.text_factory = lambda value: value.decode("utf-8", "replace")
     connection.set_authorizer(_allow)
-    # A damaged tree can lead in circles; honest tables take some ten steps a row, and no row less than a few bytes.
-    left = [_PATIENCE + size // 1000]
+    # A damaged B-tree can have cycles; sound tables take about ten steps a row, and each row is at least a few bytes.
+    steps_left = [_PATIENCE + size // 1000]
 
-    def enough() -> bool:
-        left[0] -= 1
-        return left[0] < 0
+    def is_exhausted() -> bool:
+        steps_left[0] -= 1
+        return steps_left[0] < 0
 
-    connection.set_progress_handler(enough, 10_000)
+    connection.set_progress_handler(is_exhausted, 10_000)
     return connection
 
 
@@ -90,7 +90,7 @@ def _allow(action: int, first: str | None, *_: str | None) -> int:
 
 
 class _Tables:
-    """The database's plain tables: no view and no virtual table is read."""
+    """The database's plain tables. Views and virtual tables are not read."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self.connection = path, connection
@@ -98,24 +98,26 @@ class _Tables:
         self.names = {name for name, sql in schema if str(sql).lstrip().upper().startswith("CREATE TABLE")}
 
     def rows(self, table: str, columns: str, needed: str = "") -> Iterator[tuple[Any, ...]]:
-        """The columns of each row, None where the table lacks a column; nothing where the table is missing. Raises
-        `BadFile` where it lacks one that is needed.
+        """The columns of each row, None for a column that the table lacks; no rows if the table is missing. Raises
+        `BadFile` if it lacks a column of `needed`.
 
-        Not a generator: one that is suspended in the middle of a table closes its cursor when it is collected, which
-        raises once the database is closed.
+        Not a generator: a generator suspended in the middle of a table closes its cursor when it is garbage-collected,
+        which raises once the database is closed.
         """
         if table not in self.names:
             return iter(())
-        # The name is one of this file's, not the database's.
-        have = {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
-        missing = sorted(set(needed.split()) - have)
+        # The names in the queries are constants of this module, not text from the database.
+        present = {row[1] for row in self.connection.execute(f'PRAGMA table_info("{table}")')}
+        missing = sorted(set(needed.split()) - present)
         if missing:
             raise BadFile(f"{self.path}: the table {table} has no column {', '.join(missing)}.", "Export it again.")
-        wanted = ", ".join(f'"{column}"' if column in have else "NULL" for column in columns.split())
-        return self.connection.execute(f'SELECT {wanted} FROM "{table}"')  # noqa: S608
+        selected = ", ".join(f'"{column}"' if column in present else "NULL" for column in columns.split())
+        return self.connection.execute(f'SELECT {selected} FROM "{table}"')  # noqa: S608
 
 
 class _NsysReading:
+    """The rows of each process in one database."""
+
     def __init__(self, path: Path, tables: _Tables, marks: str) -> None:
         if not tables.names & set(_WORK):
             raise BadFile(
@@ -127,7 +129,7 @@ class _NsysReading:
         self.base = next(
             (ns for (ns,) in tables.rows("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") if type(ns) is int), 0
         )
-        # Processes number the devices they see from 0; the file tells which GPU each is.
+        # Each process numbers its visible devices from 0; this table maps them to GPUs of the machine.
         self.gpus = {
             (pid, device): gpu
             for pid, device, gpu in tables.rows("TARGET_INFO_CUDA_DEVICE", "pid cudaId gpuId")
@@ -142,7 +144,7 @@ class _NsysReading:
         self.add_waits()
 
     def events(self) -> tuple[Events, ...]:
-        makes = {
+        device_names = {
             ident: str(name) for ident, name in self.tables.rows("TARGET_INFO_GPU", "id name") if type(ident) is int
         }
         named = self.tables.rows("TARGET_INFO_SYSTEM_ENV", "name value")
@@ -152,10 +154,10 @@ class _NsysReading:
             raise BadFile(f"{self.path}: the file holds no kernel and no copy.", "Profile with --trace=cuda,nvtx.")
         idle = len(self.processes) - len(working)
         notes = [NOTE, *([f"{idle:,} processes without device work were left out."] if idle else [])]
-        return tuple(events for rows in working for events in rows.events(notes, makes, host_name))
+        return tuple(events for rows in working for events in rows.events(notes, device_names, host_name))
 
     def times(self, start: Any, end: Any) -> tuple[Any, Any]:
-        """On the wall clock, so that files can be laid side by side; what is no time stays what it is."""
+        """Converts times to the wall clock, so that files can be aligned; leaves invalid times unchanged."""
         return (start + self.base if type(start) is int else start), (end + self.base if type(end) is int else end)
 
     def add_calls(self) -> None:
@@ -172,8 +174,8 @@ class _NsysReading:
         columns = "start end eventType text textId globalTid"
         for start, end, kind, text, ident, thread in self.tables.rows("NVTX_EVENTS", columns, "start end globalTid"):
             if kind in (*_RANGES, None) and end is not None:
-                said = text if isinstance(text, str) else self.texts.get(ident, "")
-                add_range(self.processes[_process(thread)], said, thread, *self.times(start, end))
+                name = text if isinstance(text, str) else self.texts.get(ident, "")
+                add_range(self.processes[_process(thread)], name, thread, *self.times(start, end))
 
     def add_kernels(self) -> None:
         columns = "start end deviceId streamId correlationId globalPid demangledName shortName"
@@ -206,7 +208,7 @@ class _NsysReading:
     def add_work(
         self,
         name: str,
-        what: int,
+        kind: int,
         pid: Any,
         device: Any,
         stream: Any,
@@ -218,10 +220,10 @@ class _NsysReading:
         process = self.owner(pid)
         lane, gpu = f"stream {stream}", self.gpu(process, device)
         times = self.times(start, end)
-        self.processes[process].work(name, what, lane, gpu, *times, correlation=correlation, size=size)
+        self.processes[process].work(name, kind, lane, gpu, *times, correlation=correlation, size=size)
 
     def add_waits(self) -> None:
-        """A stream that waits for an event waits for the stream on which the event was last recorded before."""
+        """Adds stream waits: a wait for an event is a wait for the stream on which the event was last recorded."""
         recorded: defaultdict[tuple[int, Any], list[tuple[int, Any]]] = defaultdict(list)
         columns = "streamId correlationId globalPid eventId"
         for stream, correlation, pid, event in self.tables.rows("CUPTI_ACTIVITY_KIND_CUDA_EVENT", columns):
@@ -245,7 +247,7 @@ class _NsysReading:
                 self.processes[process].wait(correlation, gpu, f"stream {stream}", f"stream {on}")
 
     def owner(self, pid: Any) -> int:
-        """The process of a device row; older exports do not tell, which is no matter where there is one."""
+        """The process of a device row. Older exports do not state it; then the file must hold only one process."""
         if type(pid) is int:
             return _process(pid)
         if len(self.processes) > 1:
@@ -257,12 +259,12 @@ class _NsysReading:
         return next(iter(self.processes), 0)
 
     def gpu(self, process: int, device: Any) -> int:
-        """Its number in the machine; `process` holds the process number in its low 24 bits."""
+        """The device's number in the machine; the low 24 bits of `process` are the process id."""
         number = self.gpus.get((process & 0xFFFFFF, device), device)
         return number if type(number) is int else -1
 
 
 def _process(ident: Any) -> int:
-    """The process in a globalTid or globalPid: 8 bits of hardware, 8 of the virtual machine, 24 of the process, 24 of
-    the thread."""
+    """The process part of a globalTid or globalPid: 8 bits of hardware id, 8 of VM id, 24 of process id, 24 of thread
+    id."""
     return ident >> 24 if type(ident) is int else 0

@@ -1,7 +1,7 @@
 """Reads rocprofv3's JSON (`rocprofv3 --output-format json`).
 
 Schema: the "JSON output" section of rocprofiler-sdk's "Using rocprofv3", https://rocm.docs.amd.com/projects/rocprofiler-sdk/.
-Stamps are integer ns of one clock. A kernel bears the correlation id of the call that launched it. One file may hold
+Timestamps are integer ns of one clock. A kernel has the correlation id of the call that launched it. One file may hold
 several processes.
 """
 
@@ -44,7 +44,7 @@ class _Dispatch(msgspec.Struct):
 
 
 class _Record(msgspec.Struct):
-    """What the kinds of record share, and what each has of its own."""
+    """A record of any kind: the fields that all kinds share, then those of single kinds."""
 
     start_timestamp: int
     end_timestamp: int
@@ -106,33 +106,33 @@ _decode_record = msgspec.json.Decoder(_Record).decode
 
 
 class Rocprof:
-    """The `Reader` of rocprofv3's JSON. `marks`: what the roctx ranges that are steps begin with."""
+    """The `Reader` of rocprofv3's JSON. `ReadOptions.mark` is the prefix of the roctx ranges that are steps."""
 
     def sniff(self, path: Path) -> bool:
         return b'"rocprofiler-sdk-tool"' in whole_files.head(path)
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """One `Events` for each process and device with work. Raises `BadFile`."""
+        """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         document = whole_files.decode(path, how.limit, _RocprofDocument, "rocprofv3")
         processes = document.processes if isinstance(document.processes, list) else [document.processes]
-        read = [_RocprofReading(path, process, how.mark) for process in processes]
-        return events_of(path, [(one.rows, one.makes) for one in read], NOTES)
+        readings = [_RocprofReading(path, process, how.mark) for process in processes]
+        return events_of(path, [(reading.rows, reading.device_names) for reading in readings], NOTES)
 
 
-def events_of(path: Path, read: Sequence[tuple[Gather, Mapping[int, str]]], note: str) -> tuple[Events, ...]:
-    """The events of each process that has device work; of the rest, the number is told. Raises `BadFile`."""
-    working = [(rows, makes) for rows, makes in read if len(rows)]
+def events_of(path: Path, processes: Sequence[tuple[Gather, Mapping[int, str]]], note: str) -> tuple[Events, ...]:
+    """The events of each process with device work; a note counts the processes without. Raises `BadFile`."""
+    working = [(rows, device_names) for rows, device_names in processes if len(rows)]
     if not working:
         raise BadFile(
             f"{path}: the file holds no kernel and no copy.", "Record with --kernel-trace --memory-copy-trace."
         )
-    idle = len(read) - len(working)
+    idle = len(processes) - len(working)
     notes = [note, *([f"{idle:,} processes without device work were left out."] if idle else [])]
-    return tuple(events for rows, makes in working for events in rows.events(notes, makes))
+    return tuple(events for rows, device_names in working for events in rows.events(notes, device_names))
 
 
 class _RocprofReading:
-    """One process's records as rows."""
+    """The rows of one process."""
 
     def __init__(self, path: Path, process: _Process, marks: str) -> None:
         self.process = process
@@ -142,16 +142,17 @@ class _RocprofReading:
         self.symbols = {symbol.kernel_id: _symbol_name(symbol) for symbol in process.kernel_symbols}
         self.types = {agent.id.handle: agent.type for agent in process.agents}
         gpus = sorted((agent for agent in process.agents if agent.type == _GPU), key=lambda agent: agent.node_id)
-        # The number among the GPUs, by the file's word or else by the order of their nodes.
+        # The device number: as stated in the file, else by the order of the nodes.
         self.numbers = {
-            agent.id.handle: agent.logical_node_type_id if agent.logical_node_type_id >= 0 else place
-            for place, agent in enumerate(gpus)
+            agent.id.handle: agent.logical_node_type_id if agent.logical_node_type_id >= 0 else index
+            for index, agent in enumerate(gpus)
         }
-        self.makes = {self.numbers[agent.id.handle]: agent.product_name or agent.name for agent in gpus}
+        self.device_names = {self.numbers[agent.id.handle]: agent.product_name or agent.name for agent in gpus}
         for api in _APIS:
             for record in self.records(api):
-                add_call(self.rows, self.operation(record), record.thread_id, record.start_timestamp,
-                         record.end_timestamp, record.correlation_id.internal)  # fmt: skip
+                times = record.start_timestamp, record.end_timestamp
+                correlation = record.correlation_id.internal
+                add_call(self.rows, self.operation(record), record.thread_id, *times, correlation)
         for record in self.records("marker_api"):
             self.add_marker(record)
         for record in self.records("kernel_dispatch"):
@@ -160,7 +161,7 @@ class _RocprofReading:
             self.add_copy(record)
 
     def records(self, kind: str) -> Iterator[_Record]:
-        """The records of one kind; those that are none are counted."""
+        """Yields the records of one kind; counts unreadable ones as dropped."""
         for raw in self.process.buffer_records.get(kind) or ():
             try:
                 yield whole_files.record(_decode_record, raw)
@@ -168,13 +169,13 @@ class _RocprofReading:
                 self.rows.dropped += 1
 
     def operation(self, record: _Record) -> str:
-        """`hipLaunchKernel`: the file numbers operations within kinds."""
+        """The name of the record's operation (`hipLaunchKernel`): the file numbers operations within kinds."""
         if 0 <= record.kind < len(self.kinds) and 0 <= record.operation < len(self.kinds[record.kind].operations):
             return self.kinds[record.kind].operations[record.operation]
         return f"operation {record.kind}.{record.operation}"
 
     def add_marker(self, record: _Record) -> None:
-        """A roctx range is kept with its message under its correlation id; what has none is a call of the library."""
+        """Adds a roctx range with the message of its correlation id; without a message it is a call of the library."""
         times = record.start_timestamp, record.end_timestamp
         message = self.messages.get(record.correlation_id.internal)
         if message is not None:

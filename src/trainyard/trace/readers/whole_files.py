@@ -1,4 +1,4 @@
-"""A whole file in memory, within one limit, and JSON from it."""
+"""Reads a complete file, or the JSON in it, into memory, within a size limit."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.formats.regular_files import unreadable
 
 LIMIT = 4 << 30
-"""Bytes of a file that these readers hold in memory, at most."""
+"""Maximum bytes of a file that these readers hold in memory."""
 HEAD = 65536
-"""Bytes at a file's beginning by which a reader knows its kind."""
+"""Bytes at a file's beginning by which a reader recognizes its format."""
 _T = TypeVar("_T")
 
 
 def head(path: Path) -> bytes:
-    """The first bytes; empty where the file cannot be read."""
+    """The first `HEAD` bytes; empty if the file cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(HEAD)
@@ -30,22 +30,22 @@ def head(path: Path) -> bytes:
 
 
 def size(path: Path, limit: int) -> int:
-    """In bytes. Raises `BadFile`: missing, larger than the limit."""
+    """The file's size in bytes. Raises `BadFile`: missing, larger than the limit."""
     try:
-        found = path.stat().st_size
+        file_bytes = path.stat().st_size
     except OSError as error:
         raise unreadable(path, error) from error
     limit = min(limit, LIMIT)
-    if found > limit:
+    if file_bytes > limit:
         raise FileTooLarge(
-            f"{path}: {units.show_size(found)} is more than the {units.show_size(limit)} that this reader holds.",
+            f"{path}: {units.show_size(file_bytes)} is more than this reader's limit of {units.show_size(limit)}.",
             "Record fewer steps.",
         )
-    return found
+    return file_bytes
 
 
-def whole(path: Path, limit: int) -> bytes:
-    """All bytes. Raises `BadFile`: missing, empty, larger than the limit."""
+def contents(path: Path, limit: int) -> bytes:
+    """The file's contents. Raises `BadFile`: missing, empty, larger than the limit."""
     size(path, limit)
     try:
         data = path.read_bytes()
@@ -59,7 +59,7 @@ def whole(path: Path, limit: int) -> bytes:
 
 
 def record(decoder: Callable[[bytes | str], _T], raw: msgspec.Raw) -> _T:
-    """One record of a document whose records were left raw: their texts have not been looked at yet."""
+    """Decodes one record of a document whose records were left raw; replaces bytes that are not UTF-8."""
     try:
         return decoder(raw)
     except UnicodeDecodeError:
@@ -67,15 +67,15 @@ def record(decoder: Callable[[bytes | str], _T], raw: msgspec.Raw) -> _T:
 
 
 def decode(path: Path, limit: int, kind: type[_T], tool: str) -> _T:
-    """The file's JSON as `kind`. NaN and Infinity are read as null, and bytes that are no UTF-8 replaced. Raises
-    `BadFile`."""
-    data = whole(path, limit).removeprefix(b"\xef\xbb\xbf")
+    """Decodes the file's JSON as `kind`. NaN and Infinity are read as null, and bytes that are not UTF-8 are replaced.
+    Raises `BadFile`."""
+    data = contents(path, limit).removeprefix(b"\xef\xbb\xbf")
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.ValidationError, RecursionError) as error:
         raise BadFile(f"{path}: not what {tool} writes: {error}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        why = error
+        reason = error
     try:
         plain = json.loads(data.decode("utf-8", "replace"), parse_constant=lambda _: None, strict=False)
         return msgspec.json.decode(json.dumps(plain), type=kind)
@@ -83,5 +83,5 @@ def decode(path: Path, limit: int, kind: type[_T], tool: str) -> _T:
         raise BadFile(f"{path}: not what {tool} writes: {error}.") from error
     except (ValueError, RecursionError) as error:
         raise DamagedFile(
-            f"{path}: not JSON, or cut short: {why} ({len(data):,} bytes).", "Was the file still being written?"
+            f"{path}: not JSON, or cut short: {reason} ({len(data):,} bytes).", "Was the file still being written?"
         ) from error

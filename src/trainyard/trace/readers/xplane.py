@@ -1,11 +1,11 @@
-"""Reads the profiles of JAX and XLA (`*.xplane.pb`), of GPUs and TPUs.
+"""Reads GPU and TPU profiles of JAX and XLA (`*.xplane.pb`).
 
 Schema: https://github.com/openxla/xla/blob/main/third_party/tsl/tsl/profiler/protobuf/xplane.proto, and the names of
-planes, lines and stats in XLA's xplane_schema. Stamps are ns of the line plus ps of the event: both ends round down to
-a ns, so that what does not overlap in the file does not overlap here.
+planes, lines and stats in XLA's xplane_schema. A timestamp is ns of the line plus ps of the event: both ends are
+rounded down to a ns, so that events that do not overlap in the file do not overlap here.
 
-A GPU's operations are launched by calls on the host. A TPU's are not: its steps are what it drew itself, and the
-operations that XLA compiled stand as spans of a thread of their own, so that what each is can decide.
+GPU operations are launched by calls on the host. TPU operations are not: their steps come from the plane's own `Steps`
+line, and each compiled operation also becomes a span on a separate thread, so that its op class is known.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class Xplane:
     """The `Reader` of xplane.pb files."""
 
     def sniff(self, path: Path) -> bool:
-        """Whether the file begins with a plane: its id and its name stand in front."""
+        """Whether the file begins with a plane: its id and its name come first."""
         plane = first_message(memoryview(whole_files.head(path)), 1)
-        found = {field: value for field, _, value in fields(plane, []) if field <= 2} if plane else {}
-        return as_text(found.get(2, 0)).startswith(("/host:", "/device:", "Task Environment"))
+        values = {field: value for field, _, value in fields(plane, []) if field <= 2} if plane else {}
+        return as_text(values.get(2, 0)).startswith(("/host:", "/device:", "Task Environment"))
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each device with work. Raises `BadFile`."""
@@ -84,62 +84,64 @@ class Xplane:
         damaged: list[str] = []
         planes: list[_Plane] = []
         host_name = ""
-        for field, wire, value in fields(memoryview(whole_files.whole(path, how.limit)), lost):
+        for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
             if field == 1 and wire == LENGTH:
                 planes.append(_plane(as_message(value), damaged))
             elif field == 4 and wire == LENGTH:
                 host_name = host_name or as_text(value)
-        devices = [(plane, said) for plane in planes if (said := _DEVICE.match(plane.name))]
+        devices = [(plane, match) for plane in planes if (match := _DEVICE.match(plane.name))]
         if not devices:
-            found = ", ".join(plane.name[:40] for plane in planes[:6]) or "none"
-            why = f" ({lost[0]})" if lost else ""
-            raise BadFile(f"{path}: no plane of a GPU or TPU is in the file; its planes: {found}{why}.")
+            names = ", ".join(plane.name[:40] for plane in planes[:6]) or "none"
+            reason = f" ({lost[0]})" if lost else ""
+            raise BadFile(f"{path}: the file has no plane of a GPU or TPU; its planes: {names}{reason}.")
         hosts = [
             ((plane.name, _line_id(line)), list(_events(plane, line, damaged)))
             for plane in planes
             if plane.name in _HOSTS
             for line in plane.lines
         ]
-        read = [
+        readings = [
             _PlaneReading(
-                f"{path.name}:{said['number']}" if len(devices) > 1 else path.name, plane, said, hosts, damaged
+                f"{path.name}:{match['number']}" if len(devices) > 1 else path.name, plane, match, hosts, damaged
             )
-            for plane, said in devices
+            for plane, match in devices
         ]
         notes = [NOTES]
         if lost:
-            notes.append(f"The file is cut short, and what was whole is read: {lost[0]}.")
+            notes.append(f"The file is cut short: {lost[0]}. The part before that was read.")
         if damaged:
             notes.append(f"{len(damaged):,} damaged parts were left out: {damaged[0]}.")
         if others := [
             plane.name for plane in planes if plane.name.startswith("/device:") and not _DEVICE.match(plane.name)
         ]:
-            notes.append(f"{len(others):,} other planes of devices were not read: {', '.join(others)[:200]}.")
+            notes.append(f"{len(others):,} other device planes were not read: {', '.join(others)[:200]}.")
         if len(devices) > 1:
-            notes.append("The file holds several devices; each is taken as a rank of its own.")
-        working = [one for one in read if len(one.rows)]
+            notes.append("The file holds several devices; each is treated as a separate rank.")
+        working = [reading for reading in readings if len(reading.rows)]
         if not working:
             raise BadFile(f"{path}: none of its {len(devices)} devices has an operation.", "Was a step profiled?")
-        return tuple(events for one in working for events in one.rows.events(notes, one.makes, host_name))
+        return tuple(
+            events for reading in working for events in reading.rows.events(notes, reading.device_names, host_name)
+        )
 
 
 class _PlaneReading:
-    """One device's plane, and the host's, as rows."""
+    """The rows of one device's plane and of the host's planes."""
 
-    def __init__(self, source: str, plane: _Plane, said: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:
-        self.number = int(said["number"])
+    def __init__(self, source: str, plane: _Plane, match: re.Match[str], hosts: _Hosts, damaged: list[str]) -> None:
+        self.number = int(match["number"])
         self.rows = Gather(source)
         self.damaged = damaged
-        make = next(
+        device_name = next(
             (plane.facts[name] for name in ("gpu_device_name", "device_type_string") if name in plane.facts), ""
         )
-        self.makes = {self.number: str(make)}
-        # Class and pass of what each call launched: a graph's launch has many.
+        self.device_names = {self.number: str(device_name)}
+        # Correlation id of a call -> (op class, pass) of its kernels: a graph launch has many.
         self.stated: dict[int, set[tuple[str, str]]] = {}
         self.numbered = 0
         lines = {name: line for line in plane.lines if (name := _line_name(line))}
         streams = {name: line for name, line in lines.items() if name.startswith("Stream #")}
-        if said["kind"] == "GPU" and streams:
+        if match["kind"] == "GPU" and streams:
             for name, line in streams.items():
                 self.add_stream(name.partition("(")[0], plane, line)
             self.add_hosts(hosts, marks=True)
@@ -151,25 +153,25 @@ class _PlaneReading:
             self.add_hosts(hosts, marks=False)
 
     def add_stream(self, lane: str, plane: _Plane, line: memoryview) -> None:
-        """A GPU's stream. The call that launched a kernel bears its correlation id."""
+        """Adds a stream of a GPU. A kernel and the call that launched it share a correlation id."""
         for event in _events(plane, line, self.damaged):
             correlation = event.stats.get("correlation_id", -1)
             correlation = correlation if isinstance(correlation, int) else -1
-            what, name, size = KERNEL, event.name, -1
+            kind, name, size = KERNEL, event.name, -1
             if copy := _COPY.match(event.name):
-                what, name = COPY, copy_name(_SIDES[copy[1].upper()], _SIDES[copy[2].upper()])
-                said = _SIZE.search(str(event.stats.get("memcpy_details", "")))
-                size = int(said[1]) if said else -1
+                kind, name = COPY, copy_name(_SIDES[copy[1].upper()], _SIDES[copy[2].upper()])
+                size_match = _SIZE.search(str(event.stats.get("memcpy_details", "")))
+                size = int(size_match[1]) if size_match else -1
             elif event.name.lower().startswith("memset"):
-                what = MEMSET
+                kind = MEMSET
             elif correlation >= 0:
                 stated = _stated(hlo.op_of(event.shown), event) or ""
                 self.stated.setdefault(correlation, set()).add((stated, _pass(event)))
-            self.rows.work(name, what, lane, self.number, event.start, event.stop, correlation=correlation, size=size)
+            self.rows.work(name, kind, lane, self.number, event.start, event.stop, correlation=correlation, size=size)
 
     def add_operations(self, plane: _Plane, line: memoryview) -> None:
-        """A TPU's operations. What an asynchronous one starts lasts until its done, whatever runs meanwhile; control
-        flow is what runs inside it."""
+        """Adds a TPU's operations. An asynchronous one lasts from its start to its done, whatever runs meanwhile.
+        Control flow is left out: its time is that of the operations inside it."""
         begun: dict[str, dict[str, _Event]] = {}
         for event in sorted(_events(plane, line, self.damaged), key=lambda event: event.start):
             op = hlo.op_of(event.name)
@@ -190,11 +192,11 @@ class _PlaneReading:
             self.add_operation(plane.name, event, hlo.op_of(event.name), event.start)
 
     def add_operation(self, thread: str, event: _Event, op: hlo.Op, start: int) -> None:
-        """A TPU's operation and, as what launched it, its span on the device's own thread."""
+        """Adds a TPU operation and, as its op, a span on the device's own thread."""
         collective, copy = hlo.collective_of(op, str(event.stats.get("hlo_category", ""))), hlo.copy_of(op)
         stated = None if collective or copy else _stated(op, event)
-        place = len(self.rows)
-        self.add_stated(f"{STATED}{stated}" if stated else op.opcode, _pass(event), thread, event, place)
+        row = len(self.rows)
+        self.add_stated(f"{STATED}{stated}" if stated else op.opcode, _pass(event), thread, event, row)
         self.rows.work(
             copy or op.name,
             COPY if copy else KERNEL,
@@ -202,13 +204,13 @@ class _PlaneReading:
             self.number,
             start,
             event.stop,
-            external=place,
+            external=row,
             size=_bytes(event) if copy else -1,
             collective=Collective(name=collective) if collective else None,
         )
 
     def add_stated(self, name: str, of_pass: str, thread: Hashable, event: _Event, external: int = -1) -> None:
-        """What launched an operation, as spans: autograd's numbers tell the passes, so these have numbers too."""
+        """Adds the host spans of an operation's op. They get autograd sequence numbers, which identify the passes."""
         self.numbered += 1
         if of_pass in ("backward", "again"):
             self.rows.span("jax::backward", OP, thread, event.start, event.stop, backward=True)
@@ -216,7 +218,7 @@ class _PlaneReading:
         self.rows.span(name, OP, thread, event.start, event.stop, external=external, seq=seq)
 
     def add_hosts(self, hosts: _Hosts, marks: bool) -> None:
-        """The host's threads: calls by their correlation, steps by their number, else what annotations say. `marks`:
+        """Adds the host's threads: calls have a correlation id, steps a number; the rest are annotations. `marks`:
         whether the host's steps are the device's."""
         for thread, events in hosts:
             for event in events:
@@ -236,14 +238,14 @@ class _PlaneReading:
 
 
 def _stated(op: hlo.Op, event: _Event) -> str | None:
-    """The op class that the file states: on a GPU, the operation is a stat of the kernel."""
+    """The op class that the file states; on a GPU, the operation is a stat of the kernel."""
     own = event.stats.get("hlo_op")
     opcode = hlo.op_of(str(own)).opcode if own else op.opcode
     return hlo.class_of(opcode, str(event.stats.get("hlo_category", "")), str(event.stats.get("tf_op", "")))
 
 
 def _events(plane: _Plane, line: memoryview, damaged: list[str]) -> Iterator[_Event]:
-    """A line's events; damaged ones are told."""
+    """Yields a line's events; appends the damage of unreadable ones to `damaged`."""
     begin = 0
     events: list[memoryview] = []
     for field, wire, value in fields(line, damaged):
@@ -259,8 +261,8 @@ def _events(plane: _Plane, line: memoryview, damaged: list[str]) -> Iterator[_Ev
 
 
 def _pass(event: _Event) -> str:
-    """The pass that an operation's path tells: JAX differentiates by `jvp`, and that by `transpose`; what it computes
-    again for the backward pass is `again`."""
+    """The pass of an operation, from its path: `jvp` is JAX's forward pass, `transpose` its backward pass; `again` is
+    recomputation for the backward pass."""
     path = str(event.stats.get("tf_op", ""))
     if "transpose(" in path:
         return "again" if "rematted_computation" in path else "backward"
@@ -268,8 +270,8 @@ def _pass(event: _Event) -> str:
 
 
 def _bytes(event: _Event) -> int:
-    said = event.stats.get("bytes_accessed", -1)
-    return said if isinstance(said, int) else -1
+    size = event.stats.get("bytes_accessed", -1)
+    return size if isinstance(size, int) else -1
 
 
 def _line_name(line: memoryview) -> str:
@@ -282,20 +284,20 @@ def _line_id(line: memoryview) -> int:
 
 def _plane(plane: memoryview, damaged: list[str]) -> _Plane:
     name = ""
-    found: dict[int, list[memoryview]] = {field: [] for field in (3, 4, 5, 6)}
+    messages: dict[int, list[memoryview]] = {field: [] for field in (3, 4, 5, 6)}
     for field, wire, value in fields(plane, damaged):
         if field == 2:
             name = as_text(value)
-        elif field in found and wire == LENGTH:
-            found[field].append(as_message(value))
-    lines, kinds, stats, facts = found.values()
+        elif field in messages and wire == LENGTH:
+            messages[field].append(as_message(value))
+    lines, kind_entries, stats, facts = messages.values()
     names = {ident: _text_of(2, entry) for ident, entry in _entries(stats, damaged)}
-    made = {ident: _kind(entry, names) for ident, entry in _entries(kinds, damaged)}
-    return _Plane(name, lines, made, names, _stats(facts, names, damaged))
+    kinds = {ident: _kind(entry, names) for ident, entry in _entries(kind_entries, damaged)}
+    return _Plane(name, lines, kinds, names, _stats(facts, names, damaged))
 
 
 def _kind(entry: list[tuple[int, int, Value]], names: dict[int, str]) -> tuple[str, str, dict[str, int | str]]:
-    """Name, shown name and stats that all events of a kind share."""
+    """The name, shown name and stats that all events of a kind share."""
     stats = [as_message(value) for field, wire, value in entry if (field, wire) == (5, LENGTH)]
     return _text_of(2, entry), _text_of(4, entry), _stats(stats, names, [])
 
@@ -305,7 +307,7 @@ def _text_of(wanted: int, entry: list[tuple[int, int, Value]]) -> str:
 
 
 def _entries(entries: list[memoryview], damaged: list[str]) -> Iterator[tuple[int, list[tuple[int, int, Value]]]]:
-    """(key, fields of the message) of a map's entries."""
+    """Yields (key, fields of the message) of a map's entries."""
     for entry in entries:
         try:
             pair = {field: value for field, _, value in fields(entry)}
@@ -315,27 +317,27 @@ def _entries(entries: list[memoryview], damaged: list[str]) -> Iterator[tuple[in
 
 
 def _stats(stats: list[memoryview], names: dict[int, str], damaged: list[str]) -> dict[str, int | str]:
-    """Name -> value. A value may be the number of a name; of a damaged stat, what was read before the damage."""
-    said: dict[str, int | str] = {}
+    """Stats by name. A value may refer to a name by number; a damaged stat keeps the value read before the damage."""
+    by_name: dict[str, int | str] = {}
     for stat in stats:
         ident, value = 0, -1
-        for field, wire, found in fields(stat, damaged):
+        for field, wire, raw in fields(stat, damaged):
             if field == 1:
-                ident = as_int64(found)
+                ident = as_int64(raw)
             elif field == 2 and wire == FIXED64:
-                value = int(as_double(found)) if abs(as_double(found)) < 2**62 else -1
+                value = int(as_double(raw)) if abs(as_double(raw)) < 2**62 else -1
             elif field in (3, 4):
-                value = as_int64(found)
+                value = as_int64(raw)
             elif field == 5:
-                value = as_text(found)
+                value = as_text(raw)
             elif field == 7:
-                value = names.get(as_int64(found), "")
-        said[names.get(ident, "")] = value
-    return said
+                value = names.get(as_int64(raw), "")
+        by_name[names.get(ident, "")] = value
+    return by_name
 
 
 def _event(event: memoryview, begin: int, plane: _Plane) -> _Event:
-    """Times in ns, each end rounded down. Raises `Malformed` for one that is an aggregate of several."""
+    """Decodes an event; times in ns, each end rounded down. Raises `Malformed` for an aggregate of several events."""
     kind = offset = length = 0
     own: list[memoryview] = []
     for field, wire, value in fields(event):
@@ -348,8 +350,8 @@ def _event(event: memoryview, begin: int, plane: _Plane) -> _Event:
         elif field == 4 and wire == LENGTH:
             own.append(as_message(value))
         elif field == 5:
-            raise Malformed("an event that stands for several has no time")
+            raise Malformed("an event that aggregates several has no time")
     name, shown, stats = plane.kinds.get(kind, (f"event {kind}", "", {}))
     start = begin * _PS + offset
-    said = {**stats, **_stats(own, plane.stats, [])}
-    return _Event(name, shown or name, start // _PS, (start + length) // _PS, said)
+    all_stats = {**stats, **_stats(own, plane.stats, [])}
+    return _Event(name, shown or name, start // _PS, (start + length) // _PS, all_stats)

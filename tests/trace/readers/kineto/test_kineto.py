@@ -1,4 +1,4 @@
-"""The Kineto reader: formats, exact stamps, and every way a file can be damaged."""
+"""The Kineto reader: formats, exact timestamps and damaged files."""
 
 import gzip
 import json
@@ -24,7 +24,7 @@ from trainyard.trace.readers.kineto.reader import Kineto
 GEMM = ("gemm", 7, 0, 100, 0)
 
 
-def test_stamps_are_exact_where_a_float_is_not(tmp_path):
+def test_timestamps_beyond_float_precision_are_exact(tmp_path):
     document = trace(device=[GEMM])
     text = json.dumps(document).replace('"ts": 0.0, "dur": 0.1', '"ts": 4458676416788.067, "dur": 1428625731896.179')
     document["baseTimeNanoseconds"] = 0
@@ -36,18 +36,18 @@ def test_stamps_are_exact_where_a_float_is_not(tmp_path):
 
 
 @given(st.integers(0, 2**52), st.integers(0, 6))
-def test_any_decimal_stamp_floors_to_its_nanosecond(ns, digits):
+def test_decimal_timestamps_are_rounded_down_to_ns(ns, digits):
     text = str(Decimal(ns) / 10**digits)
     assert units.ns_from_us(text) == int(Decimal(text) * 1000)
 
 
-def test_base_time_is_added_so_that_ranks_can_be_laid_side_by_side(tmp_path):
+def test_base_time_is_added(tmp_path):
     document = trace(device=[GEMM]) | {"baseTimeNanoseconds": 1_711_964_646_000_000_000}
     (events,) = Kineto().read(write(tmp_path, document))
     assert events.window == (1_711_964_646_000_000_000, 1_711_964_646_000_000_100)
 
 
-def test_plain_gzipped_pretty_printed_and_bare_lists_read_alike(tmp_path):
+def test_plain_gzipped_pretty_printed_and_bare_lists_are_equal(tmp_path):
     document = trace(device=[GEMM, ("ncclDevKernel_AllGather_RING", 8, 50, 150, 40)])
     paths = [write(tmp_path, document), write(tmp_path, document, "t.json.gz")]
     pretty, bare = tmp_path / "pretty.json", tmp_path / "bare.json"
@@ -57,7 +57,7 @@ def test_plain_gzipped_pretty_printed_and_bare_lists_read_alike(tmp_path):
     assert len({ledger.entries for ledger in ledgers}) == 1
 
 
-def test_the_2021_names_of_categories_read_as_today(tmp_path):
+def test_category_names_of_2021_are_read(tmp_path):
     today = trace(device=[GEMM, ("Memcpy HtoD (Pageable -> Device)", 7, 100, 120, 90)], marks=[("1", 0, 200)])
     old = json.loads(json.dumps(today))
     names = {"kernel": "Kernel", "gpu_memcpy": "Memcpy", "cuda_runtime": "Runtime", "user_annotation": "Operator"}
@@ -70,7 +70,7 @@ def test_the_2021_names_of_categories_read_as_today(tmp_path):
     )
 
 
-def test_one_nan_does_not_cost_the_file(tmp_path):
+def test_nan_in_an_event_does_not_lose_the_file(tmp_path):
     path = tmp_path / "t.json"
     document = trace(device=[GEMM, ("elementwise_kernel", 7, 100, 200, 90)])
     document["traceEvents"][0]["args"]["est. achieved occupancy %"] = float("nan")
@@ -86,34 +86,34 @@ def test_events_with_unreadable_times_are_left_out_and_counted(tmp_path):
     assert any("1 events with an unreadable or negative time" in note for note in measured.notes)
 
 
-def test_odd_args_cost_their_field_and_no_more(tmp_path):
+def test_args_of_wrong_types_are_ignored(tmp_path):
     document = trace(device=[GEMM])
     document["traceEvents"][0]["args"] |= {"stream": 7.5, "device": 10**30, "Sequence number": "a", "External id": None}
     assert measure(read([write(tmp_path, document)])).mean.wall_ns == 100
 
 
 def test_several_devices_in_one_file_are_several_ranks(tmp_path):
-    one, two = trace(device=[GEMM]), trace(device=[("gemm", 7, 0, 80, 0)], device_index=1)
-    one["traceEvents"] += two["traceEvents"]
-    measured = measure(read([write(tmp_path, one)]))
+    first, second = trace(device=[GEMM]), trace(device=[("gemm", 7, 0, 80, 0)], device_index=1)
+    first["traceEvents"] += second["traceEvents"]
+    measured = measure(read([write(tmp_path, first)]))
     assert [(ledger.scope.ranks, ledger.wall_ns) for ledger in measured.ledgers[:-1]] == [((0,), 100), ((1,), 80)]
 
 
 _KERNEL = '{"ph": "X", "cat": "kernel", "name": "x", "ts": %s, "dur": 1, "args": %s}'
 
 
-def test_a_rank_that_touches_a_second_device_is_one_rank(tmp_path):
-    one, stray = (
+def test_rank_that_uses_a_second_device_is_one_rank(tmp_path):
+    document, stray = (
         trace(device=[GEMM], rank=1, world=4),
         trace(device=[("Memset (Device)", 7, 50, 60, 0)], device_index=0),
     )
-    one["traceEvents"][0]["args"]["device"] = 1
-    one["traceEvents"] += stray["traceEvents"]
-    (events,) = read([write(tmp_path, one)])
+    document["traceEvents"][0]["args"]["device"] = 1
+    document["traceEvents"] += stray["traceEvents"]
+    (events,) = read([write(tmp_path, document)])
     assert (events.rank, len(events.work), len(events.streams)) == (1, 2, 2)
 
 
-def test_marks_are_of_one_thread_and_each_stands_once(tmp_path):
+def test_step_marks_are_of_one_thread_without_duplicates(tmp_path):
     marks = [("1", 0, 400), ("2", 410, 800)]
     document = trace(host=[("aten::mm", 100, 10, 300, "cpu_op")], marks=marks)
     for label, start, stop in marks:
@@ -125,7 +125,7 @@ def test_marks_are_of_one_thread_and_each_stands_once(tmp_path):
     assert [ledger.wall_ns for ledger in measured.ledgers[:-1]] == [410, 390]
 
 
-def test_an_op_without_length_is_no_trouble(tmp_path):
+def test_op_of_zero_length_is_accepted(tmp_path):
     document = trace(host=[("aten::mm", 100, 10, 10, "cpu_op")], marks=[("1", 0, 100)])
     assert measure(read([write(tmp_path, document)])).mean.wall_ns == 100
 
@@ -160,7 +160,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_file_is_one_clear_error_with_its_path(kind, tmp_path):
+def test_damaged_file_gives_one_error_with_its_path(kind, tmp_path):
     data, values = DAMAGE[kind]
     path = tmp_path / "t.json"
     if data is not None:
@@ -175,16 +175,16 @@ _MANY = trace(device=[("gemm", 7, 100 * number, 100 * number + 60, 100 * number)
 
 
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
-def test_of_a_file_cut_short_the_whole_part_is_analysed_and_the_loss_said(name, tmp_path):
+def test_truncated_file_is_analysed_with_a_note(name, tmp_path):
     path = write(tmp_path, _MANY, name)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 3 // 4])
     measured = measure(read([path]))
     assert 60 < measured.mean.wall_ns < 4960
-    assert any("What was whole is analysed" in note and "ends" in note for note in measured.notes)
+    assert any("The complete events are analysed" in note and "ends" in note for note in measured.notes)
 
 
-def test_a_damaged_gzip_gives_what_came_before_the_damage(tmp_path):
+def test_damaged_gzip_gives_the_events_before_the_damage(tmp_path):
     path = write(tmp_path, _MANY, "t.json.gz")
     data = bytearray(path.read_bytes())
     data[-6] ^= 1  # the checksum
@@ -194,7 +194,7 @@ def test_a_damaged_gzip_gives_what_came_before_the_damage(tmp_path):
     assert any("gzip stream is damaged" in note for note in measured.notes)
 
 
-def test_a_zip_holds_one_or_many_ranks(tmp_path):
+def test_zip_with_several_ranks(tmp_path):
     archive = tmp_path / "traces.zip"
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
         for rank in range(2):
@@ -204,13 +204,13 @@ def test_a_zip_holds_one_or_many_ranks(tmp_path):
     assert [ledger.scope.ranks for ledger in measure(read([archive])).ledgers[:-1]] == [(0,), (1,)]
 
 
-def test_rubbish_between_events_costs_itself_alone(tmp_path):
+def test_junk_between_events_is_skipped_and_counted(tmp_path):
     text = json.dumps(trace(device=[GEMM, ("gemm", 7, 100, 200, 90)]))
     path = tmp_path / "t.json"
     path.write_text(text.replace('}, {"ph"', '}, oops, {"ph": }, 7 {"ph"', 1))
     measured = measure(read([path]))
     assert measured.mean.wall_ns == 200
-    assert any("entries of t.json are no events that can be read" in note for note in measured.notes)
+    assert any("entries of t.json are not readable events" in note for note in measured.notes)
 
 
 @pytest.mark.parametrize(
@@ -220,20 +220,20 @@ def test_rubbish_between_events_costs_itself_alone(tmp_path):
         ("baseTimeNanoseconds", "x"), ("baseTimeNanoseconds", 10**40), ("distributedInfo", {"pg_config": "odd"}),
     ],
 )  # fmt: skip
-def test_wrong_metadata_is_left_out_and_said(field, value, tmp_path):
+def test_invalid_metadata_is_left_out_with_a_note(field, value, tmp_path):
     measured = measure(read([write(tmp_path, trace(device=[GEMM]) | {field: value})]))
     assert measured.mean.wall_ns == 100
-    assert any(note.startswith(f"{field} is not what Kineto writes") for note in measured.notes)
+    assert any(note.startswith(f"{field} is not in Kineto's format") for note in measured.notes)
 
 
-def test_a_bomb_stops_at_the_limit(tmp_path):
+def test_decompression_bomb_stops_at_the_limit(tmp_path):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 10**7))
     with refused(FileTooLarge, path, "976.6 KiB", "--limit"):
         Kineto().read(path, ReadOptions(limit=10**6))
 
 
-def test_a_header_behind_the_events_counts_as_one_before_them(tmp_path):
+def test_header_after_the_events_equals_one_before_them(tmp_path):
     args = {"Collective name": "allreduce", "Process Group Name": "7", "Seq": 1}
     document = trace(device=[("ncclDevKernel_AllReduce_Sum", 7, 0, 100, 0, args)], rank=0, world=4)
     document["baseTimeNanoseconds"] = 5000
@@ -243,10 +243,10 @@ def test_a_header_behind_the_events_counts_as_one_before_them(tmp_path):
     for order in (early, late):
         (events,) = Kineto().read(write(tmp_path, order))
         assert events.window[0] == 5000
-        assert [met.group for met in events.work.collectives.values()] == ["mesh_tp"]
+        assert [collective.group for collective in events.work.collectives.values()] == ["mesh_tp"]
 
 
-def test_shapes_and_stream_waits_and_sizes_are_kept(tmp_path):
+def test_shapes_stream_waits_and_sizes_are_read(tmp_path):
     document = trace(
         device=[
             ("gemm", 7, 0, 100, 0),
@@ -271,7 +271,7 @@ def test_shapes_and_stream_waits_and_sizes_are_kept(tmp_path):
     assert [events.streams[stream] if stream >= 0 else "" for stream in events.work.awaits] == ["", "stream 7", ""]
 
 
-def test_own_annotations_can_be_the_steps(tmp_path):
+def test_user_annotations_can_mark_steps(tmp_path):
     host = [("train_step", 100, 100 * step, 100 * step + 90, "user_annotation") for step in range(3)]
     device = [("gemm", 7, 100 * step + 10, 100 * step + 80, 100 * step + 5) for step in range(3)]
     (events,) = Kineto().read(write(tmp_path, trace(device=device, host=host)), ReadOptions(mark="train_step"))
@@ -279,10 +279,10 @@ def test_own_annotations_can_be_the_steps(tmp_path):
 
 
 @given(st.data())
-def test_no_cut_or_flipped_byte_is_worse_than_a_clear_error(tmp_path_factory, data):
-    """Either the file reads and its ledgers balance, or it is BadInput: never another error."""
-    whole = json.dumps(trace(device=[GEMM, ("elementwise_kernel", 7, 120, 200, 90)], marks=[("1", 0, 300)])).encode()
-    raw = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+def test_truncated_or_flipped_bytes_give_a_result_or_bad_input(tmp_path_factory, data):
+    """Either the file is read and its ledgers balance, or the error is BadInput."""
+    content = json.dumps(trace(device=[GEMM, ("elementwise_kernel", 7, 120, 200, 90)], marks=[("1", 0, 300)])).encode()
+    raw = bytearray(content[: data.draw(st.integers(0, len(content)))])
     for _ in range(data.draw(st.integers(0, 3))):
         if raw:
             raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -301,28 +301,28 @@ def test_two_files_of_one_rank_are_refused(tmp_path):
         measure(read(files))
 
 
-def test_a_folder_without_traces_says_so(tmp_path):
+def test_folder_without_traces_is_refused(tmp_path):
     with refused(MissingFile, tmp_path, ".json.gz", ".pftrace"):
         read([Path(tmp_path)])
 
 
 @pytest.mark.parametrize("reader", ["kineto", "gather"])
-def test_a_wait_on_one_device_is_no_other_device_s(tmp_path, reader):
+def test_stream_waits_are_assigned_to_their_device(tmp_path, reader):
     """Device 1 makes its stream 8 wait for its stream 7; the streams of device 0 have the same numbers."""
     rows = [(7, 0, 100, 0), (8, 150, 200, 120), (7, 0, 100, 0), (8, 150, 200, 120)]
     if reader == "kineto":
-        said = {"correlation": 77, "stream": 8, "device": 1, "wait_on_stream": 7}
+        args = {"correlation": 77, "stream": 8, "device": 1, "wait_on_stream": 7}
         host = [("cudaStreamWaitEvent", 100, 110, 115, "cuda_runtime", {"correlation": 77}),
-                ("Stream Wait Event", 100, 110, 115, "cuda_sync", said)]  # fmt: skip
-        device = [("gemm", *row, {"device": place // 2}) for place, row in enumerate(rows)]
-        found = Kineto().read(write(tmp_path, trace(device=device, host=host)))
+                ("Stream Wait Event", 100, 110, 115, "cuda_sync", args)]  # fmt: skip
+        device = [("gemm", *row, {"device": index // 2}) for index, row in enumerate(rows)]
+        by_device = Kineto().read(write(tmp_path, trace(device=device, host=host)))
     else:
         gather = Gather("x")
         gather.span("cudaStreamWaitEvent", CALL, 100, 110, 115, correlation=77)
-        for place, (stream, start, stop, launch) in enumerate(rows):
-            gather.span("cudaLaunchKernel", CALL, 100, launch, launch + 1, correlation=place)
-            gather.work("gemm", KERNEL, f"stream {stream}", place // 2, start, stop, correlation=place)
+        for index, (stream, start, stop, launch) in enumerate(rows):
+            gather.span("cudaLaunchKernel", CALL, 100, launch, launch + 1, correlation=index)
+            gather.work("gemm", KERNEL, f"stream {stream}", index // 2, start, stop, correlation=index)
         gather.wait(77, 1, "stream 8", "stream 7")
-        found = gather.events([])
-    waited = [[each.streams[on] if on >= 0 else "" for on in each.work.awaits] for each in found]
+        by_device = gather.events([])
+    waited = [[each.streams[on] if on >= 0 else "" for on in each.work.awaits] for each in by_device]
     assert waited == [["", ""], ["", "stream 7"]]

@@ -1,7 +1,7 @@
-"""A chrome trace as a stream: walks the document piece by piece, gives its events to a scanner, keeps its header.
+"""Streams a chrome trace: walks the document piece by piece, passes its events to a scanner and keeps its header.
 
-What stands in the way costs no more than itself: an entry that cannot be read is counted, and where the text ends
-early or stops being JSON, what was whole before is kept and the loss is said.
+Damage is contained: unreadable entries are counted, and if the text ends early or stops being JSON, the complete
+events before that are kept and the loss is reported.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _TOKEN = re.compile(_TEXT + rb'|[\[\]{}"]', re.S)
 
 
 def _brackets(depth: int) -> bytes:
-    """A pattern of an object or list with at most so many brackets in one another, which one call then reads."""
+    """A pattern that matches an object or list with at most `depth` levels of nested brackets."""
     inside = b"|" + _brackets(depth - 1) if depth > 1 else b""
     return rb'[\[{](?:[^\[\]{}"]++|%b%b)*+[\]}]' % (_TEXT, inside)
 
 
 _SHALLOW = re.compile(_TEXT + b"|" + _brackets(5), re.S)
 _SCALAR = re.compile(rb"[^\s,\[\]{}\":]+")
-_RUBBISH = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
+_JUNK = re.compile(rb"[\s:}]+|[^\s,\[\]{}\"]+")
 _LONGEST = 16 << 20
-"""Bytes of one entry or header value, at most."""
+"""Maximum bytes of one entry or header value."""
 _DEEPEST = 1000
-"""Brackets in one another, at most."""
+"""Maximum nesting of brackets."""
 _HOPELESS = 100_000
-"""Entries that cannot be read, and outnumber the ones that can: from here on the rest is left."""
+"""Reading stops after this many unreadable entries if they outnumber the readable ones."""
 
 
 class StopReason(IntEnum):
-    """Why a scanner stopped: its text is used up; the list of events ends; an event it leaves to others."""
+    """Why a scanner stopped: it needs more text; the list of events ends; an event that it cannot read."""
 
     NEED_MORE, CLOSED, ODD = range(3)
 
@@ -50,16 +50,17 @@ class Scanner(Protocol):
     entries: int
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
-        """Up to where it has read whole events of the text from `at` on, and why it stopped."""
+        """Reads events from `at` on; returns the position after the last complete event and why it stopped."""
         ...
 
     def add(self, event: ChromeEvent) -> None:
-        """An event that was read apart."""
+        """Adds an event that was decoded separately."""
         ...
 
 
 class Walk:
-    """One pass over a document. After `run`: `header` (key -> raw JSON), `lost` (sentences), `unread` (entries)."""
+    """One pass over a document. After `run`: `header` (key -> raw JSON), `lost` (descriptions of what was lost) and
+    `unread` (number of unreadable entries)."""
 
     def __init__(self, text: UnpackedText) -> None:
         self.text = text
@@ -72,7 +73,7 @@ class Walk:
         self._more, self._too_deep = True, False
 
     def header_first(self) -> bool:
-        """Reads the header up to the list of events; whether there is one. Raises `BadFile`."""
+        """Reads the header up to the list of events; returns whether there is one. Raises `BadFile`."""
         self._fetch()
         self._rest = self._rest.removeprefix(b"\xef\xbb\xbf")
         first = self._peek()
@@ -88,19 +89,19 @@ class Walk:
         return self._bare or self._to_events()
 
     def run(self, scanner: Scanner) -> None:
-        """Gives all events to the scanner, then reads what follows them."""
-        again = True
-        while again:
+        """Passes all events to the scanner, then reads the rest of the document."""
+        more_events = True
+        while more_events:
             closed = self._events(scanner)
-            again = closed and not self._bare and self._to_events()
-        for _ in self._pieces:  # what follows a bare list or a closed document means nothing, but may be damaged
+            more_events = closed and not self._bare and self._to_events()
+        for _ in self._pieces:  # the text after a bare list or a closed document is ignored, but may be damaged
             pass
         if self.text.lost:
             self.lost.insert(0, self.text.lost)
         self.entries = scanner.entries + self.unread
 
     def _fetch(self, least: int = 1) -> None:
-        """Appends at least so many bytes, where there are more."""
+        """Appends at least `least` bytes, or all that are left."""
         pieces = [self._rest[self._at :]]
         while least > 0 and (piece := next(self._pieces, None)) is not None:
             pieces.append(piece)
@@ -108,15 +109,15 @@ class Walk:
         self._more = least <= 0
         self._rest, self._at = b"".join(pieces), 0
 
-    def _grow(self, what: str) -> None:
-        """Doubles what is left to read, so that looking at it again costs no more than reading it did."""
+    def _grow(self, part: str) -> None:
+        """Doubles the unread text, so that rescanning it takes linear time in total."""
         left = len(self._rest) - self._at
         if left > _LONGEST:
-            raise FileTooLarge(f"{self.text.path}: one {what} is longer than {_LONGEST:,} bytes: no profiler's.")
+            raise FileTooLarge(f"{self.text.path}: one {part} is longer than {_LONGEST:,} bytes, the maximum.")
         self._fetch(max(1, left))
 
     def _peek(self) -> bytes:
-        """The next byte that is neither space nor comma; empty at the end."""
+        """The next byte that is not white space or a comma; empty at the end."""
         while True:
             space = _SPACE.match(self._rest, self._at)
             self._at = space.end() if space else self._at
@@ -125,7 +126,7 @@ class Walk:
             self._fetch()
 
     def _to_events(self) -> bool:
-        """Reads keys and values until a list named traceEvents has begun; False where none (more) comes."""
+        """Reads keys and values up to the beginning of the next list named traceEvents; False if there is none."""
         while (first := self._peek()) and first != b"}":
             key = self._value() if first == b'"' else None
             if key is None or self._peek() != b":":
@@ -151,19 +152,19 @@ class Walk:
         return False
 
     def _events(self, scanner: Scanner) -> bool:
-        """Whether the list came to its end."""
+        """Reads a list of events; returns whether it was complete."""
         while True:
-            self._at, why = scanner.feed(self._rest, self._at)
-            if why == StopReason.CLOSED:
+            self._at, reason = scanner.feed(self._rest, self._at)
+            if reason == StopReason.CLOSED:
                 return True
-            if why == StopReason.ODD:
+            if reason == StopReason.ODD:
                 if not self._odd(scanner):
                     return False
             elif self._more:
                 self._grow("entry")
             elif self._peek() in (b"", b"]"):
                 break
-            elif not self._odd(scanner):  # what the scanner waits for may be whole all the same
+            elif not self._odd(scanner):  # the entry that the scanner waits for may be complete
                 return False
         if self._peek() == b"]":
             self._at += 1
@@ -172,12 +173,12 @@ class Walk:
         return False
 
     def _odd(self, scanner: Scanner) -> bool:
-        """Reads the entry, or the rubbish, that stands next by itself; whether to go on."""
+        """Reads the next entry, or junk between entries, separately; returns whether to continue."""
         if self._peek() in b'{["':
             text = self._value()
         else:
-            found = _RUBBISH.match(self._rest, self._at)
-            self._at = found.end() if found else self._at + 1
+            junk = _JUNK.match(self._rest, self._at)
+            self._at = junk.end() if junk else self._at + 1
             text = b""
         if text is None:
             self.lost.append(self._unfinished("an event"))
@@ -188,48 +189,48 @@ class Walk:
             return True
         self.unread += 1
         if self.unread > _HOPELESS and self.unread > scanner.entries:
-            self.lost.append(f"{self.unread:,} entries are no events; what follows was left out")
+            self.lost.append(f"{self.unread:,} entries are not events; the rest was left out")
             return False
         return True
 
-    def _unfinished(self, what: str) -> str:
+    def _unfinished(self, part: str) -> str:
         if self._too_deep:
-            return f"{what} nests more than {_DEEPEST:,} brackets; it and what follows were left out"
-        return f"the file ends inside {what}; {len(self._rest) - self._at:,} bytes of it were lost"
+            return f"{part} nests more than {_DEEPEST:,} brackets; it and the rest of the file were left out"
+        return f"the file ends inside {part}; {len(self._rest) - self._at:,} bytes of it were lost"
 
     def _value(self) -> bytes | None:
-        """The value that begins here; None where the text ends inside it, or nests too deeply to be a profiler's."""
+        """Reads the value that begins here; None if the text ends inside it or it is nested too deeply."""
         begin = self._peek()
         if begin and begin not in b'{["':
-            while (found := _SCALAR.match(self._rest, self._at)) and found.end() == len(self._rest) and self._more:
+            while (scalar := _SCALAR.match(self._rest, self._at)) and scalar.end() == len(self._rest) and self._more:
                 self._grow("value")
-            value = found[0] if found else b""
+            value = scalar[0] if scalar else b""
             self._at += len(value)
             return value or None
         if shallow := _SHALLOW.match(self._rest, self._at):
             self._at = shallow.end()
             return shallow[0]
-        depth, seen = 0, self._at
+        depth, scanned = 0, self._at
         while True:
-            for token in _TOKEN.finditer(self._rest, seen):
+            for token in _TOKEN.finditer(self._rest, scanned):
                 first = self._rest[token.start()]
                 if first in b"[{":
                     depth += 1
                 elif first in b"]}":
                     depth -= 1
                 elif token.end() - token.start() == 1:
-                    break  # a string that goes on beyond the text
-                seen = token.end()
+                    break  # a string that continues beyond the text
+                scanned = token.end()
                 if depth <= 0:
-                    value = self._rest[self._at : seen]
-                    self._at = seen
+                    value = self._rest[self._at : scanned]
+                    self._at = scanned
                     return value
                 self._too_deep = depth > _DEEPEST
                 if self._too_deep:
                     return None
             else:
-                seen = len(self._rest)
+                scanned = len(self._rest)
             if not self._more:
                 return None
-            seen -= self._at
+            scanned -= self._at
             self._grow("value")

@@ -1,6 +1,6 @@
-"""One event of a chrome trace, and how it is read: strictly, and where that fails tolerantly.
+"""Decodes one event of a chrome trace: strictly, and if that fails, tolerantly.
 
-This is what an event means. The scanners that read thousands at once agree with it or leave the event to it.
+This module defines the meaning of an event. The scanners that read thousands at once agree with it or use it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _COMMA, _DOT = b",."
 _PLAIN = np.zeros(256, bool)
 _PLAIN[list(b"0123456789,.")] = True
 _FEW = 8
-"""Stamps that are read as fast one after the other."""
+"""Up to this many timestamps are read as fast one by one."""
 _DIGITS = 17
-"""Of a stamp: with them neither the stamp nor a thousand of its last unit leaves 64 bits."""
+"""Maximum digits of a timestamp: neither the timestamp nor a thousand times its last unit exceeds 64 bits."""
 _LARGEST = 2**63 - 1
 _Int = Annotated[int, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
 
 
 class ChromeEvent(msgspec.Struct, gc=False):
-    """Stamps and args are left raw until they are wanted: a float64 cannot hold a stamp."""
+    """A chrome-trace event. Timestamps and args stay raw JSON until needed: a float64 cannot hold a timestamp."""
 
     ph: str = ""
     cat: str | None = None
@@ -43,7 +43,7 @@ class ChromeEvent(msgspec.Struct, gc=False):
 
 
 class OpArgs(msgspec.Struct, gc=False):
-    """What a framework op is asked for; -1 where there is none. Shapes stay raw: few of them differ."""
+    """The args of a framework op that are read; -1 if absent. Shapes stay raw JSON: few of them are distinct."""
 
     external_id: _Int = msgspec.field(name="External id", default=-1)
     seq: _Int = msgspec.field(name="Sequence number", default=-1)
@@ -54,13 +54,13 @@ class OpArgs(msgspec.Struct, gc=False):
 
 
 class CallArgs(msgspec.Struct, gc=False):
-    """What a driver's call is asked for."""
+    """The args of a driver call that are read."""
 
     correlation: _Int = -1
 
 
 class DeviceArgs(msgspec.Struct, gc=False):
-    """What device work, or a stream's wait, is asked for."""
+    """The args of device work or of a stream wait that are read."""
 
     correlation: _Int = -1
     external_id: _Int = msgspec.field(name="External id", default=-1)
@@ -82,35 +82,35 @@ UNREADABLE_EVENT = (*UNREADABLE, ValueError)
 
 
 def read_event(text: bytes) -> ChromeEvent | None:
-    """The event that `text` is; None for anything else. NaN, Infinity, control characters and bytes that are not
-    UTF-8 cost no more than themselves."""
+    """Decodes an event; None if `text` is not one. NaN and Infinity are read as null, bytes that are not UTF-8 are
+    replaced, and control characters are accepted."""
     try:
         return _decode_event(text)
     except UNREADABLE_EVENT:
         pass
     try:
-        found = _tolerant(text)
+        decoded = _tolerant(text)
     except UNREADABLE_EVENT:
         return None
-    if not isinstance(found, dict):
+    if not isinstance(decoded, dict):
         return None
     event = ChromeEvent()
     for field in ("ph", "cat", "name"):
-        value = found.get(field)
+        value = decoded.get(field)
         if isinstance(value, str) or (field == "name" and type(value) is int):
             setattr(event, field, _clean(value) if isinstance(value, str) else value)
     for field in ("pid", "tid"):
-        value = found.get(field)
+        value = decoded.get(field)
         if value is not None:
             setattr(event, field, value if type(value) is int else _clean(str(value)))
     for field in ("ts", "dur", "args"):
-        if found.get(field) is not None or (field in found and field == "dur"):
-            setattr(event, field, _raw(found[field]))
+        if decoded.get(field) is not None or (field in decoded and field == "dur"):
+            setattr(event, field, _raw(decoded[field]))
     return event
 
 
 def args_of(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
-    """The args of each event; a field of an odd type or size stays at its default."""
+    """Decodes the args of each event; a field of another type or beyond 64 bits keeps its default."""
     decode = _decoders[kind]
     try:
         return [decode(raw or b"{}") for raw in raws]
@@ -125,9 +125,9 @@ def _args_of_one(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
     try:
         return _decoders[kind](raw)
     except UNREADABLE_EVENT:
-        found = plain(raw)
+        decoded = plain(raw)
     for name, field in zip(kind.__struct_fields__, kind.__struct_encode_fields__):
-        value = found.get(field)
+        value = decoded.get(field)
         if isinstance(getattr(args, name), int):
             if type(value) is int and abs(value) <= _LARGEST:
                 setattr(args, name, value)
@@ -137,7 +137,7 @@ def _args_of_one(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
 
 
 def plain(raw: msgspec.Raw | bytes) -> dict[str, Any]:
-    """An event's args, whatever they are; empty where they are no object."""
+    """Decodes all of an event's args; empty if they are not an object."""
     try:
         value = _decode_any(raw) if raw else None
     except UNREADABLE_EVENT:
@@ -146,7 +146,7 @@ def plain(raw: msgspec.Raw | bytes) -> dict[str, Any]:
 
 
 def _tolerant(text: bytes) -> Any:
-    """As Python's json reads and writes it. A number with a point becomes its own text, which loses nothing."""
+    """Decodes with Python's json. A number with a decimal point becomes a string, which keeps all its digits."""
     return json.loads(text.decode("utf-8", "replace"), strict=False, parse_float=str, parse_constant=lambda _: None)
 
 
@@ -155,13 +155,13 @@ def _raw(value: Any) -> msgspec.Raw:
 
 
 def _clean(text: str) -> str:
-    """Without halves of surrogate pairs, which no file can hold."""
+    """The text without unpaired surrogates, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 
 def ns_of(stamps: Sequence[msgspec.Raw | bytes]) -> tuple[I64, NDArray[np.bool_]]:
-    """Thousands of decimal microsecond stamps at once, exactly as `units.ns_from_us` reads one: (ns of each, whether it
-    is a stamp). Quotes around a stamp do not count."""
+    """Converts decimal microsecond timestamps exactly, as `units.ns_from_us` does: (ns of each, whether it is valid).
+    Quotes around a timestamp are ignored."""
     quick = _plain_ns(stamps) if len(stamps) > _FEW else None
     if quick is not None:
         return quick, np.ones(len(quick), bool)
@@ -176,7 +176,7 @@ def ns_of(stamps: Sequence[msgspec.Raw | bytes]) -> tuple[I64, NDArray[np.bool_]
 
 
 def _plain_ns(stamps: Sequence[msgspec.Raw | bytes]) -> I64 | None:
-    """Where every stamp is digits with at most one point among them, and nothing else."""
+    """Converts the timestamps at once; None unless each consists of digits with at most one point among them."""
     text = b",".join([*stamps, b""])
     chars = np.frombuffer(text, np.uint8)
     if not len(chars) or not _PLAIN[chars].all():

@@ -1,8 +1,8 @@
 """Reads Kineto JSON (torch.profiler's chrome trace), plain or gzipped, CUDA, ROCm or CPU only.
 
-Formats seen: 2021 (`Kernel`, `Memcpy`, integer µs, thread ids as text) to torch 2.13 (`kernel`,
-`gpu_memcpy`, µs with three decimals over `baseTimeNanoseconds`). Stamps stay raw text until they become
-integers: a float64 cannot hold them.
+Formats supported: 2021 (`Kernel`, `Memcpy`, integer µs, thread ids as text) to torch 2.13 (`kernel`, `gpu_memcpy`, µs
+with three decimals over `baseTimeNanoseconds`). Timestamps are parsed from raw text to integers: a float64 cannot hold
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainyard.trace.readers.assemble import DeviceTable, FileFacts, HostTable, 
 from trainyard.trace.readers.kineto.document import Walk
 from trainyard.trace.readers.kineto.native import library
 from trainyard.trace.readers.kineto.rows import Rows, Tables
-from trainyard.trace.readers.kineto.scanner import Compiled
+from trainyard.trace.readers.kineto.scanner import CompiledScanner
 from trainyard.trace.readers.kineto.unpack import ZIP, UnpackedText, no_collection, peek, texts
 
 _NO_GROUPS: Mapping[str, Any] = {}
@@ -44,14 +44,14 @@ class Kineto:
         except BadFile:
             return False
         if head[:1] == b"{" and len(head) > 1:
-            # A header may be long; what is whole without a list of events is another tool's file.
+            # A header may be longer than this; a complete document without a list of events is another tool's file.
             return b'"traceEvents"' in head or len(head) == _HEAD or not head.rstrip().endswith(b"}")
-        # An empty or damaged file is no other reader's, and this one says best what is wrong with it.
+        # No other reader accepts an empty or damaged file, and this one reports best what is wrong with it.
         return head[:1] in (b"{", b"[", b"") or head.startswith(ZIP)
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """One `Events` for each device with work in the file (one of the host's where there is none); where the file
-        states its rank, one for all devices. Raises `BadFile`: missing, empty, no JSON, no events, beyond the limit.
+        """Returns one `Events` per device with work (one of the host's spans if there is none), or one for all devices
+        if the file states its rank. Raises `BadFile`: missing, empty, not JSON, no events, larger than the limit.
         """
         with no_collection():
             return tuple(events for text in texts(path, how.limit) for events in _read(text, how.mark))
@@ -61,20 +61,20 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     walk = Walk(text)
     has_events = walk.header_first()
     groups = groups or _Header(walk.header).groups
-    found = library()
-    scanner = Compiled(groups, found) if found else Rows(groups)
+    native = library()
+    scanner = CompiledScanner(groups, native) if native else Rows(groups)
     if has_events:
         walk.run(scanner)
     header = _Header(walk.header)
-    if header.groups != groups:  # they stand behind the events, which need them
+    if header.groups != groups:  # the process groups come after the events, which need them
         return _read(text, mark, header.groups)
     tables = scanner.tables()
-    if not len(tables.host.start) and not (tables.device.what != DRAWN).any():
-        raise _nothing(text, walk)
-    _check_launches(text, tables, bool(walk.lost and header.makes))
+    if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
+        raise _no_events(text, walk)
+    _check_launches(text, tables, bool(walk.lost and header.device_names))
     labels = [_label(lane) for lane in tables.lanes]
     lanes = {label: number for number, label in enumerate(sorted(set(labels)))}
-    place = np.array([lanes[label] for label in labels], np.int32)
+    lane_index = np.array([lanes[label] for label in labels], np.int32)
     device, waits = tables.device, tables.waits
     facts = FileFacts(
         source=text.name,
@@ -83,7 +83,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         shapes=[_shape(shape) for shape in tables.shapes],
         rank=header.rank,
         world=header.world,
-        makes=header.makes,
+        device_names=header.device_names,
         host_name=header.host_name,
         backend=header.backend,
         group_sizes=header.group_sizes,
@@ -92,64 +92,64 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     )
     return assemble(
         facts,
-        _moved(tables.host, header.base),
-        _moved(device._replace(lane=place[device.lane]), header.base),
-        waits._replace(lane=place[waits.lane], on=place[waits.on]),
+        _add_base(tables.host, header.base),
+        _add_base(device._replace(lane=lane_index[device.lane]), header.base),
+        waits._replace(lane=lane_index[waits.lane], on=lane_index[waits.on]),
         mark,
     )
 
 
-def _moved(table: _Table, base: int) -> _Table:
+def _add_base(table: _Table, base: int) -> _Table:
     if base:
         for column in (table.start, table.stop):
             column += base
     return table
 
 
-def _nothing(text: UnpackedText, walk: Walk) -> BadFile:
-    why = f" ({'; '.join(walk.lost)})" if walk.lost else ""
+def _no_events(text: UnpackedText, walk: Walk) -> BadFile:
+    reason = f" ({'; '.join(walk.lost)})" if walk.lost else ""
     if not walk.entries:
         return BadFile(
-            f"{text.path}: 0 trace events in {text.size:,} bytes{why}.", "Was the profiler's window ever active?"
+            f"{text.path}: 0 trace events in {text.size:,} bytes{reason}.", "Was the profiler's window ever active?"
         )
     return BadFile(
-        f"{text.path}: none of its {walk.entries:,} events is a kernel, copy or host span{why}.",
+        f"{text.path}: none of its {walk.entries:,} events is a kernel, copy or host span{reason}.",
         "trainyard reads torch.profiler's chrome traces here.",
     )
 
 
 def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool) -> None:
-    """Host ops of a GPU's step are no CPU's step. Raises `BadFile` where there are launches, or in a file that names
-    devices and is `cut_short`, and no work of a device."""
-    if (tables.device.what != DRAWN).any():
+    """Raises `BadFile` if the file has no device work although it has launches, or although it names devices and is
+    `cut_short`: the host ops of a GPU step must not be read as a CPU step."""
+    if (tables.device.kind != DRAWN).any():
         return
     launches = np.array([_LAUNCH.match(name) is not None for name in tables.names], bool)
-    launched = int((launches[tables.host.name] & (tables.host.what == CALL)).sum())
+    launched = int((launches[tables.host.name] & (tables.host.kind == CALL)).sum())
     if launched or cut_short:
-        what = f"{launched:,} calls launch work on a device" if launched else "it names devices and is cut short"
+        problem = f"{launched:,} calls launch work on a device" if launched else "it names devices and is cut short"
         raise BadFile(
-            f"{text.path}: {what}, and no work of a device is in the file.",
-            "Copy it again whole, or record with the device's activity.",
+            f"{text.path}: {problem}, but the file holds no device work.",
+            "Copy the complete file again, or record with the device's ProfilerActivity.",
         )
 
 
 def _losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
     for lost in walk.lost:
-        yield f"{text.name}: {lost}. What was whole is analysed."
+        yield f"{text.name}: {lost}. The complete events are analysed."
     if walk.unread:
-        yield f"{walk.unread:,} entries of {text.name} are no events that can be read; they were left out."
+        yield f"{walk.unread:,} entries of {text.name} are not readable events; they were left out."
     if dropped:
         yield f"{dropped:,} events with an unreadable or negative time were left out."
 
 
 def _label(lane: bytes) -> str:
-    """`stream 7`, from the event's args or, where they lack it, its thread id (2021: `"stream 7"`)."""
+    """`stream 7`, from the event's args or, if they lack it, its thread id (2021: `"stream 7"`)."""
     lane_text = lane.decode("utf-8", "replace").strip('"')[:64]
     return lane_text if lane_text.startswith("stream") else f"stream {lane_text}"
 
 
 def _shape(raw: bytes) -> OperandShape:
-    """Dims, types and values as the file spells them; what is no list says nothing."""
+    """Decodes dims, types and values; a part that is not a list is left empty."""
     dims, types, values = (_list(part) for part in raw.split(b"\0"))
     return OperandShape(
         dims=tuple(_dims(entry) for entry in dims),
@@ -179,38 +179,40 @@ class _Distributed(msgspec.Struct):
 
 
 class _Header:
-    """The fields of a Kineto file outside its events. A field of another kind than Kineto writes is left out, which
-    `notes` report. `base`: ns to add to every stamp; `world` 0 where the file does not state it; `groups`: the process
-    groups by name; `makes`: device number -> name."""
+    """The fields of a Kineto file outside its events. A field of another type than Kineto writes is left out and
+    reported in `notes`. `base`: ns to add to every timestamp; `world`: 0 if the file does not state it; `groups`: the
+    process groups by name; `device_names`: device number -> name."""
 
-    def __init__(self, said: Mapping[str, bytes]) -> None:
+    def __init__(self, fields: Mapping[str, bytes]) -> None:
         self.notes: list[str] = []
-        base = self._field(said, "baseTimeNanoseconds", int | str, 0)
+        base = self._field(fields, "baseTimeNanoseconds", int | str, 0)
         self.base = self._number(base) if isinstance(base, str) else base
         if abs(self.base) >= _FARTHEST:
             self._left_out("baseTimeNanoseconds")
             self.base = 0
-        found = self._field(said, "distributedInfo", _Distributed | None, None)
-        self.world = found.world_size if found else 0
-        self.rank = found.rank if found else -1
-        if found and self.rank >= self.world:
-            self.notes.append(f"distributedInfo says rank {self.rank} of a world of {self.world}, which cannot be.")
-        self.backend = found.backend if found else ""
-        self.groups = {str(group.get("pg_name")): group for group in (found and found.pg_config) or ()}
-        self.host_name = self._field(said, "host_name", str, "")
-        properties = self._field(said, "deviceProperties", list[dict[str, Any]] | None, None) or ()
-        self.makes = {number: str(item.get("name", "")) for item in properties if type(number := item.get("id")) is int}
+        job = self._field(fields, "distributedInfo", _Distributed | None, None)
+        self.world = job.world_size if job else 0
+        self.rank = job.rank if job else -1
+        if job and self.rank >= self.world:
+            self.notes.append(f"distributedInfo states rank {self.rank} in a world of {self.world}: ranks start at 0.")
+        self.backend = job.backend if job else ""
+        self.groups = {str(group.get("pg_name")): group for group in (job and job.pg_config) or ()}
+        self.host_name = self._field(fields, "host_name", str, "")
+        properties = self._field(fields, "deviceProperties", list[dict[str, Any]] | None, None) or ()
+        self.device_names = {
+            number: str(item.get("name", "")) for item in properties if type(number := item.get("id")) is int
+        }
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
         sizes = (group.get("pg_size") for group in self.groups.values())
         return tuple(size for size in sizes if type(size) is int and 0 < size < 2**31)
 
-    def _field(self, said: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
-        if name not in said:
+    def _field(self, fields: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
+        if name not in fields:
             return default
         try:
-            return msgspec.json.decode(said[name], type=kind)
+            return msgspec.json.decode(fields[name], type=kind)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             self._left_out(name)
             return default
@@ -223,4 +225,4 @@ class _Header:
             return 0
 
     def _left_out(self, name: str) -> None:
-        self.notes.append(f"{name} is not what Kineto writes; it was left out.")
+        self.notes.append(f"{name} is not in Kineto's format; it was left out.")

@@ -1,6 +1,6 @@
-"""A file's text in pieces of a few megabytes, whatever it is packed in: nothing, gzip or zip.
+"""Reads the text of a plain, gzip or zip file in pieces of at most 1 MiB.
 
-What a cut-short or damaged stream still gives is given; what was lost is said afterwards in `lost`.
+The readable part of a truncated or damaged stream is returned; `lost` then describes the loss.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from trainyard.errors import BadFile, DamagedFile, FileTooLarge
 from trainyard.formats.regular_files import unreadable
 
 CHUNK = 1 << 20
-"""Bytes of text a piece, at most: larger ones cost more in fresh memory than they save in calls."""
+"""Maximum bytes of a piece: larger ones cost more in fresh memory than they save in calls."""
 _PACKED, _DROP = 1 << 18, 8
 GZIP, ZIP = b"\x1f\x8b", b"PK\x03\x04"
 
 
 class UnpackedText:
-    """The text of one document: an iterator of pieces. `lost` is empty or says, after the last piece, what is gone."""
+    """The text of one document: an iterator of pieces. After the last piece, `lost` describes what could not be read;
+    empty if nothing was lost."""
 
     def __init__(self, path: Path, name: str, pieces: Callable[[UnpackedText], Iterator[bytes]], limit: int) -> None:
         self.path, self.name, self.limit = path, name, limit
@@ -38,7 +39,7 @@ class UnpackedText:
                 self.size += len(piece)
                 if self.size > self.limit:
                     raise FileTooLarge(
-                        f"{self.path}: unpacked it is more than {units.show_size(self.limit)}, the limit.",
+                        f"{self.path}: larger than the limit of {units.show_size(self.limit)} when unpacked.",
                         "Raise the limit (--limit) if you trust the file.",
                     )
                 yield piece
@@ -53,18 +54,18 @@ class UnpackedText:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Many live objects and no garbage: looking for cycles among them takes a third of the time."""
-    was = gc.isenabled()
+    """Disables the garbage collector: among many live objects without cycles it takes a third of the time."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
 
 
 def texts(path: Path, limit: int) -> list[UnpackedText]:
-    """The documents in a file: one, or of a zip each of its `.json` members. Raises `BadFile`."""
+    """The documents in a file: one, or one for each `.json` or `.json.gz` member of a zip. Raises `BadFile`."""
     head = peek(path, 4, packed=True)
     if head == ZIP:
         return _members(path, limit)
@@ -72,7 +73,7 @@ def texts(path: Path, limit: int) -> list[UnpackedText]:
 
 
 def peek(path: Path, size: int, packed: bool = False) -> bytes:
-    """The first bytes of a file's text (of the file itself where `packed`). Raises `BadFile`."""
+    """The first `size` bytes of a file's text (of the file itself if `packed`). Raises `BadFile`."""
     try:
         with path.open("rb") as file:
             head = file.read(size)
@@ -95,10 +96,10 @@ def _gunzipped(text: UnpackedText) -> Iterator[bytes]:
     return _inflated(text, lambda: text.path.open("rb"))
 
 
-def _inflated(text: UnpackedText, opened: Callable[[], IO[bytes]]) -> Iterator[bytes]:
+def _inflated(text: UnpackedText, open_file: Callable[[], IO[bytes]]) -> Iterator[bytes]:
     start, error = _inflater()
-    stream, read, given, begun = start(31), 0, 0, False
-    with opened() as file:
+    stream, read, yielded, begun = start(31), 0, 0, False
+    with open_file() as file:
         try:
             while packed := file.read(_PACKED):
                 read += len(packed)
@@ -108,32 +109,32 @@ def _inflated(text: UnpackedText, opened: Callable[[], IO[bytes]]) -> Iterator[b
                         packed, stream, begun = packed.lstrip(b"\0"), start(31), False
                     begun = begun or bool(packed)
                     if piece := stream.decompress(packed, CHUNK):
-                        given += len(piece)
+                        yielded += len(piece)
                         yield piece
                     packed = stream.unused_data if stream.eof else stream.unconsumed_tail
             if begun and not stream.eof:
                 text.lost = f"the gzip stream ends early, after {read:,} bytes"
                 if piece := stream.flush():
                     yield piece
-        except error as why:
-            text.lost = f"the gzip stream is damaged within its first {read:,} bytes ({why})"
+        except error as damage:
+            text.lost = f"the gzip stream is damaged within its first {read:,} bytes ({damage})"
     if "damaged" in text.lost:
-        yield from _rescued(opened, given, read - _PACKED)
+        yield from _rescued(open_file, yielded, read - _PACKED)
 
 
-def _rescued(opened: Callable[[], IO[bytes]], given: int, near: int) -> Iterator[bytes]:
-    """What a damaged stream holds beyond the `given` bytes: it is fed drop by drop where the damage must be, since the
-    call that meets it gives nothing."""
+def _rescued(open_file: Callable[[], IO[bytes]], skip: int, near: int) -> Iterator[bytes]:
+    """Yields the text of a damaged stream after its first `skip` bytes. Near the damage, at the packed byte `near`, the
+    stream is fed a few bytes at a time, since the call that reaches the damage returns nothing."""
     stream = zlib.decompressobj(31)
-    with opened() as file, suppress(zlib.error):
+    with open_file() as file, suppress(zlib.error):
         while packed := file.read(_PACKED if file.tell() < near - _PACKED else _DROP):
             while packed:
                 if stream.eof:
                     packed, stream = packed.lstrip(b"\0"), zlib.decompressobj(31)
                 piece = stream.decompress(packed, CHUNK)
-                if len(piece) > given:
-                    yield piece[given:]
-                given -= min(given, len(piece))
+                if len(piece) > skip:
+                    yield piece[skip:]
+                skip -= min(skip, len(piece))
                 packed = stream.unused_data if stream.eof else stream.unconsumed_tail
 
 
@@ -159,14 +160,14 @@ def _member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
                     while piece := file.read(CHUNK):
                         yield piece
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-            # A password or a method Python lacks (RuntimeError both), a checksum that does not fit.
-            text.lost = f"{name} in the zip archive is damaged or locked ({error})"
+            # Encrypted or of an unsupported method (both RuntimeError), or a checksum that does not match.
+            text.lost = f"{name} in the zip archive is damaged or encrypted ({error})"
 
     return pieces
 
 
 def _inflater() -> tuple[Any, Any]:
-    """A maker of streams that inflate, and the error they raise."""
+    """The factory of decompression streams, and the error that they raise."""
     try:
         from isal import isal_zlib  # the extra `fast`
     except ImportError:

@@ -1,4 +1,4 @@
-"""The compiled code, where it was built: `library()` is None elsewhere, and everything works without it."""
+"""Loads the compiled code. `library()` is None if it was not built; everything works without it, more slowly."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "native.so"
 VERSION = 2
-"""Of the functions below, as the compiled code says it."""
+"""Version of the functions below; `native_version` of the compiled code must return the same."""
 NO_MEMORY = 3
 SIZES, TEXTS = POINTER(POINTER(c_size_t)), POINTER(c_void_p)
 
 
 class NameFacts(Structure):
-    """What a name says by itself, five int8 columns over all names."""
+    """Classification of each name without context: five int8 columns over all names."""
 
     _fields_ = [(field, c_void_p) for field in ("fixed", "engine", "module", "op_class", "cause")]
 
@@ -40,15 +40,15 @@ _FUNCTIONS = (
 @lru_cache(maxsize=1)
 def _load() -> CDLL | None:
     try:
-        found = CDLL(str(LIBRARY))
+        native = CDLL(str(LIBRARY))
         for name, result, arguments in _FUNCTIONS:
-            function = getattr(found, name)
+            function = getattr(native, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError):  # not built, or built for another machine or an older version
         return None
-    return found if found.native_version() == VERSION else None
+    return native if native.native_version() == VERSION else None
 
 
 def library() -> CDLL | None:
-    """None where it was not built, and where TRAINYARD_PURE is set."""
+    """The compiled library; None if it was not built or if TRAINYARD_PURE is set."""
     return None if os.environ.get("TRAINYARD_PURE") else _load()
