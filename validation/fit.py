@@ -91,7 +91,7 @@ def part(row: Row) -> str:
 
 def columns(some: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
     """The rows as cases, where they ran, and the seconds that were measured."""
-    made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
+    made = cases.build(**{name: [row.columns[name] for row in some] for name in some[0].columns})
     sites: list[RankHardware] = []
     for row in some:
         machine = rows.machine_of(row)

@@ -137,7 +137,7 @@ def main(most: int) -> int:
                 for job in offered(framework, name, dtype, most):
                     tried += 1
                     try:
-                        take(FRAMEWORKS[framework].tells(job), job)
+                        take(FRAMEWORKS[framework].write_config(job), job)
                     except (Exception, SystemExit) as error:  # theirs raise what they like
                         refused[f"{type(error).__name__}: {error}".splitlines()[0][:100]] += 1
             wrong, whole = wrong + sum(refused.values()), whole + tried

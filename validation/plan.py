@@ -79,7 +79,7 @@ def group(name: tuple[str, str, str], some: Sequence[Row]) -> dict[str, Any]:
 
 def peaks(some: Sequence[Row]) -> dict[str, Any]:
     """How far predicted bytes are from the measured peak."""
-    made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
+    made = cases.build(**{name: [row.columns[name] for row in some] for name in some[0].columns})
     held = np.array([framework_memory.RESERVED if row.reserved else 1.0 for row in some])
     off = framework_memory.memory(made).total * held / np.array([row.peak_bytes for row in some]) - 1
     return {

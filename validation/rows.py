@@ -37,7 +37,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One configuration. `columns`: what `cases.made` takes, empty where it cannot be represented and `reason` says
+    """One configuration. `columns`: what `cases.build` takes, empty where it cannot be represented and `reason` says
     why; `seconds`: of a step, 0 where only memory was measured; `peak_bytes` likewise."""
 
     id: str
@@ -163,7 +163,7 @@ def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:
     link away, activations are kept there."""
     most = machines.load(machine).device.memory.value * USABLE
     none, whole = (
-        float(framework_memory.memory(cases.made(**columns | {"remat": remat})).total[0])
+        float(framework_memory.memory(cases.build(**columns | {"remat": remat})).total[0])
         for remat in (0.0, REMATS.index("full"))
     )
     share = min(1.0, (none - most) / (none - whole)) if none > whole else 0.0

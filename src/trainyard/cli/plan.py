@@ -129,7 +129,7 @@ def command(
             others = scaling(wanted, where, runner, tokens, found.choices[0].point, refuses)
     if out is not None:
         fastest = found.choices[0].plan.job
-        write_text(runner.tells(fastest), out)
+        write_text(runner.write_config(fastest), out)
         said = plan_tables.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
         say(f"Written to {out}: {runner.means}, {said}.")
     if own is not None:

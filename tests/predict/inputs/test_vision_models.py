@@ -260,7 +260,7 @@ def test_every_layout_offered_is_one_our_runner_takes(name: str) -> None:
     assert not found.refused
     for choice in found.choices:
         job = choice.plan.job
-        assert jobs.parse(FRAMEWORKS["trainyard"].tells(job), "x") == job
+        assert jobs.parse(FRAMEWORKS["trainyard"].write_config(job), "x") == job
         assert workload_of(job).expect(job)
     layouts = {choice.plan.job.layout for choice in found.choices}
     wanted = {

@@ -172,7 +172,7 @@ def test_as_many_are_kept_as_the_order_of_operations_has(name, pp, interleave, c
     interleave = 1 if name in schedules.ONE_STAGE else 2 if name in schedules.V_SHAPED else interleave
     case = a_case({"pp": pp, "interleave": interleave}, MODEL, count)
     case = with_column(case, "schedule", schedules.SCHEDULES.index(name))
-    most = int(simulation.kept(name, pp, interleave, count)[0 if first else -1])
+    most = int(simulation.peak_in_flight(name, pp, interleave, count)[0 if first else -1])
     assume(first or name != "zbv")
     found = float(in_flight.native_in_flight(case, first)[0]) * interleave
     assert found == pytest.approx(most) or (name == "zbv" and count < 2 * pp and found > most)

@@ -211,7 +211,7 @@ def test_what_is_kept_is_counted_one_by_one(one: PipelineTimes) -> None:
             elif kind != schedules.INPUTS:
                 now.remove((stage, micro))
             most = max(most, len(now))
-        assert ran.kept[rank] == most == simulation.kept(*shape)[rank]
+        assert ran.kept[rank] == most == simulation.peak_in_flight(*shape)[rank]
 
 
 # Laws

@@ -303,7 +303,7 @@ def test_who_does_not_train_them_says_so() -> None:
 def test_what_megatron_is_told_is_read_as_the_same_job(name: str) -> None:
     model = preset(name)
     job = a_job(model, dp_shard=4, zero=1, tp=2, sequence_parallel=True, loss_parallel=True)
-    said = FRAMEWORKS["megatron"].tells(job)
+    said = FRAMEWORKS["megatron"].write_config(job)
     assert "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec" in said
     assert "pretrain_mamba.py" in said
     read = detect_format.read(said.encode(), f"{name}.args", CommandArguments(8))
@@ -319,7 +319,7 @@ def test_what_megatron_is_told_is_read_as_the_same_job(name: str) -> None:
     ],
 )
 def test_a_pattern_that_is_not_known_is_refused(pattern: str, values: list[object]) -> None:
-    said = FRAMEWORKS["megatron"].tells(a_job(PLAIN)).replace("'M-M*M-'", f"'{pattern}'")
+    said = FRAMEWORKS["megatron"].write_config(a_job(PLAIN)).replace("'M-M*M-'", f"'{pattern}'")
     with refused(BadFile, *values):
         detect_format.read(said.encode(), "their.args", CommandArguments(1))
 

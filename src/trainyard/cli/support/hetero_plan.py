@@ -43,7 +43,7 @@ def show(
     made, best = tables.of_mixed(found, machines, tokens), found.pipelines[0]
     if out is not None:
         job, counts = best.choice.plan.job, [one.layers for one in best.stages]
-        write_text(TELLS[framework](runner.tells(job), counts), out)
+        write_text(TELLS[framework](runner.write_config(job), counts), out)
         say(f"Written to {out}: {runner.means}, {job.layout}. {tables.ranks(made)}")
     if as_json:
         print_json(made)
