@@ -95,8 +95,8 @@ class NativeStage(NamedTuple):
     `parameters`: bytes of the sharded float32 weights, and equally of their gradients; `state`: of the optimizer.
 
     `layers`: layers of the stage. `in_flight`: in-flight micro-batches, in units of whole stages; `delayed`: those of
-    them whose weight gradients are delayed, each with `products` bytes of output gradients per layer; `ahead`: those whose
-    loss exists in addition to the current one. `ends`: bytes of the rotary table and of activations around the head.
+    them whose weight gradients are delayed, each with `products` bytes of output gradients per layer; `ahead`: those
+    whose loss exists in addition to the current one. `ends`: bytes of the rotary table and of tensors around the head.
     `temporaries`: bytes of a layer's backward pass. `logits`: number of logits. `samples`: bytes of a step's samples.
     """
 
