@@ -63,7 +63,7 @@ def test_a_frozen_model_takes_less_time() -> None:
     assert seconds(replace(large(), adapters=cases.column(16))) < 0.85 * seconds(large())
 
 
-@pytest.mark.parametrize("where", ["none", "op"])
+@pytest.mark.parametrize("remat", ["none", "op"])
 def test_recomputed_products_trade_time_for_memory(remat: str) -> None:
     plain = large(remat)
     half = replace(plain, remade=cases.column(0.5))
