@@ -47,21 +47,20 @@ DELAY = 200.0
 CALM = "calm"
 HEAD = """# Chaos
 
-What becomes of a job when something is done to it. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a
-checkpoint every {every} steps, `hang_s = {hang:g}`) and makes one fault in it, before one of three steps drawn by
-chance; then the losses of every step taken after the fault, also of those taken twice, are set against those of a run
-without faults. `make chaos` runs the trials that are missing, `python -m validation.chaos --write` writes this page,
-and `trainyard run JOB.toml --chaos PLAN.toml` does the same to a job of yours.
+How a job behaves under faults. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a checkpoint every
+{every} steps, `hang_s = {hang:g}`) and injects one fault before one of three randomly drawn steps; then the losses of
+every step after the fault, including steps taken twice, are compared with those of a run without faults. `make chaos`
+runs the missing trials, `python -m validation.chaos --write` writes this page, and `trainyard run JOB.toml --chaos
+PLAN.toml` injects faults into any job.
 
 {count} trials, last on {date}, with torch {torch}, Python {python}, on {cores} cores{load}.
 
 """
 NOTES = """
-Recovered or failed: the job came to its end, or said of what it ended and kept what it had. Culprit: the kind of fault,
-and the rank or node it was made in, as the run's incidents name them; a damaged checkpoint is nobody's. False alarms:
-incidents that no fault accounts for. Recovery: the median; from the fault until all ranks trained again; of a job that
-was pre-empted and started anew, without loading torch. A full disk and a slow rank stop nothing: of them it is the time
-until they were noticed.
+Recovered or failed: the job completed, or it ended with the reason and kept its results. Culprit: the kind of fault and
+the affected rank or node, as the run's incidents name them; a damaged checkpoint has no culprit. False alarms:
+incidents without a fault. Recovery: the median time from the fault until all ranks train again; for a job that was
+pre-empted and restarted, without loading torch. A full disk and a slow rank stop no rank: for them it is the time to detection.
 
 """
 
@@ -86,7 +85,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.kind, self.step, self.number
 
     @property
-    def held(self) -> bool:
+    def expected(self) -> bool:
         """Whether the job recovered, or failed as it should."""
         return self.row is not None and self.row.outcome in ("recovered", "failed")
 
@@ -178,7 +177,7 @@ def table(trials: Sequence[Trial]) -> str:
         cells = (
             word.label,
             len(own),
-            _share(trial.held for trial in own),
+            _share(trial.expected for trial in own),
             _share(trial.row is not None and trial.row.right for trial in own),
             _share(trial.row is not None and trial.row.losses == "identical" for trial in own),
             sum(len(trial.strays) for trial in own),
@@ -189,9 +188,9 @@ def table(trials: Sequence[Trial]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _share(each: Iterable[bool]) -> str:
-    every = list(each)
-    return f"{100 * sum(every) / len(every):.0f} %"
+def _share(values: Iterable[bool]) -> str:
+    flags = list(values)
+    return f"{100 * sum(flags) / len(flags):.0f} %"
 
 
 def list_failures(trials: Sequence[Trial]) -> str:
@@ -202,7 +201,7 @@ def list_failures(trials: Sequence[Trial]) -> str:
         if row is None:
             lines.append(f"{trial.kind} before step {trial.step}: {trial.error}")
         elif not row.well or trial.strays:
-            blamed = f"{row.blamed} of rank {row.blamed_rank}, node {row.blamed_node}" if row.blamed else "nobody"
+            blamed = f"{row.blamed} of rank {row.blamed_rank}, node {row.blamed_node}" if row.blamed else "nothing"
             lines.append(
                 f"{trial.kind} before step {trial.step}: {row.outcome}, blamed {blamed}, losses {row.losses}"
                 f"{''.join(f', also {alarm}' for alarm in trial.strays)} (load {trial.load:g})"
@@ -223,7 +222,7 @@ def page(trials: Sequence[Trial], job: Job) -> str:
         load=f", which other programs kept busy (load {min(loads):.0f} to {max(loads):.0f})" if max(loads) > 4 else "",
     )
     failed = list_failures(trials)
-    return head + table(trials) + NOTES + (f"What was not as it should be:\n\n{failed}" if failed else "")
+    return head + table(trials) + NOTES + (f"Unexpected results:\n\n{failed}" if failed else "")
 
 
 def main() -> None:

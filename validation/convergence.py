@@ -155,23 +155,23 @@ def main(trials: int) -> None:
     )
     noises: dict[str, Noise] = {
         "simulated": drifting,
-        "simulated, a run in ten drifts three times as far": heavy,
-        "simulated, seeds of unlike noise": uneven,
+        "simulated, one run in ten drifts three times as far": heavy,
+        "simulated, seeds with different noise": uneven,
     }
     if (path := PUBLIC / CURVES).exists():
         every = recorded(path)
         differences = drifted(every)
-        noises[f"{len(differences)} real differences, signs by chance"] = Real(differences)
+        noises[f"{len(differences)} real differences, random signs"] = Real(differences)
         print(real_noise(every, differences))
     else:
         print(f"{path} does not exist: real curves are left out.\n")
     for number, (title, noise) in enumerate(noises.items()):
         print(f"{title}\n")
-        print("| runs (head + base a seed) | false alarms | nothing changed: same | +0.25 %: found |")
+        print("| runs (head + base per seed) | false alarms | no change: same | +0.25 %: found |")
         print("|---|---|---|---|")
         for design, (none, worse) in rates(number, noise, trials, (0.0, SHIFT)).items():
             cells = [none["differs"], none["same"], worse["differs"]]
-            print(f"| {design} | " + " | ".join(_shown(hits, trials) for hits in cells) + " |")
+            print(f"| {design} | " + " | ".join(_format_rate(hits, trials) for hits in cells) + " |")
         print()
 
 
@@ -189,16 +189,16 @@ def real_noise(every: Sequence[F64], differences: F64) -> str:
     ratio = np.abs(tails.mean(axis=1)) / expected
     crossed = float((ratio > quantile(0.975, 7)).mean())
     return (
-        f"Recorded curves, {len(every)} pairs of successive ones: {same} the same to the bit.\n"
-        f"The {len(differences)} of 345M-parameter GPTs that are not differ by (root mean square) {first:.4f} % of the "
+        f"Recorded curves, {len(every)} pairs of successive ones: {same} bitwise equal.\n"
+        f"The {len(differences)} other pairs of 345M-parameter GPTs differ by (root mean square) {first:.4f} % of the "
         f"loss in the first twentieth, {third:.3f} % in the eighth, {last:.3f} % in the last fifth.\n"
         f"Means of the last fifth: standard deviation {100 * sqrt((tails.mean(axis=1) ** 2).mean()):.3f} %, "
-        f"{np.sqrt((ratio**2).mean()):.1f} times (root mean square) what batch means within a run let expect: a test "
-        f"on the steps of one pair alarms in {100 * crossed:.0f} % where nothing was changed.\n"
+        f"{np.sqrt((ratio**2).mean()):.1f} times (root mean square) the standard error from batch means within a "
+        f"run: a test on the steps of one pair has {100 * crossed:.0f} % false alarms.\n"
     )
 
 
-def _shown(hits: int, trials: int) -> str:
+def _format_rate(hits: int, trials: int) -> str:
     low, high = bounds(hits, trials)
     return f"{100 * hits / trials:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 

@@ -130,9 +130,8 @@ def fit(chosen: Sequence[Row], names: Sequence[str], before: Constants, prior: f
 
     def residuals(constants: Constants) -> npt.NDArray[np.float64]:
         errors = np.log(step.step(batch, where, constants).wall / seconds) / NOISE
-        return np.sign(errors) * np.sqrt(
-            2 * (np.sqrt(1 + errors * errors) - 1)
-        )  # Charbonnier loss: robust to a few outliers
+        # Charbonnier loss: robust to a few outliers
+        return np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
 
     return solve(before, names, residuals, prior)
 

@@ -53,8 +53,8 @@ def reported(seen: DetectedChanges) -> list[int]:
 def matched(marked: Iterable[int], detected: Iterable[int], margin: int = MARGIN) -> int:
     """Number of `marked` places with a detected place within the margin; each detected place matches one mark."""
     left, count = set(detected), 0
-    for place in sorted(marked):
-        near = [(abs(place - candidate), candidate) for candidate in left if abs(place - candidate) <= margin]
+    for mark in sorted(marked):
+        near = [(abs(mark - candidate), candidate) for candidate in left if abs(mark - candidate) <= margin]
         if near:
             left.remove(min(near)[1])
             count += 1
@@ -84,7 +84,7 @@ def cover(marks: Marks, detected: Iterable[int], points: int) -> float:
 
 
 def _parts(places: Iterable[int], points: int) -> list[tuple[int, int]]:
-    bounds = [0, *sorted({place for place in places if 0 < place < points}), points]
+    bounds = [0, *sorted({index for index in places if 0 < index < points}), points]
     return list(pairwise(bounds))
 
 

@@ -47,8 +47,8 @@ def titan() -> Take:
         degrees, training, layout, layers = config.parallelism, config.training, job.layout, job.decoder.layers
         mesh = ParallelDims(
             degrees.data_parallel_replicate_degree, degrees.data_parallel_shard_degree,
-            degrees.context_parallel_degree, degrees.tensor_parallel_degree, degrees.pipeline_parallel_degree, degrees.expert_parallel_degree,
-            degrees.expert_tensor_parallel_degree, layout.ranks,
+            degrees.context_parallel_degree, degrees.tensor_parallel_degree, degrees.pipeline_parallel_degree,
+            degrees.expert_parallel_degree, degrees.expert_tensor_parallel_degree, layout.ranks,
         )  # fmt: skip
         _equal(mesh.dp_shard * mesh.cp * mesh.tp % (mesh.ep * mesh.etp), 0, "experts' ranks")
         _equal(training.global_batch_size % (training.local_batch_size * layout.batch_ranks), 0, "batch")

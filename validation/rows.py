@@ -354,10 +354,10 @@ def _ranks_of(machine: str) -> int:
 def _fabric(notes: str, machine: str) -> float:
     """Bytes/s of a device to other nodes, if the notes give it; else 0."""
     per_node = _nodes_of(machine)
-    if found := _PORTS.search(notes):
-        return float(found[1]) * float(found[2]) * 1e9 / 8 / per_node
-    if found := _NODE.search(notes):
-        return float(found[1]) * 1e9 / 8 / per_node
+    if ports := _PORTS.search(notes):
+        return float(ports[1]) * float(ports[2]) * 1e9 / 8 / per_node
+    if node := _NODE.search(notes):
+        return float(node[1]) * 1e9 / 8 / per_node
     return 0.0
 
 

@@ -82,7 +82,7 @@ class Walk(NamedTuple):
 
     def climbs(self) -> list[Call]:
         place = {file: number for number, file in enumerate(self.files)}
-        return [call for call in self.calls if call.caller and place[call.called] < place[call.caller]]
+        return [call for call in self.calls if call.caller and position[call.called] < position[call.caller]]
 
 
 # --- Walks

@@ -79,7 +79,7 @@ def test_memory_with_delayed_weight_gradients_matches_fake_runs(schedule, interl
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_rank_keeps_only_its_shard():
-    """Of weights, gradients and state; including tables divided by rows, and between micro-batches."""
+    """Including tables divided by rows, and gradients between micro-batches."""
     whole = held_memory.held(a_job(), 0)
     assert whole.gradients == pytest.approx(whole.parameters, rel=1e-4)
     assert whole.optimizer == pytest.approx(2 * whole.parameters, rel=1e-4)

@@ -52,7 +52,7 @@ def a_case(model: Model, row: dict[str, int], kind: offload.Kind, own: bool = Fa
 def test_an_offloaded_step_balances_and_is_never_faster(model: Model, row: dict[str, int], kind: offload.Kind) -> None:
     """With any host: so the planner need not cost the offloaded variant of a layout that fits."""
     for where in (WHERE, replace(WHERE, host_bandwidth=WHERE.host_bandwidth * 1e6, host_link=WHERE.host_link * 1e6)):
-        here, away = (step.step(a_case(model, row, kind, offload=one), where, Constants()) for one in (0, 1))
+        here, away = (step.step(a_case(model, row, kind, offload=kept), where, Constants()) for kept in (0, 1))
         assert float(away.wall[0]) >= float(here.wall[0]) * (1 - 1e-12)
         assert spent(away) == pytest.approx(away.wall, rel=1e-9)
         assert all(np.min(line.seconds) >= -1e-15 and np.min(line.hidden) >= 0 for line in away.lines)
@@ -72,7 +72,7 @@ def test_a_faster_host_is_never_slower(model: Model, row: dict[str, int], kind: 
 @given(st.sampled_from(list(MODELS.values())), ROWS, KINDS, st.booleans())
 def test_offloaded_tensors_leave_the_device(model: Model, row: dict[str, int], kind: offload.Kind, own: bool) -> None:
     kind = "all" if own else kind
-    here, away = (a_case(model, row, kind, own=own, offload=kept) for kept in (0, 1))
+    here, away = (a_case(model, row, kind, own=own, offload=enabled) for enabled in (0, 1))
     assert framework_memory.memory(away).total[0] <= framework_memory.memory(here).total[0] * (1 + 1e-12)
     assert float(framework_memory.memory(away).optimizer[0]) == 0
     assert float(framework_memory.on_host(here)[0]) == 0

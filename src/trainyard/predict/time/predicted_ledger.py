@@ -11,11 +11,11 @@ from trainyard.predict.time.step import StepTime
 _S = 1_000_000_000
 
 
-def ledger(predicted: StepTime, place: int, ranks: int, source: str) -> Ledger:
-    """The step of case `place`, mean over its ranks. The largest entry absorbs the rounding error."""
+def ledger(predicted: StepTime, index: int, ranks: int, source: str) -> Ledger:
+    """The step of case `index`, mean over its ranks. The largest entry absorbs the rounding error."""
 
     def at(column: Column | float) -> float:
-        return float(np.ravel(column)[place if np.size(column) > 1 else 0])
+        return float(np.ravel(column)[index if np.size(column) > 1 else 0])
 
     exposed: dict[tuple[str, str], list[float]] = {}
     for line in predicted.lines:
