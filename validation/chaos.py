@@ -60,7 +60,8 @@ NOTES = """
 Recovered or failed: the job completed, or it ended with the reason and kept its results. Culprit: the kind of fault and
 the affected rank or node, as the run's incidents name them; a damaged checkpoint has no culprit. False alarms:
 incidents without a fault. Recovery: the median time from the fault until all ranks train again; for a job that was
-pre-empted and restarted, without loading torch. A full disk and a slow rank stop no rank: for them it is the time to detection.
+pre-empted and restarted, without loading torch. A full disk and a slow rank stop no rank: for them it is the time to
+detection.
 
 """
 
