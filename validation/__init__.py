@@ -1,1 +1,1 @@
-"""Predictions against published and own measurements, with the error table: `python -m validation.<name>`."""
+"""Predictions compared with published and own measurements, with error tables: `python -m validation.<name>`."""

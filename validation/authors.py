@@ -1,7 +1,7 @@
-"""The layouts that a plan finds beside those that published trainings used: `python -m validation.authors`.
+"""Planned layouts compared with those of published trainings: `python -m validation.authors`.
 
-For each training: the ten fastest of the whole space, the authors' own layout as it is predicted (with the fastest
-micro-batch, interleaving and recomputation that fit), and what they measured.
+For each training: the ten fastest layouts of the whole space, the prediction for the authors' own layout (with the
+fastest micro-batch, interleaving and recomputation that fit), and the measured step time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _MOST = 10
 
 
 class Training(NamedTuple):
-    """`fixed`: the authors' axes. `seconds`: of their step, None where they did not say; `source`: who says."""
+    """A published training. `fixed`: the authors' axes. `seconds`: of their step, None if not published; `source`: of
+    the figure."""
 
     model: str
     machine: str
@@ -37,7 +38,7 @@ class Training(NamedTuple):
 
 
 def _step_s(params: float, tokens: float, devices: int, rate: float, flops: int = 6) -> float:
-    """From FLOP/s a device as the authors count them: so many FLOPs a weight and token."""
+    """Seconds of a step from the published FLOP/s per device. `flops`: per weight and token, as the authors count."""
     return flops * params * tokens / (devices * rate)
 
 
@@ -45,16 +46,16 @@ TRAININGS = (
     Training(
         "gpt3-175b", "a100", 1024, 1536, 2048, "bfloat16", {"tp": 8, "pp": 8, "cp": 1},
         _step_s(174.6e9, 1536 * 2048, 1024, 140e12, flops=8),
-        "arXiv:2104.04473, section 5.1: 140 TFLOP/s a GPU in 2021, every layer computed again (8 FLOPs a weight)",
+        "arXiv:2104.04473, section 5.1: 140 TFLOP/s per GPU in 2021, full recomputation (8 FLOPs per weight)",
     ),
     Training(
         "llama3-405b", "h100", 16384, 2048, 8192, "bfloat16", {"tp": 8, "pp": 16, "cp": 1},
-        _step_s(405e9, 2048 * 8192, 16384, 400e12), "arXiv:2407.21783, table 4: 400 TFLOP/s a GPU",
+        _step_s(405e9, 2048 * 8192, 16384, 400e12), "arXiv:2407.21783, table 4: 400 TFLOP/s per GPU",
     ),
     Training(
         "deepseek-v3", "h800", 2048, 15360, 4096, "float8", {"tp": 1, "pp": 16, "ep": 64, "cp": 1},
         180e3 * 3600 / 2048 / 1e12 * 15360 * 4096,
-        "arXiv:2412.19437, table 1 and section 3.1: 180,000 GPU hours a trillion tokens",
+        "arXiv:2412.19437, table 1 and section 3.1: 180,000 GPU hours per trillion tokens",
     ),
     Training("llama3-70b", "mi300x", 512, 1024, 8192, "bfloat16", {}, None, ""),
     Training("llama3-70b", "trn2", 512, 1024, 4096, "bfloat16", {}, None, ""),
@@ -65,15 +66,15 @@ def model(name: str) -> Model:
     return msgspec.convert({"name": name, **presets.take(name, "model").keys}, Model)
 
 
-def found(one: Training, fixed: dict[str, int]) -> SearchResult:
-    where = machine.load(one.machine)
+def search_for(training: Training, fixed: dict[str, int]) -> SearchResult:
+    where = machine.load(training.machine)
     wanted = PlannerInput(
-        model(one.model),
-        one.devices * where.device.ranks,
+        model(training.model),
+        training.devices * where.device.ranks,
         where.ranks_per_node,
-        one.samples,
-        one.seq_len,
-        one.dtype,
+        training.samples,
+        training.seq_len,
+        training.dtype,
         fixed,
     )
     return search(wanted, where, FRAMEWORKS["megatron"], most=_MOST)
@@ -90,21 +91,21 @@ def line(choice: LayoutCost) -> str:
 
 
 def main() -> None:
-    for one in TRAININGS:
-        print(
-            f"{one.model} on {one.devices:,} x {one.machine}: {one.samples:,} x {one.seq_len:,} tokens, {one.dtype}",
-        )
-        for choice in found(one, {}).choices:
+    for training in TRAININGS:
+        machines = f"{training.devices:,} x {training.machine}"
+        tokens = f"{training.samples:,} x {training.seq_len:,} tokens"
+        print(f"{training.model} on {machines}: {tokens}, {training.dtype}")
+        for choice in search_for(training, {}).choices:
             print(line(choice))
-        if one.fixed:
-            said = ", ".join(f"{axis} {value}" for axis, value in one.fixed.items())
-            print(f"  the authors' {said}:")
+        if training.fixed:
+            axes = ", ".join(f"{axis} {value}" for axis, value in training.fixed.items())
+            print(f"  the authors' {axes}:")
             try:
-                print(line(found(one, one.fixed).choices[0]))
+                print(line(search_for(training, training.fixed).choices[0]))
             except BadJob as why:
                 print(f"  {why}")
-        if one.seconds is not None:
-            print(f"  {one.seconds:7.2f} s measured ({one.source})")
+        if training.seconds is not None:
+            print(f"  {training.seconds:7.2f} s measured ({training.source})")
         print()
 
 

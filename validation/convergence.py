@@ -1,13 +1,12 @@
-"""How often `trainyard gate convergence` cries wolf, and finds a shift: `python -m validation.convergence [TRIALS]`.
+"""False-alarm rate and power of `trainyard gate convergence`: `python -m validation.convergence [TRIALS]`.
 
-Same-seed runs drift apart from the first rounding difference on. In Megatron-LM's golden values (loss curves over
-commits; where nothing was meant to change what is learned) the relative difference of two such runs begins with
-rounding, grows to 1e-3 over the first third, and settles; in the tail each pair keeps an offset of its own, several
-times what the steps of one run would let expect. Simulated noise (`drifting`) is made like that, a slow part and a
-quick one under one amplitude. The real differences themselves are used too (`Real`): drawn by run, with a sign by
-chance.
+Runs with the same seed diverge from the first rounding difference on. In Megatron-LM's golden values (loss curves over
+commits that were not meant to change training) the relative difference of two such runs begins with rounding, grows to
+1e-3 over the first third, and settles; in the tail each pair has its own offset, several times larger than the variance
+between the steps of one run suggests. Simulated noise (`drifting`) has this form: a slow and a quick part with one
+amplitude. The real differences are used as well (`Real`): a random pair for each run, with a random sign.
 
-A shift is planted as a share of the loss from half of the steps on (so in the whole tail).
+A shift is added as a fraction of the loss in the second half of the steps, and so in the whole tail.
 """
 
 from __future__ import annotations
@@ -36,14 +35,15 @@ SEED = 2026
 STEPS = 400
 SHIFT = 0.0025
 TAIL = 80
-"""Steps of `STEPS`, as the judge takes them."""
+"""The last steps of `STEPS`, which the test compares."""
 
 Noise = Callable[[np.random.Generator, int, int], F64]
-"""[seed, run, step] of so many seeds and runs of each: log-loss around what a seed's runs have in common."""
+"""(generator, seeds, runs of each) -> deviations of the log-loss from the mean of a seed's runs: [seed, run, step]."""
 
 
 def drifting(draw: np.random.Generator, seeds: int, runs: int, offset: float = 4e-4, quick: float = 3e-4) -> F64:
-    """`offset`: standard deviation of two runs' difference in the tail, its slow part; `quick`: of the rest."""
+    """Simulated noise. `offset`, `quick`: standard deviations of the slow and the quick part of two runs' difference in
+    the tail."""
     t = np.arange(STEPS) / STEPS
     growth = np.minimum(1, np.exp((t - 0.35) * 40))
     amplitude = growth * (1 + 2 * np.exp(-(((t - 0.4) / 0.1) ** 2)))
@@ -61,13 +61,13 @@ def heavy(draw: np.random.Generator, seeds: int, runs: int) -> F64:
 
 
 def uneven(draw: np.random.Generator, seeds: int, runs: int) -> F64:
-    """Each seed has a noise of its own, from half to twice the usual."""
+    """Noise whose scale differs between seeds, by a factor from one half to two."""
     return drifting(draw, seeds, runs) * 2 ** draw.uniform(-1, 1, (seeds, 1, 1))
 
 
 class Real(NamedTuple):
-    """Differences of successive recorded runs, [pair, step]. A run is one of them over the root of two, so that two
-    runs differ as two runs did."""
+    """Noise from differences of successive recorded runs, [pair, step]. A run gets one of them divided by the square
+    root of 2, so that the difference of two runs has the recorded scale."""
 
     differences: F64
 
@@ -77,7 +77,7 @@ class Real(NamedTuple):
 
 
 def recorded(path: Path) -> list[F64]:
-    """Differences of log-loss of all successive curves of one test, where both have the same 20 steps or more."""
+    """Differences of log-loss between successive curves of the same test, if both have the same steps, 20 or more."""
     curves: dict[str, list[tuple[str, list[int], NDArray[np.float64]]]] = defaultdict(list)
     with gzip.open(path, "rt") as lines:
         for line in lines:
@@ -94,29 +94,36 @@ def recorded(path: Path) -> list[F64]:
 
 
 def drifted(differences: Sequence[F64], longest: float = 0.02) -> F64:
-    """Those of GPT-345M (400 recorded losses) that are not the same to the bit; those that differ by more than
-    `longest` anywhere were changed on purpose (another data order or model) and are left out."""
-    return np.array([one for one in differences if len(one) == STEPS and one.any() and np.abs(one).max() < longest])
+    """The differences of GPT-345M (400 recorded losses) that are not bitwise zero. Those larger than `longest` anywhere
+    are left out: these tests were changed on purpose (another data order or model)."""
+    return np.array(
+        [curve for curve in differences if len(curve) == STEPS and curve.any() and abs(curve).max() < longest]
+    )
 
 
-def verdicts(draw: np.random.Generator, noise: Noise, design: tuple[int, int, int], shift: float, of: int) -> list[str]:
-    """On `of` trials of `design`: seeds, heads of each, bases of each."""
+def verdicts(
+    draw: np.random.Generator, noise: Noise, design: tuple[int, int, int], shift: float, trials: int
+) -> list[str]:
+    """Verdicts on `trials` trials. `design`: seeds, head runs of each, base runs of each."""
     seeds, heads, bases = design
     steps = np.arange(STEPS)
-    runs = np.log(4 + 6 * np.exp(-steps / 60)) + noise(draw, of * seeds, heads + bases)
+    runs = np.log(4 + 6 * np.exp(-steps / 60)) + noise(draw, trials * seeds, heads + bases)
     runs[:, :heads] += np.where(steps >= STEPS // 2, np.log1p(shift), 0.0)
-    made = [Seed(str(number), seed[:heads], seed[heads:]) for number, seed in enumerate(np.exp(runs))]
+    curves = [Seed(str(number), seed[:heads], seed[heads:]) for number, seed in enumerate(np.exp(runs))]
     return [
-        judge(PairedCurves(tuple(made[first : first + seeds]), steps, ())).verdict
-        for first in range(0, of * seeds, seeds)
+        judge(PairedCurves(tuple(curves[first : first + seeds]), steps, ())).verdict
+        for first in range(0, trials * seeds, seeds)
     ]
 
 
-def bounds(hits: int, of: int) -> tuple[float, float]:
+def bounds(hits: int, trials: int) -> tuple[float, float]:
     """The 95 % interval of a rate (Wilson 1927)."""
     z = 1.959964
-    middle, half = hits / of + z * z / (2 * of), z * sqrt(hits / of * (1 - hits / of) / of + z * z / (4 * of * of))
-    return (middle - half) / (1 + z * z / of), (middle + half) / (1 + z * z / of)
+    middle, half = (
+        hits / trials + z * z / (2 * trials),
+        z * sqrt(hits / trials * (1 - hits / trials) / trials + z * z / (4 * trials * trials)),
+    )
+    return (middle - half) / (1 + z * z / trials), (middle + half) / (1 + z * z / trials)
 
 
 DESIGNS = {
@@ -131,14 +138,14 @@ DESIGNS = {
 
 
 def rates(number: int, noise: Noise, trials: int, shifts: Sequence[float]) -> dict[str, list[dict[str, int]]]:
-    """How often each verdict was given, by design and shift. `number`: of the noise, for numbers of its own."""
+    """Count of each verdict, by design and shift. `number`: index of the noise, part of the seed."""
     table: dict[str, list[dict[str, int]]] = {}
     for name, design in DESIGNS.items():
         table[name] = []
         for shift in shifts:
             draw = np.random.default_rng([SEED, number, *design, round(1e6 * shift)])
-            given = verdicts(draw, noise, design, shift, trials)
-            table[name].append({verdict: given.count(verdict) for verdict in ("same", "differs", "cannot tell")})
+            counts = verdicts(draw, noise, design, shift, trials)
+            table[name].append({verdict: counts.count(verdict) for verdict in ("same", "differs", "cannot tell")})
     return table
 
 
@@ -148,30 +155,30 @@ def main(trials: int) -> None:
     )
     noises: dict[str, Noise] = {
         "simulated": drifting,
-        "simulated, a run in ten drifts three times as far": heavy,
-        "simulated, seeds of unlike noise": uneven,
+        "simulated, one run in ten drifts three times as far": heavy,
+        "simulated, seeds with different noise": uneven,
     }
     if (path := PUBLIC / CURVES).exists():
         every = recorded(path)
         differences = drifted(every)
-        noises[f"{len(differences)} real differences, signs by chance"] = Real(differences)
+        noises[f"{len(differences)} real differences, random signs"] = Real(differences)
         print(real_noise(every, differences))
     else:
-        print(f"{path} is not there: real curves are left out.\n")
+        print(f"{path} does not exist: real curves are left out.\n")
     for number, (title, noise) in enumerate(noises.items()):
         print(f"{title}\n")
-        print("| runs (head + base a seed) | false alarms | nothing changed: same | +0.25 %: found |")
+        print("| runs (head + base per seed) | false alarms | no change: same | +0.25 %: found |")
         print("|---|---|---|---|")
         for design, (none, worse) in rates(number, noise, trials, (0.0, SHIFT)).items():
             cells = [none["differs"], none["same"], worse["differs"]]
-            print(f"| {design} | " + " | ".join(_shown(hits, trials) for hits in cells) + " |")
+            print(f"| {design} | " + " | ".join(_format_rate(hits, trials) for hits in cells) + " |")
         print()
 
 
 def real_noise(every: Sequence[F64], differences: F64) -> str:
-    """What same-seed noise is: how many are the same to the bit, how far the others drift, and how that compares with
-    what a run's own tail would let expect of the difference of two tails (eight batch means)."""
-    same = sum(not one.any() for one in every)
+    """Summary of same-seed noise: the number of bitwise equal pairs, the drift of the others, and its ratio to the
+    standard error that a run's own tail suggests (eight batch means)."""
+    same = sum(not curve.any() for curve in every)
     share = STEPS // 20
     first, third, last = (
         100 * np.sqrt((differences[:, stretch] ** 2).mean())
@@ -182,18 +189,18 @@ def real_noise(every: Sequence[F64], differences: F64) -> str:
     ratio = np.abs(tails.mean(axis=1)) / expected
     crossed = float((ratio > quantile(0.975, 7)).mean())
     return (
-        f"Recorded curves, {len(every)} pairs of successive ones: {same} the same to the bit.\n"
-        f"The {len(differences)} of 345M-parameter GPTs that are not differ by (root mean square) {first:.4f} % of the "
+        f"Recorded curves, {len(every)} pairs of successive ones: {same} bitwise equal.\n"
+        f"The {len(differences)} other pairs of 345M-parameter GPTs differ by (root mean square) {first:.4f} % of the "
         f"loss in the first twentieth, {third:.3f} % in the eighth, {last:.3f} % in the last fifth.\n"
         f"Means of the last fifth: standard deviation {100 * sqrt((tails.mean(axis=1) ** 2).mean()):.3f} %, "
-        f"{np.sqrt((ratio**2).mean()):.1f} times (root mean square) what batch means within a run let expect: a test "
-        f"on the steps of one pair alarms in {100 * crossed:.0f} % where nothing was changed.\n"
+        f"{np.sqrt((ratio**2).mean()):.1f} times (root mean square) the standard error from batch means within a "
+        f"run: a test on the steps of one pair has {100 * crossed:.0f} % false alarms.\n"
     )
 
 
-def _shown(hits: int, of: int) -> str:
-    low, high = bounds(hits, of)
-    return f"{100 * hits / of:.1f} ({100 * low:.1f} to {100 * high:.1f})"
+def _format_rate(hits: int, trials: int) -> str:
+    low, high = bounds(hits, trials)
+    return f"{100 * hits / trials:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 if __name__ == "__main__":

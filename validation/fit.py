@@ -1,9 +1,9 @@
-"""Fits a planner's constants to published measurements: `python -m validation.fit [NAME ...]` writes them to
+"""Fit the planner's constants to published measurements: `python -m validation.fit [NAME ...]` writes them to
 src/trainyard/data/constants.
 
-Of each kind of rows two quarters are fitted to, one gives the spread, and one is kept to report on (`part`). A constant
-stays near what is assumed of it unless the rows say otherwise: least squares of log(predicted / measured) with a prior.
-Needs the published data beside the checkout.
+For each set of constants, two quarters of the rows are fitted to, one quarter gives the spread, and one is held out for
+the report (`part`). A constant stays near its assumed value unless the rows disagree: least squares of
+log(predicted / measured) with a prior. Needs the published data next to the checkout.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT.parent / "shared" / "data" / "published" / "training_runs.csv.gz"
 CONSTANTS = ROOT / "src" / "trainyard" / "data" / "constants"
 NOISE = 0.05
-"""Of the logarithm of a measured step time."""
+"""Standard deviation of the logarithm of a measured step time."""
 COVERED = 0.8
+"""Coverage of the prediction interval."""
 _UNSEEN = {
     "dense": {"grouped", "dispatch", "imbalance"},
     "flash": {"scores", "host_plain_s"},
@@ -46,7 +47,7 @@ _UNSEEN = {
     "attention": {"scan"},
     "resident": {"host_link", "host_update"},
 }
-"""What cannot be fitted where no row has it."""
+"""Constants that cannot be fitted if no row depends on them, by the kind of row that is then missing or alone."""
 
 
 class Fit(NamedTuple):
@@ -83,103 +84,106 @@ FITS = (
 
 
 def part(row: Row) -> str:
-    """`fit`, `spread` or `report`; the same for a configuration whenever it is asked. Nothing is fitted to hybrids."""
+    """`fit`, `spread` or `report`; always the same for a configuration. Nothing is fitted to hybrids."""
     if row.kind == "hybrid":
         return "report"
     return ("fit", "fit", "spread", "report")[crc32(row.id.encode()) % 4]
 
 
-def columns(some: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
-    """The rows as cases, where they ran, and the seconds that were measured."""
-    made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
-    sites: list[RankHardware] = []
-    for row in some:
+def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
+    """The rows as cases, their hardware, and the measured seconds."""
+    batch = cases.build(**{name: [row.columns[name] for row in chosen] for name in chosen[0].columns})
+    ranks: list[RankHardware] = []
+    for row in chosen:
         machine = rows.machine_of(row)
-        one = hardware.of_machine(machine, *rows.precision_of(row, machine))
-        sites.append(replace(one, between=cases.column(row.fabric)) if row.fabric else one)
+        rank = hardware.of_machine(machine, *rows.precision_of(row, machine))
+        ranks.append(replace(rank, between=cases.column(row.fabric)) if row.fabric else rank)
     where = RankHardware(
-        **{field.name: np.concatenate([getattr(one, field.name) for one in sites]) for field in fields(RankHardware)}
+        **{field.name: np.concatenate([getattr(rank, field.name) for rank in ranks]) for field in fields(RankHardware)}
     )
-    return made, where, np.array([row.seconds for row in some])
+    return batch, where, np.array([row.seconds for row in chosen])
 
 
-def predicted(some: Sequence[Row], tuned: Constants) -> tuple[Column, Column]:
-    """Seconds predicted, and measured."""
-    made, where, seconds = columns(some)
-    return np.broadcast_to(step.step(made, where, tuned).wall, seconds.shape), seconds
+def predicted(chosen: Sequence[Row], tuned: Constants) -> tuple[Column, Column]:
+    """Predicted and measured seconds."""
+    batch, where, seconds = columns(chosen)
+    return np.broadcast_to(step.step(batch, where, tuned).wall, seconds.shape), seconds
 
 
-def free(some: Sequence[Row]) -> list[str]:
-    """The constants that these rows can say something about."""
+def free(chosen: Sequence[Row]) -> list[str]:
+    """Names of the constants that these rows depend on."""
     fixed: set[str] = set()
-    fixed |= set() if any(row.columns.get("offload") for row in some) else _UNSEEN["resident"]
-    flash = [row.columns["flash"] for row in some]
-    fixed |= set() if any(row.kind == "experts" for row in some) else _UNSEEN["dense"]
+    fixed |= set() if any(row.columns.get("offload") for row in chosen) else _UNSEEN["resident"]
+    flash = [row.columns["flash"] for row in chosen]
+    fixed |= set() if any(row.kind == "experts" for row in chosen) else _UNSEEN["dense"]
     fixed |= _UNSEEN["flash"] if all(flash) else set()
     fixed |= _UNSEEN["unfused"] if not any(flash) else set()
-    fixed |= set() if any(row.columns["low_precision"] for row in some) else _UNSEEN["16 bit"]
-    fixed |= set() if any(row.kind == "adapters" for row in some) else _UNSEEN["whole"]
-    fixed |= set() if any(row.kind == "hybrid" for row in some) else _UNSEEN["attention"]
+    fixed |= set() if any(row.columns["low_precision"] for row in chosen) else _UNSEEN["16 bit"]
+    fixed |= set() if any(row.kind == "adapters" for row in chosen) else _UNSEEN["whole"]
+    fixed |= set() if any(row.kind == "hybrid" for row in chosen) else _UNSEEN["attention"]
     return [name for name in Constants._fields if name not in fixed]
 
 
-def fit(some: Sequence[Row], names: Sequence[str], before: Constants, prior: float = PRIOR) -> Constants:
-    """The constants of these names, near what they were."""
-    made, where, seconds = columns(some)
+def fit(chosen: Sequence[Row], names: Sequence[str], before: Constants, prior: float = PRIOR) -> Constants:
+    """Constants with those of `names` fitted, near their values in `before`."""
+    batch, where, seconds = columns(chosen)
 
-    def off(constants: Constants) -> npt.NDArray[np.float64]:
-        found = np.log(step.step(made, where, constants).wall / seconds) / NOISE
-        return np.sign(found) * np.sqrt(2 * (np.sqrt(1 + found * found) - 1))  # Charbonnier: a few may be far off
+    def residuals(constants: Constants) -> npt.NDArray[np.float64]:
+        errors = np.log(step.step(batch, where, constants).wall / seconds) / NOISE
+        # Charbonnier loss: robust to a few outliers
+        return np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
 
-    return solve(before, names, off, prior)
+    return solve(before, names, residuals, prior)
 
 
-def spread(some: Sequence[Row], tuned: Constants) -> dict[str, tuple[float, float]]:
-    """Kind -> bounds of measured over predicted: split conformal prediction (Vovk et al. 2005), both tails alike."""
-    found: dict[str, tuple[float, float]] = {}
-    for kind in sorted({row.kind for row in some}):
-        own = [row for row in some if row.kind == kind]
+def spread(chosen: Sequence[Row], tuned: Constants) -> dict[str, tuple[float, float]]:
+    """Kind -> bounds of measured over predicted: split conformal prediction (Vovk et al. 2005) with equal tails."""
+    bounds: dict[str, tuple[float, float]] = {}
+    for kind in sorted({row.kind for row in chosen}):
+        own = [row for row in chosen if row.kind == kind]
         expected, seconds = predicted(own, tuned)
         ratios, tail = np.sort(seconds / expected), (1 - COVERED) / 2
-        place = np.floor((len(own) + 1) * tail) - 1
-        if place < 0:
+        rank = np.floor((len(own) + 1) * tail) - 1
+        if rank < 0:
             continue
-        found[kind] = (round(float(ratios[int(place)]), 4), round(float(ratios[-1 - int(place)]), 4))
-    return found
+        bounds[kind] = (round(float(ratios[int(rank)]), 4), round(float(ratios[-1 - int(rank)]), 4))
+    return bounds
 
 
-def tuned(one: Fit, every: Sequence[Row]) -> ConstantSet:
-    mine = [row for row in every if one.wanted(row)]
+def tuned(target: Fit, every: Sequence[Row]) -> ConstantSet:
+    """The set of constants fitted to the rows of `target`."""
+    mine = [row for row in every if target.wanted(row)]
     fitted = [row for row in mine if part(row) == "fit"]
     names = free(fitted)
-    found = fit(fitted, names, assumed(rows.machine_of(fitted[0])))
+    constants = fit(fitted, names, assumed(rows.machine_of(fitted[0])))
     return ConstantSet(
-        name=one.name, says=one.says, devices=one.devices, software=one.software, rows=len(fitted),
+        name=target.name, says=target.says, devices=target.devices, software=target.software, rows=len(fitted),
         source=", ".join(sorted({row.source for row in fitted})), date=datetime.now(UTC).date().isoformat(),
-        spread=spread([row for row in mine if part(row) == "spread"], found),
-        constants={name: float(f"{getattr(found, name):.4g}") for name in names},
+        spread=spread([row for row in mine if part(row) == "spread"], constants),
+        constants={name: float(f"{getattr(constants, name):.4g}") for name in names},
     )  # fmt: skip
 
 
-def write(one: ConstantSet) -> str:
-    """As TOML."""
-    return toml.dumps(msgspec.to_builtins(one), f"{one.says} Written by `python -m validation.fit`.")
+def write(constants: ConstantSet) -> str:
+    """The set as TOML."""
+    return toml.dumps(msgspec.to_builtins(constants), f"{constants.says} Written by `python -m validation.fit`.")
 
 
 def usable(every: Sequence[Row]) -> list[Row]:
+    """The rows that can be represented and have a step time."""
     return [row for row in every if not row.reason and row.seconds]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="which of them; all where none is named")
+    parser.add_argument("names", nargs="*", help="sets to fit; default: all")
     wanted = parser.parse_args().names
     every = usable(rows.read(PUBLISHED))
     CONSTANTS.mkdir(exist_ok=True)
-    for one in FITS:
-        if not wanted or one.name in wanted:
-            (CONSTANTS / f"{one.name}.toml").write_text(write(tuned(one, every)), "utf-8")
-            print(one.name)
+    for target in FITS:
+        if not wanted or target.name in wanted:
+            (CONSTANTS / f"{target.name}.toml").write_text(write(tuned(target, every)), "utf-8")
+            print(target.name)
 
 
 if __name__ == "__main__":

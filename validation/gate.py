@@ -1,9 +1,9 @@
-"""Whether the gate's error rates are true: `python -m validation.gate` prints, for noise of many kinds and for real
-series, how often it and other rules call nothing a slowdown, how often and how soon it finds one, and how often it
-names the account that did it.
+"""Error rates of the gate: `python -m validation.gate` prints, for many kinds of noise and for real series, the
+false-alarm rate of the gate and of other rules, its power and the pairs it needs, and how often it names the changed
+account.
 
-Which run of a pair comes first is drawn by lot: given the sizes of a series' differences, the gate's error is the share
-of all 2^20 outcomes of that lot that stop it, and is counted. Everything else is drawn from the seed.
+The order of the runs of a pair is randomised: given the sizes of a series' differences, the gate's error rate is the
+fraction of all 2^20 orders that stop it, which is counted exactly. Everything else is drawn from the seed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SEED = 20261122
 STEPS = 30
 """Steps of a run."""
 BETWEEN, WITHIN, CARRIED = 0.015, 0.02, 0.5
-"""Standard deviations of runs and of a run's steps, and the correlation of a step with the next."""
+"""Standard deviations between runs and between the steps of a run, and the autocorrelation of steps."""
 SERIES, TRIALS = 24, 1000
 REAL = Path(__file__).parents[2] / "shared" / "data" / "megatron_loss_and_step_times.jsonl.gz"
 
 
 def steps(rng: np.random.Generator, runs: Values) -> Values:
-    """Logarithms of the step times of runs around these middles: (runs, STEPS)."""
+    """Logarithms of step times, of shape (runs, STEPS); `runs`: their mean in each run."""
     noise = rng.normal(0, WITHIN, (len(runs), STEPS))
     for at in range(1, STEPS):
         noise[:, at] = CARRIED * noise[:, at - 1] + sqrt(1 - CARRIED**2) * noise[:, at]
@@ -43,10 +43,10 @@ def steps(rng: np.random.Generator, runs: Values) -> Values:
 
 
 def _carried(rng: np.random.Generator, count: int) -> Values:
-    found = rng.normal(0, BETWEEN, count)
+    values = rng.normal(0, BETWEEN, count)
     for at in range(1, count):
-        found[at] = 0.7 * found[at - 1] + sqrt(1 - 0.49) * found[at]
-    return found
+        values[at] = 0.7 * values[at - 1] + sqrt(1 - 0.49) * values[at]
+    return values
 
 
 KINDS: Mapping[str, Callable[[np.random.Generator, int], Values]] = {
@@ -59,8 +59,8 @@ KINDS: Mapping[str, Callable[[np.random.Generator, int], Values]] = {
 
 
 def real() -> Iterator[Values]:
-    """Logarithms of 40 step times that followed each other, of one run of each job of the public file, where it is
-    there: noise as it is, taken as that of runs."""
+    """Logarithms of 40 consecutive step times of one run of each job in the public file, if it exists: real noise, used
+    in place of that between runs."""
     seen: set[str] = set()
     if not REAL.exists():
         return
@@ -74,13 +74,13 @@ def real() -> Iterator[Values]:
 
 
 def pooled_says_worse(base: Values, head: Values) -> bool:
-    """Student's t over all steps, as if they were independent, at one in a hundred, one-sided."""
+    """One-sided Student's t test over all steps, as if they were independent, at 1 %."""
     spread = sqrt((base.var(ddof=1) + head.var(ddof=1)) / base.size)
     return bool((head.mean() - base.mean()) / spread > quantile(0.99, 2 * base.size - 2))
 
 
 def null(name: str, series: list[Values], rng: np.random.Generator) -> str:
-    """`series`: logarithms of 40 runs each, as they followed each other."""
+    """A line of false-alarm rates. `series`: logarithms of 40 consecutive runs each."""
     errors: list[float] = []
     threshold = pooled = trials = 0
     for runs in series:
@@ -99,14 +99,14 @@ def null(name: str, series: list[Values], rng: np.random.Generator) -> str:
 
 
 def power(slower: float, rng: np.random.Generator) -> str:
-    said = {"worse": 0, "not worse": 0, "unclear": 0}
+    counts = {"worse": 0, "not worse": 0, "unclear": 0}
     pairs = 0
     for _ in range(TRIALS):
         base, head = (np.median(steps(rng, rng.normal(0, BETWEEN, 20)), axis=1) for _ in range(2))
-        found = judge("step_time", (head + log1p(slower) - base).tolist(), Rule())
-        said[found.says] += 1
-        pairs += found.pairs
-    shares = "  ".join(f"{100 * count / TRIALS:6.1f} %" for count in said.values())
+        verdict = judge("step_time", (head + log1p(slower) - base).tolist(), Rule())
+        counts[verdict.says] += 1
+        pairs += verdict.pairs
+    shares = "  ".join(f"{100 * count / TRIALS:6.1f} %" for count in counts.values())
     return f"{100 * slower:5.1f} %    {shares}  {pairs / TRIALS:6.2f}"
 
 
@@ -115,7 +115,7 @@ PLANTED = 9
 
 
 def accounts(rng: np.random.Generator, more: float) -> dict[str, float]:
-    """Twelve accounts of a run's mean step of 0.1 s; one of a fiftieth takes so much more."""
+    """Twelve accounts of a run's mean step of 0.1 s; the account PLANTED (2 %) takes the fraction `more` longer."""
     times = SHARES * np.exp(rng.normal(0, BETWEEN))
     times = times * np.exp(steps(rng, np.zeros(len(SHARES)))).mean(axis=1)
     times[PLANTED] *= 1 + more
@@ -125,8 +125,8 @@ def accounts(rng: np.random.Generator, more: float) -> dict[str, float]:
 def named(more: float, rng: np.random.Generator) -> str:
     right = wrong = 0
     for _ in range(TRIALS):
-        found = why([(accounts(rng, 0.0), accounts(rng, more)) for _ in range(5)], 0.01)
-        moved = {one.account for one in found.accounts if one.verdict in ("worse", "better")}
+        reasons = why([(accounts(rng, 0.0), accounts(rng, more)) for _ in range(5)], 0.01)
+        moved = {account.account for account in reasons.accounts if account.verdict in ("worse", "better")}
         right += f"account {PLANTED}" in moved
         wrong += bool(moved - ({f"account {PLANTED}"} if more else set()))
     return f"{100 * more * SHARES[PLANTED]:6.1f} %   {100 * right / TRIALS:6.1f} %   {100 * wrong / TRIALS:6.1f} %"
@@ -139,15 +139,13 @@ def main() -> None:
     print("noise                    series      gate       most  5 % on 5   pooled t", file=out)
     for name, draw in KINDS.items():
         print(null(name, [draw(rng, 40) for _ in range(SERIES)], rng), file=out)
-    if found := list(islice(real(), 2 * SERIES)):
-        print(null("real steps", found, rng), file=out)
+    if series := list(islice(real(), 2 * SERIES)):
+        print(null("real steps", series, rng), file=out)
     print(f"\nA slowdown, {TRIALS} cases each: runs vary by {BETWEEN:.1%}, steps by {WITHIN:.0%}", file=out)
-    print("slowdown     worse  not worse  not told   pairs", file=out)
+    print("slowdown     worse  not worse   unclear   pairs", file=out)
     for slower in (0.0, 0.015, 0.03, 0.05):
         print(power(slower, rng), file=out)
-    print(
-        f"\nThe account that did it, 5 pairs, {TRIALS} cases each: of the step, one of twelve accounts of 2 %", file=out
-    )
+    print(f"\nThe changed account, 5 pairs, {TRIALS} cases each: one of twelve accounts, 2 % of the step", file=out)
     print("slower     named     another", file=out)
     for more in (0.0, 0.1):
         print(named(more, rng), file=out)

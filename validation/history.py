@@ -1,8 +1,9 @@
-"""`python -m validation.history FOLDER`: the change points of annotated series against what people marked in them.
+"""Detected change points against human annotations: `python -m validation.history FOLDER`.
 
-FOLDER holds one JSON file a series and `annotations.json` (series -> annotator -> places), as the Turing Change Point
-Dataset has them. Scores as van den Burg and Williams define them (arXiv:2003.06222, section 4): F1 with a margin of 5,
-and the cover. Printed, and written to validation/out/history.json. One default for every series; no series is left out.
+FOLDER has one JSON file per series and `annotations.json` (series -> annotator -> places), in the format of the Turing
+Change Point Dataset. Scores are those of van den Burg and Williams (arXiv:2003.06222, section 4): F1 with a margin of
+5, and the cover. They are printed, and written to validation/out/history.json. All series use the default parameters,
+and no series is left out.
 """
 
 from __future__ import annotations
@@ -43,36 +44,37 @@ class _File(msgspec.Struct):
 
 
 def reported(seen: DetectedChanges) -> list[int]:
-    """The places where the level changed from one point to the next: steps, and both ends of what went away."""
-    steps = [one.at for one in seen.changes if one.kind == "step"]
-    return sorted({*steps, *(end for one in seen.changes if one.kind == "excursion" for end in (one.at, one.until))})
+    """Places where the level changed from one point to the next: steps, and both ends of excursions."""
+    steps = [change.at for change in seen.changes if change.kind == "step"]
+    excursions = [change for change in seen.changes if change.kind == "excursion"]
+    return sorted({*steps, *(end for change in excursions for end in (change.at, change.until))})
 
 
-def matched(marked: Iterable[int], found: Iterable[int], margin: int = MARGIN) -> int:
-    """How many of `marked` have one of `found` within the margin, each of these counting for one mark."""
-    left, count = set(found), 0
-    for place in sorted(marked):
-        near = [(abs(place - one), one) for one in left if abs(place - one) <= margin]
+def matched(marked: Iterable[int], detected: Iterable[int], margin: int = MARGIN) -> int:
+    """Number of `marked` places with a detected place within the margin; each detected place matches one mark."""
+    left, count = set(detected), 0
+    for mark in sorted(marked):
+        near = [(abs(mark - candidate), candidate) for candidate in left if abs(mark - candidate) <= margin]
         if near:
             left.remove(min(near)[1])
             count += 1
     return count
 
 
-def f1(marks: Marks, found: Iterable[int]) -> float:
-    """Precision against all annotators' marks together, recall against each one's, averaged; the beginning of a series
-    is a change point of everybody."""
-    places = {0, *found}
+def f1(marks: Marks, detected: Iterable[int]) -> float:
+    """F1 of precision against the union of all annotators' marks, and recall averaged over annotators. The beginning
+    of a series counts as a change point everywhere."""
+    places = {0, *detected}
     each = [{0, *own} for own in marks.values()]
     precision = matched(set().union(*each), places) / len(places)
     recall = sum(matched(own, places) / len(own) for own in each) / len(each)
     return 2 * precision * recall / (precision + recall)
 
 
-def cover(marks: Marks, found: Iterable[int], points: int) -> float:
-    """How well the parts between change points cover each annotator's: the Jaccard index of the best part, weighted by
-    length, averaged over annotators."""
-    own = _parts(found, points)
+def cover(marks: Marks, detected: Iterable[int], points: int) -> float:
+    """Covering metric: the Jaccard index of each annotated segment with its best detected segment, weighted by length
+    and averaged over annotators."""
+    own = _parts(detected, points)
     total = sum(
         (stop - start) * max(_jaccard((start, stop), part) for part in own)
         for marked in marks.values()
@@ -82,45 +84,44 @@ def cover(marks: Marks, found: Iterable[int], points: int) -> float:
 
 
 def _parts(places: Iterable[int], points: int) -> list[tuple[int, int]]:
-    bounds = [0, *sorted({place for place in places if 0 < place < points}), points]
+    bounds = [0, *sorted({index for index in places if 0 < index < points}), points]
     return list(pairwise(bounds))
 
 
-def _jaccard(one: tuple[int, int], other: tuple[int, int]) -> float:
-    both = max(0, min(one[1], other[1]) - max(one[0], other[0]))
-    return both / (max(one[1], other[1]) - min(one[0], other[0])) if both else 0.0
+def _jaccard(first: tuple[int, int], second: tuple[int, int]) -> float:
+    both = max(0, min(first[1], second[1]) - max(first[0], second[0]))
+    return both / (max(first[1], second[1]) - min(first[0], second[0])) if both else 0.0
 
 
 def read(folder: Path) -> dict[str, tuple[list[float], Marks]]:
-    """Series -> its values, gaps filled with the value before, and its annotations. Of several dimensions the first.
-
-    Raises `BadFile` where the folder has no annotations, or a file is not of the format."""
+    """Series -> its values, with gaps filled with the previous value, and its annotations. Only the first dimension is
+    read. Raises `BadFile` if the folder has no annotations, or a file is not in the format."""
     path = folder / "annotations.json"
     try:
         marks = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, list[int]]])
-        found: dict[str, tuple[list[float], Marks]] = {}
+        by_series: dict[str, tuple[list[float], Marks]] = {}
         for path in sorted(folder.glob("*.json")):
             if path.name == "annotations.json":
                 continue
             file = msgspec.json.decode(path.read_bytes(), type=_File)
             if marks.get(file.name) and file.series:
-                found[file.name] = _filled(file.series[0].raw), marks[file.name]
+                by_series[file.name] = _filled(file.series[0].raw), marks[file.name]
     except OSError as error:
         raise BadFile(f"{path}: cannot be read: {error.strerror}.", "Give a folder with annotations.json.") from error
     except msgspec.MsgspecError as error:
         raise BadFile(f"{path}: not in the format of the Turing Change Point Dataset: {error}.") from error
-    if not found:
-        raise BadFile(f"{folder}: none of its series is annotated.")
-    return found
+    if not by_series:
+        raise BadFile(f"{folder}: no annotated series.")
+    return by_series
 
 
 def _filled(raw: Sequence[float | None]) -> list[float]:
     last = next((value for value in raw if value is not None), 0.0)
-    found: list[float] = []
+    values: list[float] = []
     for value in raw:
         last = last if value is None else value
-        found.append(last)
-    return found
+        values.append(last)
+    return values
 
 
 def score(name: str, values: list[float], marks: Marks) -> Scored:
@@ -142,7 +143,7 @@ def main(folder: Path) -> None:
     OUT.parent.mkdir(exist_ok=True)
     document = {"margin": MARGIN, "series": [row._asdict() for row in rows], "mean": mean}
     OUT.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
-    print(f"\n{OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT} is written.")
+    print(f"\n{OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT} written.")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""`python -m validation.history_noise [SCALE]`: how often changes are reported where there is none, and found where
-there is one. Seeded; SCALE multiplies the number of series.
+"""False-alarm rate and power of change detection: `python -m validation.history_noise [SCALE]`.
 
-Real noise comes from the public data beside the checkout, where it is: step times over commits and the change-point
-series, each permuted, so that whatever changed in them is gone.
+Seeded; SCALE multiplies the number of series.
+Real noise comes from the public data next to the checkout, if present: step times over commits and the change-point
+series, each permuted, which removes any changes in them.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ Draw = Callable[[np.random.Generator], Series]
 
 
 class Rate(NamedTuple):
-    """`hits` of `of`, with the exact bounds that it lies beyond with 2.5 % each (Clopper and Pearson)."""
+    """`hits` of `trials`, with exact 95 % bounds (Clopper and Pearson)."""
 
     hits: int
-    of: int
+    trials: int
 
     @property
     def low(self) -> float:
-        return 0.0 if self.hits == 0 else 1 - Rate(self.of - self.hits, self.of).high
+        return 0.0 if self.hits == 0 else 1 - Rate(self.trials - self.hits, self.trials).high
 
     @property
     def high(self) -> float:
-        """The share at which so few hits have a probability of 2.5 %."""
-        if self.hits == self.of:
+        """The rate at which at most `hits` have a probability of 2.5 %."""
+        if self.hits == self.trials:
             return 1.0
-        below, above = self.hits / self.of, 1.0
+        below, above = self.hits / self.trials, 1.0
         for _ in range(60):
             middle = (below + above) / 2
-            below, above = (middle, above) if _at_most(self.hits, self.of, middle) > 0.025 else (below, middle)
+            below, above = (middle, above) if _at_most(self.hits, self.trials, middle) > 0.025 else (below, middle)
         return above
 
     def __str__(self) -> str:
-        return f"{100 * self.hits / self.of:6.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
+        return f"{100 * self.hits / self.trials:6.2f} % ({100 * self.low:.2f} to {100 * self.high:.2f})"
 
 
-def _at_most(hits: int, of: int, share: float) -> float:
-    whole = lgamma(of + 1)
+def _at_most(hits: int, trials: int, share: float) -> float:
+    whole = lgamma(trials + 1)
     return sum(
-        exp(whole - lgamma(k + 1) - lgamma(of - k + 1) + k * log(share) + (of - k) * log(1 - share))
+        exp(whole - lgamma(k + 1) - lgamma(trials - k + 1) + k * log(share) + (trials - k) * log(1 - share))
         for k in range(hits + 1)
     )
 
@@ -94,20 +94,20 @@ NULLS: dict[str, Draw] = {
 
 
 def step_times() -> list[Series]:
-    """Median iteration time of one recipe over commits, over its mean, of recipes with eight commits or more; recipes
-    are put together until there are enough points for a series."""
+    """Median iteration time of a recipe over commits, relative to its mean, for recipes with at least eight commits;
+    recipes are concatenated until they give a series of POINTS."""
     path = DATA / "megatron_loss_and_step_times.jsonl.gz"
     if not path.exists():
         return []
-    found: dict[str, list[float]] = {}
+    by_recipe: dict[str, list[float]] = {}
     with gzip.open(path, "rt") as lines:
         for row in map(json.loads, filter(str.strip, lines)):
             steady = [
                 value for value in row.get("iteration-time", {"v": []})["v"][1:] if isinstance(value, float | int)
             ]
             if steady:
-                found.setdefault(row["path"], []).append(float(np.median(steady)))
-    long = [np.array(values) / np.mean(values) for values in found.values() if len(values) >= 8]
+                by_recipe.setdefault(row["path"], []).append(float(np.median(steady)))
+    long = [np.array(values) / np.mean(values) for values in by_recipe.values() if len(values) >= 8]
     joined = np.concatenate(long) if long else np.zeros(0)
     return [joined[at : at + POINTS] for at in range(0, joined.size - POINTS + 1, POINTS)]
 
@@ -116,30 +116,30 @@ def turing() -> list[Series]:
     folder = DATA / "changepoints"
     paths = sorted(folder.glob("*.json")) if folder.is_dir() else []
     read = [json.loads(path.read_bytes()) for path in paths if path.name != "annotations.json"]
-    return [np.array(one["series"][0]["raw"], float) for one in read]
+    return [np.array(document["series"][0]["raw"], float) for document in read]
 
 
 def permuted(rng: np.random.Generator, kept: list[Series]) -> Series:
-    """POINTS of one of the series in any order: without replacement where it has so many."""
-    one = kept[rng.integers(len(kept))]
-    return rng.choice(one, POINTS, replace=one.size < POINTS)
+    """POINTS of a random series in random order; drawn with replacement only if it has fewer."""
+    series = kept[rng.integers(len(kept))]
+    return rng.choice(series, POINTS, replace=series.size < POINTS)
 
 
 def kinds(seen: DetectedChanges) -> set[str]:
-    return {one.kind for one in seen.changes}
+    return {change.kind for change in seen.changes}
 
 
 def nulls(count: int) -> Iterator[tuple[str, list[Rate]]]:
-    """Of each kind of noise: series with a step, with a drift, with either, with an excursion."""
+    """For each kind of noise, rates of series with a reported step, drift, either of them, and excursion."""
     draws = dict(NULLS)
     for name, kept in (("real step times, permuted", step_times()), ("Turing series, permuted", turing())):
         if kept:
             draws[f"{name} ({len(kept)})"] = lambda rng, kept=kept: permuted(rng, kept)
     for number, (name, draw) in enumerate(draws.items()):
         rng = np.random.default_rng([1, number])
-        found = [kinds(detect(draw(rng))) for _ in range(count)]
-        asked = ({"step"}, {"drift"}, {"step", "drift"}, {"excursion"})
-        yield name, [Rate(sum(bool(one & those) for one in found), count) for those in asked]
+        results = [kinds(detect(draw(rng))) for _ in range(count)]
+        wanted = ({"step"}, {"drift"}, {"step", "drift"}, {"excursion"})
+        yield name, [Rate(sum(bool(reported & group) for reported in results), count) for group in wanted]
 
 
 POWERS = {
@@ -151,37 +151,39 @@ POWERS = {
 
 
 def powers(count: int) -> Iterator[tuple[str, float, float, Rate, Rate, float]]:
-    """Of each step: variation, autocorrelation, found within ten points, called a step; the share of ranges that hold
-    the place, of those found."""
+    """For each step: coefficient of variation, autocorrelation, rate found within ten points, rate reported as a step,
+    and the share of found ones whose range contains the true place."""
     for number, (name, (size, at)) in enumerate(POWERS.items()):
         for cv in (0.01, 0.02):
             for correlation in (0.0, 0.5):
                 rng = np.random.default_rng([2, number, round(100 * cv), round(10 * correlation)])
-                near = steps = held = 0
+                near = steps = covered = 0
                 for _ in range(count):
                     values = 100 * (1 + cv * autocorrelated(rng, POINTS, correlation))
                     values[at:] *= 1 + size
-                    found = [
-                        one for one in detect(values).lasting if abs(one.at - at) <= 10 or one.low <= at <= one.high
+                    changes = [
+                        change
+                        for change in detect(values).lasting
+                        if abs(change.at - at) <= 10 or change.low <= at <= change.high
                     ]
-                    near += bool(found)
-                    steps += any(one.kind == "step" for one in found)
-                    held += any(one.low <= at <= one.high for one in found)
-                yield name, cv, correlation, Rate(near, count), Rate(steps, count), held / max(1, near)
+                    near += bool(changes)
+                    steps += any(change.kind == "step" for change in changes)
+                    covered += any(change.low <= at <= change.high for change in changes)
+                yield name, cv, correlation, Rate(near, count), Rate(steps, count), covered / max(1, near)
 
 
-def watched(count: int) -> Rate:
-    """Series of normal noise in which a watch, asked after each point, alerts at any time."""
+def alerting(count: int) -> Rate:
+    """Rate of series of normal noise in which the online detector, updated at each point, alerts at any time."""
     rng = np.random.default_rng(3)
     hits = 0
     for _ in range(count):
-        watch = OnlineDetector()
-        hits += any(watch.add([value]) for value in rng.standard_normal(POINTS))
+        detector = OnlineDetector()
+        hits += any(detector.add([value]) for value in rng.standard_normal(POINTS))
     return Rate(hits, count)
 
 
 def speeds() -> Iterator[tuple[int, float]]:
-    """Milliseconds of CPU for a series with a step in it, the median of some."""
+    """CPU milliseconds for a series with one step, median over several series."""
     for n, count in ((200, 51), (1000, 11), (10000, 5)):
         rng = np.random.default_rng(4)
         spent = []
@@ -200,15 +202,15 @@ def main(scale: float = 1.0) -> None:
     for name, rates in nulls(count):
         print(f"{name:36}" + "".join(f" {rate!s:>24}" for rate in rates), flush=True)
     count = max(20, round(500 * scale))
-    print(f"\nOne step: {POINTS} points, {count} series each; share found (95 % bounds), and called a step\n")
+    print(f"\nOne step: {POINTS} points, {count} series each; share found (95 % bounds), and reported as a step\n")
     print(f"{'step':32} {'cv':>5} {'autocorr.':>9} {'found':>24} {'as a step':>24} {'range holds it':>15}")
-    for name, cv, correlation, found, steps, held in powers(count):
+    for name, cv, correlation, found_rate, steps, covered in powers(count):
         print(
-            f"{name:32} {100 * cv:3.0f} % {correlation:9.1f} {found!s:>24} {steps!s:>24} {100 * held:13.1f} %",
+            f"{name:32} {100 * cv:3.0f} % {correlation:9.1f} {found_rate!s:>24} {steps!s:>24} {100 * covered:13.1f} %",
             flush=True,
         )
     count = max(10, round(400 * scale))
-    print(f"\nWatched from the first point to {POINTS}, asked after each: {watched(count)} of {count} series alert.")
+    print(f"\nOnline detection after each of {POINTS} points: {alerting(count)} of {count} series alert.")
     print("\nCPU, one series with a step: " + ", ".join(f"{n:,} points {ms:.1f} ms" for n, ms in speeds()))
 
 

@@ -1,7 +1,7 @@
-"""`python -m validation.history_null`: makes the table of `trainyard.compare.history.statistics.critical_values` anew.
+"""Recompute the table of `trainyard.compare.history.statistics.critical_values`: `python -m validation.history_null`.
 
-For each length, series without a change: the critical strength at which 0.7 % of them show one, for noise without
-memory (whatever its distribution: ranks alone are asked) and with autocorrelation 0.5.
+For series without a change, of each length: the critical strength at which 0.7 % of them show one, for independent
+noise (of any distribution: the statistic uses ranks only) and with autocorrelation 0.5.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from trainyard.compare.history.statistics.critical_values import critical
 from trainyard.compare.history.statistics.split_scan import Scan
 
 ALPHA = 0.007
-"""Below the 1 % that is promised, for the table's own error."""
+"""Below the documented 1 %, to allow for the table's own error."""
 LEAST = 2.0
 SERIES = {12: 20000, 14: 20000, 16: 20000, 20: 20000, 30: 16000, 50: 16000, 100: 16000, 200: 16000, 500: 6000,
           1000: 4000, 3000: 1200, 10000: 300}  # fmt: skip
 
 
 def autocorrelated(rng: np.random.Generator, n: int, correlation: float) -> NDArray[np.float64]:
-    """(n,): an autoregression of order 1, of variance 1."""
+    """Autoregression of order 1 with variance 1, of shape (n,)."""
     burn = 60
     shocks = rng.standard_normal(n + burn) * np.sqrt(1 - correlation**2)
     if not correlation:
@@ -39,7 +39,7 @@ def autocorrelated(rng: np.random.Generator, n: int, correlation: float) -> NDAr
 
 
 def reached(values: NDArray[np.float64]) -> float:
-    """The least critical strength at which no change of the series is reported, to 0.005; LEAST where that is less."""
+    """The least critical strength at which no change of the series is reported, to 0.005, and at least LEAST."""
     scan = Scan()
     scan.extend(values)
     splits, wide = scan.splits(), float(inflation(values[None])[0])
@@ -56,12 +56,12 @@ def rows(scale: float) -> Iterator[tuple[int, int, list[float]]]:
     rng = np.random.default_rng(20250)
     for n, most in SERIES.items():
         count = max(100, round(most * scale))
-        found = []
+        strengths = []
         for correlation in (0.0, 0.5):
             drawn = [reached(autocorrelated(rng, n, correlation)) for _ in range(count)]
-            found.append(float(np.quantile(drawn, 1 - ALPHA)))
+            strengths.append(float(np.quantile(drawn, 1 - ALPHA)))
             count = max(100, count // 4)
-        yield n, max(100, round(most * scale)), found
+        yield n, max(100, round(most * scale)), strengths
 
 
 def main(scale: float = 1.0) -> None:

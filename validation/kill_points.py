@@ -1,11 +1,11 @@
-"""A training run killed at every fault point it arrives at, then resumed: `python -m validation.kill_points`.
+"""Kill a training run at every fault point that it reaches, then resume it: `python -m validation.kill_points`.
 
 Each trial is a run of two ranks that is started with `TRAINYARD_FAULT_POINT=POINT:N`; N rises until the run ends
-undisturbed. After each kill the store must list without a complaint, and the run must be absent or marked as unfinished
-or complete; `trainyard run --resume` must complete it with exactly the losses of an undisturbed run. The point is
-reached by the supervisor, by a rank, or by both ranks at once: whoever arrives first N times is killed.
+undisturbed. After each kill the store must be listed without warnings, and the run must be absent or marked as
+unfinished or complete; `trainyard run --resume` must complete it with exactly the losses of an undisturbed run. The
+supervisor, a rank, or both ranks at once may reach a point: the first process that reaches it N times is killed.
 
-`--point NAME`: of one point. `--ranks N`: of N ranks (2).
+`--point NAME`: only this point. `--ranks N`: number of ranks (2).
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ every = 2
 keep = 1
 """
 MOST = 200
-"""Arrivals that are tried at a point."""
+"""Most arrivals at a point that are tried."""
 
 
 class Trial(NamedTuple):
-    """`state`: of the run after the kill; `absent` if there is no run. `wrong`: empty if all is as it must be."""
+    """`state`: of the run after the kill; `absent` if there is no run. `wrong`: the defect, empty if there is none."""
 
     point: str
     number: int
@@ -60,7 +60,7 @@ class Trial(NamedTuple):
 
 
 def trial(folder: Path, job: Path, point: str, number: int, calm: Mapping[int, float]) -> Trial | None:
-    """None if the run ended undisturbed: it arrives at the point less often."""
+    """Run one trial; None if the run ended undisturbed, because it reaches the point less often."""
     root = folder / f"{point}-{number}"
     ended = _trainyard(root, ["run", str(job), "--quiet"], {VARIABLE: f"{point}:{number}"})
     if ended.returncode == 0:

@@ -1,9 +1,9 @@
-"""What is written for other frameworks, given to their own readers: `python -m validation.launch [MOST]`.
+"""Parse written configurations with the code of each framework: `python -m validation.launch [MOST]`.
 
-Of five models on 32 devices, in every number format, at least MOST (100) of the layouts that the search may offer,
-evenly chosen, are written and read by the framework's own code, as it reads what it is started with. Needs those beside
-trainyard (torchtitan 0.2.2, deepspeed 0.19.8, megatron-core 0.16.1), no accelerator; what is not installed is said. Of
-Megatron-LM's arguments only the pipelines' stages are read: their parser is in no package.
+For five models on 32 devices, in every dtype, at least MOST (100) evenly spaced layouts of the search space are
+written, and read by the framework's own code as at its start. Needs torchtitan 0.2.2, deepspeed 0.19.8 and
+megatron-core 0.16.1 next to trainyard, but no accelerator; frameworks that are not installed are reported. Of
+Megatron-LM's arguments only the pipeline layout is read, because no package contains their parser.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Take = Callable[[str, Job], None]
 
 
 def titan() -> Take:
-    """torchtitan's configuration manager, its meshes, and how it cuts a model into stages."""
+    """A check with torchtitan's configuration manager, its meshes, and its division of a model into stages."""
     from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
     from torchtitan.config.manager import ConfigManager
     from torchtitan.distributed.parallel_dims import ParallelDims
@@ -44,31 +44,31 @@ def titan() -> Take:
     def take(text: str, job: Job) -> None:
         path.write_text(text)
         config = manager.parse_args(["--job.config_file", str(path)])
-        said, training, layout, layers = config.parallelism, config.training, job.layout, job.decoder.layers
+        degrees, training, layout, layers = config.parallelism, config.training, job.layout, job.decoder.layers
         mesh = ParallelDims(
-            said.data_parallel_replicate_degree, said.data_parallel_shard_degree, said.context_parallel_degree,
-            said.tensor_parallel_degree, said.pipeline_parallel_degree, said.expert_parallel_degree,
-            said.expert_tensor_parallel_degree, layout.ranks,
+            degrees.data_parallel_replicate_degree, degrees.data_parallel_shard_degree,
+            degrees.context_parallel_degree, degrees.tensor_parallel_degree, degrees.pipeline_parallel_degree,
+            degrees.expert_parallel_degree, degrees.expert_tensor_parallel_degree, layout.ranks,
         )  # fmt: skip
         _equal(mesh.dp_shard * mesh.cp * mesh.tp % (mesh.ep * mesh.etp), 0, "experts' ranks")
         _equal(training.global_batch_size % (training.local_batch_size * layout.batch_ranks), 0, "batch")
-        alone = mesh.dp_replicate > 1 and mesh.dp_shard * mesh.cp == 1
-        _equal(alone and mesh.tp * mesh.pp > 1, False, "replicas alone")
+        replicated = mesh.dp_replicate > 1 and mesh.dp_shard * mesh.cp == 1
+        _equal(replicated and mesh.tp * mesh.pp > 1, False, "replicas alone")
         if layout.pp == 1:
             return
-        single = issubclass(get_schedule_class(said.pipeline_parallel_schedule), PipelineScheduleSingle)
-        ends = said.pipeline_parallel_first_stage_less_layers, said.pipeline_parallel_last_stage_less_layers
-        each = said.pipeline_parallel_layers_per_stage
-        many = layout.pp * (1 if single else 2) if each is None else math.ceil((layers + sum(ends)) / each)
-        _equal(many, layout.pp * layout.interleave, "stages")
-        parts = generate_llm_fqn_per_model_part(many, layers, *ends)
+        single = issubclass(get_schedule_class(degrees.pipeline_parallel_schedule), PipelineScheduleSingle)
+        ends = degrees.pipeline_parallel_first_stage_less_layers, degrees.pipeline_parallel_last_stage_less_layers
+        each = degrees.pipeline_parallel_layers_per_stage
+        stages = layout.pp * (1 if single else 2) if each is None else math.ceil((layers + sum(ends)) / each)
+        _equal(stages, layout.pp * layout.interleave, "stages")
+        parts = generate_llm_fqn_per_model_part(stages, layers, *ends)
         _equal(sum(name.startswith("layers.") for part in parts for name in part), layers, "layers of stages")
 
     return take
 
 
 def speed() -> Take:
-    """DeepSpeed's configuration, as of one of so many data-parallel ranks."""
+    """A check with DeepSpeed's configuration, as read by one of the data-parallel ranks."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from deepspeed.runtime import config as theirs
 
@@ -94,39 +94,39 @@ def speed() -> Take:
 
 
 def megatron() -> Take:
-    """Megatron Core's layouts of pipeline stages."""
+    """A check with Megatron Core's pipeline layouts."""
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 
     def take(text: str, job: Job) -> None:
         name = "--pipeline-model-parallel-layout "
-        said = [line.removeprefix(name).strip("'") for line in text.splitlines() if line.startswith(name)]
-        for layout in said:
+        layouts = [line.removeprefix(name).strip("'") for line in text.splitlines() if line.startswith(name)]
+        for layout in layouts:
             PipelineParallelLayerLayout(layout, job.layout.pp).validate_layer_layout(job.decoder.layers, 0)
 
     return take
 
 
-def _equal(found: Any, wanted: Any, what: str) -> None:
-    if found != wanted:
-        raise ValueError(f"{what}: {found}, not {wanted}")
+def _equal(actual: Any, expected: Any, name: str) -> None:
+    if actual != expected:
+        raise ValueError(f"{name}: {actual}, not {expected}")
 
 
 def offered(framework: str, name: str, dtype: str, most: int) -> Iterator[Job]:
     runner = FRAMEWORKS[framework]
     model = msgspec.convert({"name": name, **presets.take(name, "model").keys}, Model)
     wanted = PlannerInput(model, DEVICES, 8, BATCH, SEQ_LEN, dtype)
-    every = runner.layouts(wanted)
-    for place in range(0, len(every), max(1, len(every) // most)):
-        yield layout_space.job_of(wanted, every.row(place), runner.keeps.between)
+    layouts = runner.layouts(wanted)
+    for index in range(0, len(layouts), max(1, len(layouts) // most)):
+        yield layout_space.job_of(wanted, layouts.row(index), runner.keeps.between)
 
 
 def main(most: int) -> int:
     logging.disable(logging.CRITICAL)
-    wrong = whole = 0
+    wrong = total = 0
     print("| framework | model | layouts | refused |\n|---|---|---|---|")
-    for framework, opened in {"torchtitan": titan, "deepspeed": speed, "megatron": megatron}.items():
+    for framework, checker in {"torchtitan": titan, "deepspeed": speed, "megatron": megatron}.items():
         try:
-            take = opened()
+            take = checker()
         except ImportError as error:
             print(f"| {framework} | not installed: {error.name} | | |")
             continue
@@ -137,12 +137,12 @@ def main(most: int) -> int:
                 for job in offered(framework, name, dtype, most):
                     tried += 1
                     try:
-                        take(FRAMEWORKS[framework].tells(job), job)
-                    except (Exception, SystemExit) as error:  # theirs raise what they like
+                        take(FRAMEWORKS[framework].write_config(job), job)
+                    except (Exception, SystemExit) as error:  # a framework may raise anything
                         refused[f"{type(error).__name__}: {error}".splitlines()[0][:100]] += 1
-            wrong, whole = wrong + sum(refused.values()), whole + tried
+            wrong, total = wrong + sum(refused.values()), total + tried
             print(f"| {framework} | {name} | {tried} | {sum(refused.values())} {dict(refused.most_common(2)) or ''} |")
-    print(f"\n{whole:,} files, {wrong:,} refused")
+    print(f"\n{total:,} files, {wrong:,} refused")
     return 1 if wrong else 0
 
 

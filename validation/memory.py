@@ -1,9 +1,9 @@
-"""The planner's memory against a fake run of our own training code: `python -m validation.memory [WORD ...]`.
+"""The planner's memory compared with fake runs of trainyard's own trainer: `python -m validation.memory [WORD ...]`.
 
-Each line is a stage of a model and a layout: bytes at the peak of a step as `predict/memory/native_memory.py` predicts
-them, and as `train/fake_run/fake_rank.py` counts them, a run of the real code without values. WORD: only the lines that
-have it. Needs torch, no accelerator; some ten minutes on two cores. Where layers are fewer than the
-model's, the line says so.
+Each line is a stage of a model and a layout: peak bytes of a step as predicted by `predict/memory/native_memory.py`,
+and as counted by `train/fake_run/fake_rank.py`, a run of the real code with tensors without data. WORD: only lines that
+contain it. A line states the number of layers if the model was cut. Needs torch, no accelerator; some ten minutes on
+two cores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _LAYOUT, _RECIPE = set(Layout.__struct_fields__), set(Recipe.__struct_fields__)
 
 
 class Pair(NamedTuple):
-    """`layers`: 0 for the model's own. `seq_len`: 1 of pictures. `micro`: micro-batches of a step on a rank."""
+    """A model and a layout. `layers`: 0 for the model's own number. `seq_len`: 1 for images. `micro`: micro-batches per
+    step on a rank."""
 
     model: str
     how: dict[str, Any]
@@ -42,29 +43,33 @@ class Pair(NamedTuple):
         preset = presets.load(self.model)
         axes: dict[str, Any] = {key: value for key, value in self.how.items() if key in _LAYOUT}
         layout = Layout(**axes)
-        said: dict[str, Any] = {"dtype": "bfloat16"} | {key: value for key, value in self.how.items() if key in _RECIPE}
-        tokens = self.seq_len * said.get("microbatch", 1) * self.micro * layout.batch_ranks
-        recipe = Recipe(seq_len=self.seq_len, tokens_per_step=tokens, **said)
+        settings: dict[str, Any] = {"dtype": "bfloat16"} | {
+            key: value for key, value in self.how.items() if key in _RECIPE
+        }
+        tokens = self.seq_len * settings.get("microbatch", 1) * self.micro * layout.batch_ranks
+        recipe = Recipe(seq_len=self.seq_len, tokens_per_step=tokens, **settings)
         if preset.sizes is not None:
             return Job(name=self.model, workload=preset.workload, sizes=preset.sizes, layout=layout, recipe=recipe)
         model = msgspec.convert({"name": self.model, **(preset.model or {})}, Model)
         return Job(model=replace(model, layers=self.layers or model.layers), layout=layout, recipe=recipe)
 
     def __str__(self) -> str:
-        said = ", ".join(f"{key} {value}" for key, value in self.how.items() if value is not True)
+        settings = ", ".join(f"{key} {value}" for key, value in self.how.items() if value is not True)
         layers = f" of {self.layers} layers" if self.layers else ""
-        each = f"{self.micro} x {self.seq_len}" if self.seq_len > 1 else f"{self.micro} of pictures"
-        return f"{self.model}{layers}: {said or 'one rank'}, {each}"
+        each = f"{self.micro} x {self.seq_len}" if self.seq_len > 1 else f"{self.micro} images"
+        return f"{self.model}{layers}: {settings or 'one rank'}, {each}"
 
 
 def pairs() -> Iterator[Pair]:
     for remat in ("none", "full", "op"):
-        again = {"remat": remat}
-        yield Pair("llama3-8b", {"dp_shard": 8, **again})
-        yield Pair("llama3-8b", {"dp_shard": 8, **again}, seq_len=4096, micro=2)
-        yield Pair("llama3-8b", {"tp": 8, **_SPLIT, **again})
-        yield Pair("llama3-70b", {"dp_shard": 8, "tp": 8, **_SPLIT, **again}, layers=20)
-        yield Pair("gpt3-175b", {"dp_shard": 4, "tp": 8, "pp": 8, "schedule": "1f1b", **_SPLIT, **again}, 32, micro=8)
+        recompute = {"remat": remat}
+        yield Pair("llama3-8b", {"dp_shard": 8, **recompute})
+        yield Pair("llama3-8b", {"dp_shard": 8, **recompute}, seq_len=4096, micro=2)
+        yield Pair("llama3-8b", {"tp": 8, **_SPLIT, **recompute})
+        yield Pair("llama3-70b", {"dp_shard": 8, "tp": 8, **_SPLIT, **recompute}, layers=20)
+        yield Pair(
+            "gpt3-175b", {"dp_shard": 4, "tp": 8, "pp": 8, "schedule": "1f1b", **_SPLIT, **recompute}, 32, micro=8
+        )
     yield Pair("llama3-8b", {}, layers=8)
     yield Pair("llama3-8b", {}, layers=8, micro=2)
     yield Pair("llama3-8b", {"dp_replicate": 4}, layers=8)
@@ -98,7 +103,7 @@ def pairs() -> Iterator[Pair]:
     yield Pair("deepseek-v3", {"dp_shard": 64, "ep": 64, "remat": "full"}, layers=8, seq_len=4096)
 
 
-def pictures() -> Iterator[Pair]:
+def image_models() -> Iterator[Pair]:
     for how in (
         {"microbatch": 32}, {"dp_replicate": 8, "microbatch": 32}, {"dp_shard": 8, "zero": 1, "microbatch": 32},
         {"tp": 4, "microbatch": 32}, {"tp": 2, "dp_shard": 4, "microbatch": 32},
@@ -122,7 +127,7 @@ def pictures() -> Iterator[Pair]:
 
 
 class Line(NamedTuple):
-    """Bytes of one rank of a pair, and how long the fake run took."""
+    """Bytes of one rank of a pair, and seconds of its fake run."""
 
     pair: Pair
     rank: int
@@ -159,26 +164,26 @@ def summary(name: str, some: Sequence[Line]) -> str:
 
 
 def main() -> None:
-    wanted = [pair for pair in (*pairs(), *pictures()) if all(word in str(pair) for word in sys.argv[1:])]
+    wanted = [pair for pair in (*pairs(), *image_models()) if all(word in str(pair) for word in sys.argv[1:])]
     every: list[Line] = []
     with ThreadPoolExecutor(2) as two:
         for pair, done in [(pair, two.submit(compare, pair)) for pair in wanted]:
             try:
                 lines = done.result()
-            except BadJob as why:
-                print(f"{pair}: {why.says}")
+            except BadJob as error:
+                print(f"{pair}: {error.says}")
                 continue
             for line in lines:
                 sizes = f"{line.predicted / 1e9:8.3f} GB, counted {line.counted / 1e9:8.3f} GB"
                 print(f"{sizes}, {100 * line.error:+6.2f} %  {pair}, rank {line.rank}", flush=True)
             every += lines
-    for name in ("dense", "experts", "pictures"):
+    for name in ("dense", "experts", "images"):
         if some := [line for line in every if kind(line.pair.job()) == name]:
             print(summary(name, some))
 
 
 def kind(job: Job) -> str:
-    return "pictures" if job.model is None else "experts" if job.model.experts else "dense"
+    return "images" if job.model is None else "experts" if job.model.experts else "dense"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Runs on this machine against their plans: `python -m validation.own`.
+"""Runs on this machine compared with their plans: `python -m validation.own`.
 
 Probes the machine with two ranks, trains fifteen small decoders in as many layouts, fits the machine's constants to
-four of them, and sets the predicted ledger of each beside the measured one: with the probe alone, and after the four.
-Needs torch and two cores or devices; ten minutes.
+four of them, and compares the predicted ledger of each run with the measured one: with the probe only, and after the
+fit. Needs torch and two cores or devices; ten minutes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from trainyard.run.probe import devices
 
 _RANKS = 2
 _LARGE = 0.1
-"""Of a step: parts that are compared one by one."""
+"""Fraction of a step above which a part is compared separately."""
 _SPLIT = {"tp": 2, "sequence_parallel": True, "loss_parallel": True}
 ANCHORS = ("ddp", "tp", "pp", "fsdp")
 
 
 def decoders() -> dict[str, Job]:
-    """By name: the anchors first."""
+    """The jobs by name, anchors first."""
     small = Model(layers=4, width=256, ffn=768, heads=4, kv_heads=2, head_dim=64)
     wide = replace(small, width=512, ffn=1536, head_dim=128)
     shard, pair = {"dp_shard": 2}, {"pp": 2}
@@ -51,10 +51,10 @@ def decoders() -> dict[str, Job]:
 
 
 def _job(model: Model, layout: dict[str, Any], seq_len: int = 256, samples: int = 16, **recipe: Any) -> Job:
-    said = {"microbatch": 4, **recipe}
+    settings = {"microbatch": 4, **recipe}
     return Job(
         model=model, layout=Layout(**layout), measure=Measure(warmup=2, steps=5, repeats=2, profiled=3),
-        recipe=Recipe(seq_len=seq_len, tokens_per_step=samples * seq_len, **said),
+        recipe=Recipe(seq_len=seq_len, tokens_per_step=samples * seq_len, **settings),
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def measured(name: str, job: Job, folder: Path) -> MeasuredRun:
 
 
 class Line(NamedTuple):
-    """`error`: of the step; `parts`: of each that is large."""
+    """Relative errors of the step (`error`) and of its large `parts`."""
 
     error: float
     parts: dict[str, float]
@@ -76,16 +76,16 @@ class Line(NamedTuple):
 
 def line(machine: Machine, run: MeasuredRun) -> Line:
     constants = constant_sets.choose(machine, "fsdp").values()
-    found = fit_constants.predicted(machine, constants, [run.job])
-    mine = fit_constants.predicted_parts(found)[0]
+    predicted = fit_constants.predicted(machine, constants, [run.job])
+    mine = fit_constants.predicted_parts(predicted)[0]
     large = {part: seconds for part, seconds in run.parts().items() if seconds > _LARGE * run.seconds}
     errors = {part: mine.get(part, 0.0) / seconds - 1 for part, seconds in large.items()}
-    return Line(float(np.ravel(found.wall)[0]) / run.seconds - 1, errors)
+    return Line(float(np.ravel(predicted.wall)[0]) / run.seconds - 1, errors)
 
 
 def summary(name: str, lines: list[Line]) -> str:
-    steps = np.abs([one.error for one in lines])
-    parts = np.abs([error for one in lines for error in one.parts.values()])
+    steps = np.abs([entry.error for entry in lines])
+    parts = np.abs([error for entry in lines for error in entry.parts.values()])
     return (
         f"{name}: steps {100 * steps.mean():.1f} % mean error, {100 * np.median(steps):.1f} % median, "
         f"{(steps <= 0.1).sum()} of {len(steps)} within 10 %; parts above a tenth of a step "

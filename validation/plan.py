@@ -1,9 +1,9 @@
-"""A planner's step times and memory against published measurements: `make validate`, or `make validate ROWS=FILE` for
-any file in the same columns. Prints a table, and writes validation/out/plan.json.
+"""The planner's step times and memory against published measurements: `make validate`, or `make validate ROWS=FILE`
+for any file with the same columns. Prints a table, and writes validation/out/plan.json.
 
-Constants were fitted to some of the published rows (validation/fit.py). Of those sources only the rows that were kept
-back are counted here; rows of any other file are all counted. What cannot be represented is named with the reason.
-Without the published data beside the checkout only the tables of validation/megatron.csv are judged.
+Constants were fitted to some of the published rows (validation/fit.py). Of these sources only held-out rows are counted
+here; of any other file all rows are. Unsupported configurations are listed with the reason. Without the published data
+next to the checkout only the tables in validation/megatron.csv are evaluated.
 """
 
 from __future__ import annotations
@@ -29,67 +29,69 @@ from validation.rows import Row
 
 OUT = Path(__file__).parent / "out" / "plan.json"
 MEGATRON = Path(__file__).parent / "megatron.csv"
-"""Tables of two papers on a cluster that nothing was fitted to."""
+"""Tables of two papers on a cluster that no constants were fitted to."""
 ENOUGH = 30
 """Rows a group needs for its errors to be judged."""
 ANCHORS = 4
+"""Measured rows of a group from which the rest is rescaled (`anchored`)."""
 _SCALE = 0.2
-"""How far a cluster may be from what was fitted to others: the standard deviation of its logarithm."""
+"""Standard deviation of the logarithm of a cluster's scale, relative to the clusters fitted to."""
 WORST = 3
 
 
-def errors(some: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-    """Of rows of one device and software: predicted over measured, less 1; whether the interval holds the measured."""
-    machine = rows.machine_of(some[0])
-    known = constant_sets.choose(machine, some[0].software)
-    expected, seconds = fit.predicted(some, known.values())
-    low, high = known.interval(some[0].kind)
+def errors(chosen: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
+    """Relative errors (predicted over measured, less 1) of rows of one device and software, and whether the prediction
+    interval contains the measured time."""
+    machine = rows.machine_of(chosen[0])
+    known = constant_sets.choose(machine, chosen[0].software)
+    expected, seconds = fit.predicted(chosen, known.values())
+    low, high = known.interval(chosen[0].kind)
     ratio = seconds / expected
     return expected / seconds - 1, (low <= ratio) & (ratio <= high)
 
 
-def anchored(off: np.ndarray) -> np.ndarray:
-    """The errors of all rows but a few, spread among them, once the rest is scaled by what those say: all of it where
-    they agree, little of it where each says something else (empirical Bayes: Efron and Morris, JASA 70, 1975)."""
-    places = np.linspace(0, len(off) - 1, ANCHORS).round().astype(int)
-    said = np.log1p(off[places])
-    share = _SCALE**2 / (_SCALE**2 + np.var(said, ddof=1) / ANCHORS)
-    return (1 + np.delete(off, places)) * np.exp(-share * np.mean(said)) - 1
+def anchored(errors: np.ndarray) -> np.ndarray:
+    """Errors after rescaling by the mean error of a few evenly spaced rows, which are left out: fully if these agree,
+    little if they disagree (empirical Bayes: Efron and Morris, JASA 70, 1975)."""
+    anchors = np.linspace(0, len(errors) - 1, ANCHORS).round().astype(int)
+    logs = np.log1p(errors[anchors])
+    share = _SCALE**2 / (_SCALE**2 + np.var(logs, ddof=1) / ANCHORS)
+    return (1 + np.delete(errors, anchors)) * np.exp(-share * np.mean(logs)) - 1
 
 
-def group(name: tuple[str, str, str], some: Sequence[Row]) -> dict[str, Any]:
+def group(name: tuple[str, str, str], chosen: Sequence[Row]) -> dict[str, Any]:
     """The figures of one source, device and kind of model."""
-    off, held = np.empty(len(some)), np.empty(len(some), bool)
-    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for place, row in enumerate(some):
-        alike[row.machine, row.software].append(place)
-    for places in alike.values():
-        off[places], held[places] = errors([some[place] for place in places])
-    worst = sorted(range(len(some)), key=lambda place: -abs(off[place]))[:WORST]
-    found: dict[str, Any] = {
-        "source": name[0], "device": name[1], "kind": name[2], "n": len(some), "mape": float(np.mean(np.abs(off))),
-        "median": float(np.median(np.abs(off))), "bias": float(np.mean(off)), "coverage": float(np.mean(held)),
-        "worst": [{"id": some[place].id, "error": round(float(off[place]), 4)} for place in worst],
+    off, covered = np.empty(len(chosen)), np.empty(len(chosen), bool)
+    by_constants: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for index, row in enumerate(chosen):
+        by_constants[row.machine, row.software].append(index)
+    for indices in by_constants.values():
+        off[indices], covered[indices] = errors([chosen[index] for index in indices])
+    worst = sorted(range(len(chosen)), key=lambda index: -abs(off[index]))[:WORST]
+    figures: dict[str, Any] = {
+        "source": name[0], "device": name[1], "kind": name[2], "n": len(chosen), "mape": float(np.mean(np.abs(off))),
+        "median": float(np.median(np.abs(off))), "bias": float(np.mean(off)), "coverage": float(np.mean(covered)),
+        "worst": [{"id": chosen[index].id, "error": round(float(off[index]), 4)} for index in worst],
     }  # fmt: skip
-    if len(some) > ANCHORS:
+    if len(chosen) > ANCHORS:
         rest = anchored(off)
-        found["after_anchors"] = {"anchors": ANCHORS, "n": len(rest), "mape": float(np.mean(np.abs(rest)))}
-    return found
+        figures["after_anchors"] = {"anchors": ANCHORS, "n": len(rest), "mape": float(np.mean(np.abs(rest)))}
+    return figures
 
 
-def peaks(some: Sequence[Row]) -> dict[str, Any]:
-    """How far predicted bytes are from the measured peak."""
-    made = cases.made(**{name: [row.columns[name] for row in some] for name in some[0].columns})
-    held = np.array([framework_memory.RESERVED if row.reserved else 1.0 for row in some])
-    off = framework_memory.memory(made).total * held / np.array([row.peak_bytes for row in some]) - 1
+def peaks(chosen: Sequence[Row]) -> dict[str, Any]:
+    """Errors of predicted bytes relative to the measured peak."""
+    batch = cases.build(**{name: [row.columns[name] for row in chosen] for name in chosen[0].columns})
+    factor = np.array([framework_memory.RESERVED if row.reserved else 1.0 for row in chosen])
+    off = framework_memory.memory(batch).total * factor / np.array([row.peak_bytes for row in chosen]) - 1
     return {
-        "source": some[0].source, "device": some[0].accelerator, "kind": some[0].kind, "n": len(some),
+        "source": chosen[0].source, "device": chosen[0].accelerator, "kind": chosen[0].kind, "n": len(chosen),
         "mape": float(np.mean(np.abs(off))), "median": float(np.median(np.abs(off))), "bias": float(np.mean(off)),
     }  # fmt: skip
 
 
 def validate(every: Sequence[Row], known: bool) -> dict[str, Any]:
-    """`known`: these are the rows that constants were fitted to, so that a part of them is left out."""
+    """The figures of all rows. `known`: constants were fitted to some of these rows, which are then left out."""
     timed: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     sized: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     fitted = 0
@@ -99,7 +101,7 @@ def validate(every: Sequence[Row], known: bool) -> dict[str, Any]:
             sized[key].append(row)
         if row.reason or not row.seconds:
             continue
-        if known and fit.part(row) != "report" and any(one.wanted(row) for one in fit.FITS):
+        if known and fit.part(row) != "report" and any(target.wanted(row) for target in fit.FITS):
             fitted += 1
         else:
             timed[key].append(row)
@@ -114,49 +116,49 @@ def validate(every: Sequence[Row], known: bool) -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Any], console: Console) -> None:
-    figures = ("mean, %", "median, %", "bias, %", "in interval, %", "after 4 anchors, %")
+def show(figures: dict[str, Any], console: Console) -> None:
+    heads = ("mean, %", "median, %", "bias, %", "in interval, %", "after 4 anchors, %")
     lines = [
         (
-            f"{one['source']}, {one['device']}, {one['kind']}", one["n"],
-            *(100 * one[name] for name in ("mape", "median", "bias", "coverage")),
-            100 * one["after_anchors"]["mape"] if "after_anchors" in one else None,
-            f"{one['worst'][0]['id']} {one['worst'][0]['error'] * 100:+.0f} %",
+            f"{entry['source']}, {entry['device']}, {entry['kind']}", entry["n"],
+            *(100 * entry[name] for name in ("mape", "median", "bias", "coverage")),
+            100 * entry["after_anchors"]["mape"] if "after_anchors" in entry else None,
+            f"{entry['worst'][0]['id']} {entry['worst'][0]['error'] * 100:+.0f} %",
         )
-        for one in found["groups"]
+        for entry in figures["groups"]
     ]  # fmt: skip
     columns = (
-        Column(head="source"), Column(head="n", digits=0), *(Column(head=name, digits=1) for name in figures),
+        Column(head="source"), Column(head="n", digits=0), *(Column(head=name, digits=1) for name in heads),
         Column(head="worst"),
     )  # fmt: skip
     print_table(
         Table(title="Step time: predicted over measured, less 1", notes=(), columns=columns, rows=tuple(lines)), console
     )
     console.print()
-    lines = [(f"{one['source']}, {one['device']}, {one['kind']}", one["n"],
-              *(100 * one[name] for name in ("mape", "median", "bias"))) for one in found["memory"]]  # fmt: skip
+    lines = [(f"{entry['source']}, {entry['device']}, {entry['kind']}", entry["n"],
+              *(100 * entry[name] for name in ("mape", "median", "bias"))) for entry in figures["memory"]]  # fmt: skip
     title = "Memory: predicted over measured peak, less 1"
     print_table(Table(title=title, notes=(), columns=columns[:5], rows=tuple(lines)), console)
-    reasons = Counter(one["reason"] for one in found["unsupported"])
-    console.print(f"\n{len(found['unsupported'])} configurations are not represented:")
+    reasons = Counter(entry["reason"] for entry in figures["unsupported"])
+    console.print(f"\n{len(figures['unsupported'])} configurations are not supported:")
     for reason, count in reasons.most_common():
         console.print(f"  {count:4d}  {reason}", markup=False)
-    console.print(f"{found['fitted_rows_left_out']} were fitted to, or set the intervals, and are left out.")
+    console.print(f"{figures['fitted_rows_left_out']} rows are left out: constants or intervals were fitted to them.")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, default=None, help="a file in the columns of the published one")
-    given = parser.parse_args().rows
-    paths = [given] if given else [path for path in (fit.PUBLISHED, MEGATRON) if path.is_file()]
+    parser.add_argument("--rows", type=Path, default=None, help="a file with the columns of the published one")
+    chosen = parser.parse_args().rows
+    paths = [chosen] if chosen else [path for path in (fit.PUBLISHED, MEGATRON) if path.is_file()]
     try:
-        found = validate([row for path in paths for row in rows.read(path)], known=given is None)
+        figures = validate([row for path in paths for row in rows.read(path)], known=chosen is None)
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    show(found, Console(width=160))
+    OUT.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
+    show(figures, Console(width=160))
     return 0
 
 

@@ -1,7 +1,8 @@
-"""`python -m validation.planted FOLDER PLANT MS`: one rank of a run, started by torch's launcher, with a delay planted.
+"""One rank of a run with an injected delay: `python -m validation.planted FOLDER PLANT MS`.
 
-PLANT is `straggler` (rank 1 sleeps before the step), `loader` (every rank waits for its batch) or `host` (every rank
-sleeps before the step). Steps of odd number are delayed and the others not. The rest is `trainyard.run.local.worker`.
+Started by torch's launcher. PLANT is `straggler` (rank 1 sleeps before the step), `loader` (every rank waits for its
+batch) or `host` (every rank sleeps before the step). Only steps with odd numbers are delayed. The rest is
+`trainyard.run.local.worker`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Planted:
 
 def main(folder: Path, plant: str, ms: int) -> None:
     job = job_file.load(folder / "job.toml")
-    torch.set_num_threads(1)  # threads that wait for each other crawl on a machine with other work
+    torch.set_num_threads(1)  # threads that wait for each other are very slow on a machine with other work
     ranks = find(vendor_here("cpu"))
     with joined(ranks), (folder / f"rank{ranks.rank}.jsonl").open("wb") as log:
         training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)

@@ -1,6 +1,6 @@
-"""Published measurements as cases: rows of the columns of training_runs.csv(.gz), grouped by configuration.
+"""Published measurements as cases: rows of training_runs.csv(.gz), or any file with its columns, by configuration.
 
-An id is `<configuration>.<metric>`. What cannot be represented is kept with the reason, and counted.
+An id is `<configuration>.<metric>`. Unsupported configurations are kept with the reason, and counted.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One configuration. `columns`: what `cases.made` takes, empty where it cannot be represented and `reason` says
-    why; `seconds`: of a step, 0 where only memory was measured; `peak_bytes` likewise."""
+    """One configuration. `columns`: the arguments of `cases.build`, empty if the configuration is unsupported for
+    `reason`; `seconds`: of a step, 0 if only memory was measured; `peak_bytes`: of memory, 0 if not measured."""
 
     id: str
     source: str
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def reserved(self) -> bool:
-        """Whether the peak is what was taken from the device, not what was allocated of it."""
+        """Whether the peak counts memory reserved on the device, not only what was allocated of it."""
         return "nvidia-smi" in self.notes or "reserved" in self.notes
 
 
@@ -67,7 +67,7 @@ MACHINES = {
     "MI355X": "mi355x", "Trainium1": "trn1", "Trainium2": "trn2", "Trainium3": "trn3", "TPU v5p": "tpu-v5p",
     "TPUv5p": "tpu-v5p", "TPU v6e": "tpu-v6e", "TPUv6e": "tpu-v6e", "V100-16GB": "v100-16gb", "V100": "v100-32gb",
 }  # fmt: skip
-"""What sources call a device -> our file of it."""
+"""Name of a device in sources -> trainyard's machine file."""
 _GATED = ("llama", "qwen", "mistral", "mixtral", "deepseek", "gpt-oss", "yi-", "olmo", "gemma", "grok", "phi")
 _UNTIED = (*_GATED, "nemotron")
 _LATENT = {"q_rank": 1536, "kv_rank": 512, "rope_dim": 64, "value_dim": 128, "head_dim": 128}
@@ -87,12 +87,12 @@ _KNOWN: dict[str, dict[str, float]] = {
     "llama2-7b": {"seq_len": 4096},
     "bloom": {"vocab": 250880},
 }  # fmt: skip
-"""What a model's name says where a row leaves it out: from the models' papers and configurations."""
+"""Sizes by prefix of a model's name, for rows that omit them: from the models' papers and configurations."""
 _HYBRIDS = {
     "nemotron_3_nano": "nemotron-3-nano", "nemotron_3_super": "nemotron-3-super", "nemotron-h-8b": "nemotron-h-8b",
     "nemotron-h-56b": "nemotron-h-56b",
 }  # fmt: skip
-"""What a source calls a hybrid -> our file of it, whose layers are published."""
+"""Name of a hybrid in sources -> trainyard's preset; the layers of these are published."""
 _STATE_SPACES = ("nemotron_3", "nemotron-h", "nemotronh", "mamba", "jamba", "zamba")
 _HEAD_DIMS = {"qwen3": 128.0, "gpt-oss": 64.0, "gemma": 256.0}
 _PORTS = re.compile(r"(\d+)x [^;0-9]*?(\d+)G/node")
@@ -102,21 +102,21 @@ _RATE = re.compile(r"([\d.]+) seq/s")
 _ROUNDS = re.compile(r"GA=(\d+)")
 _LORA = "LoRA"
 _NO_TRANSPOSE = ("B200", "B300", "GB200", "GB300")
-"""Whose float8 products need no second, transposed copy of a weight."""
+"""Devices whose float8 products need no second, transposed copy of a weight."""
 _SHARDED = ("zero3", "zero2", "fsdp", "hsdp", "full_shard")
 _GRACE = ("gb200", "gb300")
 _RANK, _MANY = 16.0, 8.0
-"""What is taken where a source does not say it: the rank of adapters, and micro-batches a stage runs in a step."""
+"""Defaults if a source does not give them: the rank of adapters, and micro-batches per stage and step."""
 _OLD = (26, 4)
-"""The last release (year, month) before experts became much faster with it."""
+"""The last Megatron release (year, month) before its much faster experts."""
 _STAGES = re.compile(r"V(?:PP?|pp)=(\d+)")
 
 
 def read(path: Path) -> list[Row]:
-    """Every configuration of a file. Raises `BadFile` when it lacks columns or is none."""
+    """All configurations of a file. Raises `BadFile` if it cannot be read or lacks columns."""
     try:
-        how = gzip.open if path.suffix == ".gz" else open
-        with how(path, "rt", encoding="utf-8", newline="") as file:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8", newline="") as file:
             table = csv.DictReader(file)
             missing = [name for name in COLUMNS if name not in (table.fieldnames or ())]
             if missing:
@@ -130,7 +130,7 @@ def read(path: Path) -> list[Row]:
 
 
 class _Refused(Exception):
-    """Why a row cannot be represented."""
+    """A row is unsupported, with the reason."""
 
 
 def _row(name: str, lines: list[dict[str, str]]) -> Row:
@@ -143,7 +143,7 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
         columns = _columns(values, notes)
         seconds = _seconds(lines, columns, values, notes)
         if not machine or machine not in machines.known():
-            raise _Refused(f"no machine is known of accelerator {values['accelerator'] or '(none)'}")
+            raise _Refused(f"no machine file for accelerator {values['accelerator'] or '(not given)'}")
         if not values["activation_ckpt"] and machine not in _GRACE:
             columns |= _recomputed(columns, machine)
     except _Refused as error:
@@ -159,11 +159,11 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
 
 
 def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:
-    """Where nobody says what was: as few layers, made again whole, as let it fit; but where the host's memory is a fast
-    link away, activations are kept there."""
+    """Recomputation assumed if a source does not give it: full, of as few layers as necessary to fit. Not used for
+    devices with a fast link to the host's memory, where activations are kept."""
     most = machines.load(machine).device.memory.value * USABLE
     none, whole = (
-        float(framework_memory.memory(cases.made(**columns | {"remat": remat})).total[0])
+        float(framework_memory.memory(cases.build(**columns | {"remat": remat})).total[0])
         for remat in (0.0, REMATS.index("full"))
     )
     share = min(1.0, (none - most) / (none - whole)) if none > whole else 0.0
@@ -177,8 +177,8 @@ def _first(values: Iterable[str]) -> str:
 def _source(url: str) -> str:
     if paper := re.search(r"arxiv\.org/abs/([\d.]+)", url):
         return f"arXiv:{paper[1]}"
-    found = re.search(r"github\.com/([^/]+/[^/]+)", url)
-    return found[1] if found else re.sub(r"https?://([^/]*).*", r"\1", url) or "unnamed"
+    repository = re.search(r"github\.com/([^/]+/[^/]+)", url)
+    return repository[1] if repository else re.sub(r"https?://([^/]*).*", r"\1", url) or "unnamed"
 
 
 def _number(values: dict[str, str], key: str, default: float | None = None) -> float:
@@ -190,7 +190,7 @@ def _number(values: dict[str, str], key: str, default: float | None = None) -> f
     if text and isfinite(number) and number > 0:
         return number
     if default is None:
-        raise _Refused(f"{key} is {f'{text!r}, no number' if text else 'not given'}")
+        raise _Refused(f"{key} is {f'{text!r}, not a positive number' if text else 'not given'}")
     return default
 
 
@@ -202,19 +202,19 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
     if "vision" in model or "vl" in model.split("-") or "vl" in model.split("_"):
         raise _Refused("a model of text and images")
     known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
-    found = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
-    found |= _layout(values, notes)
-    found["ends"] = float(partition.counted("uneven", found["layers"], found["pp"] * found["interleave"]))
-    found["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if found["interleave"] > 1 else 0.0
-    found |= _recipe(values, notes, found) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
-    ranks = prod(found[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
-    if found["samples"] % (found["dp_replicate"] * found["dp_shard"] * found["microbatch"]) > 1e-9:
-        raise _Refused(f"global_batch {found['samples']:g} is not a multiple of dp {ranks:g} x micro_batch")
-    return found
+    columns = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
+    columns |= _layout(values, notes)
+    columns["ends"] = float(partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"]))
+    columns["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if columns["interleave"] > 1 else 0.0
+    columns |= _recipe(values, notes, columns) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
+    ranks = prod(columns[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
+    if columns["samples"] % (columns["dp_replicate"] * columns["dp_shard"] * columns["microbatch"]) > 1e-9:
+        raise _Refused(f"global_batch {columns['samples']:g} is not a multiple of dp {ranks:g} x micro_batch")
+    return columns
 
 
 def _preset(name: str) -> dict[str, float]:
-    """The columns of one of our own files of models."""
+    """Columns of one of trainyard's presets."""
     model = msgspec.convert(presets.load(name).model, Model)
     return PLAIN | {column: float(value) for column, value in of_model(model).items()}
 
@@ -244,30 +244,30 @@ def _model(values: dict[str, str], model: str, known: dict[str, float]) -> dict[
 
 
 def _dense_layers(values: dict[str, str], known: dict[str, float]) -> float:
-    """Of a model that was cut to a few layers, all may have experts."""
+    """Layers without experts; at most one in a model cut to a few layers."""
     layers = _number(values, "layers", 61.0)
     return known.get("dense_layers", 0.0) if layers > 8 else min(known.get("dense_layers", 0.0), 1.0)
 
 
 def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
     if "config ambiguous" in notes:
-        raise _Refused("which configuration ran is not known")
+        raise _Refused("the source does not identify the configuration")
     if not values["tp"] and not values["pp"] and not values["zero_or_fsdp"]:
         raise _Refused("tp, pp and zero_or_fsdp are not given")
     tp, pp, cp, ep = (_number(values, axis, 1.0) for axis in ("tp", "pp", "cp", "ep"))
     devices = _number(values, "n_accel") * _ranks_of(MACHINES.get(values["accelerator"], ""))
     dp = devices / (tp * pp * cp)
     if dp != round(dp) or dp < 1:
-        raise _Refused(f"{devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g} is no whole number")
+        raise _Refused(f"{devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g} is not a whole number")
     zero = values["zero_or_fsdp"].lower()
     stage = 2 if "zero2" in zero else 3 if zero.startswith(_SHARDED) else 1
     if values["dp"] and float(values["dp"]) != dp and not values["accelerator"].startswith("Trainium"):
         raise _Refused(f"dp is {values['dp']}, but {devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g}")
-    divided = zero not in ("none", "ddp")  # who says nothing divides the optimizer's state, as Megatron Core does
+    divided = zero not in ("none", "ddp")  # default: the optimizer's state is sharded, as in Megatron Core
     stages = _STAGES.search(notes)
     interleave = float(stages[1]) if stages and pp > 1 else 1.0
     shard = dp if divided else 1.0
-    if zero.startswith("hsdp"):  # nobody says otherwise: weights are divided over a node, and copied to each
+    if zero.startswith("hsdp"):  # default: weights are sharded within a node, and replicated over nodes
         shard = gcd(int(dp), max(1, _nodes_of(MACHINES.get(values["accelerator"], "")) // int(tp * cp)))
     return {
         "dp_replicate": dp / shard, "dp_shard": shard, "tp": tp, "cp": cp, "pp": pp,
@@ -277,7 +277,7 @@ def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
 
 
 def _batch(values: dict[str, str], notes: str, layout: dict[str, float]) -> tuple[float, float]:
-    """Samples a step and a micro-batch."""
+    """Samples per step and per micro-batch."""
     ways, rounds = layout["dp_replicate"] * layout["dp_shard"], _ROUNDS.search(notes)
     if not values["global_batch"] and values["metric"] == "tokens_per_s_per_gpu":
         each = _number(values, "micro_batch")
@@ -295,7 +295,7 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
     small = any(word in precision for word in ("fp8", "fp4", "float8"))
     samples, each = _batch(values, notes, layout)
     weight, gradient = 4.0 if mixed else 2.0, 4.0
-    if small and "MLPerf" in notes:  # as NVIDIA's submissions set it: fp8_params, grad_reduce_in_fp32=False
+    if small and "MLPerf" in notes:  # as in NVIDIA's submissions: fp8_params, grad_reduce_in_fp32=False
         weight, gradient = 1.0 if _LORA in notes or values["accelerator"].startswith(_NO_TRANSPOSE) else 2.0, 2.0
     return {
         "samples": samples, "microbatch": each, "remat": remat, "remat_every": 1.0,
@@ -330,7 +330,8 @@ def _kind(columns: dict[str, float]) -> str:
 
 
 def _software(values: dict[str, str], columns: dict[str, float], notes: str) -> str:
-    """Whose overheads: Megatron of 2021 (unfused attention), sharded data parallelism, or Megatron Core."""
+    """Software whose overheads apply: Megatron of 2021 (unfused attention), sharded data parallelism, or Megatron
+    Core."""
     if columns and not columns["flash"]:
         return "unfused"
     zero = values["zero_or_fsdp"].lower()
@@ -341,22 +342,22 @@ def _software(values: dict[str, str], columns: dict[str, float], notes: str) -> 
 
 
 def _nodes_of(machine: str) -> int:
-    """Devices a node has."""
+    """Devices per node."""
     return machines.load(machine).per_node if machine in machines.known() else 8
 
 
 def _ranks_of(machine: str) -> int:
-    """Ranks a device runs."""
+    """Ranks per device."""
     return machines.load(machine).device.ranks if machine in machines.known() else 1
 
 
 def _fabric(notes: str, machine: str) -> float:
-    """Bytes/s a device has to other nodes, where the notes say it; else 0."""
+    """Bytes/s of a device to other nodes, if the notes give it; else 0."""
     per_node = _nodes_of(machine)
-    if found := _PORTS.search(notes):
-        return float(found[1]) * float(found[2]) * 1e9 / 8 / per_node
-    if found := _NODE.search(notes):
-        return float(found[1]) * 1e9 / 8 / per_node
+    if ports := _PORTS.search(notes):
+        return float(ports[1]) * float(ports[2]) * 1e9 / 8 / per_node
+    if node := _NODE.search(notes):
+        return float(node[1]) * 1e9 / 8 / per_node
     return 0.0
 
 
@@ -365,7 +366,7 @@ def machine_of(row: Row) -> Machine:
 
 
 def precision_of(row: Row, machine: Machine) -> tuple[str, str]:
-    """In what a row computes, and in what its layers' products run, as words of ours that the device has a peak for."""
+    """Compute dtype of a row, and dtype of its layers' matrix products if lower; both have a peak on the device."""
     compute = "float16" if "fp16" in row.precision and "bf16" not in row.precision else "bfloat16"
     low: Any = "float4" if "fp4" in row.precision else "float8" if "fp8" in row.precision else ""
     peaks = machine.device.peak

@@ -1,10 +1,9 @@
-"""The gate against real training on this machine: `python -m validation.slowdown`.
+"""The gate on real training on this machine: `python -m validation.slowdown`.
 
-In a copy of this checkout ten commits are made. The sixth plants a slowdown in one op: the feed-forward layers compute
-two exponentials that nothing reads, about 5 % of a step. The others change a comment. Then the gate is asked of a
-commit that changes nothing, of the planted one, and which commit of the ten did it; each answer is the gate's own, with
-the pairs it took. Half an hour on two cores; `noop`, `planted` or `bisect` runs one of them. The runs stay in
-validation/out/slowdown.
+Makes ten commits in a copy of this checkout. The sixth slows down one op: the feed-forward layers compute two unused
+exponentials, about 5 % of a step. The others change a comment. Then the gate tests a commit that changes nothing and
+the slow one, and bisects the ten; the output is the gate's own, with the number of pairs. Half an hour on two cores;
+`noop`, `planted` or `bisect` runs one of the three. The runs are kept in validation/out/slowdown.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PLANTED = """        gated = F.silu(self.gate(x_BTD))
         return self.down(gated * self.up(x_BTD))
 """
 COMMITS, CULPRIT = 10, 6
-ASKED = {
+COMMANDS = {
     "noop": ["gate", "run", str(JOB), "--together", "--base", "start", "--head", "commit1"],
     "planted": ["gate", "run", str(JOB), "--together", "--base", f"commit{CULPRIT - 1}", "--head", f"commit{CULPRIT}"],
     "bisect": ["gate", "bisect", "start", f"commit{COMMITS}", "--together", "--alpha", "5%", "--", "unprofiled.toml"],
@@ -35,17 +34,17 @@ ASKED = {
 
 
 def _git(folder: Path, *words: str) -> None:
-    who = ["-c", "user.name=planted", "-c", "user.email=planted@example.org"]
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+    identity = ["-c", "user.name=planted", "-c", "user.email=planted@example.org"]
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
 
 
 def plant(folder: Path) -> None:
-    """The copy, with the tags `start`, `commit1` … `commit10`."""
+    """Make the copy, with the tags `start`, `commit1` … `commit10`."""
     _git(ROOT, "clone", "-q", str(ROOT), str(folder))
     _git(folder, "tag", "start")
     text = (folder / MLP).read_text()
     if WAS not in text:
-        raise SystemExit(f"{MLP}: there is no line {WAS.strip()!r} to plant a slowdown in.")
+        raise SystemExit(f"{MLP}: no line {WAS.strip()!r} to replace.")
     for number in range(1, COMMITS + 1):
         if number == CULPRIT:
             text = text.replace(WAS, PLANTED)
@@ -56,18 +55,18 @@ def plant(folder: Path) -> None:
 
 
 def main() -> None:
-    asked = sys.argv[1:] or list(ASKED)
-    with tempfile.TemporaryDirectory(prefix="planted") as place:
-        folder = Path(place) / "copy"
+    chosen = sys.argv[1:] or list(COMMANDS)
+    with tempfile.TemporaryDirectory(prefix="planted") as top:
+        folder = Path(top) / "copy"
         plant(folder)
-        unprofiled = JOB.read_text().replace(PROFILED, "profiled = 0")  # which commit did it is asked of times alone
+        unprofiled = JOB.read_text().replace(PROFILED, "profiled = 0")  # bisection only compares times
         (folder / "unprofiled.toml").write_text(unprofiled)
         environment = {**os.environ, "TRAINYARD_STORE": str(ROOT / "validation" / "out" / "slowdown")}
-        for name in asked:
+        for name in chosen:
             began = time.monotonic()
-            print(f"\n{name}: trainyard {' '.join(ASKED[name])}", flush=True)
+            print(f"\n{name}: trainyard {' '.join(COMMANDS[name])}", flush=True)
             done = subprocess.run(
-                [sys.executable, "-m", "trainyard.cli.main", *ASKED[name]], cwd=folder, env=environment, check=False
+                [sys.executable, "-m", "trainyard.cli.main", *COMMANDS[name]], cwd=folder, env=environment, check=False
             )
             print(f"exit code {done.returncode} after {time.monotonic() - began:.0f} s", flush=True)
 

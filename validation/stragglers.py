@@ -1,4 +1,4 @@
-"""The published what-if answer of a 64-rank job, with this project's replay: `python -m validation.stragglers`.
+"""A published what-if analysis of a 64-rank job, reproduced with our replay: `python -m validation.stragglers`.
 
 The job is ByteDance's sample `AR` (StragglerAnalysis, Apache-2.0): one of 16 workers (of 4 tensor-parallel ranks each)
 computes 2.5 times as long as the others, over 44 steps. The paper is Lin et al., "Understanding Stragglers in Large
@@ -36,7 +36,7 @@ TAIL = (
     "gc", "layernorm-grads-all-reduce", "embedding-grads-all-reduce", "grads-reduce-scatter",
     "optimizer-clip-main-grad", "optimizer",
 )  # fmt: skip
-"""What a worker does after its last computation, in order."""
+"""Ops of a worker after its last computation, in order."""
 ALL_WORKERS_MEET = ("optimizer-clip-main-grad",)
 REPLICAS_MEET = ("params-all-gather", "grads-reduce-scatter")
 PIPELINE_MEETS = {"forward-send": (1, "forward-recv"), "backward-send": (-1, "backward-recv")}
@@ -44,7 +44,7 @@ SHARE = 0.03
 
 
 class Ops(NamedTuple):
-    """n rows: which worker (`replica`, `stage`) did what in which `step`, `seq`-th of its type; ns."""
+    """n rows: the `seq`-th op of its `type` of a worker (`replica`, `stage`) in a `step`; times in ns."""
 
     step: I64
     replica: I64
@@ -73,16 +73,17 @@ def read(path: Path) -> Ops:
     """The job's ops. Needs duckdb (the extra `sql`) to read Parquet."""
     import duckdb
 
-    found = duckdb.read_parquet(str(path)).order("step, rank, start_ts, seq_id, optype").fetchnumpy()
-    step, replica, stage, seq = (found[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id"))
+    table = duckdb.read_parquet(str(path)).order("step, rank, start_ts, seq_id, optype").fetchnumpy()
+    step, replica, stage, seq = (table[name].astype(np.int64) for name in ("step", "dp_rank", "stage", "seq_id"))
     start, length = (
-        np.round(found[name].astype(np.float64) * 1e9).astype(np.int64) for name in ("start_ts", "duration")
+        np.round(table[name].astype(np.float64) * 1e9).astype(np.int64) for name in ("start_ts", "duration")
     )
-    return Ops(step, replica, stage, np.array(found["optype"], np.str_), seq, start, length)
+    return Ops(step, replica, stage, np.array(table["optype"], np.str_), seq, start, length)
 
 
 class Model(NamedTuple):
-    """The graph: op i of the graph's first n is the start of row i of `ops`; `body` is where its length counts."""
+    """Dependency graph: op i of the graph's first n is the start of row i of `ops`; `body[i]` is the op with its
+    length."""
 
     graph: Graph
     body: I64
@@ -90,7 +91,8 @@ class Model(NamedTuple):
 
 
 def model(ops: Ops) -> Model:
-    """A computation is one op. A communication is an arrival, the meeting of its members, and a transfer."""
+    """Build the graph. A computation is one op; a communication is an arrival, the meeting of its members, and a
+    transfer."""
     n = len(ops.step)
     group = _groups(ops)
     members = np.flatnonzero(group >= 0)
@@ -137,35 +139,38 @@ def _groups(ops: Ops) -> I64:
 
 
 def _orders(ops: Ops) -> list[tuple[int, int]]:
-    """(need, row) of each pair of rows of one worker and step of which the second waits for the first."""
-    found: list[tuple[int, int]] = []
+    """(need, row): pairs of rows of the same worker and step, where `row` waits for `need`."""
+    pairs: list[tuple[int, int]] = []
     worker = np.lexsort((np.arange(len(ops.step)), ops.stage, ops.replica, ops.step))
     ident = np.stack([ops.step, ops.replica, ops.stage])[:, worker]
     bounds = np.flatnonzero((ident[:, 1:] != ident[:, :-1]).any(axis=0)) + 1
     for rows in np.split(worker, bounds):
-        found += _of_one_worker(rows.tolist(), ops)
-    return found
+        pairs += _of_one_worker(rows.tolist(), ops)
+    return pairs
 
 
 def _of_one_worker(rows: list[int], ops: Ops) -> list[tuple[int, int]]:
-    """Rows by start. Computations go one after the other, and so do sends and receives of one kind; the i-th receive
-    is for the i-th computation, which the i-th send follows; the tail follows the last computation."""
-    of: dict[str, list[int]] = {}
+    """Pairs (need, row) of one worker's rows, which are sorted by start. Computations are sequential, and so are sends
+    and receives of one kind; the i-th receive is for the i-th computation, which the i-th send follows; the tail
+    follows the last computation."""
+    by_type: dict[str, list[int]] = {}
     for row in rows:
-        of.setdefault(str(ops.type[row]), []).append(row)
-    forward, backward = of["forward-compute"], of["backward-compute"]
+        by_type.setdefault(str(ops.type[row]), []).append(row)
+    forward, backward = by_type["forward-compute"], by_type["backward-compute"]
     computes = [row for row in rows if ops.type[row] in ("forward-compute", "backward-compute")]
-    tail = [row for kind in TAIL for row in of.get(kind, [])]
+    tail = [row for kind in TAIL for row in by_type.get(kind, [])]
     pairs = [*pairwise(computes), (computes[-1], tail[0]), *pairwise(tail)]
-    pairs += [(row, forward[0]) for row in of.get("params-all-gather", [])]
+    pairs += [(row, forward[0]) for row in by_type.get("params-all-gather", [])]
     for kind, its in (("forward", forward), ("backward", backward)):
-        sends, receives = of.get(f"{kind}-send", []), of.get(f"{kind}-recv", [])
+        sends, receives = by_type.get(f"{kind}-send", []), by_type.get(f"{kind}-recv", [])
         pairs += [*pairwise(sends), *pairwise(receives)]
         pairs += [*zip(its, sends), *zip(receives, its), *zip(its, receives[1:])]
-    # The first backward transfers are posted during warm-up, before the last forward pass of it.
+    # The first backward transfers are posted during warm-up, before its last forward pass.
     before = computes.index(backward[0]) - 2
     if before >= 0:
-        pairs += [(computes[before], of[kind][0]) for kind in ("backward-send", "backward-recv") if kind in of]
+        pairs += [
+            (computes[before], by_type[kind][0]) for kind in ("backward-send", "backward-recv") if kind in by_type
+        ]
     return pairs
 
 
@@ -204,7 +209,7 @@ def analyse(model: Model) -> Answer:
 
 
 def rows(answer: Answer, folder: Path) -> list[tuple[str, float, float]]:
-    """(what, published, ours)."""
+    """(figure, published, ours)."""
     published = json.loads((folder / "result-AR.json").read_text("utf-8"))
     workers = json.loads((folder / "mw-AR.json").read_text("utf-8"))
     stages = json.loads((folder / "ms-AR.json").read_text("utf-8"))
@@ -228,13 +233,13 @@ def rows(answer: Answer, folder: Path) -> list[tuple[str, float, float]]:
 def main() -> int:
     path = DATA / "trace-AR.parquet"
     if not path.exists():
-        print(f"{path} is not on this machine: nothing to validate.")
+        print(f"{path} does not exist: nothing to validate.")
         return 0
     answer = analyse(model(read(path)))
     print(f"{answer.ops:,} ops of {answer.steps} steps, 16 workers, 64 ranks\n")
     print(f"{'':<26}{'published':>12}{'ours':>12}{'error':>10}")
-    for what, published, ours in rows(answer, DATA):
-        print(f"{what:<26}{published:>12.4f}{ours:>12.4f}{ours - published:>+10.4f}")
+    for figure, published, ours in rows(answer, DATA):
+        print(f"{figure:<26}{published:>12.4f}{ours:>12.4f}{ours - published:>+10.4f}")
     return 0
 
 

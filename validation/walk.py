@@ -81,8 +81,8 @@ class Walk(NamedTuple):
         return {file for file in self.files if "/" not in file and file not in composing}
 
     def climbs(self) -> list[Call]:
-        place = {file: number for number, file in enumerate(self.files)}
-        return [call for call in self.calls if call.caller and place[call.called] < place[call.caller]]
+        position = {file: number for number, file in enumerate(self.files)}
+        return [call for call in self.calls if call.caller and position[call.called] < position[call.caller]]
 
 
 # --- Walks

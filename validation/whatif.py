@@ -1,10 +1,10 @@
-"""What-if answers against the change itself, on runs of our own: `python -m validation.whatif [REPEATS]`. Needs torch.
+"""What-if predictions compared with the change itself, on own runs: `python -m validation.whatif [REPEATS]`.
 
-Each run is a small training job on this machine's cores with a delay planted in every second step. Asked what the
-delayed steps would take without it, the answer is set against the steps that were not delayed: in one run, since a
-shared machine changes its speed from one minute to the next. Times are medians over steps of the mean over ranks.
-A machine with other work makes stragglers of its own: a step without any is what a step takes less the time its ranks
-waited for each other.
+Needs torch. Each run is a small training job on this machine's cores with a delay injected into every second step. The
+predicted time of these steps without the delay is compared with the other steps of the same run, because the speed of a
+shared machine changes from one minute to the next. Times are medians over steps of the mean over ranks. On a machine
+with other work there are other stragglers as well: a step without any is a step less the time its ranks waited for each
+other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ profiled = 24
 
 
 class Plant(NamedTuple):
-    """`what` delays ranks of `ranks` by `ms` a step of `tokens`; `supposed` undoes it."""
+    """The delay `what` of `ms` per step, in a job of `ranks` ranks and `tokens` tokens per step; the scenario
+    `supposed` removes it."""
 
     what: str
     ranks: int
@@ -60,7 +61,7 @@ PLANTS = (
 
 
 class Pair(NamedTuple):
-    """Step times, ns: with the plant, as predicted without it, and without it."""
+    """Step times in ns: with the delay, predicted without it, and measured without it."""
 
     planted: int
     predicted: int
@@ -72,7 +73,7 @@ class Pair(NamedTuple):
 
 
 def trained(plant: Plant) -> MeasuredTrace:
-    """What a run's traces say."""
+    """The measured traces of a run with the delay."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "job.toml").write_text(JOB.format(ranks=plant.ranks, tokens=plant.tokens), "utf-8")
@@ -92,7 +93,7 @@ def pair(plant: Plant) -> Pair:
 
 
 def _step(measured: MeasuredTrace, delayed: bool, less_waits: bool = False) -> int:
-    """The time of the delayed steps, or of the others. Marks bear the steps' numbers but for an even constant."""
+    """Time of the delayed steps, or of the others. Step marks are the steps' numbers plus an even constant."""
     times: dict[str, list[int]] = {}
     for ledger in measured.by_rank:
         label = ledger.scope.steps[0]
@@ -110,7 +111,7 @@ def main(repeats: int = 5) -> None:
             pairs.append(pair(plant))
             print(_line(plant, pairs[-1]), flush=True)
         middle = Pair(*(round(statistics.median(column)) for column in zip(*pairs)))
-        errors = sorted(one.error for one in pairs)
+        errors = sorted(result.error for result in pairs)
         spread = (
             f"   median of {repeats}; error {statistics.median(errors):+.1%} ({errors[0]:+.1%} to {errors[-1]:+.1%})"
         )

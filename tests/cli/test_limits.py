@@ -274,7 +274,7 @@ def test_a_step_of_many_micro_batches_is_extended_exactly_enough(name: str, monk
     forward, inputs, weights = random.uniform(1, 2, (3, ranks * interleave))
     step = PipelineTimes(name, ranks, 4 * 700, forward, inputs, weights, 0.1, name in schedules.ONE_STAGE)
     (short,) = simulation.simulate([step])
-    monkeypatch.setattr(simulation, "FOLLOWED", 1 << 20)
+    monkeypatch.setattr(simulation, "SIMULATED_MICRO_BATCHES", 1 << 20)
     (whole,) = simulation.simulate([step])
     assert short.wall == pytest.approx(whole.wall, rel=1e-3)
     assert short.kept.tolist() == whole.kept.tolist()

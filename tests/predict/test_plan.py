@@ -371,19 +371,19 @@ def example() -> Job:
 
 def test_every_framework_is_told_the_layout() -> None:
     one = example()
-    assert jobs.parse(FRAMEWORKS["trainyard"].tells(one), "x") == one
-    said = FRAMEWORKS["megatron"].tells(one).split()
+    assert jobs.parse(FRAMEWORKS["trainyard"].write_config(one), "x") == one
+    said = FRAMEWORKS["megatron"].write_config(one).split()
     for flag, value in (
         ("--pipeline-model-parallel-size", "2"), ("--expert-model-parallel-size", "2"), ("--num-experts", "8"),
         ("--num-virtual-stages-per-pipeline-rank", "2"), ("--micro-batch-size", "1"), ("--global-batch-size", "16"),
     ):  # fmt: skip
         assert said[said.index(flag) + 1] == value
     assert "--use-distributed-optimizer" in said
-    titan = tomllib.loads(FRAMEWORKS["torchtitan"].tells(one))
+    titan = tomllib.loads(FRAMEWORKS["torchtitan"].write_config(one))
     assert titan["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
     assert titan["parallelism"]["expert_parallel_degree"] == 2
     assert titan["activation_checkpoint"]["mode"] == "selective"
-    speed = json.loads(FRAMEWORKS["deepspeed"].tells(one))
+    speed = json.loads(FRAMEWORKS["deepspeed"].write_config(one))
     assert speed["train_batch_size"] == one.batch
     assert speed["train_micro_batch_size_per_gpu"] * speed["gradient_accumulation_steps"] * 2 == one.batch
     assert speed["zero_optimization"]["stage"] == 1

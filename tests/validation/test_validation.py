@@ -1,4 +1,4 @@
-"""Published rows: how they are read, what of them is left out, and that predictions are as good as they were."""
+"""Published measurements: reading them, held-out rows, and limits on the errors of predictions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def line(id: str, metric: str, value: str, **changed: str) -> dict[str, str]:
 
 
 def write(path: Path, lines: list[dict[str, str]], columns: tuple[str, ...] = rows.COLUMNS) -> Path:
-    text = "\n".join([",".join(columns), *(",".join(one[name] for name in columns) for one in lines)]) + "\n"
+    text = "\n".join([",".join(columns), *(",".join(row[name] for name in columns) for row in lines)]) + "\n"
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(text.encode()))
     else:
@@ -42,7 +42,7 @@ def write(path: Path, lines: list[dict[str, str]], columns: tuple[str, ...] = ro
 
 
 @pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
-def test_metrics_of_a_configuration_are_one_row(tmp_path: Path, name: str) -> None:
+def test_metrics_of_a_configuration_form_one_row(tmp_path: Path, name: str) -> None:
     path = write(
         tmp_path / name,
         [line("a", "tokens_per_s_per_gpu", "1000"), line("a", "peak_mem_gib", "40"), line("b.c", "step_s", "2.5")],
@@ -69,7 +69,7 @@ def test_metrics_of_a_configuration_are_one_row(tmp_path: Path, name: str) -> No
         ({"value": "", "notes": "OOM"}, ["out of memory"]),
     ],
 )
-def test_what_cannot_be_represented_says_why(tmp_path: Path, changed: dict[str, str], values: list[str]) -> None:
+def test_unsupported_configuration_has_a_reason(tmp_path: Path, changed: dict[str, str], values: list[str]) -> None:
     (row,) = rows.read(write(tmp_path / "x.csv", [line("a", "step_s", "1") | changed]))
     assert missing_values(row.reason, *values) == []
     assert not row.columns
@@ -87,7 +87,7 @@ def test_a_file_without_the_columns_is_refused(tmp_path: Path, content: str, fir
         rows.read(tmp_path / "absent.csv")
 
 
-def test_any_file_is_judged_and_nothing_is_dropped(
+def test_any_file_is_evaluated_and_no_row_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [line(f"a{n}", "step_s", str(5 + n), global_batch=str(32 * (n + 1))) for n in range(6)]
@@ -96,14 +96,14 @@ def test_any_file_is_judged_and_nothing_is_dropped(
     monkeypatch.setattr(plan, "OUT", out)
     monkeypatch.setattr(sys, "argv", ["plan", "--rows", str(path)])
     assert plan.main() == 0
-    found: dict[str, Any] = json.loads(out.read_text())
-    (group,) = found["groups"]
+    document: dict[str, Any] = json.loads(out.read_text())
+    (group,) = document["groups"]
     assert (group["n"], group["source"], group["device"], group["kind"]) == (6, "some/where", "H100", "dense")
     assert len(group["worst"]) == plan.WORST
     assert group["after_anchors"]["n"] == 2
     assert 0 <= group["coverage"] <= 1
-    assert [one["n"] for one in found["memory"]] == [1]
-    assert {one["id"]: one["reason"] for one in found["unsupported"]} == {
+    assert [entry["n"] for entry in document["memory"]] == [1]
+    assert {entry["id"]: entry["reason"] for entry in document["unsupported"]} == {
         "b": "layers is not given", "c": "no step time or token rate is given",
     }  # fmt: skip
     printed = capsys.readouterr().out
@@ -112,25 +112,25 @@ def test_any_file_is_judged_and_nothing_is_dropped(
     assert plan.main() == 2
 
 
-def test_a_scale_that_anchors_give_takes_a_constant_factor_away(tmp_path: Path) -> None:
-    """Rows that are all twice as slow as predicted are predicted exactly once four of them are known."""
+def test_anchors_remove_a_constant_factor(tmp_path: Path) -> None:
+    """If all rows are twice as slow as predicted, four anchors make the predictions of the others exact."""
     path = write(tmp_path / "x.csv", [line(f"a{n}", "step_s", "1", micro_batch=str(2**n)) for n in range(3)] * 1)
-    some = rows.read(path)
-    expected, _ = fit.predicted(some, plan.constant_sets.choose(rows.machine_of(some[0]), "fsdp").values())
+    chosen = rows.read(path)
+    expected, _ = fit.predicted(chosen, plan.constant_sets.choose(rows.machine_of(chosen[0]), "fsdp").values())
     lines = [line(f"a{n}", "step_s", repr(2 * float(expected[n % 3])), micro_batch=str(2 ** (n % 3))) for n in range(9)]
     (group,) = plan.validate(rows.read(write(path, lines)), known=False)["groups"]
     assert group["bias"] == pytest.approx(-0.5)
     assert group["after_anchors"]["mape"] == pytest.approx(0, abs=1e-9)
 
 
-def test_anchors_that_disagree_move_little() -> None:
+def test_disagreeing_anchors_change_little() -> None:
     agree, differ = np.full(12, 0.2), np.tile([1.0, -0.4], 6)
     assert np.abs(plan.anchored(agree)).max() < 1e-9
     assert np.abs(np.log1p(plan.anchored(differ))).mean() < 1.35 * np.abs(np.log1p(differ)).mean()
 
 
-# Mean absolute error, in per cent, that a group must stay under: what was measured, and a little more.
-KEPT = {
+# Upper limit of a group's mean absolute error in per cent: slightly above the measured error.
+LIMITS = {
     ("VIA-Research/vTrain", "A100", "dense"): 6.0,
     ("mosaicml/llm-foundry", "A100-40GB", "dense"): 4.0,
     ("mosaicml/llm-foundry", "A100-80GB", "dense"): 5.0,
@@ -141,25 +141,31 @@ KEPT = {
 }
 
 
-def test_a_cluster_that_nothing_was_fitted_to() -> None:
-    """Megatron's published tables: at most 8 % off in the mean, and 20 % anywhere."""
-    found = plan.validate(rows.read(plan.MEGATRON), known=True)
-    assert not found["unsupported"]
-    assert sum(one["n"] for one in found["groups"]) == 18
-    for one in found["groups"]:
-        assert one["mape"] < 0.08
-        assert abs(one["worst"][0]["error"]) < 0.2
+def test_errors_on_a_cluster_without_fitted_constants() -> None:
+    """Megatron's published tables: mean error below 8 %, and every error below 20 %."""
+    document = plan.validate(rows.read(plan.MEGATRON), known=True)
+    assert not document["unsupported"]
+    assert sum(group["n"] for group in document["groups"]) == 18
+    for group in document["groups"]:
+        assert group["mape"] < 0.08
+        assert abs(group["worst"][0]["error"]) < 0.2
 
 
-@pytest.mark.skipif(not PUBLISHED.is_file(), reason="the published measurements are not beside the checkout")
-def test_predictions_are_as_good_as_they_were() -> None:
-    found = plan.validate(rows.read(PUBLISHED), known=True)
-    groups = {(one["source"], one["device"], one["kind"]): one for one in found["groups"]}
-    for key, limit in KEPT.items():
+@pytest.mark.skipif(not PUBLISHED.is_file(), reason="the published measurements are not next to the checkout")
+def test_prediction_errors_stay_below_their_limits() -> None:
+    document = plan.validate(rows.read(PUBLISHED), known=True)
+    groups = {(group["source"], group["device"], group["kind"]): group for group in document["groups"]}
+    for key, limit in LIMITS.items():
         assert groups[key]["mape"] * 100 < limit, key
-    sizes = {(one["source"], one["kind"]): one["mape"] * 100 for one in found["memory"]}
+    sizes = {(entry["source"], entry["kind"]): entry["mape"] * 100 for entry in document["memory"]}
     assert sizes["MooreThreads/SimuMax", "dense"] < 2
     assert sizes["MooreThreads/SimuMax", "experts"] < 4
-    told = sum(one["n"] for one in found["groups"]) + found["fitted_rows_left_out"] + len(found["unsupported"])
+    counted = (
+        sum(group["n"] for group in document["groups"])
+        + document["fitted_rows_left_out"]
+        + len(document["unsupported"])
+    )
     every = rows.read(PUBLISHED)
-    assert told == sum(bool(row.reason or row.seconds or not row.peak_bytes) for row in every), "each is counted once"
+    assert counted == sum(bool(row.reason or row.seconds or not row.peak_bytes) for row in every), (
+        "every row is counted once"
+    )

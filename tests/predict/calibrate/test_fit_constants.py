@@ -1,4 +1,4 @@
-"""A machine's own constants: from probes of it, and from runs on it."""
+"""Constants of a machine, fitted to its probes and to runs on it."""
 
 import dataclasses
 import re
@@ -32,75 +32,75 @@ SEEN = DeviceSeen(index=0, name="a CPU", vendor="cpu", memory_bytes=16 * 10**9, 
 
 
 def as_probed(peak=80e9, wire=0.8e9, latency=4e-4, ranks=2):
-    """What a machine would measure whose products and messages take just these times."""
-    found = [ProbedTime("launch", (4,), 5e-6, 4e-6, 6e-6)]
+    """Probes of a machine whose products and messages take exactly the times of a model."""
+    probes = [ProbedTime("launch", (4,), 5e-6, 4e-6, 6e-6)]
     for size in (1 << 20, 1 << 26):
-        found.append(ProbedTime("copy", (size,), size / 20e9, size / 21e9, size / 19e9))
+        probes.append(ProbedTime("copy", (size,), size / 20e9, size / 21e9, size / 19e9))
     for m in (64, 512, 2048):
         for k in (64, 512, 2048):
             seconds = 2 * m * m * k / peak * (1 + 10 / m) * (1 + 4 / m) * (1 + 6 / k) + 5e-6
-            found.append(ProbedTime("matmul", (m, m, k), seconds, seconds, seconds))
+            probes.append(ProbedTime("matmul", (m, m, k), seconds, seconds, seconds))
     for tokens in (256, 1024):
         forward = 2 * 4 * tokens**2 * 64 / (peak / 2)
-        found.append(ProbedTime("attention", (tokens, 64, 0), forward, forward, forward))
-        found.append(ProbedTime("attention", (tokens, 64, 1), 2.5 * forward, forward, forward))
-    for what in COLLECTIVES if ranks > 1 else ():
+        probes.append(ProbedTime("attention", (tokens, 64, 0), forward, forward, forward))
+        probes.append(ProbedTime("attention", (tokens, 64, 1), 2.5 * forward, forward, forward))
+    for kind in COLLECTIVES if ranks > 1 else ():
         for size in (1 << 12, 1 << 20, 1 << 26):
-            part = size if what == "send" else (2 if what == "all_reduce" else 1) * size * (ranks - 1) / ranks
-            seconds = part / wire + (2 if what == "all_reduce" else 1) * latency
-            found.append(ProbedTime(what, (size,), seconds, seconds, seconds))
-    return found
+            part = size if kind == "send" else (2 if kind == "all_reduce" else 1) * size * (ranks - 1) / ranks
+            seconds = part / wire + (2 if kind == "all_reduce" else 1) * latency
+            probes.append(ProbedTime(kind, (size,), seconds, seconds, seconds))
+    return probes
 
 
-def test_what_a_machine_measured_is_found_again_and_its_file_says_it_all(tmp_path):
-    made = probed_machine.machine("here", SEEN, 2, "float32", as_probed())
-    assert made.device.memory.value == 8e9
-    assert made.device.bandwidth.value == pytest.approx(20e9)
-    assert made.inside.bandwidth.value == pytest.approx(0.8e9, rel=0.05)
-    got = constant_sets.choose(made, "fsdp").values()
-    assert got.attention * made.device.peak["float32"].value == pytest.approx(40e9, rel=0.05)
-    assert got.attention_backward == pytest.approx(2.5)
-    assert got.inside_s == pytest.approx(4e-4, rel=0.2)
-    where = hardware.of_machine(made, "float32")
-    for one in as_probed():
-        if one.what == "matmul":
-            m, n, k = (cases.column(size) for size in one.size)
-            assert product(where, got, Product(m, n, k))[0] == pytest.approx(one.seconds, rel=0.1)
+def test_probed_machine_recovers_rates_and_round_trips(tmp_path):
+    probed = probed_machine.machine("here", SEEN, 2, "float32", as_probed())
+    assert probed.device.memory.value == 8e9
+    assert probed.device.bandwidth.value == pytest.approx(20e9)
+    assert probed.inside.bandwidth.value == pytest.approx(0.8e9, rel=0.05)
+    fitted = constant_sets.choose(probed, "fsdp").values()
+    assert fitted.attention * probed.device.peak["float32"].value == pytest.approx(40e9, rel=0.05)
+    assert fitted.attention_backward == pytest.approx(2.5)
+    assert fitted.inside_s == pytest.approx(4e-4, rel=0.2)
+    where = hardware.of_machine(probed, "float32")
+    for probe in as_probed():
+        if probe.what == "matmul":
+            m, n, k = (cases.column(size) for size in probe.size)
+            assert product(where, fitted, Product(m, n, k))[0] == pytest.approx(probe.seconds, rel=0.1)
     path = tmp_path / "here.toml"
-    path.write_text(machine_file.write(made, "Written by a test."))
-    assert machine.load(str(path)) == made
+    path.write_text(machine_file.write(probed, "Written by a test."))
+    assert machine.load(str(path)) == probed
 
 
 @pytest.mark.parametrize("name", machine.known())
-def test_every_machine_of_ours_can_be_written_and_read(name, tmp_path):
-    one = machine.load(name)
+def test_every_bundled_machine_round_trips(name, tmp_path):
+    bundled = machine.load(name)
     path = tmp_path / "again.toml"
-    path.write_text(machine_file.write(one, "Again."))
-    assert machine.load(str(path)) == one
+    path.write_text(machine_file.write(bundled, "Again."))
+    assert machine.load(str(path)) == bundled
 
 
 def test_one_device_has_no_collectives():
-    made = probed_machine.machine("here", SEEN, 1, "float32", as_probed(ranks=1))
-    assert made.per_node == 1
-    assert "inside" not in made.tuned
+    probed = probed_machine.machine("here", SEEN, 1, "float32", as_probed(ranks=1))
+    assert probed.per_node == 1
+    assert "inside" not in probed.tuned
 
 
 NAMES = ("matmul", "attention", "passes", "inside", "step_s")
 
 
 @given(st.lists(st.floats(-0.4, 0.4), min_size=len(NAMES), max_size=len(NAMES)))
-def test_constants_that_made_the_numbers_are_found(logs):
-    """Each is seen by itself, without noise."""
+def test_fit_recovers_the_true_constants(logs):
+    """Each constant is measured separately, without noise."""
     truth = {name: getattr(Constants(), name) * np.exp(log) for name, log in zip(NAMES, logs)}
     truth = {name: min(value, 0.999) if name in SHARES else value for name, value in truth.items()}
 
-    def off(tuned):
+    def residuals(tuned):
         return np.log([getattr(tuned, name) / truth[name] for name in NAMES]) / 1e-3
 
-    found = solve(Constants(), NAMES, off, prior=1.0)
+    fitted = solve(Constants(), NAMES, residuals, prior=1.0)
     for name in NAMES:
-        assert getattr(found, name) == pytest.approx(truth[name], rel=1e-3)
-    assert all(getattr(found, name) <= 1 for name in SHARES)
+        assert getattr(fitted, name) == pytest.approx(truth[name], rel=1e-3)
+    assert all(getattr(fitted, name) <= 1 for name in SHARES)
 
 
 # Runs
@@ -118,8 +118,8 @@ def a_job(layout, seq_len=256):
 
 def as_run(here, truth, job, name):
     """A run of a machine whose constants are `truth`."""
-    found = step.step(cases.of_jobs([job]), hardware.of_machine(here, "float32"), truth)
-    ledger = predicted_ledger.ledger(found, 0, job.layout.ranks, "made")
+    predicted = step.step(cases.of_jobs([job]), hardware.of_machine(here, "float32"), truth)
+    ledger = predicted_ledger.ledger(predicted, 0, job.layout.ranks, "made")
     return MeasuredRun(name, job, ledger, ledger.wall_ns / 1e9)
 
 
@@ -127,7 +127,7 @@ HERE = probed_machine.machine("here", SEEN, 2, "float32", as_probed())
 BASE = constant_sets.choose(HERE, "fsdp").values()
 
 
-def test_the_account_that_disagrees_is_what_is_fitted():
+def test_fit_changes_the_constant_of_the_disagreeing_account():
     truth = BASE._replace(attention=BASE.attention / 2)
     runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:3]]
     after = fit_constants.calibrated(HERE, BASE, runs)
@@ -141,7 +141,7 @@ def test_the_account_that_disagrees_is_what_is_fitted():
 @pytest.mark.timeout(900)  # five fits an example, each of hundreds of predicted steps
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.floats(0.6, 1.6), min_size=4, max_size=4))
-def test_what_was_fitted_on_some_runs_holds_for_another(scales):
+def test_fitted_constants_predict_another_run(scales):
     names = ("attention", "passes", "inside_s", "microbatch_s")
     truth = BASE._replace(**{name: getattr(BASE, name) * scale for name, scale in zip(names, scales)})
     runs = [as_run(HERE, truth, a_job(layout), str(layout)) for layout in LAYOUTS[:4]]
@@ -153,19 +153,19 @@ def test_what_was_fitted_on_some_runs_holds_for_another(scales):
     assert low <= 1 <= high
 
 
-def test_a_spread_of_ones_own_is_the_planners():
+def test_planner_uses_the_machines_own_spread():
     own = replace(HERE, spread=(0.9, 1.2))
     assert constant_sets.choose(own, "fsdp").interval("dense") == (0.9, 1.2)
     assert constant_sets.choose(HERE, "fsdp").interval("dense") == constant_sets.ASSUMED
 
 
-def test_a_constant_that_is_none_is_said():
+def test_unknown_constant_is_refused():
     odd = replace(HERE, tuned={"matmull": Claim(value=1.0, unit="share", source="a test")})
     with refused(BadInput, "matmull"):
         constant_sets.choose(odd, "fsdp")
 
 
-def test_tables_show_what_was_measured_and_what_became_of_it():
+def test_tables_show_probes_and_fitted_constants():
     table = probe_tables.timed(as_probed(), 2)
     assert [row[0] for row in table.rows].count("matmul") == 3
     assert {"attention", "copy", "launch", *COLLECTIVES} <= {row[0] for row in table.rows}
@@ -184,14 +184,14 @@ def test_tables_show_what_was_measured_and_what_became_of_it():
         (["--dtype", "float9"], UnknownName, ["'float9'"]),
     ],
 )
-def test_what_cannot_be_probed_is_said(arguments, kind, values):
+def test_impossible_probes_are_refused(arguments, kind, values):
     done = CliRunner().invoke(command, arguments)
     assert type(done.exception) is kind
     assert missing_values(str(done.exception), *values) == []
 
 
 @pytest.mark.torch
-def test_a_rank_measures_what_a_planner_needs(monkeypatch):
+def test_a_rank_measures_all_kinds_of_probes(monkeypatch):
     pytest.importorskip("torch")
     from trainyard.run.probe import probe_rank
 
@@ -206,23 +206,23 @@ def test_a_rank_measures_what_a_planner_needs(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     timed = probe_rank.measure("cpu", "float32", 1, "")
-    assert {one.what for one in timed} == {"launch", "copy", "matmul", "attention"}
-    assert all(0 < one.low <= one.high and one.seconds > 0 for one in timed)
-    assert sum(one.what == "matmul" for one in timed) == 8
+    assert {probe.what for probe in timed} == {"launch", "copy", "matmul", "attention"}
+    assert all(0 < probe.low <= probe.high and probe.seconds > 0 for probe in timed)
+    assert sum(probe.what == "matmul" for probe in timed) == 8
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_two_ranks_measure_their_collectives_at_once(tmp_path):
+def test_two_ranks_probe_their_collectives(tmp_path):
     pytest.importorskip("torch")
     from trainyard.run.probe import devices as measured
 
     seen, ranks = measured.devices(None)
     timed = measured.probe(seen.vendor, min(2, ranks), "float32")
-    made = probed_machine.machine("here", seen, min(2, ranks), "float32", timed)
+    probed = probed_machine.machine("here", seen, min(2, ranks), "float32", timed)
     if ranks > 1:
-        assert set(made.inside.reached) == set(COLLECTIVES)
+        assert set(probed.inside.reached) == set(COLLECTIVES)
     path = tmp_path / "here.toml"
-    path.write_text(machine_file.write(made, "Measured."))
-    assert machine.load(str(path)) == made
-    assert dataclasses.is_dataclass(hardware.of_machine(made, "float32"))
+    path.write_text(machine_file.write(probed, "Measured."))
+    assert machine.load(str(path)) == probed
+    assert dataclasses.is_dataclass(hardware.of_machine(probed, "float32"))

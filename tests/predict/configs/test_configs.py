@@ -53,7 +53,7 @@ def offered(framework: str, name: str, dtype: str, devices: int = 8) -> list[Job
     """Every layout that the search may offer, whether it fits or not, and again with what may wait on the host."""
     wanted = PlannerInput(MODELS[name], devices, 4, 24, 256, dtype)
     every = FRAMEWORKS[framework].layouts(wanted)
-    every = every.beside(every.keep(FRAMEWORKS[framework].offloads(wanted, every)).offloaded())
+    every = every.concat(every.keep(FRAMEWORKS[framework].offloads(wanted, every)).offloaded())
     between = FRAMEWORKS[framework].keeps.between
     return [layout_space.job_of(wanted, every.row(place), between) for place in range(len(every))]
 
@@ -63,7 +63,7 @@ def again(framework: str, job: Job) -> FrameworkConfig:
     model = None if framework == "megatron" else job.model
     devices = None if framework == "torchtitan" else job.layout.ranks
     length = job.recipe.seq_len if framework == "deepspeed" else None
-    return read(FRAMEWORKS[framework].tells(job), devices=devices, seq_len=length, model=model)
+    return read(FRAMEWORKS[framework].write_config(job), devices=devices, seq_len=length, model=model)
 
 
 def same(job: Job, framework: str, found: FrameworkConfig) -> None:
@@ -109,13 +109,13 @@ def test_torchtitan_is_told_its_own_name_of_a_model(preset: str) -> None:
     model = msgspec.convert(presets.load(preset).model, Model)
     found = search(PlannerInput(model, 512, 8, 1024, 8192), H100, FRAMEWORKS["torchtitan"], most=3)
     for choice in found.choices:
-        text = FRAMEWORKS["torchtitan"].tells(choice.plan.job)
+        text = FRAMEWORKS["torchtitan"].write_config(choice.plan.job)
         assert tomllib.loads(text)["model"]["name"] in preset.replace("-", "_")
         same(choice.plan.job, "torchtitan", read(text))
 
 
 def test_a_model_that_torchtitan_has_not_is_said_to_be_missing() -> None:
-    text = FRAMEWORKS["torchtitan"].tells(offered("torchtitan", "dense", "bfloat16")[0])
+    text = FRAMEWORKS["torchtitan"].write_config(offered("torchtitan", "dense", "bfloat16")[0])
     assert "# Missing: [model] name and flavor." in text
     with refused(BadFile, "theirs", "name = 'llama3'", "flavor = 'debugmodel'", "llama3 8B"):
         read(text)

@@ -81,7 +81,7 @@ def fits(one: HeteroPipeline) -> bool:
     depth = len(one.counts)
     for place, of in enumerate(one.line.of):
         run = StageLayers(*(column(count[place]) for count in one.run))
-        held = stages.held(one.case, run, column(depth - place), column(place == 0)).total
+        held = stages.memory(one.case, run, column(depth - place), column(place == 0)).total
         if float(held[0]) * RESERVED > one.line.where[of].hardware.memory[0] * USABLE:
             return False
     return True

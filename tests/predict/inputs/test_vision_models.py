@@ -1,5 +1,5 @@
-"""Planning for vision and diffusion transformers: what their workloads count, what the training code holds, what the
-command says."""
+"""Planning for vision and diffusion Transformers: counts of their workloads, memory of the training code, and the
+command's output."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ WHERE = hardware.of_machine(H100, "bfloat16")
 
 def a_job(name: str, layout: dict[str, Any] | None = None, sizes: dict[str, Any] | None = None, **recipe: Any) -> Job:
     preset = presets.load(name)
-    made = {"tokens_per_step": 16, "microbatch": 2, "dtype": "bfloat16"} | recipe
+    values = {"tokens_per_step": 16, "microbatch": 2, "dtype": "bfloat16"} | recipe
     return Job(
         name=name, workload=preset.workload, sizes={**(preset.sizes or {}), **(sizes or {})},
-        layout=Layout(**layout or {}), recipe=Recipe(**made),
+        layout=Layout(**layout or {}), recipe=Recipe(**values),
     )  # fmt: skip
 
 
@@ -60,24 +60,24 @@ def workload_of(job: Job) -> ImageWorkload:
     return Vision() if job.workload == "vision" else Diffusion()
 
 
-def parameters(made: Cases) -> float:
-    common, expert = data_parallel.layer_weights(made)
-    return float(((common + expert) * made.layers + data_parallel.ends(made))[0])
+def parameters(columns: Cases) -> float:
+    common, expert = data_parallel.layer_weights(columns)
+    return float(((common + expert) * columns.layers + data_parallel.ends(columns))[0])
 
 
-# Against what workloads count
+# Against the counts of workloads
 
 
 @pytest.mark.parametrize("layout", [{}, {"dp_shard": 4}, {"tp": 2}, {"dp_replicate": 2, "tp": 2}], ids=str)
 @pytest.mark.parametrize("name", TINY)
-def test_flops_are_the_workloads_to_the_last(name: str, layout: dict[str, int]) -> None:
+def test_flops_equal_the_workloads_exactly(name: str, layout: dict[str, int]) -> None:
     for more in ({}, {"microbatch": 1}, {"remat": "full"}):
         job = a_job(name, layout, **more)
         assert float(step_cost.model_flops(cases.of_jobs([job]))[0]) == workload_of(job).model_flops(job)
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_flops_and_parameters_of_known_models_are_the_workloads(name: str) -> None:
+def test_flops_and_parameters_of_presets_equal_the_workloads(name: str) -> None:
     job = a_job(name, tokens_per_step=2)
     columns, workload = cases.of_jobs([job]), workload_of(job)
     assert float(step_cost.model_flops(columns)[0]) == pytest.approx(workload.model_flops(job), rel=1e-15)
@@ -85,7 +85,7 @@ def test_flops_and_parameters_of_known_models_are_the_workloads(name: str) -> No
     assert parameters(columns) == pytest.approx(tally.parameters, rel=1e-14)
     split = a_job(name, {"tp": 2}, tokens_per_step=2)
     here = workload.weights(split)
-    assert parameters(cases.of_jobs([split])) == pytest.approx(here, rel=2e-3), "biases are not divided here"
+    assert parameters(cases.of_jobs([split])) == pytest.approx(here, rel=2e-3), "the planner does not divide biases"
 
 
 SIZED = st.fixed_dictionaries(
@@ -102,17 +102,17 @@ BLOCKS = st.sampled_from(
 
 
 @given(SIZED, BLOCKS)
-def test_any_diffusion_transformer_counts_as_its_workload_does(sizes: dict[str, Any], blocks: dict[str, int]) -> None:
-    made = {"family": "dit", "heads": 4, **sizes, **blocks}
-    job = Job(workload="diffusion", sizes=made, recipe=Recipe(tokens_per_step=8, microbatch=2))
+def test_any_diffusion_transformer_counts_like_its_workload(sizes: dict[str, Any], blocks: dict[str, int]) -> None:
+    network = {"family": "dit", "heads": 4, **sizes, **blocks}
+    job = Job(workload="diffusion", sizes=network, recipe=Recipe(tokens_per_step=8, microbatch=2))
     case = cases.of_jobs([job])
     assert round(float(step_cost.model_flops(case)[0])) == workload_of(job).model_flops(job)
-    told = diffusion_ops.tally(diffusion_ops.check(job), job.recipe)
-    assert round(parameters(case)) == told.parameters
+    tally = diffusion_ops.tally(diffusion_ops.check(job), job.recipe)
+    assert round(parameters(case)) == tally.parameters
 
 
 @given(st.integers(1, 5), st.sampled_from([1, 3]), st.sampled_from([(16, 4), (28, 7), (224, 16)]), st.integers(2, 50))
-def test_any_vision_transformer_counts_as_its_workload_does(
+def test_any_vision_transformer_counts_like_its_workload(
     layers: int, channels: int, cut: tuple[int, int], classes: int
 ) -> None:
     sizes = {"family": "vit", "image": cut[0], "patch": cut[1], "channels": channels, "classes": classes,
@@ -123,7 +123,7 @@ def test_any_vision_transformer_counts_as_its_workload_does(
     assert round(parameters(case)) == vision_ops.tally(vision_ops.check(job), job.recipe).parameters
 
 
-# Laws
+# Properties
 
 ROWS = st.fixed_dictionaries(
     {
@@ -157,35 +157,35 @@ def test_every_predicted_step_balances(name: str, row: dict[str, int], keeps: Ke
 
 @given(NAMES, ROWS, KEEPS)
 def test_faster_hardware_is_never_slower(name: str, row: dict[str, int], keeps: Keeps) -> None:
-    made = one_case(name, row, keeps)
-    slow = float(step.step(made, WHERE, Constants()).wall[0])
+    case = one_case(name, row, keeps)
+    slow = float(step.step(case, WHERE, Constants()).wall[0])
     for field in ("peak", "bandwidth", "inside", "between"):
         better = RankHardware(
             **{f.name: getattr(WHERE, f.name) * (2 if f.name == field else 1) for f in fields(RankHardware)}
         )
-        assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), field
+        assert float(step.step(case, better, Constants()).wall[0]) <= slow * (1 + 1e-9), field
 
 
 @given(st.lists(st.tuples(st.sampled_from([*TINY, "sd3-medium"]), ROWS), min_size=2, max_size=4))
-def test_a_case_costs_the_same_alone_and_among_others(some: list[tuple[str, dict[str, int]]]) -> None:
-    """Also among jobs of other models, decoders too."""
+def test_a_case_costs_the_same_alone_and_in_a_batch(choices: list[tuple[str, dict[str, int]]]) -> None:
+    """In a batch with jobs of other models, including a decoder."""
     axes = ("tp", "dp_replicate", "dp_shard", "zero")
-    made: list[Job] = []
-    for name, row in some:
+    batch: list[Job] = []
+    for name, row in choices:
         samples = row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 2
         layout = {axis: row[axis] for axis in axes}
-        made.append(a_job(name, layout, microbatch=row["microbatch"], tokens_per_step=samples))
-    made.append(jobs.load(Path(__file__).parents[3] / "examples" / "tiny.toml"))
-    together = cases.of_jobs(made)
+        batch.append(a_job(name, layout, microbatch=row["microbatch"], tokens_per_step=samples))
+    batch.append(jobs.load(Path(__file__).parents[3] / "examples" / "tiny.toml"))
+    together = cases.of_jobs(batch)
     walls, bytes_of = step.step(together, WHERE, Constants()).wall, framework_memory.memory(together).total
-    for place, job in enumerate(made):
+    for index, job in enumerate(batch):
         alone = cases.of_jobs([job])
-        assert float(step.step(alone, WHERE, Constants()).wall[0]) == pytest.approx(float(walls[place]), rel=1e-12)
-        assert float(framework_memory.memory(alone).total[0]) == pytest.approx(float(bytes_of[place]), rel=1e-12)
+        assert float(step.step(alone, WHERE, Constants()).wall[0]) == pytest.approx(float(walls[index]), rel=1e-12)
+        assert float(framework_memory.memory(alone).total[0]) == pytest.approx(float(bytes_of[index]), rel=1e-12)
 
 
 @given(NAMES, ROWS, KEEPS)
-def test_what_is_recomputed_or_divided_is_not_kept(name: str, row: dict[str, int], keeps: Keeps) -> None:
+def test_recomputation_and_zero_never_need_more_memory(name: str, row: dict[str, int], keeps: Keeps) -> None:
     def need(**changed: int) -> float:
         return float(framework_memory.memory(one_case(name, row | changed, keeps)).total[0])
 
@@ -197,11 +197,11 @@ def test_what_is_recomputed_or_divided_is_not_kept(name: str, row: dict[str, int
     if not keeps.own:
         stages = [framework_memory.memory(one_case(name, row | {"zero": zero}, keeps)) for zero in (1, 2, 3)]
         for part in ("parameters", "gradients", "optimizer"):
-            sizes = [float(np.ravel(getattr(one, part))[0]) for one in stages]
+            sizes = [float(np.ravel(getattr(memory, part))[0]) for memory in stages]
             assert sizes == sorted(sizes, reverse=True), part
 
 
-# What our own runner holds
+# Memory of trainyard's own trainer
 
 
 @pytest.mark.torch
@@ -220,9 +220,7 @@ def test_what_is_recomputed_or_divided_is_not_kept(name: str, row: dict[str, int
     ],
     ids=str,
 )
-def test_what_is_predicted_is_what_the_training_code_would_hold(
-    name: str, layout: dict[str, Any], how: dict[str, Any]
-) -> None:
+def test_predicted_memory_matches_fake_runs(name: str, layout: dict[str, Any], how: dict[str, Any]) -> None:
     pytest.importorskip("torch")
     fewer = {"vit-l-16": {"layers": 4}, "dit-xl2": {"plain": 4}, "sd3-medium": {"double": 4},
              "flux1-dev": {"double": 4, "single": 4, "latent": 32}}[name]  # fmt: skip
@@ -231,12 +229,12 @@ def test_what_is_predicted_is_what_the_training_code_would_hold(
     assert float(native_memory.peak(cases.of_jobs([job]), first=True).total[0]) == pytest.approx(
         counted.peak, rel=0.025
     )
-    assert counted.gradients == pytest.approx(counted.parameters, rel=1e-3), "the pictures are none of them"
+    assert counted.gradients == pytest.approx(counted.parameters, rel=1e-3), "samples are not counted as gradients"
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_other_pictures_have_a_fake_run_too_and_tables_none() -> None:
+def test_image_workloads_have_fake_runs_and_recommenders_none() -> None:
     pytest.importorskip("torch")
     assert held_memory.held(a_job("tiny-resnet"), 0).peak > 0
     assert held_memory.held(a_job("tiny-unet"), 0).peak > 0
@@ -247,7 +245,7 @@ def test_other_pictures_have_a_fake_run_too_and_tables_none() -> None:
 # The search
 
 
-def found_for(name: str, framework: str = "trainyard", devices: int = 4, **more: Any) -> Any:
+def search_for(name: str, framework: str = "trainyard", devices: int = 4, **more: Any) -> Any:
     refuses = plugins.load("workloads", subject(name).workload).weights if framework == "trainyard" else lambda _: None
     return search(
         PlannerInput(subject(name), devices, 8, 8, 1, **more), H100, FRAMEWORKS[framework], most=10**6, refuses=refuses
@@ -255,58 +253,58 @@ def found_for(name: str, framework: str = "trainyard", devices: int = 4, **more:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_every_layout_offered_is_one_our_runner_takes(name: str) -> None:
-    found = found_for(name)
-    assert not found.refused
-    for choice in found.choices:
+def test_native_trainer_accepts_every_offered_layout(name: str) -> None:
+    plan = search_for(name)
+    assert not plan.refused
+    for choice in plan.choices:
         job = choice.plan.job
-        assert jobs.parse(FRAMEWORKS["trainyard"].tells(job), "x") == job
+        assert jobs.parse(FRAMEWORKS["trainyard"].write_config(job), "x") == job
         assert workload_of(job).expect(job)
-    layouts = {choice.plan.job.layout for choice in found.choices}
+    layouts = {choice.plan.job.layout for choice in plan.choices}
     wanted = {
         (4 // tp // shard, shard, tp) for tp in (1, 2, 4) for shard in (1, 4 // tp) if (name, tp) != ("tiny-vit", 4)
     }  # fmt: skip
-    assert {(one.dp_replicate, one.dp_shard, one.tp) for one in layouts} == wanted, "10 classes % tp 4 = 2"
+    assert {(layout.dp_replicate, layout.dp_shard, layout.tp) for layout in layouts} == wanted, "10 classes % tp 4 = 2"
 
 
-def test_frameworks_take_what_they_have() -> None:
-    assert {choice.plan.job.layout.tp for choice in found_for("tiny-vit", "megatron").choices} == {1}
-    assert {choice.plan.job.layout.tp for choice in found_for("tiny-flux", "torchtitan").choices} == {1}
-    assert {choice.plan.job.layout.tp for choice in found_for("tiny-dit", "deepspeed").choices} == {1}
+def test_frameworks_get_only_supported_models_and_axes() -> None:
+    assert {choice.plan.job.layout.tp for choice in search_for("tiny-vit", "megatron").choices} == {1}
+    assert {choice.plan.job.layout.tp for choice in search_for("tiny-flux", "torchtitan").choices} == {1}
+    assert {choice.plan.job.layout.tp for choice in search_for("tiny-dit", "deepspeed").choices} == {1}
     for name, framework in (("tiny-vit", "torchtitan"), ("tiny-dit", "torchtitan"), ("tiny-dit", "megatron")):
         with refused(BadJob, FRAMEWORKS[framework].means, "--for"):
-            found_for(name, framework)
+            search_for(name, framework)
 
 
 # The command
 
 
-def test_the_command_prints_and_writes_what_it_checks(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_and_writes_a_plan(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "best.toml"
-    asked = ["plan", "vit-b-16", "--machine", "h100", "--devices", "8", "--batch", "256"]
-    assert answer([*asked, "--tokens", "1e9", "--out", str(out)]) == 0
+    arguments = ["plan", "vit-b-16", "--machine", "h100", "--devices", "8", "--batch", "256"]
+    assert answer([*arguments, "--tokens", "1e9", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
     for part in ("256 images of 197 positions a step", "images/s", "days", "ns exactly", "Memory of the fullest rank"):
         assert part in printed
-    assert "loss too" not in printed, "nothing of it is divided by tp"
-    assert answer([*asked, "--json"]) == 0
+    assert "loss too" not in printed, "tp does not divide the loss"
+    assert answer([*arguments, "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["choices"][0]
     assert best["bill"]["tokens_per_s"] == pytest.approx(256 / best["plan"]["ledger"]["wall_ns"] * 1e9)
-    assert answer(["plan", str(out), "--machine", "a100"]) == 0, "a job is planned for as it is a model"
+    assert answer(["plan", str(out), "--machine", "a100"]) == 0, "plan accepts a job in place of a model"
     assert "8 x NVIDIA A100" in capsys.readouterr().out
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_job_is_checked_as_it_is(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_keeps_the_jobs_layout_and_recipe(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     path = tmp_path / "job.toml"
     path.write_text(jobs.write(a_job("vit-b-16", {"dp_shard": 2}, {"layers": 2}, microbatch=8, remat="op")))
     assert answer(["plan", str(path), "--machine", "a100", "--check", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    first = found["choices"][0]
+    plan = json.loads(capsys.readouterr().out)
+    first = plan["choices"][0]
     assert first["plan"]["job"]["recipe"]["remat"] == "op"
-    assert max(found["exact_bytes"].values()) == pytest.approx(sum(first["plan"]["memory"].values()), rel=0.1)
+    assert max(plan["exact_bytes"].values()) == pytest.approx(sum(first["plan"]["memory"].values()), rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -329,11 +327,11 @@ def test_a_job_is_checked_as_it_is(tmp_path: Any, capsys: pytest.CaptureFixture[
         (("vit-l-16", "--check", __file__), "bad-input", [f"--check {__file__}", "vit-l-16"]),
     ],
 )
-def test_bad_input_is_told(
+def test_bad_input_is_refused(
     arguments: tuple[str, ...], code: str, values: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert answer(["plan", *arguments, "--machine", "h100", "--devices", "8"]) == 2
-    told = capsys.readouterr()
-    assert code_of(told.err) == code
-    assert missing_values(told.err, *values) == []
-    assert not told.out
+    captured = capsys.readouterr()
+    assert code_of(captured.err) == code
+    assert missing_values(captured.err, *values) == []
+    assert not captured.out

@@ -1,5 +1,4 @@
-"""What must at the least be held: divided as the layout divides it, and refused before anything starts where it is more
-than all of the memory."""
+"""The least memory of a job: divided by the layout, and refused before the start if it exceeds the device's memory."""
 
 import pytest
 from hypothesis import given
@@ -29,37 +28,37 @@ def weights(job):
     return plugins.load("workloads", job.workload).weights(job)
 
 
-def spread(layout):
+def with_layout(layout):
     return replace(JOB, layout=layout, recipe=replace(JOB.recipe, schedule="gpipe" if layout.pp > 1 else "none"))
 
 
 @given(layouts)
-def test_all_ranks_hold_each_weight_as_often_as_it_is_replicated(layout):
-    job = spread(layout)
-    held = memory_rules.least(job, weights(job))
+def test_ranks_together_hold_each_weight_once_per_replica(layout):
+    job = with_layout(layout)
+    least = memory_rules.least(job, weights(job))
     times = layout.dp_replicate
     whole = parameters(MODEL, 16)
-    assert held.parameters * layout.ranks == pytest.approx(4 * whole * times, rel=1e-3)
-    assert (held.gradients, held.state) == (held.parameters, 2 * held.parameters)
+    assert least.parameters * layout.ranks == pytest.approx(4 * whole * times, rel=1e-3)
+    assert (least.gradients, least.state) == (least.parameters, 2 * least.parameters)
 
 
-def test_zero_1_divides_the_state_alone():
-    job = spread(Layout(dp_shard=2, zero=1))
+def test_zero_1_shards_only_the_optimizer_state():
+    job = with_layout(Layout(dp_shard=2, zero=1))
     whole = 4 * parameters(MODEL, 16)
     assert memory_rules.least(job, weights(job)) == (whole, whole, whole)
 
 
 @given(layouts, st.booleans())
-def test_refused_is_what_needs_more_than_there_is_and_nothing_else(layout, shared):
-    job = spread(layout)
+def test_job_is_refused_exactly_above_the_available_memory(layout, shared):
+    job = with_layout(layout)
     need = sum(memory_rules.least(job, weights(job))) * (layout.ranks if shared else 1)
     memory_rules.check(job, weights(job), need, "this device", shared)
-    memory_rules.check(job, weights(job), 0, "a device that does not say", shared)
+    memory_rules.check(job, weights(job), 0, "a device of unknown memory", shared)
     with refused(BadJob, "this device", units.show_size(need - 1)):
         memory_rules.check(job, weights(job), need - 1, "this device", shared)
 
 
-def test_the_arithmetic_and_the_next_step_are_said():
+def test_error_has_the_arithmetic_and_the_next_step():
     job = parse('[model]\nfrom = "llama3-8b"\n[recipe]\nseq_len = 64\ntokens_per_step = 512', "job.toml")
     arithmetic = "weights 29.9 GiB + gradients 29.9 GiB + adamw's state 59.8 GiB = 119.7 GiB"
     with refused(BadJob, "8,030,261,248", "one rank", arithmetic, "this host", "24.0 GiB", "[model]"):
@@ -71,23 +70,23 @@ def test_the_arithmetic_and_the_next_step_are_said():
 
 
 @pytest.mark.parametrize("name", ["tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-unet", "tiny-dlrm"])
-def test_every_workload_counts_its_weights_and_divides_none_that_data_parallelism_does(name):
+def test_data_parallelism_does_not_change_a_workloads_weight_count(name):
     preset = presets.load(name)
     job = Job(workload=preset.workload, sizes=preset.sizes, recipe=Recipe(tokens_per_step=8, text="synthetic"))
     sharded = replace(job, layout=Layout(dp_shard=2))
     assert weights(job) == weights(sharded) > 0
 
 
-def test_divided_tables_are_on_one_rank_each():
+def test_sharded_tables_are_on_one_rank_each():
     sizes = {**presets.load("tiny-dlrm").sizes, "tables": "by_row"}
     job = Job(workload="recommender", sizes=sizes, recipe=Recipe(tokens_per_step=8, text="synthetic"))
     tables = sum(sizes["rows"]) * sizes["width"]
     for ranks in (2, 4):
-        found = weights(replace(job, layout=Layout(dp_replicate=ranks)))
-        assert found == weights(job) - tables + -(-tables // ranks)
+        count = weights(replace(job, layout=Layout(dp_replicate=ranks)))
+        assert count == weights(job) - tables + -(-tables // ranks)
 
 
-def test_nothing_is_started_or_stored(tmp_path):
+def test_refused_job_is_not_started_or_stored(tmp_path):
     host = DeviceSeen(index=0, name="some cores", vendor="cpu", memory_bytes=1 << 16, facts={"cores": "2"})
     store = Store(tmp_path)
     with refused(BadJob, "some cores", "64.0 KiB"):

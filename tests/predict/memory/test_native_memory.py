@@ -1,4 +1,4 @@
-"""What our own runner holds: the planner's closed form against runs of the training code without values."""
+"""Memory of trainyard's own trainer: the planner's closed form against fake runs of the training code."""
 
 import json
 from dataclasses import replace
@@ -59,7 +59,7 @@ def predicted(job, rank=0):
     ],
     ids=str,
 )
-def test_what_is_predicted_is_what_the_training_code_would_hold(layout, how):
+def test_predicted_memory_matches_fake_runs(layout, how):
     job = a_job(layout, **how)
     for rank in held_memory.ends(job):
         counted = held_memory.held(job, rank)
@@ -70,7 +70,7 @@ def test_what_is_predicted_is_what_the_training_code_would_hold(layout, how):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(("schedule", "interleave"), [("zero_bubble", 1), ("zbv", 2), ("dualpipev", 2)])
-def test_what_waits_for_weights_gradients_is_about_what_the_training_code_would_hold(schedule, interleave):
+def test_memory_with_delayed_weight_gradients_matches_fake_runs(schedule, interleave):
     job = a_job({"pp": 2, "interleave": interleave}, schedule=schedule, micro=6)
     for rank in held_memory.ends(job):
         assert predicted(job, rank) == pytest.approx(held_memory.held(job, rank).peak, rel=0.06), rank
@@ -78,8 +78,8 @@ def test_what_waits_for_weights_gradients_is_about_what_the_training_code_would_
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_rank_keeps_its_part_of_weights_gradients_and_state_and_no_more():
-    """Also of a table whose rows are divided, and between micro-batches of sharded weights."""
+def test_a_rank_keeps_only_its_shard():
+    """Including tables divided by rows, and gradients between micro-batches."""
     whole = held_memory.held(a_job(), 0)
     assert whole.gradients == pytest.approx(whole.parameters, rel=1e-4)
     assert whole.optimizer == pytest.approx(2 * whole.parameters, rel=1e-4)
@@ -93,13 +93,13 @@ def test_a_rank_keeps_its_part_of_weights_gradients_and_state_and_no_more():
 @pytest.mark.parametrize(
     ("how", "value"), [({"dtype": "float8"}, "dtype = 'float8'"), ({"offload": True}, "offload = true")]
 )
-def test_what_has_no_fake_run_is_refused(how, value):
+def test_recipe_without_fake_run_is_refused(how, value):
     pytest.importorskip("torch")
     with refused(BadJob, value, "$.recipe:"):
         held_memory.held(a_job({"dp_shard": 2}, **how), 0)
 
 
-def test_without_torch_it_says_what_is_missing(monkeypatch):
+def test_without_torch_the_error_names_it(monkeypatch):
     monkeypatch.setattr(held_memory, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     with refused(MissingLibrary, "pip install torch"):
         held_memory.held(a_job(), 0)
@@ -108,23 +108,23 @@ def test_without_torch_it_says_what_is_missing(monkeypatch):
 PLAN = ["llama3-8b", "--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "512", "--fix", "pp=1"]
 
 
-def test_only_our_own_code_can_be_run_for_it():
-    said = CliRunner().invoke(command, [*PLAN, "--for", "megatron", "--check"])
-    assert said.exit_code
-    assert "megatron has its own" in str(said.exception)
+def test_check_of_another_framework_is_refused():
+    result = CliRunner().invoke(command, [*PLAN, "--for", "megatron", "--check"])
+    assert result.exit_code
+    assert "megatron has its own" in str(result.exception)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_best_layout_is_counted_where_that_is_asked():
+def test_check_counts_the_memory_of_the_best_layout():
     pytest.importorskip("torch")
-    said = CliRunner().invoke(command, [*PLAN, "--check", "--json"])
-    found = json.loads(said.stdout)
-    counted = max(found["exact_bytes"].values())
-    assert counted == pytest.approx(sum(found["choices"][0]["plan"]["memory"].values()), rel=0.01)
+    result = CliRunner().invoke(command, [*PLAN, "--check", "--json"])
+    plan = json.loads(result.stdout)
+    counted = max(plan["exact_bytes"].values())
+    assert counted == pytest.approx(sum(plan["choices"][0]["plan"]["memory"].values()), rel=0.01)
 
 
-# Laws of the closed form
+# Properties of the closed form
 
 LAYOUTS = st.sampled_from(
     [{}, {"dp_shard": 8}, {"dp_replicate": 8}, {"dp_shard": 8, "zero": 2}, {"tp": 4, **SPLIT}, {"dp_shard": 4, "cp": 2},
@@ -142,7 +142,7 @@ def with_column(case: Cases, name: str, value: float) -> Cases:
 
 
 @given(LAYOUTS, st.sampled_from([MODEL, EXPERTS]), st.sampled_from([4, 8]), st.booleans(), st.sampled_from([1, 2]))
-def test_recomputation_a_smaller_micro_batch_and_a_smaller_model_never_need_more(layout, model, micro, first, size):
+def test_recomputation_and_smaller_sizes_never_need_more_memory(layout, model, micro, first, size):
     case = a_case(layout, model, micro, microbatch=size)
     most = float(native_memory.peak(case, first).total[0])
     assert float(native_memory.peak(with_column(case, "remat", 2), first).total[0]) <= most * (1 + 1e-9)
@@ -154,31 +154,31 @@ def test_recomputation_a_smaller_micro_batch_and_a_smaller_model_never_need_more
 
 
 @given(LAYOUTS, st.sampled_from([MODEL, EXPERTS]), st.sampled_from([1, 4]), st.sampled_from(["none", "op", "full"]))
-def test_parts_are_none_below_zero_and_hold_the_weights(layout, model, micro, remat):
+def test_parts_are_not_negative_and_state_is_twice_the_weights(layout, model, micro, remat):
     case = a_case(layout, model, micro if "pp" not in layout else 4, remat=remat)
-    found = framework_memory.memory(case)
-    for part, size in found.parts().items():
+    memory = framework_memory.memory(case)
+    for part, size in memory.parts().items():
         assert float(np.min(size)) >= 0, part
-    assert float(found.optimizer[0]) == pytest.approx(
-        2 * float(found.parameters[0]) / (layout.get("dp_shard", 1) if layout.get("zero") == 1 else 1)
+    assert float(memory.optimizer[0]) == pytest.approx(
+        2 * float(memory.parameters[0]) / (layout.get("dp_shard", 1) if layout.get("zero") == 1 else 1)
     )
 
 
 @given(st.sampled_from(schedules.SCHEDULES), st.integers(2, 6), st.integers(1, 4), st.integers(1, 24), st.booleans())
-def test_as_many_are_kept_as_the_order_of_operations_has(name, pp, interleave, count, first):
-    """But for a V's last rank, whose fullest moment comes when it has gone back from one; where a V is not filled, no
-    more."""
+def test_in_flight_micro_batches_match_the_order_of_operations(name, pp, interleave, count, first):
+    """Except for ZBV's last rank, whose peak comes after its first backward pass. With too few micro-batches to fill a
+    ZBV pipeline the formula is an upper bound."""
     assume(schedules.takes(name, pp, count))
     interleave = 1 if name in schedules.ONE_STAGE else 2 if name in schedules.V_SHAPED else interleave
     case = a_case({"pp": pp, "interleave": interleave}, MODEL, count)
     case = with_column(case, "schedule", schedules.SCHEDULES.index(name))
-    most = int(simulation.kept(name, pp, interleave, count)[0 if first else -1])
+    most = int(simulation.peak_in_flight(name, pp, interleave, count)[0 if first else -1])
     assume(first or name != "zbv")
-    found = float(in_flight.native_in_flight(case, first)[0]) * interleave
-    assert found == pytest.approx(most) or (name == "zbv" and count < 2 * pp and found > most)
+    predicted_count = float(in_flight.native_in_flight(case, first)[0]) * interleave
+    assert predicted_count == pytest.approx(most) or (name == "zbv" and count < 2 * pp and predicted_count > most)
 
 
-def test_cases_of_ours_and_of_others_are_not_mixed():
+def test_native_and_other_cases_cannot_be_mixed():
     mixed = with_column(cases.of_jobs([a_job(), a_job()]), "own", 0)
     mixed = replace(mixed, own=np.array([0.0, 1.0]))
     with refused(ValueError, 1, 2):

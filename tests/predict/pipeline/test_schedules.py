@@ -1,4 +1,4 @@
-"""Pipelines simulated: each rank's order is torch's, and what comes of it is the longest path through it."""
+"""Simulated pipelines: the order of operations equals torch's, and the time equals the longest path."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shapes(draw: st.DrawFn, names: tuple[str, ...] = NAMES) -> tuple[str, int, i
 def even(
     name: str, pp: int, interleave: int, count: int, parts: tuple[float, float, float], hop: float
 ) -> PipelineTimes:
-    """`parts`: seconds of a rank's micro-batch, over all its chunks."""
+    """A pipeline of equal stages. `parts`: seconds of a micro-batch on a rank, over all its chunks."""
     forward, inputs, weights = (np.full(pp * interleave, part / interleave) for part in parts)
     return PipelineTimes(name, pp, count, forward, inputs, weights, hop)
 
@@ -54,7 +54,7 @@ def pipelines(draw: st.DrawFn, names: tuple[str, ...] = NAMES) -> PipelineTimes:
 
 
 def rows(shape: tuple[str, int, int, int]) -> list[list[tuple[int, int, int, int]]]:
-    """Of each rank: kind, stage, micro-batch, held."""
+    """For each rank, its operations (kind, stage, micro-batch, held)."""
     begin, *columns = schedules.order(*shape)
     return [
         list(zip(*(column[start:end].tolist() for column in columns), strict=True)) for start, end in pairwise(begin)
@@ -62,18 +62,18 @@ def rows(shape: tuple[str, int, int, int]) -> list[list[tuple[int, int, int, int
 
 
 @given(shapes())
-def test_each_stage_does_all_of_each_micro_batch_once(shape: tuple[str, int, int, int]) -> None:
+def test_each_stage_runs_each_micro_batch_once(shape: tuple[str, int, int, int]) -> None:
     name, pp, interleave, count = shape
     for rank, done in enumerate(rows(shape)):
         mine = [(stage, micro) for stage in schedules.stages_of(rank, name, pp, interleave) for micro in range(count)]
-        by_kind = {kind: sorted((one[1], one[2]) for one in done if one[0] == kind) for kind in range(4)}
+        by_kind = {kind: sorted((stage, micro) for each, stage, micro, _ in done if each == kind) for kind in range(4)}
         assert by_kind[schedules.FORWARD] == sorted(mine)
         assert by_kind[schedules.INPUTS] == by_kind[schedules.WEIGHTS]
         assert sorted(by_kind[schedules.BACKWARD] + by_kind[schedules.INPUTS]) == sorted(mine)
         assert not by_kind[schedules.INPUTS] or name in SPLIT
 
 
-def of_torch(name: str, pp: int, interleave: int, count: int) -> list[list[tuple[int, int, int, int]]]:
+def torch_rows(name: str, pp: int, interleave: int, count: int) -> list[list[tuple[int, int, int, int]]]:
     from torch.distributed.pipelining.schedules import _ComputationType
 
     from trainyard.train.parallel import pipeline_parallel
@@ -84,31 +84,31 @@ def of_torch(name: str, pp: int, interleave: int, count: int) -> list[list[tuple
     }  # fmt: skip
     numbers = pipeline_parallel.stages_of(0, Layout(pp=pp, interleave=interleave), name)
     stages: list[Any] = [Mock(number, pp * interleave, pp, 0) for number in numbers]
-    made = pipeline_parallel._MANY[name](stages, count, loss_fn=lambda output, target: output)
-    found: list[list[tuple[int, int, int, int]]] = []
+    schedule = pipeline_parallel._MANY[name](stages, count, loss_fn=lambda output, target: output)
+    by_rank: list[list[tuple[int, int, int, int]]] = []
     for rank in range(pp):
-        actions = [one for one in made.pipeline_order[rank] if one is not None]
-        found.append([
+        actions = [action for action in schedule.pipeline_order[rank] if action is not None]
+        by_rank.append([
             (kinds[part.computation_type], part.stage_index, part.microbatch_index or 0, held)
-            for one in actions
-            for part, held in zip(one.sub_actions or (one,), (1, 0) if one.sub_actions else (0,), strict=True)
+            for action in actions
+            for part, held in zip(action.sub_actions or (action,), (1, 0) if action.sub_actions else (0,), strict=True)
         ])  # fmt: skip
-    return found
+    return by_rank
 
 
 @pytest.mark.torch
 @settings(deadline=None)
 @given(shapes(tuple(name for name in NAMES if name not in rules.ONE_STAGE)))
-def test_the_order_is_torchs(shape: tuple[str, int, int, int]) -> None:
+def test_order_equals_torchs(shape: tuple[str, int, int, int]) -> None:
     pytest.importorskip("torch")
-    assert rows(shape) == of_torch(*shape)
+    assert rows(shape) == torch_rows(*shape)
 
 
 class Recorder:
-    """A stage that notes what it is told to run."""
+    """A stage that records the operations it runs."""
 
-    def __init__(self, number: int, of: int) -> None:
-        mock = Mock(number, of, of, number)
+    def __init__(self, number: int, stages: int) -> None:
+        mock = Mock(number, stages, stages, number)
         self.__dict__ |= mock.__dict__
         self.stage_index, self.done, self.has_backward = number, [], True
 
@@ -127,8 +127,8 @@ class Recorder:
 @pytest.mark.torch
 @settings(deadline=None)
 @given(shapes(rules.ONE_STAGE))
-def test_the_order_is_what_torch_runs(shape: tuple[str, int, int, int]) -> None:
-    """Of schedules of one stage a rank, whose order torch states for show only, and not rightly."""
+def test_order_equals_what_torch_executes(shape: tuple[str, int, int, int]) -> None:
+    """For schedules with one stage per rank; the order that torch lists for these is for display, and is not right."""
     pytest.importorskip("torch")
     from trainyard.train.parallel import pipeline_parallel
 
@@ -136,13 +136,15 @@ def test_the_order_is_what_torch_runs(shape: tuple[str, int, int, int]) -> None:
     assume(rules.nearest_count(name, pp, count) == count)
     for rank, expected in enumerate(rows(shape)):
         stage: Any = Recorder(rank, pp)
-        made: Any = pipeline_parallel._ONE[name](stage, count)
-        made._initialize_stage = made._maybe_compute_loss = made._maybe_get_loss = made._update_losses = stage.nothing
-        made._step_microbatches([()] * count, [{}] * count)
+        runner: Any = pipeline_parallel._ONE[name](stage, count)
+        runner._initialize_stage = runner._maybe_compute_loss = runner._maybe_get_loss = runner._update_losses = (
+            stage.nothing
+        )
+        runner._step_microbatches([()] * count, [{}] * count)
         assert stage.done == expected
 
 
-def test_names_and_stages_are_the_runners() -> None:
+def test_schedule_names_match_the_native_trainer() -> None:
     assert set(NAMES) == set(STAGES)
     assert rules.V_SHAPED == V
     assert set(rules.SPLITS_BACKWARD) == set(SPLIT)
@@ -151,46 +153,46 @@ def test_names_and_stages_are_the_runners() -> None:
 # Against the longest path
 
 
-def longest(one: PipelineTimes) -> tuple[float, dict[tuple[int, int, int, int], tuple[float, float]]]:
-    """The wall, and of each (rank, kind, stage, micro-batch) when it begins and ends; by a sort of the graph."""
-    interleave = len(one.forward) // one.ranks
-    done = rows((one.schedule, one.ranks, interleave, one.micro_batches))
-    of = {stage: rank for rank, mine in enumerate(done) for _, stage, *_ in mine}
+def longest(pipeline: PipelineTimes) -> tuple[float, dict[tuple[int, int, int, int], tuple[float, float]]]:
+    """Wall time, and (start, end) of each (rank, kind, stage, micro-batch), by a topological sort."""
+    interleave = len(pipeline.forward) // pipeline.ranks
+    done = rows((pipeline.schedule, pipeline.ranks, interleave, pipeline.micro_batches))
+    rank_of = {stage: rank for rank, mine in enumerate(done) for _, stage, *_ in mine}
     before, sent, gives = {}, {}, {}
     for rank, mine in enumerate(done):
         keys = [(rank, *entry[:3]) for entry in mine]
-        for place, (key, entry) in enumerate(zip(keys, mine, strict=True)):
-            before[key] = keys[place - 1] if place else None
+        for index, (key, entry) in enumerate(zip(keys, mine, strict=True)):
+            before[key] = keys[index - 1] if index else None
             if key[1] != schedules.WEIGHTS:
-                gives[key[1] == schedules.FORWARD, key[2], key[3]] = keys[place + entry[3]]
+                gives[key[1] == schedules.FORWARD, key[2], key[3]] = keys[index + entry[3]]
     for key in before:
         _, kind, stage, micro = key
         if kind != schedules.WEIGHTS:
             forward = kind == schedules.FORWARD
             sent[key] = gives.get((forward, stage + (-1 if forward else 1), micro))
-    graph = {key: [one for one in (before[key], sent.get(key)) if one] for key in before}
+    graph = {key: [needed for needed in (before[key], sent.get(key)) if needed] for key in before}
     times: dict[tuple[int, int, int, int], tuple[float, float]] = {}
-    hops = np.broadcast_to(one.hop, len(one.forward))
+    hops = np.broadcast_to(pipeline.hop, len(pipeline.forward))
     for key in TopologicalSorter(graph).static_order():
         rank, kind, stage, _ = key
         source = sent.get(key)
-        hop = hops[stage - (kind == schedules.FORWARD)] if source and of[source[2]] != of[stage] else 0.0
-        spent = (one.forward, one.inputs + one.weights, one.inputs, one.weights)[kind][stage]
+        hop = hops[stage - (kind == schedules.FORWARD)] if source and rank_of[source[2]] != rank_of[stage] else 0.0
+        spent = (pipeline.forward, pipeline.inputs + pipeline.weights, pipeline.inputs, pipeline.weights)[kind][stage]
         arrives = times[source][1] if source else 0.0
         free = times[before[key]][1] if before[key] else 0.0
-        start = max(free, arrives) + hop if one.waits else max(free, arrives + hop)
+        start = max(free, arrives) + hop if pipeline.waits else max(free, arrives + hop)
         times[key] = (start, start + spent)
     return max(end for _, end in times.values()), times
 
 
 @settings(max_examples=300)
 @given(st.lists(pipelines(), min_size=1, max_size=3))
-def test_it_takes_as_long_as_the_longest_path(several: list[PipelineTimes]) -> None:
-    """Exactly, alone or beside others: whole numbers of seconds."""
-    for one, ran in zip(several, simulate(several), strict=True):
-        wall, times = longest(one)
+def test_simulation_equals_the_longest_path(several: list[PipelineTimes]) -> None:
+    """Exactly, because all times are whole seconds; alone or together with other pipelines."""
+    for pipeline, ran in zip(several, simulate(several), strict=True):
+        wall, times = longest(pipeline)
         assert ran.wall == wall
-        for rank in range(one.ranks):
+        for rank in range(pipeline.ranks):
             mine = sorted(span for key, span in times.items() if key[0] == rank)
             assert ran.busy[rank] == sum(end - start for start, end in mine)
             assert ran.drain[rank] == wall - max(end for _, end in mine)
@@ -200,9 +202,9 @@ def test_it_takes_as_long_as_the_longest_path(several: list[PipelineTimes]) -> N
 
 
 @given(pipelines())
-def test_what_is_kept_is_counted_one_by_one(one: PipelineTimes) -> None:
-    ran = simulate([one])[0]
-    shape = (one.schedule, one.ranks, len(one.forward) // one.ranks, one.micro_batches)
+def test_peak_in_flight_matches_a_count(pipeline: PipelineTimes) -> None:
+    ran = simulate([pipeline])[0]
+    shape = (pipeline.schedule, pipeline.ranks, len(pipeline.forward) // pipeline.ranks, pipeline.micro_batches)
     for rank, done in enumerate(rows(shape)):
         now, most = set(), 0
         for kind, stage, micro, _ in done:
@@ -211,23 +213,23 @@ def test_what_is_kept_is_counted_one_by_one(one: PipelineTimes) -> None:
             elif kind != schedules.INPUTS:
                 now.remove((stage, micro))
             most = max(most, len(now))
-        assert ran.kept[rank] == most == simulation.kept(*shape)[rank]
+        assert ran.kept[rank] == most == simulation.peak_in_flight(*shape)[rank]
 
 
-# Laws
+# Properties
 
 
 @given(pipelines())
-def test_no_step_is_shorter_than_its_busiest_rank(one: PipelineTimes) -> None:
-    ran = simulate([one])[0]
+def test_no_step_is_shorter_than_its_busiest_rank(pipeline: PipelineTimes) -> None:
+    ran = simulate([pipeline])[0]
     assert ran.wall >= np.max(ran.busy + ran.exchange)
 
 
 @given(pipelines(), st.sampled_from(["forward", "inputs", "weights", "hop"]), st.integers(0, 14))
-def test_slower_work_is_never_done_sooner(one: PipelineTimes, what: str, stage: int) -> None:
-    given_ = getattr(one, what)
-    more = given_ + (1.0 if what == "hop" else np.arange(len(one.forward)) == stage)
-    slow, fast = simulate([one._replace(**{what: more}), one])
+def test_slower_operations_never_shorten_the_step(pipeline: PipelineTimes, field: str, stage: int) -> None:
+    values = getattr(pipeline, field)
+    more = values + (1.0 if field == "hop" else np.arange(len(pipeline.forward)) == stage)
+    slow, fast = simulate([pipeline._replace(**{field: more}), pipeline])
     assert slow.wall >= fast.wall
 
 
@@ -241,35 +243,35 @@ def ran(
 
 
 @given(st.sampled_from(["1f1b", "gpipe"]), st.integers(2, 8), st.integers(1, 4), PARTS)
-def test_even_stages_take_what_the_formula_says(name: str, pp: int, rounds: int, parts: Any) -> None:
+def test_equal_stages_match_the_bubble_formula(name: str, pp: int, rounds: int, parts: Any) -> None:
     count = pp * rounds
     assert ran(name, pp, 1, count, parts).wall == pytest.approx((count + pp - 1) * sum(parts))
 
 
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(1, 4), PARTS)
-def test_interleaving_divides_the_wait(pp: int, interleave: int, rounds: int, parts: Any) -> None:
-    """Narayanan et al. 2021, section 2.2.2; so that it never takes longer where stages are even and hops are free."""
+def test_interleaving_divides_the_bubble(pp: int, interleave: int, rounds: int, parts: Any) -> None:
+    """Narayanan et al. 2021, section 2.2.2: never slower if stages are equal and transfers are free."""
     wall = ran("interleaved", pp, interleave, pp * rounds, parts).wall
     assert wall == pytest.approx((pp * rounds + (pp - 1) / interleave) * sum(parts))
 
 
 @given(st.integers(2, 6), st.integers(1, 3), st.integers(1, 4), PARTS)
-def test_zero_bubble_is_never_slower_where_stages_are_even(pp: int, interleave: int, rounds: int, parts: Any) -> None:
+def test_zero_bubble_is_never_slower_with_equal_stages(pp: int, interleave: int, rounds: int, parts: Any) -> None:
     whole = ran("interleaved", pp, interleave, pp * rounds, parts).wall
     assert ran("zero_bubble", pp, interleave, pp * rounds, parts).wall <= whole * (1 + 1e-9)
 
 
 @given(st.integers(2, 6), st.integers(1, 3))
-def test_a_v_of_equal_thirds_waits_for_its_first_micro_batch_only(pp: int, more: int) -> None:
-    """Qi et al. 2023, section 6: no bubble but the way to the last rank."""
-    found = ran("zbv", pp, 2, 2 * pp + more, (2.0, 2.0, 2.0))
-    assert found.wall == pytest.approx(6.0 * (2 * pp + more) + (pp - 1))
-    assert found.kept.max() <= 2 * pp
+def test_zbv_with_equal_thirds_only_has_a_warmup_bubble(pp: int, more: int) -> None:
+    """Qi et al. 2023, section 6: the only bubble is the first micro-batch's way to the last rank."""
+    result = ran("zbv", pp, 2, 2 * pp + more, (2.0, 2.0, 2.0))
+    assert result.wall == pytest.approx(6.0 * (2 * pp + more) + (pp - 1))
+    assert result.kept.max() <= 2 * pp
 
 
 @given(st.sampled_from(NAMES), st.integers(2, 6), st.integers(1, 30))
-def test_the_numbers_of_micro_batches_are_the_runners(name: str, pp: int, count: int) -> None:
-    """But for 1F1B, which others run with fewer too."""
+def test_supported_micro_batches_match_the_native_trainer(name: str, pp: int, count: int) -> None:
+    """Except for 1F1B, which other frameworks also run with fewer."""
     fits = rules.nearest_count(name, pp, count) == count
     assert schedules.takes(name, pp, count) == (fits or name == "1f1b")
     if not schedules.takes(name, pp, count):
@@ -277,15 +279,15 @@ def test_the_numbers_of_micro_batches_are_the_runners(name: str, pp: int, count:
             ran(name, pp, 2, count, (1.0, 1.0, 1.0))
 
 
-def test_ranks_that_wait_for_each_other_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 goes back before it has gone forward."""
-    orders_ = schedules.order("1f1b", 2, 1, 1)
-    backwards = orders_._replace(**{name: getattr(orders_, name)[[1, 0, 2, 3]] for name in ("kind", "stage", "micro")})
+def test_deadlock_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 runs its backward pass before its forward pass."""
+    order = schedules.order("1f1b", 2, 1, 1)
+    backwards = order._replace(**{name: getattr(order, name)[[1, 0, 2, 3]] for name in ("kind", "stage", "micro")})
     monkeypatch.setattr(schedules, "order", lambda *_: backwards)
     monkeypatch.setattr(simulation, "_plan", simulation._plan.__wrapped__)
     with refused(BadInput, "2 of 2 ranks"):
         ran("1f1b", 2, 1, 1, (1.0, 1.0, 1.0))
 
 
-def test_a_rank_may_wait_for_long() -> None:
+def test_a_long_wait_is_not_a_deadlock() -> None:
     assert ran("1f1b", 200, 1, 2, (1.0, 1.0, 1.0)).wall == pytest.approx(3 * 201)

@@ -1,5 +1,4 @@
-"""Pipelines in plans: how layers are divided, what stages take, a bound that nothing is below, and a search that asks
-only what it must."""
+"""Pipelines in plans: the partition of layers, times of stages, the lower bound of a step, and best-first search."""
 
 from __future__ import annotations
 
@@ -34,11 +33,11 @@ def divided(layers: int, stages: int, ends: int = 0) -> list[int]:
     return np.diff(starts).astype(int).tolist()
 
 
-# How layers are divided
+# Partition of layers
 
 
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(0, 1))
-def test_all_layers_are_somewhere_and_stages_are_alike(layers: int, stages: int, ends: int) -> None:
+def test_partition_is_complete_and_even(layers: int, stages: int, ends: int) -> None:
     assume(layers + 2 * ends >= stages + (stages == 1) * ends)
     many = divided(layers, stages, ends)
     counted = [*many]
@@ -61,25 +60,25 @@ def test_all_layers_are_somewhere_and_stages_are_alike(layers: int, stages: int,
         (1, 1, 1, [1]),
     ],
 )
-def test_as_runners_divide_them(layers: int, stages: int, ends: int, many: list[int]) -> None:
+def test_partition_matches_published_ones(layers: int, stages: int, ends: int, many: list[int]) -> None:
     assert divided(layers, stages, ends) == many
 
 
 @pytest.mark.torch
 @settings(deadline=None, max_examples=20)
 @given(st.integers(1, 6), st.integers(0, 9))
-def test_our_own_runner_divides_them_so(stages: int, more: int) -> None:
+def test_partition_matches_the_native_trainer(stages: int, more: int) -> None:
     torch = pytest.importorskip("torch")
     from trainyard.train.model.language_task import Language
 
     model = Model(layers=stages + more, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
-    one = Language(Job(model=model, layout=Layout(), recipe=Recipe(seq_len=8, tokens_per_step=8)))
+    task = Language(Job(model=model, layout=Layout(), recipe=Recipe(seq_len=8, tokens_per_step=8)))
     with torch.device("meta"):
-        owned = [len(one.stage(number, stages).layers) for number in range(stages)]
+        owned = [len(task.stage(number, stages).layers) for number in range(stages)]
     assert divided(model.layers, stages) == owned
 
 
-# What stages take
+# Times of stages
 
 
 @st.composite
@@ -96,11 +95,11 @@ def layouts(draw: st.DrawFn) -> tuple[Cases, str, int]:
         model=replace_(model, layers=layers), layout=Layout(pp=pp, interleave=interleave, dp_shard=shards, zero=zero),  # pyright: ignore[reportArgumentType]
         recipe=Recipe(seq_len=256, tokens_per_step=256 * 4 * count, microbatch=1, dtype="bfloat16"),
     )  # fmt: skip
-    made = replace(
+    case = replace(
         cases.of_jobs([job]), schedule=column(schedules.SCHEDULES.index(name)), ends=column(draw(st.integers(0, 1))),
         samples=column(count * job.layout.batch_ranks), dense_layers=column(draw(st.integers(0, layers))),
     )  # fmt: skip
-    return made, name, count
+    return case, name, count
 
 
 TUNED = st.sampled_from([
@@ -111,53 +110,53 @@ TUNED = st.sampled_from([
 
 @settings(max_examples=300)
 @given(layouts(), TUNED)
-def test_no_step_is_shorter_than_its_bound(one: tuple[Cases, str, int], known: Constants) -> None:
-    made, _, _ = one
-    predicted = step.step(made, WHERE, known)
-    assert step.bound(made, WHERE, known)[0] <= predicted.wall[0] * (1 + 1e-9)
+def test_no_step_is_shorter_than_its_bound(drawn: tuple[Cases, str, int], known: Constants) -> None:
+    case, _, _ = drawn
+    predicted = step.step(case, WHERE, known)
+    assert step.bound(case, WHERE, known)[0] <= predicted.wall[0] * (1 + 1e-9)
     assert spent(predicted) == pytest.approx(predicted.wall, rel=1e-9)
 
 
 @given(layouts(), TUNED)
-def test_stages_take_together_what_the_model_does(one: tuple[Cases, str, int], known: Constants) -> None:
-    made, name, count = one
-    parts = step_bounds.parts(made, WHERE, known)
-    (pipeline,) = step_bounds.pipelines(made, parts)
+def test_stage_times_sum_to_the_models(drawn: tuple[Cases, str, int], known: Constants) -> None:
+    case, name, count = drawn
+    parts = step_bounds.parts(case, WHERE, known)
+    (pipeline,) = step_bounds.pipelines(case, parts)
     assert (pipeline.schedule, pipeline.micro_batches) == (name, count)
     layers = sum(float((kind.count * (kind.ahead + kind.back))[0]) for kind in parts.kinds)
     head = float((parts.ahead + parts.back + parts.loss)[0])
     whole = float(np.sum(pipeline.forward + pipeline.inputs + pipeline.weights))
-    assert whole == pytest.approx(layers + head + parts.beside * float(made.pp[0]))
+    assert whole == pytest.approx(layers + head + parts.beside * float(case.pp[0]))
     assert min(map(np.min, (pipeline.forward, pipeline.inputs, pipeline.weights))) >= 0
 
 
 def test_dense_layers_are_on_the_first_stages() -> None:
-    """Of six layers two are dense: both of the first stage's, and none of the others'."""
-    made = replace(
+    """Two of six layers are dense, both on the first of three stages."""
+    case = replace(
         cases.of_jobs([Job(model=EXPERTS, layout=Layout(pp=3), recipe=Recipe(seq_len=256, tokens_per_step=2048))]),
         layers=column(6), dense_layers=column(2),
     )  # fmt: skip
-    parts = step_bounds.parts(made, WHERE, Constants())
+    parts = step_bounds.parts(case, WHERE, Constants())
     dense, routed = (float((kind.ahead + kind.back)[0]) for kind in parts.kinds)
     assert routed > dense * 1.05
-    (one,) = step_bounds.pipelines(made, parts)
-    whole = one.forward + one.inputs + one.weights - parts.beside
+    (pipeline,) = step_bounds.pipelines(case, parts)
+    whole = pipeline.forward + pipeline.inputs + pipeline.weights - parts.beside
     assert whole[:2] == pytest.approx([2 * dense, 2 * routed])
     assert whole[2] == pytest.approx(2 * routed + float((parts.ahead + parts.back + parts.loss)[0]))
 
 
-def test_the_ledger_has_what_the_ranks_waited() -> None:
-    made = cases.of_jobs([
+def test_ledger_has_the_simulated_bubble() -> None:
+    case = cases.of_jobs([
         Job(model=DENSE, layout=Layout(pp=4), recipe=Recipe(seq_len=256, tokens_per_step=2048, schedule="1f1b"))
     ])  # fmt: skip
-    (ran,) = simulate(step_bounds.pipelines(made, step_bounds.parts(made, WHERE, Constants())))
-    lines = {line.account: float(np.ravel(line.seconds)[0]) for line in step.step(made, WHERE, Constants()).lines}
-    for what in ("warmup", "steady", "drain"):
-        assert lines[f"bubble/{what}@pp"] == pytest.approx(np.mean(getattr(ran, what)), abs=1e-15)
+    (ran,) = simulate(step_bounds.pipelines(case, step_bounds.parts(case, WHERE, Constants())))
+    lines = {line.account: float(np.ravel(line.seconds)[0]) for line in step.step(case, WHERE, Constants()).lines}
+    for phase in ("warmup", "steady", "drain"):
+        assert lines[f"bubble/{phase}@pp"] == pytest.approx(np.mean(getattr(ran, phase)), abs=1e-15)
     assert lines["comm/send_recv@pp"] == pytest.approx(np.mean(ran.exchange))
 
 
-# The search asks only what it must, and misses nothing
+# Best-first search simulates few cases and misses none
 
 
 UNEVEN = {name: replace_(model, layers=7) for name, model in MODELS.items() if name != "gpt"}
@@ -165,56 +164,56 @@ WIDE = Model(layers=30, width=4096, ffn=14336, heads=32, kv_heads=8, head_dim=12
 
 
 def simulated(wanted: PlannerInput, framework: str) -> np.ndarray:
-    """The time of every layout that the framework takes, whether it fits or not."""
-    taken = FRAMEWORKS[framework]
-    made = layout_space.as_cases(wanted, taken.layouts(wanted), taken.keeps)
-    return step.step(made, WHERE, constant_sets.choose(H100, taken.software).values()).wall
+    """Seconds of every layout that the framework supports, whether it fits or not."""
+    support = FRAMEWORKS[framework]
+    batch = layout_space.as_cases(wanted, support.layouts(wanted), support.keeps)
+    return step.step(batch, WHERE, constant_sets.choose(H100, support.software).values()).wall
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", UNEVEN)
-def test_the_fastest_are_those_of_simulating_all(name: str, framework: str) -> None:
-    """All fit."""
+def test_search_equals_simulating_all_layouts(name: str, framework: str) -> None:
+    """All layouts fit."""
     wanted = PlannerInput(UNEVEN[name], 8, 8, 16, 256)
     best = np.sort(simulated(wanted, framework))[:10]
-    found = search(wanted, H100, FRAMEWORKS[framework], most=10)
-    assert found.fitting == len(simulated(wanted, framework))
-    assert [one.plan.ledger.wall_ns for one in found.choices] == [round(wall * 1e9) for wall in best.tolist()]
+    plan = search(wanted, H100, FRAMEWORKS[framework], most=10)
+    assert plan.fitting == len(simulated(wanted, framework))
+    assert [choice.plan.ledger.wall_ns for choice in plan.choices] == [round(wall * 1e9) for wall in best.tolist()]
 
 
-def test_few_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_search_simulates_few_layouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
     real = step.step
 
-    def counted(made: Cases, *more: Any) -> step.StepTime:
-        asked.append(len(made))
-        return real(made, *more)
+    def counted(batch: Cases, *more: Any) -> step.StepTime:
+        sizes.append(len(batch))
+        return real(batch, *more)
 
     monkeypatch.setattr(step, "step", counted)
-    found = search(PlannerInput(WIDE, 64, 8, 256, 4096), H100, FRAMEWORKS["megatron"])
-    assert 10 <= sum(asked) < found.fitting / 5
+    plan = search(PlannerInput(WIDE, 64, 8, 256, 4096), H100, FRAMEWORKS["megatron"])
+    assert 10 <= sum(sizes) < plan.fitting / 5
 
 
-def test_the_front_is_that_of_simulating_all() -> None:
+def test_pareto_front_equals_simulating_all_layouts() -> None:
     wanted = PlannerInput(WIDE, 16, 8, 64, 4096)
     whole = search(wanted, H100, FRAMEWORKS["megatron"], most=10**9)
     least, front = np.inf, []
-    for one in whole.choices:
-        if one.reserved < least:
-            least = one.reserved
-            front.append((one.plan.ledger.wall_ns, one.reserved))
-    found = search(wanted, H100, FRAMEWORKS["megatron"], most=3, front=True)
+    for choice in whole.choices:
+        if choice.reserved < least:
+            least = choice.reserved
+            front.append((choice.plan.ledger.wall_ns, choice.reserved))
+    plan = search(wanted, H100, FRAMEWORKS["megatron"], most=3, front=True)
     assert len(front) > 3
-    assert [(one.wall_ns, one.reserved) for one in found.front] == front
+    assert [(point.wall_ns, point.reserved) for point in plan.front] == front
 
 
-# What is offered
+# Offered pipelines
 
 
-def by_hand(wanted: PlannerInput) -> set[tuple[Any, ...]]:
-    """Every pipeline of our own runner that its rules take: schedule, stages a rank, micro-batch, recomputation. Two
-    schedules of one stage a rank are others in disguise, and GPipe is for what 1F1B does not take."""
-    found: set[tuple[Any, ...]] = set()
+def enumerate_pipelines(wanted: PlannerInput) -> set[tuple[Any, ...]]:
+    """Every pipeline that the rules of trainyard's own trainer accept: (schedule, pp, stages per rank, micro-batch,
+    recomputation). With one stage per rank two schedules equal others; GPipe only counts if 1F1B is impossible."""
+    pipelines: set[tuple[Any, ...]] = set()
     sizes = range(1, wanted.samples + 1)
     for name, pp, interleave, micro in product(schedules.SCHEDULES, range(2, 9), range(1, 9), sizes):
         ranks = wanted.devices // pp
@@ -234,20 +233,20 @@ def by_hand(wanted: PlannerInput) -> set[tuple[Any, ...]]:
                 transformer_ops.check(Job(model=wanted.model, layout=layout, recipe=recipe))
             except BadJob:
                 continue
-            found.add((name, pp, interleave, micro, remat))
-    return found
+            pipelines.add((name, pp, interleave, micro, remat))
+    return pipelines
 
 
 @pytest.mark.parametrize("layers", [4, 7, 12])
-def test_our_own_runner_is_offered_every_pipeline_that_it_takes(layers: int) -> None:
+def test_native_trainer_is_offered_every_supported_pipeline(layers: int) -> None:
     wanted = PlannerInput(
         replace_(DENSE, layers=layers), 8, 8, 16, 256, fixed={"tp": 1, "cp": 1, "ep": 1, "dp_replicate": 1}
     )
     every = FRAMEWORKS["trainyard"].layouts(wanted)
-    found = set()
+    offered = set()
     for row in map(every.row, range(len(every))):
         job = layout_space.job_of(wanted, row)
         if row["pp"] > 1 and (row["zero"] == 2 or row["dp_shard"] == 1):
             assert cases.of_jobs([job]).schedule[0] == row["schedule"]
-            found.add((job.recipe.schedule, row["pp"], row["interleave"], row["microbatch"], job.recipe.remat))
-    assert found == by_hand(wanted)
+            offered.add((job.recipe.schedule, row["pp"], row["interleave"], row["microbatch"], job.recipe.remat))
+    assert offered == enumerate_pipelines(wanted)

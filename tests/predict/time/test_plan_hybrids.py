@@ -1,5 +1,5 @@
-"""Planning for hybrids of attention and state spaces: published sizes, the scan against one that is run, what a
-config.json and Megatron's arguments say, what is refused."""
+"""Planning for hybrids of attention and state spaces: published sizes, the scan against a numpy implementation,
+config.json and Megatron's arguments, and refused models."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ WHERE = hardware.of_machine(H100, "bfloat16")
 
 
 def a_job(model: Model, recipe: dict[str, Any] | None = None, **layout: Any) -> Job:
-    made = {"seq_len": 256, "tokens_per_step": 256 * 16, "dtype": "bfloat16"} | (recipe or {})
-    return Job(name=model.name, model=model, layout=Layout(**layout), recipe=Recipe(**made))
+    values = {"seq_len": 256, "tokens_per_step": 256 * 16, "dtype": "bfloat16"} | (recipe or {})
+    return Job(name=model.name, model=model, layout=Layout(**layout), recipe=Recipe(**values))
 
 
 def preset(name: str) -> Model:
@@ -61,10 +61,10 @@ def preset(name: str) -> Model:
 
 
 def weights(model: Model) -> tuple[float, float]:
-    """All, and those that a token uses; but for the last norm."""
-    made = cases.of_jobs([a_job(model)])
-    common, expert = (float(one[0]) * model.layers for one in data_parallel.layer_weights(made))
-    ends = float(data_parallel.ends(made)[0])
+    """Total parameters and those active per token, without the last norm."""
+    case = cases.of_jobs([a_job(model)])
+    common, expert = (float(count[0]) * model.layers for count in data_parallel.layer_weights(case))
+    ends = float(data_parallel.ends(case)[0])
     return common + expert + ends, common + ends + expert * model.active / max(1, model.experts)
 
 
@@ -72,7 +72,7 @@ def weights(model: Model) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_parameters_are_those_published(name: str) -> None:
+def test_parameters_match_published_counts(name: str) -> None:
     published, (every, used) = presets.load(name), weights(preset(name))
     assert published.parameters is not None
     assert every == pytest.approx(published.parameters.value, rel=0.01)
@@ -80,26 +80,26 @@ def test_parameters_are_those_published(name: str) -> None:
         assert used == pytest.approx(published.active.value, rel=0.07)
 
 
-def test_of_one_that_was_counted_they_are_exact() -> None:
+def test_parameters_of_nemotron_h_8b_are_exact() -> None:
     last_norm = 4096
     assert round(weights(preset("nemotron-h-8b"))[0]) + last_norm == 8_100_852_736
 
 
 def shapes_of(model: Model) -> int:
-    """Parameters by the tensors that mamba_ssm, and Jamba's code, have: one shape after the other."""
+    """Parameters of a state space, from the tensor shapes in mamba_ssm's and Jamba's code."""
     width, inner, state = model.width, model.space_heads * model.space_dim, model.state
     channels = inner if model.step_rank else inner + 2 * model.space_groups * state
     tensors = [(channels, model.kernel), (channels,), (inner, width), (inner,), (width,)]  # convolution, out, norms
     if model.step_rank:
         tensors += [(width, 2 * inner), (inner, model.step_rank + 2 * state), (model.step_rank, inner), (inner,)]
-        tensors += [(inner, state), (inner,)]  # what decays, and what skips
+        tensors += [(inner, state), (inner,)]  # decay and skip connection
     else:
         tensors += [(width, inner + channels + model.space_heads), *[(model.space_heads,)] * 3]
-    return sum(int(np.prod(one)) for one in tensors)
+    return sum(int(np.prod(shape)) for shape in tensors)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_layer_more_has_as_many_parameters_as_its_tensors(name: str) -> None:
+def test_one_more_layer_adds_the_parameters_of_its_tensors(name: str) -> None:
     model = MODELS[name]
     more = replace(model, pattern=model.pattern + "M", layers=model.layers + 1)
     assert weights(more)[0] - weights(model)[0] == pytest.approx(shapes_of(model), rel=1e-12)
@@ -108,8 +108,8 @@ def test_a_layer_more_has_as_many_parameters_as_its_tensors(name: str) -> None:
 # The scan
 
 
-class Counted:
-    """Matrix products, and what they take."""
+class CountingProduct:
+    """Matrix product that counts its FLOPs."""
 
     def __init__(self) -> None:
         self.flops = 0
@@ -119,13 +119,14 @@ class Counted:
         return a @ b
 
 
-def in_chunks(
-    x: np.ndarray, b: np.ndarray, c: np.ndarray, decay: np.ndarray, chunk: int, product: Counted
+def scan_in_chunks(
+    x: np.ndarray, b: np.ndarray, c: np.ndarray, decay: np.ndarray, chunk: int, product: CountingProduct
 ) -> np.ndarray:
-    """(T, H, P) of (T, H, P), (T, G, N), (T, G, N), (T, H): arXiv:2405.21060, section 6, head by head."""
+    """The chunked scan, head by head (arXiv:2405.21060, section 6): (T, H, P) from x (T, H, P), b and c (T, G, N) and
+    decay (T, H)."""
     steps, heads, dim = x.shape
     groups, size = b.shape[1:]
-    given = np.zeros_like(x)
+    output = np.zeros_like(x)
     state = np.zeros((heads, size, dim))
     for start in range(0, steps, chunk):
         here = slice(start, start + chunk)
@@ -136,62 +137,62 @@ def in_chunks(
             between = np.tril(np.exp(np.minimum(so_far[:, None] - so_far[None, :], 0)))
             inside = product(scores[group] * between, x[here, head])
             read = product(c[here, group] * np.exp(so_far)[:, None], state[head])
-            given[here, head] = inside + read
+            output[here, head] = inside + read
             left = np.exp(so_far[-1] - so_far)[:, None]
             state[head] = np.exp(so_far[-1]) * state[head] + product((b[here, group] * left).T, x[here, head])
-    return given
+    return output
 
 
-def one_by_one(x: np.ndarray, b: np.ndarray, c: np.ndarray, decay: np.ndarray) -> np.ndarray:
+def scan_token_by_token(x: np.ndarray, b: np.ndarray, c: np.ndarray, decay: np.ndarray) -> np.ndarray:
     heads, groups = x.shape[1], b.shape[1]
-    given, state = np.zeros_like(x), np.zeros((heads, b.shape[2], x.shape[2]))
+    output, state = np.zeros_like(x), np.zeros((heads, b.shape[2], x.shape[2]))
     for at in range(len(x)):
         for head in range(heads):
             group = head * groups // heads
             state[head] = decay[at, head] * state[head] + np.outer(b[at, group], x[at, head])
-            given[at, head] = c[at, group] @ state[head]
-    return given
+            output[at, head] = c[at, group] @ state[head]
+    return output
 
 
 @pytest.mark.parametrize("chunk", [4, 8, 16])
-def test_the_products_of_the_scan_are_those_of_one_that_is_run(chunk: int) -> None:
-    """It gives what the recurrence gives, token by token, and takes the products that are predicted."""
-    draws = np.random.default_rng(0)
+def test_scan_flops_match_a_chunked_implementation(chunk: int) -> None:
+    """The implementation equals the recurrence token by token, and its FLOPs equal the predicted ones."""
+    random = np.random.default_rng(0)
     steps, heads, dim, groups, size = 16, 4, 3, 2, 5
-    x, b, c = (draws.standard_normal((steps, *shape)) for shape in ((heads, dim), (groups, size), (groups, size)))
-    decay, product = draws.uniform(0.5, 1, (steps, heads)), Counted()
-    assert np.allclose(in_chunks(x, b, c, decay, chunk, product), one_by_one(x, b, c, decay))
+    x, b, c = (random.standard_normal((steps, *shape)) for shape in ((heads, dim), (groups, size), (groups, size)))
+    decay, product = random.uniform(0.5, 1, (steps, heads)), CountingProduct()
+    assert np.allclose(scan_in_chunks(x, b, c, decay, chunk, product), scan_token_by_token(x, b, c, decay))
     model = replace(PLAIN, space_heads=heads, space_dim=dim, space_groups=groups, state=size, chunk=chunk)
-    made = cases.of_jobs([a_job(model, {"seq_len": steps, "tokens_per_step": steps})])
-    assert sum(float(one.flops[0]) for one in state_space.products(made)) == product.flops
+    case = cases.of_jobs([a_job(model, {"seq_len": steps, "tokens_per_step": steps})])
+    assert sum(float(matmul.flops[0]) for matmul in state_space.products(case)) == product.flops
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_layers_add_up(name: str) -> None:
-    """FLOPs of a hybrid are those of its layers, wherever they stand; a decoder's are attention's and MLPs'."""
+def test_flops_of_a_hybrid_are_the_sum_of_its_layers(name: str) -> None:
+    """In any order of the layers; those of a decoder are the sum of attention's and MLPs'."""
     model = MODELS[name]
 
     def flops(pattern: str) -> float:
         experts = {"experts": 0} if "E" not in pattern else {}
-        made = replace(model, pattern=pattern, layers=len(pattern), **experts)
-        return float(step_cost.model_flops(cases.of_jobs([a_job(made)]))[0])
+        hybrid = replace(model, pattern=pattern, layers=len(pattern), **experts)
+        return float(step_cost.model_flops(cases.of_jobs([a_job(hybrid)]))[0])
 
     more = [flops(model.pattern + letter) - flops(model.pattern) for letter in "M*-"]
-    assert all(one > 0 for one in more)
+    assert all(added > 0 for added in more)
     assert flops(model.pattern + "M*-M") == pytest.approx(flops(model.pattern) + 2 * more[0] + more[1] + more[2])
     assert flops(model.pattern[::-1]) == flops(model.pattern)
     dense = replace(PLAIN, pattern="", layers=4, mlp="gelu", position="rope", **dict.fromkeys(SPACES, 0) | {"chunk": 1})
     plain = replace(PLAIN, pattern="M" + 4 * "*-", layers=9)
-    one = replace(PLAIN, pattern="M*-", layers=3)
-    each = [float(step_cost.model_flops(cases.of_jobs([a_job(made)]))[0]) for made in (plain, one)]
+    short = replace(PLAIN, pattern="M*-", layers=3)
+    each = [float(step_cost.model_flops(cases.of_jobs([a_job(hybrid)]))[0]) for hybrid in (plain, short)]
     workload = transformer_ops.model_flops(a_job(dense))
     head = 3 * 2 * 64 * 512 * 256 * 16
     assert (each[0] - each[1]) / 3 == pytest.approx((workload - head) / 4, rel=1e-2), (
-        "half of the scores for those kept"
+        "the planner counts half of the scores"
     )
 
 
-# Laws
+# Properties
 
 SIZES = st.sampled_from([1, 2, 4])
 ROWS = st.fixed_dictionaries(
@@ -223,36 +224,36 @@ def test_every_predicted_step_balances(model: Model, row: dict[str, int]) -> Non
 
 @given(SOME, ROWS)
 def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> None:
-    made = one_case(model, row)
-    slow = float(step.step(made, WHERE, Constants()).wall[0])
+    case = one_case(model, row)
+    slow = float(step.step(case, WHERE, Constants()).wall[0])
     for name in ("peak", "bandwidth", "inside", "between"):
         better = RankHardware(
             **{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(RankHardware)}
         )
-        assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), name
+        assert float(step.step(case, better, Constants()).wall[0]) <= slow * (1 + 1e-9), name
 
 
 @given(st.lists(st.tuples(SOME, SIZES, SIZES), min_size=2, max_size=4))
-def test_a_case_costs_the_same_alone_and_among_others(some: list[tuple[Model, int, int]]) -> None:
-    """Among other hybrids, and beside a decoder."""
-    made = [a_job(model, {"microbatch": size}, tp=tp) for model, size, tp in some]
-    made.append(a_job(replace(preset("tiny"), layers=3)))
-    together = replace_own(cases.of_jobs(made))
+def test_a_case_costs_the_same_alone_and_in_a_batch(choices: list[tuple[Model, int, int]]) -> None:
+    """In a batch with other hybrids and a decoder."""
+    jobs = [a_job(model, {"microbatch": size}, tp=tp) for model, size, tp in choices]
+    jobs.append(a_job(replace(preset("tiny"), layers=3)))
+    together = replace_own(cases.of_jobs(jobs))
     walls, bytes_of = step.step(together, WHERE, Constants()).wall, framework_memory.memory(together).total
-    for place, job in enumerate(made):
+    for index, job in enumerate(jobs):
         alone = replace_own(cases.of_jobs([job]))
-        assert float(step.step(alone, WHERE, Constants()).wall[0]) == pytest.approx(float(walls[place]), rel=1e-12)
-        assert float(framework_memory.memory(alone).total[0]) == pytest.approx(float(bytes_of[place]), rel=1e-12)
+        assert float(step.step(alone, WHERE, Constants()).wall[0]) == pytest.approx(float(walls[index]), rel=1e-12)
+        assert float(framework_memory.memory(alone).total[0]) == pytest.approx(float(bytes_of[index]), rel=1e-12)
 
 
-def replace_own(made: Cases) -> Cases:
-    """As somebody else's framework runs them."""
-    columns = {field.name: getattr(made, field.name) for field in fields(Cases)}
+def replace_own(batch: Cases) -> Cases:
+    """The cases as a published framework runs them."""
+    columns = {field.name: getattr(batch, field.name) for field in fields(Cases)}
     return Cases(**(columns | {"own": cases.column(0)}))
 
 
 @given(SOME, ROWS)
-def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, int]) -> None:
+def test_recomputation_and_zero_never_need_more_memory(model: Model, row: dict[str, int]) -> None:
     for first in (True, False):
         kept = [
             framework_memory.of_stage(one_case(model, row | {"remat": remat}), first).activations for remat in (0, 2)
@@ -260,38 +261,39 @@ def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, 
         assert float(np.ravel(kept[1])[0]) <= float(np.ravel(kept[0])[0]) * 1.5 + 1
         parts = [framework_memory.of_stage(one_case(model, row | {"zero": zero}), first) for zero in (1, 2, 3)]
         for part in ("parameters", "gradients", "optimizer"):
-            sizes = [float(np.ravel(getattr(one, part))[0]) for one in parts]
+            sizes = [float(np.ravel(getattr(stage, part))[0]) for stage in parts]
             assert sizes == sorted(sizes, reverse=True), part
 
 
 # The search
 
 
-def found_for(model: Model, framework: str = "megatron", devices: int = 8, **more: Any) -> Any:
+def search_for(model: Model, framework: str = "megatron", devices: int = 8, **more: Any) -> Any:
     return search(PlannerInput(model, devices, 8, 16, 512, **more), H100, FRAMEWORKS[framework], most=10**6)
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
-def test_layouts_divide_what_a_state_space_has(framework: str) -> None:
-    layouts = [choice.plan.job.layout for choice in found_for(ROUTED, framework).choices]
+def test_layouts_divide_the_dimensions_of_a_state_space(framework: str) -> None:
+    layouts = [choice.plan.job.layout for choice in search_for(ROUTED, framework).choices]
     assert layouts
-    for one in layouts:
-        assert ROUTED.space_groups % one.tp == ROUTED.kv_heads % one.tp == ROUTED.space_heads % (one.tp * one.cp) == 0
+    for layout in layouts:
+        tp, pp = layout.tp, layout.pp
+        assert ROUTED.space_groups % tp == ROUTED.kv_heads % tp == ROUTED.space_heads % (tp * layout.cp) == 0
         if framework == "megatron":
-            assert one.interleave == 1
-            assert ROUTED.layers % one.pp == 0
+            assert layout.interleave == 1
+            assert ROUTED.layers % pp == 0
         if framework == "deepspeed":
-            assert one.tp == one.pp == 1
+            assert tp == pp == 1
     if framework == "megatron":
-        assert {one.tp for one in layouts} == {1, 2, 4}
-        assert {one.pp for one in layouts} == {1, 2}
+        assert {layout.tp for layout in layouts} == {1, 2, 4}
+        assert {layout.pp for layout in layouts} == {1, 2}
 
 
-def test_who_does_not_train_them_says_so() -> None:
+def test_frameworks_without_these_layers_are_refused() -> None:
     with refused(BadJob, "our own runner", "pattern = 'M-M*M-'", "--for"):
-        found_for(PLAIN, "trainyard")
+        search_for(PLAIN, "trainyard")
     with refused(BadJob, "Megatron Core", f"step_rank = {CHANNELS.step_rank}", "--for"):
-        found_for(CHANNELS, "megatron")
+        search_for(CHANNELS, "megatron")
     with refused(BadJob, "pattern = 'M-M*M-'", "$.model", "--for megatron"):
         transformer_ops.check(a_job(PLAIN))
     for field, value in (("mlp", "relu2"), ("position", "none")):
@@ -300,13 +302,13 @@ def test_who_does_not_train_them_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", ["nemotron-h-8b", "nemotron-3-nano", "nemotron-3-super"])
-def test_what_megatron_is_told_is_read_as_the_same_job(name: str) -> None:
+def test_megatron_arguments_round_trip(name: str) -> None:
     model = preset(name)
     job = a_job(model, dp_shard=4, zero=1, tp=2, sequence_parallel=True, loss_parallel=True)
-    said = FRAMEWORKS["megatron"].tells(job)
-    assert "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec" in said
-    assert "pretrain_mamba.py" in said
-    read = detect_format.read(said.encode(), f"{name}.args", CommandArguments(8))
+    arguments = FRAMEWORKS["megatron"].write_config(job)
+    assert "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec" in arguments
+    assert "pretrain_mamba.py" in arguments
+    read = detect_format.read(arguments.encode(), f"{name}.args", CommandArguments(8))
     assert (read.passed, read.otherwise) == ((), ())
     assert read.job == job
 
@@ -318,10 +320,10 @@ def test_what_megatron_is_told_is_read_as_the_same_job(name: str) -> None:
         ("M-", ["their.args", 2, "--num-layers is 6"]),
     ],
 )
-def test_a_pattern_that_is_not_known_is_refused(pattern: str, values: list[object]) -> None:
-    said = FRAMEWORKS["megatron"].tells(a_job(PLAIN)).replace("'M-M*M-'", f"'{pattern}'")
+def test_unknown_layer_pattern_is_refused(pattern: str, values: list[object]) -> None:
+    arguments = FRAMEWORKS["megatron"].write_config(a_job(PLAIN)).replace("'M-M*M-'", f"'{pattern}'")
     with refused(BadFile, *values):
-        detect_format.read(said.encode(), "their.args", CommandArguments(1))
+        detect_format.read(arguments.encode(), "their.args", CommandArguments(1))
 
 
 # What a model may be
@@ -364,8 +366,8 @@ NANO = NEMOTRON_H | {
     "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "norm_topk_prob": True,
     "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
     "layers_block_type": [
-        {"M": "mamba", "E": "moe", "*": "attention"}[one]
-        for one in "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
+        {"M": "mamba", "E": "moe", "*": "attention"}[letter]
+        for letter in "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
     ],
 }  # fmt: skip
 JAMBA = {
@@ -388,7 +390,7 @@ BAMBA = {
 GRANITE = {
     "architectures": ["GraniteMoeHybridForCausalLM"], "attention_multiplier": 0.0078125, "embedding_multiplier": 12,
     "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 768, "logits_scaling": 16,
-    "layer_types": ["attention" if one in (5, 15, 25, 35) else "mamba" for one in range(40)],
+    "layer_types": ["attention" if layer in (5, 15, 25, 35) else "mamba" for layer in range(40)],
     "mamba_chunk_size": 256, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_state": 128,
     "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 128, "mamba_proj_bias": False, "num_attention_heads": 32,
     "num_experts_per_tok": 10, "num_hidden_layers": 40, "num_key_value_heads": 8, "num_local_experts": 72,
@@ -404,15 +406,15 @@ def converted(config: dict[str, Any], planned: bool = True) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "config"), [("nemotron-h-8b", NEMOTRON_H), ("nemotron-3-nano", NANO), ("jamba-1.5-mini", JAMBA)]
 )
-def test_a_config_has_the_sizes_of_our_file(name: str, config: dict[str, Any]) -> None:
+def test_config_matches_the_preset(name: str, config: dict[str, Any]) -> None:
     keys = converted(config, planned=False)
-    made = msgspec.convert(keys, Model)
-    assert replace(made, name=name) == preset(name)
-    assert keys["name"] == "some", "nothing was left out"
+    model = msgspec.convert(keys, Model)
+    assert replace(model, name=name) == preset(name)
+    assert keys["name"] == "some", "no key was ignored"
 
 
 @pytest.mark.parametrize(("config", "billions", "left"), [(BAMBA, 9.78, ""), (GRANITE, 32.2, "embedding_multiplier")])
-def test_other_families_have_their_published_sizes(config: dict[str, Any], billions: float, left: str) -> None:
+def test_other_families_match_published_sizes(config: dict[str, Any], billions: float, left: str) -> None:
     keys = converted(config)
     assert weights(msgspec.convert(keys, Model))[0] / 1e9 == pytest.approx(billions, rel=2e-3)
     assert left in keys["name"]
@@ -448,7 +450,7 @@ def test_other_families_have_their_published_sizes(config: dict[str, Any], billi
         (JAMBA, {"architectures": ["FalconH1ForCausalLM"]}, ["$.architectures", "FalconH1ForCausalLM", "state space"]),
     ],
 )
-def test_what_is_not_modelled_is_refused_by_name(
+def test_unsupported_config_keys_are_refused_by_name(
     config: dict[str, Any], changed: dict[str, Any], values: list[object]
 ) -> None:
     with refused(BadFile, "some/config.json", *values):
@@ -457,34 +459,34 @@ def test_what_is_not_modelled_is_refused_by_name(
 
 @settings(max_examples=300)
 @given(st.sampled_from([NEMOTRON_H, NANO, JAMBA, BAMBA, GRANITE]), st.data())
-def test_a_hostile_config_is_refused_or_is_a_model(config: dict[str, Any], data: st.DataObject) -> None:
+def test_hostile_config_is_refused_or_gives_a_model(config: dict[str, Any], data: st.DataObject) -> None:
     changed = dict(config)
     for key in data.draw(st.lists(st.sampled_from(sorted(config)), max_size=3)):
         changed[key] = data.draw(ANYTHING)
     try:
-        made = msgspec.convert(converted(changed), Model)
+        model = msgspec.convert(converted(changed), Model)
     except (BadInput, msgspec.ValidationError):
         return
-    assert len(made.pattern) == made.layers
+    assert len(model.pattern) == model.layers
 
 
 # The command
 
 
-def test_a_config_is_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_accepts_a_hybrid_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "Nemotron-H-8B"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(NEMOTRON_H))
     out = tmp_path / "run.args"
-    asked = ["plan", str(folder / "config.json"), "--machine", "h100", "--devices", "64", "--batch", "512"]
-    assert answer([*asked, "--seq-len", "8192", "--for", "megatron", "--out", str(out)]) == 0
-    told = capsys.readouterr().out
-    assert "Nemotron-H-8B on 64" in told
-    assert "Reduction" in told
+    arguments = ["plan", str(folder / "config.json"), "--machine", "h100", "--devices", "64", "--batch", "512"]
+    assert answer([*arguments, "--seq-len", "8192", "--for", "megatron", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "Nemotron-H-8B on 64" in printed
+    assert "Reduction" in printed
     assert answer(["plan", str(out), "--machine", "h100", "--devices", "64", "--check", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["choices"][0]
     assert first["plan"]["job"]["model"]["pattern"] == NEMOTRON_H["hybrid_override_pattern"]
-    assert answer([*asked, "--seq-len", "8192"]) == 2
+    assert answer([*arguments, "--seq-len", "8192"]) == 2
     failure = capsys.readouterr().err
     assert code_of(failure) == "bad-job"
     assert missing_values(failure, "our own runner", f"pattern = {NEMOTRON_H['hybrid_override_pattern'][:20]!r}") == []

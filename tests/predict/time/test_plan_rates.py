@@ -1,5 +1,4 @@
-"""What a step is predicted to do less of, or to share: adapters beside frozen weights, tokens that several experts of a
-place take, products made again, devices of several ranks."""
+"""Predictions with LoRA adapters, deduplicated expert dispatch, recomputed products and devices of several ranks."""
 
 from __future__ import annotations
 
@@ -34,20 +33,20 @@ def case(layout: dict[str, int], remat: str = "none") -> Cases:
     return replace(cases.of_jobs([job]), own=cases.column(0))
 
 
-def seconds(one: Cases) -> float:
-    return float(step.step(one, WHERE, Constants()).wall[0])
+def seconds(case: Cases) -> float:
+    return float(step.step(case, WHERE, Constants()).wall[0])
 
 
 LAYOUTS = st.sampled_from([{}, {"dp_shard": 4, "zero": 3}, {"dp_shard": 2, "zero": 1, "tp": 2}, {"pp": 2}])
 
 
 @given(LAYOUTS, st.integers(1, 64), st.sampled_from(["none", "op", "full"]))
-def test_adapters_keep_and_train_less_and_more_of_them_more(layout: dict[str, int], rank: int, remat: str) -> None:
+def test_adapters_need_less_memory_and_grow_with_rank(layout: dict[str, int], rank: int, remat: str) -> None:
     whole = case(layout, remat)
     few, more = (replace(whole, adapters=cases.column(float(r))) for r in (rank, 2 * rank))
-    held = [framework_memory.of_stage(one, first=True) for one in (whole, few, more)]
+    held = [framework_memory.of_stage(variant, first=True) for variant in (whole, few, more)]
     for part in ("gradients", "optimizer"):
-        sizes = [float(np.ravel(getattr(one, part))[0]) for one in held]
+        sizes = [float(np.ravel(getattr(memory, part))[0]) for memory in held]
         assert sizes[1] < sizes[2] < sizes[0], part
     assert float(np.ravel(held[1].parameters)[0]) == float(np.ravel(held[0].parameters)[0])
     assert float(np.ravel(held[1].activations)[0]) <= float(np.ravel(held[0].activations)[0])
@@ -55,7 +54,7 @@ def test_adapters_keep_and_train_less_and_more_of_them_more(layout: dict[str, in
 
 
 def large(remat: str = "none") -> Cases:
-    """One in which no device waits for the host."""
+    """A case large enough that the device never waits for the host."""
     sizes = {"width": 8192, "ffn": 28672, "heads": 64, "head_dim": 128, "kv_heads": 8}
     return replace(case({}, remat), **{name: cases.column(size) for name, size in sizes.items()})
 
@@ -64,42 +63,44 @@ def test_a_frozen_model_takes_less_time() -> None:
     assert seconds(replace(large(), adapters=cases.column(16))) < 0.85 * seconds(large())
 
 
-@pytest.mark.parametrize("where", ["none", "op"])
-def test_products_made_again_take_time_and_leave_memory(where: str) -> None:
-    one = large(where)
-    half = replace(one, remade=cases.column(0.5))
-    kept = [float(np.ravel(framework_memory.of_stage(some, first=True).activations)[0]) for some in (one, half)]
-    if where == "none":
-        assert (seconds(half), kept[1]) == (seconds(one), kept[0])
+@pytest.mark.parametrize("remat", ["none", "op"])
+def test_recomputed_products_trade_time_for_memory(remat: str) -> None:
+    plain = large(remat)
+    half = replace(plain, remade=cases.column(0.5))
+    activations = [
+        float(np.ravel(framework_memory.of_stage(variant, first=True).activations)[0]) for variant in (plain, half)
+    ]
+    if remat == "none":
+        assert (seconds(half), activations[1]) == (seconds(plain), activations[0])
     else:
-        assert seconds(half) > seconds(one)
-        assert kept[1] < kept[0]
+        assert seconds(half) > seconds(plain)
+        assert activations[1] < activations[0]
 
 
-def places_met(places: int, experts: int, chosen: int) -> float:
-    """The mean number of places that have one of the experts a token chose, each expert as likely, by counting."""
+def mean_places(places: int, experts: int, chosen: int) -> float:
+    """Mean number of places with at least one of a token's chosen experts, by enumeration."""
     per_place = experts // places
     every = list(product(range(experts), repeat=chosen))
-    return sum(len({expert // per_place for expert in one}) for one in every) / len(every)
+    return sum(len({expert // per_place for expert in draw}) for draw in every) / len(every)
 
 
 @pytest.mark.parametrize(("places", "experts", "chosen"), [(2, 4, 1), (2, 4, 2), (4, 8, 3), (4, 4, 4), (8, 8, 2)])
-def test_a_token_goes_once_to_each_place(places: int, experts: int, chosen: int) -> None:
-    """Experts are drawn with replacement here and there, as the formula has it."""
-    who = RankGroup(cases.column(places), cases.column(places))
+def test_a_token_is_sent_once_to_each_place(places: int, experts: int, chosen: int) -> None:
+    """Experts are drawn with replacement, as in the formula."""
+    ranks = RankGroup(cases.column(places), cases.column(places))
     fast = Constants()._replace(inside_s=1e-30, dispatch=1.0)
-    took = float(collective_time.dispatch(WHERE, fast, who, cases.column(1.0), cases.column(chosen))[0])
-    copies = places_met(places, experts, chosen) * (places - 1) / places
-    assert took == pytest.approx(copies / 450e9, rel=1e-6)
+    dispatch_s = float(collective_time.dispatch(WHERE, fast, ranks, cases.column(1.0), cases.column(chosen))[0])
+    copies = mean_places(places, experts, chosen) * (places - 1) / places
+    assert dispatch_s == pytest.approx(copies / 450e9, rel=1e-6)
 
 
 @given(st.sampled_from([2, 4, 8, 16, 64]), st.integers(1, 16))
-def test_tokens_sent_once_take_no_longer_than_one_copy_an_expert(ranks: int, chosen: int) -> None:
-    who = collective_time.group(WHERE, cases.column(ranks), np.ones(1))
-    once = collective_time.dispatch(WHERE, Constants(), who, cases.column(1e9), cases.column(chosen))
-    each = collective_time.exchange(WHERE, Constants(), who, cases.column(1e9 * chosen))
-    # Within a node nothing goes twice; over nodes it is handed on inside, which the plain exchange does not need.
-    inside = collective_time.gather(WHERE, Constants(), who, cases.column(1e9 * chosen))
+def test_deduplicated_dispatch_is_never_slower(ranks: int, chosen: int) -> None:
+    group = collective_time.group(WHERE, cases.column(ranks), np.ones(1))
+    once = collective_time.dispatch(WHERE, Constants(), group, cases.column(1e9), cases.column(chosen))
+    each = collective_time.exchange(WHERE, Constants(), group, cases.column(1e9 * chosen))
+    # Within a node no token is sent twice; over nodes it is forwarded inside, which the plain all-to-all does not need.
+    inside = collective_time.gather(WHERE, Constants(), group, cases.column(1e9 * chosen))
     assert float(once[0]) <= max(float(each[0]), float(inside[0])) * (1 + 1e-9) + 1e-4
 
 
@@ -109,7 +110,7 @@ def test_ranks_of_a_device_share_it(name: str) -> None:
     ranks = whole.device.ranks
     assert ranks > 1
     alone = changed(whole, device=changed(whole.device, ranks=1))
-    one, part = hardware.of_machine(alone, "bfloat16"), hardware.of_machine(whole, "bfloat16")
-    for what in ("peak", "memory", "bandwidth", "inside", "between"):
-        assert float(getattr(part, what)[0]) * ranks == pytest.approx(float(getattr(one, what)[0]))
+    device, part = hardware.of_machine(alone, "bfloat16"), hardware.of_machine(whole, "bfloat16")
+    for field in ("peak", "memory", "bandwidth", "inside", "between"):
+        assert float(getattr(part, field)[0]) * ranks == pytest.approx(float(getattr(device, field)[0]))
     assert float(part.per_node[0]) == ranks * whole.per_node

@@ -527,7 +527,7 @@ def test_a_table_of_trials_counts_what_went_wrong_too() -> None:
         for number, row in enumerate([well, well, ill, None])
     ]
     assert "| stop a rank | 4 | 50 % | 50 % | 50 % | 0 | 2.7 s | 2.7 s |" in chaos.table(trials)
-    assert len(chaos.told(trials).splitlines()) == 2
+    assert len(chaos.list_failures(trials).splitlines()) == 2
 
 
 # The short form of it

@@ -1,4 +1,4 @@
-"""A machine as a TOML file that `machine.load` reads."""
+"""Write a machine as a TOML file that `machine.load` reads."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from trainyard.machine import Machine
 
 
 def write(machine: Machine, comment: str) -> str:
-    """As TOML that `load` reads, after `comment`. The source of each figure is a value of the document."""
+    """The machine as TOML that `machine.load` reads, after `comment`. Each figure has its source as a value."""
     return toml.dumps(msgspec.to_builtins(machine), comment)

@@ -1,4 +1,4 @@
-"""A machine's file from what its own devices were measured to do (`run/probe/probe_rank.py`)."""
+"""A machine file from probes of its own devices (`run/probe/probe_rank.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from trainyard.machine import Claim, Device, Link, Machine, RateCurve
-from trainyard.predict.calibrate.least_squares import Off, solve
+from trainyard.predict.calibrate.least_squares import Residuals, solve
 from trainyard.predict.inputs import hardware
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.constants import Constants
@@ -24,16 +24,16 @@ from trainyard.predict.time.shapes import Product
 from trainyard.record import DeviceSeen
 
 _NOISE = 0.1
-"""Of the logarithm of a probe's seconds."""
+"""Standard deviation of the logarithm of a probe's seconds."""
 _HEADS = 4
 _ON_CORES = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
-"""Where operations wait for Python: what a layer takes beside them. Memory passes are eager."""
+"""Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send")
 
 
 class ProbedTime(NamedTuple):
-    """`size`: of a product (m, n, k), of attention (tokens, channels, 0 forward or 1 backward) of four heads, else
-    (bytes,). `seconds`: the median try of one call; `low`, `high`: its quartiles."""
+    """One probe. `size`: (m, n, k) of a matrix product; (tokens, channels, 0 forward or 1 backward) of attention with
+    four heads; else (bytes,). `seconds`: median of one call; `low`, `high`: quartiles."""
 
     what: str
     size: tuple[int, ...]
@@ -52,18 +52,18 @@ class ProbedTime(NamedTuple):
 
 
 def _pairs(size: tuple[int, ...]) -> float:
-    """FLOPs forward of attention of a causal mask's half."""
+    """FLOPs of causal attention, forward."""
     return 2.0 * _HEADS * size[0] ** 2 * size[1]
 
 
 def machine(name: str, seen: DeviceSeen, ranks: int, dtype: str, timed: Sequence[ProbedTime]) -> Machine:
-    """`ranks` devices of one node, as each of them is while all work. `seen`: what one of them is; a host's cores and
-    memory are divided among the ranks."""
-    by: Mapping[str, list[ProbedTime]] = defaultdict(list)
-    for one in timed:
-        by[one.what].append(one)
-    best = max(by["matmul"], key=lambda one: one.rate)
-    copy = max(by["copy"], key=lambda one: one.size)  # a small one stays in a cache
+    """A machine of one node with `ranks` devices, as probed while all of them work. `seen`: one of the devices; the
+    ranks divide a host's cores and memory."""
+    by_kind: Mapping[str, list[ProbedTime]] = defaultdict(list)
+    for probe in timed:
+        by_kind[probe.what].append(probe)
+    best = max(by_kind["matmul"], key=lambda probe: probe.rate)
+    copy = max(by_kind["copy"], key=lambda probe: probe.size)  # a small one stays in a cache
     shared = ranks if seen.vendor == "cpu" else 1
     memory = _claim(seen.memory_bytes / shared, "bytes", "its vendor", measured=False)
     device = Device(
@@ -72,27 +72,30 @@ def machine(name: str, seen: DeviceSeen, ranks: int, dtype: str, timed: Sequence
         memory=memory,
         bandwidth=_claim(copy.rate, "bytes/s", f"a copy of {copy.size[0]:,} bytes, read and written"),
         peak={dtype: _claim(best.rate, "FLOP/s", "the best product: " + " x ".join(map(str, best.size)))},
-        reached={what: _curve(by[what], what) for what in ("matmul", "attention")},
+        reached={kind: _curve(by_kind[kind], kind) for kind in ("matmul", "attention")},
         aliases=(seen.name,) if shared == 1 else (),
     )
-    latency = next((one for one in by["send"]), None)
-    wire = max(by["all_gather"], key=lambda one: one.rate, default=None)
-    rate = wire.rate * (ranks - 1) / ranks if wire else copy.rate
+    latency = next((probe for probe in by_kind["send"]), None)
+    gather = max(by_kind["all_gather"], key=lambda probe: probe.rate, default=None)
+    rate = gather.rate * (ranks - 1) / ranks if gather else copy.rate
     link = Link(
         name="between its devices",
         kind="scale_up",
-        bandwidth=_claim(rate, "bytes/s", f"an all-gather of {wire.size[0]:,} bytes" if wire else "one device: a copy"),
+        bandwidth=_claim(
+            rate, "bytes/s", f"an all-gather of {gather.size[0]:,} bytes" if gather else "one device: a copy"
+        ),
         latency=_claim(latency.seconds if latency else 0.0, "s", "a small message"),
-        reached={what: _curve(by[what], what) for what in COLLECTIVES if by[what]},
+        reached={kind: _curve(by_kind[kind], kind) for kind in COLLECTIVES if by_kind[kind]},
     )
-    made = Machine(name=name, device=device, per_node=ranks, inside=link)
+    probed = Machine(name=name, device=device, per_node=ranks, inside=link)
     tuned = {
-        key: _claim(value, _unit(key), "fitted to its own probes") for key, value in _constants(made, dtype, by).items()
+        key: _claim(value, _unit(key), "fitted to its own probes")
+        for key, value in _constants(probed, dtype, by_kind).items()
     }
     if seen.vendor == "cpu":
-        said = "assumed of cores that launch their own work"
-        tuned |= {key: _claim(value, _unit(key), said, measured=False) for key, value in _ON_CORES.items()}
-    return replace(made, tuned=tuned)
+        source = "assumed for CPU devices, which launch their own work"
+        tuned |= {key: _claim(value, _unit(key), source, measured=False) for key, value in _ON_CORES.items()}
+    return replace(probed, tuned=tuned)
 
 
 def _claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
@@ -109,19 +112,19 @@ def _unit(name: str) -> str:
     return "s" if name.endswith("_s") else "share"
 
 
-def _curve(some: Sequence[ProbedTime], what: str) -> RateCurve:
-    """Rate by FLOPs or bytes: the best of those of one size."""
+def _curve(probes: Sequence[ProbedTime], kind: str) -> RateCurve:
+    """Rate by FLOPs or bytes; the best of all probes of one size."""
     best: dict[float, float] = {}
-    for one in some:
-        size = one.rate * one.seconds
-        best[size] = max(best.get(size, 0.0), float(f"{one.rate:.5g}"))
-    unit = "FLOP/s" if what in ("matmul", "attention") else "bytes/s"
-    return RateCurve(points=tuple(sorted(best.items())), claim=_claim(max(best.values()), unit, what))
+    for probe in probes:
+        size = probe.rate * probe.seconds
+        best[size] = max(best.get(size, 0.0), float(f"{probe.rate:.5g}"))
+    unit = "FLOP/s" if kind in ("matmul", "attention") else "bytes/s"
+    return RateCurve(points=tuple(sorted(best.items())), claim=_claim(max(best.values()), unit, kind))
 
 
-def _constants(made: Machine, dtype: str, by: Mapping[str, list[ProbedTime]]) -> dict[str, float]:
-    device, ranks = made.device, made.per_node
-    launch = by["launch"][0].seconds
+def _constants(probed: Machine, dtype: str, by_kind: Mapping[str, list[ProbedTime]]) -> dict[str, float]:
+    device, ranks = probed.device, probed.per_node
+    launch = by_kind["launch"][0].seconds
     assumed = Constants()._replace(
         matmul=0.95,
         rows=20.0,
@@ -131,46 +134,46 @@ def _constants(made: Machine, dtype: str, by: Mapping[str, list[ProbedTime]]) ->
         inside=0.9,
         dispatch=0.9,
         kernel_s=launch,
-        inside_s=made.inside.latency.value or 1e-6,
+        inside_s=probed.inside.latency.value or 1e-6,
     )
-    where = hardware.of_machine(made, dtype)
-    sizes = np.array([one.size for one in by["matmul"]], np.float64)
-    measured = np.array([one.seconds for one in by["matmul"]])
+    rank_hardware = hardware.of_machine(probed, dtype)
+    sizes = np.array([probe.size for probe in by_kind["matmul"]], np.float64)
+    measured = np.array([probe.seconds for probe in by_kind["matmul"]])
     shapes = Product(sizes[:, 0], sizes[:, 1], sizes[:, 2])
 
     def products(tuned: Constants) -> npt.NDArray[np.float64]:
-        return np.log(product(where, tuned, shapes) / measured) / _NOISE
+        return np.log(product(rank_hardware, tuned, shapes) / measured) / _NOISE
 
-    found = solve(assumed, ("matmul", "rows", "columns", "depth"), products, prior=1.5)
-    forward = [one for one in by["attention"] if not one.size[2]]
-    back = [one for one in by["attention"] if one.size[2]]
-    share = np.median([one.rate for one in forward]) / device.peak[dtype].value
+    fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), products, prior=1.5)
+    forward = [probe for probe in by_kind["attention"] if not probe.size[2]]
+    back = [probe for probe in by_kind["attention"] if probe.size[2]]
+    share = np.median([probe.rate for probe in forward]) / device.peak[dtype].value
     times = np.median([b.seconds / f.seconds for f, b in zip(forward, back, strict=True)])
-    found = found._replace(attention=min(float(share), 1.0), attention_backward=float(times), bandwidth=1.0)
-    names = ["matmul", "rows", "columns", "depth", "attention", "attention_backward", "bandwidth", "kernel_s"]
+    fitted = fitted._replace(attention=min(float(share), 1.0), attention_backward=float(times), bandwidth=1.0)
+    fitted_names = ["matmul", "rows", "columns", "depth", "attention", "attention_backward", "bandwidth", "kernel_s"]
     if ranks > 1:
-        found = solve(found, ("inside", "inside_s", "dispatch"), _collected(by, where, ranks), prior=1.5)
-        names += ["inside", "inside_s", "dispatch"]
-    return {name: getattr(found, name) for name in names}
+        fitted = solve(fitted, ("inside", "inside_s", "dispatch"), _collected(by_kind, rank_hardware, ranks), prior=1.5)
+        fitted_names += ["inside", "inside_s", "dispatch"]
+    return {name: getattr(fitted, name) for name in fitted_names}
 
 
-def _collected(by: Mapping[str, list[ProbedTime]], where: RankHardware, ranks: int) -> Off:
-    who = RankGroup(column(ranks), column(ranks))
+def _collected(by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int) -> Residuals:
+    ranks_of_node = RankGroup(column(ranks), column(ranks))
 
-    def off(tuned: Constants) -> npt.NDArray[np.float64]:
+    def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         parts: list[npt.NDArray[np.float64]] = []
-        for what in COLLECTIVES:
-            size = np.array([float(one.size[0]) for one in by[what]])
-            measured = np.array([one.seconds for one in by[what]])
-            if what == "all_reduce":
-                predicted = collective_time.reduce(where, tuned, who, size)
-            elif what == "all_to_all":
-                predicted = collective_time.exchange(where, tuned, who, size)
-            elif what == "send":
-                predicted = collective_time.send(where, tuned, size, column(1))
+        for collective in COLLECTIVES:
+            size = np.array([float(probe.size[0]) for probe in by_kind[collective]])
+            measured = np.array([probe.seconds for probe in by_kind[collective]])
+            if collective == "all_reduce":
+                predicted = collective_time.reduce(rank_hardware, tuned, ranks_of_node, size)
+            elif collective == "all_to_all":
+                predicted = collective_time.exchange(rank_hardware, tuned, ranks_of_node, size)
+            elif collective == "send":
+                predicted = collective_time.send(rank_hardware, tuned, size, column(1))
             else:
-                predicted = collective_time.gather(where, tuned, who, size)
+                predicted = collective_time.gather(rank_hardware, tuned, ranks_of_node, size)
             parts.append(np.log(predicted / measured) / (3 * _NOISE))
         return np.concatenate(parts)
 
-    return off
+    return residuals

@@ -112,7 +112,7 @@ class HeteroPipeline:
     def held(self) -> MemoryParts:
         """By a rank of each stage."""
         depth = len(self.line.of)
-        return stages.held(self.case, self.run, np.arange(depth, 0.0, -1), column(np.arange(depth) == 0))
+        return stages.memory(self.case, self.run, np.arange(depth, 0.0, -1), column(np.arange(depth) == 0))
 
     @property
     def each(self) -> Column:
@@ -218,5 +218,5 @@ def predicted(one: HeteroPipeline, ran: SimulatedPipeline) -> StepTime:
         host = host + times * np.count_nonzero(mine) * parts.beside
     means = Means(*(np.atleast_1d(np.mean(getattr(ran, name))) for name in Means._fields))
     means = means._replace(drain=np.atleast_1d(np.max(ends) - np.mean(ends)))
-    found += step.beside(one.parts[of[-1]], times, once.mean, means, host)
+    found += step.outside_layers(one.parts[of[-1]], times, once.mean, means, host)
     return StepTime(np.atleast_1d(np.max(ends)), found)

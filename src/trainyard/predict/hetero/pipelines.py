@@ -71,7 +71,7 @@ class Lines:
         left = np.repeat(np.arange(depth, 0.0, -1), len(some.dense))
         every = StageLayers(*(np.tile(count, depth) for count in some))
         with np.errstate(invalid="ignore", divide="ignore"):  # of no layer at all
-            need = stages.held(one, every, left, column(left == depth)).total.reshape(depth, -1) * RESERVED
+            need = stages.memory(one, every, left, column(left == depth)).total.reshape(depth, -1) * RESERVED
         limit = np.array([self.where[one].room for one in self.of])
         allowed = (need <= limit[:, None]) & (some.layers > 0)
         return np.where(allowed, seconds, np.inf)[:, place]
@@ -225,7 +225,7 @@ def _bytes(made: Cases, kind: StageLayers, depth: int) -> tuple[Column, Column]:
 
     def at(left: int, begins: int, layers: int) -> Column:
         run = StageLayers(*(layers * one for one in kind))
-        return np.broadcast_to(stages.held(made, run, column(left), column(begins)).total * RESERVED, len(made))
+        return np.broadcast_to(stages.memory(made, run, column(left), column(begins)).total * RESERVED, len(made))
 
     left = np.arange(depth, 0, -1)
     kept = np.minimum(left, made.accumulate[:, None])

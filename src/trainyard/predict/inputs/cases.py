@@ -21,7 +21,7 @@ from trainyard.predict.pipeline import schedules
 Column = npt.NDArray[np.float64]
 
 REMATS = ("none", "op", "full")
-"""A case's `remat` is the place of its word here."""
+"""A case's `remat` is an index into this tuple."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class Cases:
     reduce_bytes: Column
     """Bytes of a gradient in a reduction over data-parallel ranks."""
     own: Column
-    """1 if trainyard's own trainer runs the case, whose memory is known moment by moment, else 0."""
+    """1 if trainyard's own trainer runs the case, whose memory is modelled moment by moment, else 0."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Cases:
         """The cases of these rows."""
@@ -207,17 +207,17 @@ class Cases:
 
     @property
     def tokens(self) -> Column:
-        """Of a micro-batch on one rank of cp; ranks of tp share them."""
+        """Tokens of a micro-batch on one rank of cp, shared by the ranks of tp."""
         return self.microbatch * self.seq_len / self.cp
 
     @property
     def between(self) -> Column:
-        """Those that a rank has outside the matrices, where sequence parallelism divides them."""
+        """Tokens of a micro-batch that a rank has outside matrix products: sequence parallelism divides them."""
         return self.tokens / np.where(self.sequence_parallel > 0, self.tp, 1.0)
 
     @property
     def accumulate(self) -> Column:
-        """Micro-batches a rank runs in a step."""
+        """Micro-batches that a rank runs per step."""
         return self.samples / (self.dp * self.microbatch)
 
     @property
@@ -244,7 +244,7 @@ _EXPERTS_AND_MLA = (
 )
 """Columns of mixture-of-experts layers and of multi-head latent attention; 0 in models without them."""
 _STATE_SPACE = ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk", "step_rank", "expert_width")
-_PICTURES = (
+_VISION = (
     "whole",
     "text",
     "doubles",
@@ -257,8 +257,8 @@ _PICTURES = (
     "head_rows",
     "given",
 )
-PLAIN = dict.fromkeys(("attentions", "spaces", *_STATE_SPACE, *_PICTURES), 0.0)
-"""Columns that are 0 in a decoder whose layers are attention and an MLP each."""
+PLAIN = dict.fromkeys(("attentions", "spaces", *_STATE_SPACE, *_VISION), 0.0)
+"""Columns that are 0 in a decoder whose layers each have attention and an MLP."""
 
 
 def column(values: Any) -> Column:
@@ -266,7 +266,7 @@ def column(values: Any) -> Column:
 
 
 def of_model(model: Model) -> dict[str, Any]:
-    """The columns that a decoder's dimensions fill."""
+    """Columns of a decoder's dimensions."""
     plain = (
         "layers",
         "width",
@@ -295,12 +295,14 @@ def of_model(model: Model) -> dict[str, Any]:
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:
+    """Columns of a layout."""
     names = (*words.AXES, "interleave", "zero", "sequence_parallel", "loss_parallel")
     return {name: getattr(layout, name) for name in names} | {"divided": layout.dp_shard * layout.cp > 1, "ends": 0}
 
 
 def of_recipe(recipe: Recipe) -> dict[str, Any]:
-    """As our own runner trains: weights, gradients and state in float32, whatever is computed in."""
+    """Columns of a recipe, as trainyard's own trainer runs it: weights, gradients and state are in float32, whatever
+    the compute dtype."""
     low = recipe.dtype.startswith("float8")
     compute = words.DTYPES["bfloat16" if low else recipe.dtype]
     states = {"adamw": 8, "sgd": 4, "muon": 4}
@@ -325,24 +327,24 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def made(**columns: Any) -> Cases:
-    """Those that are not given are a plain decoder's."""
+def build(**columns: Any) -> Cases:
+    """Cases from columns; those that are not given are those of a plain decoder."""
     return Cases(**{name: column(value) for name, value in (PLAIN | columns).items()})
 
 
 def of_jobs(jobs: Sequence[Job]) -> Cases:
-    """One case a job. Raises `BadJob` for one whose model is not planned for."""
+    """One case per job. Raises `BadJob` for a model that the planner does not support."""
     rows = [PLAIN | of_layout(job.layout) | of_recipe(job.recipe) | of_subject(subject(job)) for job in jobs]
-    return made(**{name: [row[name] for row in rows] for name in rows[0]})
+    return build(**{name: [row[name] for row in rows] for name in rows[0]})
 
 
 def subject(job: Job) -> Model | VisionModel:
-    """What a job trains. Raises `BadJob` likewise."""
+    """The model that a job trains. Raises `BadJob` if the planner does not support it."""
     return vision_models.of_job(job) if job.sizes or job.workload in vision_models.WORKLOADS else job.decoder
 
 
 def of_subject(model: Model | VisionModel) -> dict[str, Any]:
-    """The columns that a model fills; of pictures, in the place of some that layout and recipe fill too."""
+    """Columns of a model; those of a vision model replace some of its layout's and recipe's columns."""
     if isinstance(model, Model):
         return of_model(model)
     return dict.fromkeys(_EXPERTS_AND_MLA, 0) | vision_models.columns(model)

@@ -1,4 +1,4 @@
-"""Which constants hold where: data/constants/*.toml, each fitted to measurements of some devices and software."""
+"""Sets of constants in data/constants/*.toml, each fitted to measurements of some devices and software."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from trainyard.machine import Claim, Machine
 from trainyard.predict.inputs.constants import Constants
 
 ASSUMED = (0.7, 2.0)
-"""Measured over predicted, where nothing was measured that is like it."""
+"""Assumed range of measured over predicted without any similar measurement."""
 
 
 class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """`devices`: the machine files it holds for. `software`: whose overheads: "fsdp" (eager sharded data parallelism),
-    "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), or "unfused" (Megatron of 2021, whose attention writes
-    its scores). `rows`: measurements it was fitted to. `spread`: kind of model (dense,
-    experts) -> (low, high) of measured over predicted in four of five cases that it was not fitted to."""
+    """`devices`: names of the machines it applies to. `software`: the framework whose overheads it has: "fsdp" (eager
+    sharded data parallelism), "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), or "unfused" (Megatron of
+    2021, whose attention writes its scores). `rows`: number of measurements it was fitted to. `spread`: kind of model
+    (dense, experts) -> (low, high), the 80 % prediction interval of measured over predicted, from cases that it was not
+    fitted to."""
 
     name: str
     says: str
@@ -36,12 +37,12 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         unknown = set(self.constants) - set(Constants._fields)
         if unknown:
-            raise BadInput(f"there is no constant {', '.join(sorted(unknown))}.")
+            raise BadInput(f"unknown constant: {', '.join(sorted(unknown))}.")
         if any(not value > 0 for value in self.constants.values()):
             raise BadInput(f"the constants of {self.name} must be positive.")
 
     def values(self) -> Constants:
-        """What is not fitted stays as it is assumed."""
+        """All constants: fitted values, and assumed values for the rest."""
         return Constants()._replace(**self.constants)
 
     def interval(self, kind: str) -> tuple[float, float]:
@@ -49,7 +50,7 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
-        """Each constant, and who says so."""
+        """Each constant with its source."""
         fitted = f"{self.name}, fitted to {self.rows} measurements of {self.source}"
         return tuple(
             Claim(
@@ -65,22 +66,22 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @cache
 def known() -> tuple[ConstantSet, ...]:
-    """Those in the package."""
+    """The sets in the package."""
     folder = Path(str(resources.files("trainyard") / "data" / "constants"))
     return tuple(load(path) for path in sorted(folder.glob("*.toml")))
 
 
 def load(path: Path) -> ConstantSet:
-    """Raises `BadFile`."""
+    """Load a set from a TOML file. Raises `BadFile`."""
     try:
         return msgspec.convert(toml.loads(path.read_text("utf-8")), ConstantSet)
     except (OSError, UnicodeDecodeError, toml.DecodeError, msgspec.ValidationError) as error:
-        says, next_step = described(error)
-        raise BadFile(f"{path}: {says}.", next_step) from error
+        message, next_step = described(error)
+        raise BadFile(f"{path}: {message}.", next_step) from error
 
 
 def _own(machine: Machine, software: str) -> ConstantSet:
-    """What was measured on the machine itself."""
+    """The constants measured on the machine itself."""
     first = next(iter(machine.tuned.values()))
     kinds = ("dense", "experts", "hybrid", "pictures")
     return ConstantSet(
@@ -97,24 +98,24 @@ def _own(machine: Machine, software: str) -> ConstantSet:
 
 
 def choose(machine: Machine, software: str) -> ConstantSet:
-    """Those of this device and software, or of another release of it; else of this device with other software, with the
-    wide spread of what was never measured. Of a device that is in none: what is assumed of all, and its own best rate
-    of matrix products where somebody measured that."""
+    """The set of this device and software, or of another release of the software; else of this device with other
+    software, with the wide spread of unmeasured cases. For a device without a set: assumed values, with its own best
+    matrix-product rate if that was measured."""
     if machine.tuned:
         return _own(machine, software)
     family = software.partition("-")[0]
-    ours = [one for one in known() if machine.name in one.devices]
+    ours = [candidate for candidate in known() if machine.name in candidate.devices]
     for like in (software, family):
-        for one in ours:
-            if one.software == like:
-                return one
+        for candidate in ours:
+            if candidate.software == like:
+                return candidate
     if ours:
         return msgspec.structs.replace(ours[0], spread={})
     curve = machine.device.reached.get("matmul")
     own = _reached(machine)
     return ConstantSet(
         name="assumed",
-        says="Nothing like it was measured.",
+        says="No similar device was measured.",
         devices=(),
         software=software,
         date="",
@@ -125,8 +126,8 @@ def choose(machine: Machine, software: str) -> ConstantSet:
 
 
 def _reached(machine: Machine) -> dict[str, float]:
-    """Shares of the peaks, where somebody measured the best product in bfloat16: what holds a device back there (its
-    clocks, its power) does so below 16 bits too."""
+    """Attainable shares of the peaks, if the best matrix product was measured in bfloat16: the device's limits there
+    (clocks, power) apply below 16 bits too."""
     curve, peak = machine.device.reached.get("matmul"), machine.device.peak.get("bfloat16")
     if not curve or not peak:
         return {}
@@ -136,5 +137,5 @@ def _reached(machine: Machine) -> dict[str, float]:
 
 
 def assumed(machine: Machine) -> Constants:
-    """Before anything is fitted."""
+    """The constants of a machine before anything is fitted."""
     return Constants()._replace(**_reached(machine))

@@ -1,7 +1,7 @@
-"""What a planner must know of a device, a fabric and the software on them beyond their peaks: one number each.
+"""Constants of a device, a fabric and their software that the planner needs in addition to their peaks.
 
-They are fitted to measurements (`validation/fit.py`), and kept in data/constants/*.toml as claims. What stands here is
-what is assumed where nothing was measured: about the geometric mean over devices and software that were.
+They are fitted to measurements (`validation/fit.py`), and stored in data/constants/*.toml as claims. The defaults here
+apply without measurements: about the geometric mean over measured devices and software.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ SHARES = frozenset(
         "host_update",
     )
 )
-"""Those that cannot be more than one."""
+"""Constants that are at most 1."""
 AT_LEAST_ONE = frozenset(("imbalance", "adapted"))
+"""Constants that are at least 1."""
 
 
 class Constants(NamedTuple):
-    """Shares are of what the machine's file claims; `_s` are seconds. All are positive.
+    """Shares are fractions of the rates in the machine file; names in `_s` are seconds. All are positive.
 
     A product of (m x k) by (k x n) reaches matmul / ((1 + rows/m) (1 + columns/n) (1 + depth/k)) of the peak.
     """
@@ -38,51 +39,51 @@ class Constants(NamedTuple):
     columns: float = 60.0
     depth: float = 120.0
     low_matmul: float = 0.75
-    """As `matmul`, below 16 bits: with what it costs to round."""
+    """Like `matmul`, below 16 bits, including the time to round."""
     grouped: float = 0.78
-    """What products of many experts reach of `matmul`."""
+    """Share of `matmul` that grouped products of many experts attain."""
     adapted: float = 1.15
-    """How many times as long a frozen layer's products take beside adapters."""
+    """Time of a frozen layer's products with adapters over their time without."""
     attention: float = 0.35
-    """Share of the peak that fused attention reaches forward, of half its scores."""
+    """Share of the peak that fused causal attention attains forward, counting half of the scores."""
     attention_backward: float = 2.9
-    """How many times as long it takes backward."""
+    """Backward over forward time of fused attention."""
     scores: float = 4.0
-    """Passes over the scores where attention writes them, forward."""
+    """Passes over the scores in the forward pass of unfused attention, which writes them."""
     scan: float = 5.0
-    """How many times as long the scan of a state space takes as its arithmetic at the peak and its bytes at the
-    memory's claimed bandwidth would: about what published steps of Nemotron 3 Nano leave for it."""
+    """Time of a state space's scan over its arithmetic at the peak plus its bytes at the claimed memory bandwidth;
+    about the value that published steps of Nemotron 3 Nano imply."""
     bandwidth: float = 0.5
     passes: float = 11.0
-    """Widths that a layer moves a token forward outside its matrices."""
+    """Values, in units of `width`, that a layer moves per token outside its matrices, forward."""
     passes_backward: float = 1.9
-    """How many times that backward."""
+    """Backward over forward traffic outside matrices."""
     logits: float = 13.0
-    """Bytes moved a logit by the loss and its gradient."""
+    """Bytes that the loss and its gradient move per logit."""
     kernel_s: float = 4e-6
     host_forward_s: float = 3e-4
-    """That the host takes for a layer, so that no device is faster."""
+    """Seconds of the host for a layer's forward pass: a lower bound on any device."""
     host_backward_s: float = 4e-4
     host_collective_s: float = 3e-5
     host_plain_s: float = 4e-4
-    """More, where the fused softmax of unfused attention does not fit the heads."""
+    """Additional seconds if the number of heads does not suit the fused softmax of unfused attention."""
     microbatch_s: float = 2e-3
     step_s: float = 1e-2
     optimizer: float = 22.0
-    """Bytes the optimizer moves a weight it keeps the state of."""
+    """Bytes that the optimizer moves per weight."""
     inside: float = 0.75
     inside_s: float = 1e-5
-    """A hop between two devices of a node."""
+    """Seconds of a hop between two devices of a node."""
     between: float = 0.65
     between_s: float = 2e-5
     overlap: float = 0.55
-    """Share of the shorter of communication and compute that disappears under the longer, where they may overlap."""
+    """Share of the shorter of communication and compute that is hidden under the longer, if they may overlap."""
     dispatch: float = 0.9
-    """As `inside` and `between`, of an all-to-all of tokens to their experts."""
+    """Like `inside` and `between`, for the all-to-all of tokens to their experts."""
     host_link: float = 0.8
-    """Of what is copied between a device and its host. Assumed: 26 of PCIe 4.0's 31.5 GB/s are usual."""
+    """Share of the host link's bandwidth that copies attain. Assumed: 26 of PCIe 4.0's 31.5 GB/s are usual."""
     host_update: float = 0.4
-    """Of the host's memory, that an update there reaches: what a CPU-Adam of 10 billion weights in about 2.6 s does on
-    two sockets of 128 GB/s (Ren et al. 2021, arXiv:2101.06840, section 6), 28 bytes a weight."""
+    """Share of the host's memory bandwidth that an optimizer update there attains: as CPU-Adam with 10 billion weights
+    in about 2.6 s on two sockets of 128 GB/s (Ren et al. 2021, arXiv:2101.06840, section 6), 28 bytes per weight."""
     imbalance: float = 1.2
-    """Tokens of the busiest rank's experts, over the mean."""
+    """Tokens of the busiest rank's experts over the mean."""

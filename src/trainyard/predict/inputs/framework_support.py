@@ -1,4 +1,4 @@
-"""Who is to run a plan: what each framework can lay out, how it keeps weights and state, and what it is told."""
+"""What each framework supports: its layouts, the storage of weights and state, and how to write its configuration."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Framework(NamedTuple):
-    """`software`: whose constants it is predicted with. `keeps`: its weights and state. `dtypes`: what it computes in.
-    `allows`: which layouts it takes of those with the pipelines that it `offers`. `tells`: the file or arguments that
-    launch a job; raises `BadJob` where there are none. `refuses`: why it trains no such model, or nothing. `offloads`:
-    of which layouts, among those it `allows`, what it `keeps` may wait in the host's memory."""
+    """`software`: the set of constants it is predicted with. `keeps`: bytes of its weights and state. `dtypes`: its
+    compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with these pipelines that it supports.
+    `write_config`: the file or arguments that launch a job; raises `BadJob` if trainyard cannot write them. `refuses`:
+    the reason that it cannot train a model, else "". `offloads`: mask of the layouts that can offload to the host's
+    memory, among those it `allows`."""
 
     means: str
     software: str
@@ -34,12 +35,12 @@ class Framework(NamedTuple):
     dtypes: tuple[str, ...]
     offers: PipelineSupport
     allows: Callable[[PlannerInput, LayoutSpace], Mask]
-    tells: Callable[[Job], str]
+    write_config: Callable[[Job], str]
     refuses: Callable[[Model | VisionModel], str]
     offloads: Callable[[PlannerInput, LayoutSpace], Mask]
 
     def layouts(self, wanted: PlannerInput) -> LayoutSpace:
-        """Of those that divide everything, what it allows."""
+        """The layouts it allows, of all that divide devices, heads, layers and batch."""
         return joined(lot.keep(self.allows(wanted, lot)) for lot in lots(wanted, self.offers))
 
 
@@ -48,14 +49,14 @@ def _accumulate(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) ->
 
 
 def _fills(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
-    """torch's 1F1B asks for a micro-batch a stage."""
+    """torch's 1F1B needs at least one micro-batch per stage."""
     plain = axes["schedule"] == schedules.SCHEDULES.index("1f1b")
     return ~plain | (axes["pp"] == 1) | (_accumulate(wanted, axes) >= axes["pp"])
 
 
-def _ours(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """As `train/rules` refuses; the rest of what those say is asked of the fastest alone. Ranks of cp shard weights as
-    ZeRO-2 does where ZeRO-1 is said."""
+def _native(wanted: PlannerInput, space: LayoutSpace) -> Mask:
+    """Layouts that `train/rules` accepts; the remaining rules are checked for the fastest layouts only. With cp, ZeRO-1
+    shards weights like ZeRO-2."""
     axes = space.columns
     others = axes["tp"] * axes["cp"] * axes["pp"] * axes["ep"]
     whole = (axes["zero"] != 1) | (others == 1)
@@ -67,8 +68,8 @@ def _ours(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 
 def _megatron(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Experts are not spread in float16 (`megatron/training/arguments.py`), and a hybrid's stages are one a rank,
-    of as many layers (`megatron/core/ssm/mamba_block.py`); of pictures only samples are divided
+    """float16 excludes expert parallelism (`megatron/training/arguments.py`); hybrids have one stage per rank, all with
+    as many layers (`megatron/core/ssm/mamba_block.py`); vision models have data parallelism only
     (`pretrain_vision_classify.py`)."""
     axes = space.columns
     spread = (axes["ep"] == 1) if wanted.dtype == "float16" else True
@@ -79,26 +80,28 @@ def _megatron(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 
 def _torchtitan(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Replicas alone are refused beside tensor and pipeline parallelism, and nothing but FSDP computes in two bytes
-    there (`parallelize.py`, `distributed/utils.py`); experts take ranks that shard (`parallel_dims.py`)."""
+    """Replicated data parallelism excludes tensor and pipeline parallelism, and with these only FSDP computes in two
+    bytes (`parallelize.py`, `distributed/utils.py`); ep uses the ranks that shard (`parallel_dims.py`)."""
     axes = space.columns
     sharded, alone = axes["dp_shard"] * axes["cp"] > 1, axes["tp"] * axes["pp"] == 1
-    whole = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
+    replicated = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
     experts = (axes["dp_shard"] * axes["cp"] * axes["tp"]) % axes["ep"] == 0
     flavor = flavors.of(wanted.model)
-    alike = () if isinstance(wanted.model, Model) else ("tp",)  # of FLUX nothing but weights is divided
-    takes = [axes[axis] == 1 for axis in (flavor.refuses if flavor else alike)]
-    return np.logical_and.reduce([_fills(wanted, axes), axes["zero"] >= 2, sharded | alone | whole, experts, *takes])
+    default = () if isinstance(wanted.model, Model) else ("tp",)  # FLUX has no tensor parallelism
+    takes = [axes[axis] == 1 for axis in (flavor.refuses if flavor else default)]
+    return np.logical_and.reduce(
+        [_fills(wanted, axes), axes["zero"] >= 2, sharded | alone | replicated, experts, *takes]
+    )
 
 
-def _told(layers: int, stages: int) -> bool:
-    """torchtitan is told how many layers a stage has at most."""
+def _makes_stages(layers: int, stages: int) -> bool:
+    """Whether torchtitan makes that many stages from the most layers per stage, which is its only setting."""
     return -(-(layers + 2) // torchtitan_write.most(layers, stages)) == stages
 
 
 def _deepspeed(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Weights are sharded over all ranks or none; a pipeline takes neither tensor parallelism nor more than ZeRO-1; a
-    layer is computed again whole. Of other models than decoders it knows no parts."""
+    """Weights are sharded over all ranks or none; a pipeline supports neither tensor parallelism nor more than ZeRO-1;
+    layers are recomputed as a whole. Models other than decoders have neither tensor nor pipeline parallelism."""
     axes = space.columns
     whole_model = _spaces(wanted.model) or not isinstance(wanted.model, Model)
     whole = (axes["dp_shard"] == 1) | (axes["dp_replicate"] == 1)
@@ -108,29 +111,29 @@ def _deepspeed(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     return whole & staged & others & parts & (axes["remat"] != REMATS.index("op"))
 
 
-def _we_offload(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Where FSDP alone divides weights (`train/rules/recipe_rules.py`), over all ranks and for each layer anew."""
+def _native_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
+    """Only FSDP may shard weights (`train/rules/recipe_rules.py`): over all ranks, and gathered for each layer."""
     axes = space.columns
     return (axes["dp_shard"] == wanted.devices) & (axes["dp_shard"] > 1) & (axes["zero"] == 3) & (axes["ep"] == 1)
 
 
 def _megatron_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Its precision-aware optimizer, which the distributed one is (`megatron/training/arguments.py`). It is taken where
-    there are other weights beside those that compute, and no loss is scaled."""
+    """Offloading needs the precision-aware optimizer, which requires the distributed one
+    (`megatron/training/arguments.py`), separate main weights, and no loss scaling."""
     axes = space.columns
     divides = (axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1)
     return divides & (wanted.dtype not in ("float16", "float32"))
 
 
 def _torchtitan_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Where FSDP gathers weights anew for each micro-batch; its pipelines keep them."""
+    """FSDP must gather weights again for each micro-batch; torchtitan's pipelines keep them."""
     axes = space.columns
     sharded = (axes["dp_shard"] * axes["cp"] > 1) & (axes["zero"] == 3) & (axes["pp"] == 1)
     return sharded & isinstance(wanted.model, Model)
 
 
 def _deepspeed_offloads(wanted: PlannerInput, space: LayoutSpace) -> Mask:
-    """Where ZeRO divides the state, or there is one rank to do it; no pipeline."""
+    """ZeRO must shard the state, or there is a single data-parallel rank; no pipeline."""
     axes = space.columns
     return (axes["pp"] == 1) & ((axes["dp_shard"] * axes["cp"] > 1) | (axes["dp_replicate"] == 1))
 
@@ -139,38 +142,38 @@ def _spaces(model: Model | VisionModel) -> bool:
     return isinstance(model, Model) and bool(model.pattern)
 
 
-def _we_refuse(model: Model | VisionModel) -> str:
+def _native_refuses(model: Model | VisionModel) -> str:
     if isinstance(model, Model) and model.pattern:
-        return f"pattern = {model.pattern[:20]!r}, but it trains no state-space layers."
+        return f"pattern = {model.pattern[:20]!r}, but it cannot train state-space layers."
     return ""
 
 
 def _megatron_refuses(model: Model | VisionModel) -> str:
     if not isinstance(model, Model):
-        return "" if model.workload == "vision" else f"it has no program that trains models of {model.workload}."
+        return "" if model.workload == "vision" else f"it has no training program for {model.workload} models."
     if model.step_rank:
-        return f"step_rank = {model.step_rank}, but its state spaces have one step for each head, not for each channel."
+        return f"step_rank = {model.step_rank}, but its state spaces have one step size per head (Mamba-2)."
     return ""
 
 
 def _torchtitan_refuses(model: Model | VisionModel) -> str:
     if isinstance(model, Model):
         return ""
-    return "" if model.joined else "of models of pictures it has FLUX's alone (models/flux)."
+    return "" if model.joined else "FLUX is its only image model (models/flux)."
 
 
-def _unwritten(who: str, writes: Callable[[Job], str]) -> Callable[[Job], str]:
-    """`writes`, but for models of pictures."""
+def _decoders_only(framework: str, writes: Callable[[Job], str]) -> Callable[[Job], str]:
+    """`writes` for decoders; raises `BadJob` for vision and diffusion models."""
 
-    def tells(job: Job) -> str:
+    def write_config(job: Job) -> str:
         if job.model is None:
             raise BadJob(
-                f"what launches {job.name} with {who} is not written here: its sizes stand in a program of its own.",
-                "Leave out --out: the layout is what is planned for.",
+                f"trainyard cannot write a {framework} configuration for {job.name}: its sizes are set in a program.",
+                "Leave out --out, and set the planned layout in that program.",
             )
         return writes(job)
 
-    return tells
+    return write_config
 
 
 FRAMEWORKS: Mapping[str, Framework] = {
@@ -180,10 +183,10 @@ FRAMEWORKS: Mapping[str, Framework] = {
         keeps=Keeps(4, 4, 8, own=True, ends="never", offload="all"),
         dtypes=tuple(words.DTYPES),
         offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
-        allows=_ours,
-        tells=job_file.write,
-        refuses=_we_refuse,
-        offloads=_we_offload,
+        allows=_native,
+        write_config=job_file.write,
+        refuses=_native_refuses,
+        offloads=_native_offloads,
     ),
     "megatron": Framework(
         means="Megatron Core",
@@ -192,7 +195,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
         offers=USUAL,
         allows=_megatron,
-        tells=_unwritten("Megatron Core", megatron_write.write),
+        write_config=_decoders_only("Megatron Core", megatron_write.write),
         refuses=_megatron_refuses,
         offloads=_megatron_offloads,
     ),
@@ -201,9 +204,9 @@ FRAMEWORKS: Mapping[str, Framework] = {
         software="fsdp",
         keeps=Keeps(4, 4, 8, remade=0.5, ends="always", offload="all"),
         dtypes=("bfloat16", "float32", "float8"),
-        offers=PipelineSupport(divides=_told),
+        offers=PipelineSupport(divides=_makes_stages),
         allows=_torchtitan,
-        tells=_unwritten("torchtitan", torchtitan_write.write),
+        write_config=_decoders_only("torchtitan", torchtitan_write.write),
         refuses=_torchtitan_refuses,
         offloads=_torchtitan_offloads,
     ),
@@ -214,7 +217,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         dtypes=("bfloat16", "float16", "float32"),
         offers=PipelineSupport(("1f1b",)),
         allows=_deepspeed,
-        tells=deepspeed_json.write,
+        write_config=deepspeed_json.write,
         refuses=lambda _: "",
         offloads=_deepspeed_offloads,
     ),

@@ -1,4 +1,4 @@
-"""Where cases would run, as columns: a machine's claims, one number each."""
+"""A machine's claims as columns, one number each."""
 
 from __future__ import annotations
 
@@ -52,12 +52,13 @@ class RankHardware:
 def _peak(machine: Machine, dtype: str) -> float:
     peaks = machine.device.peak
     if dtype not in peaks:
-        raise UnknownName(f"{machine.device.name} claims no peak for {dtype}.", nearest(dtype, peaks))
+        raise UnknownName(f"{machine.device.name} has no peak for {dtype}.", nearest(dtype, peaks))
     return peaks[dtype].value
 
 
 def of_machine(machine: Machine, dtype: str, low: str = "") -> RankHardware:
-    """`low`: in what the products of layers run, where not in `dtype`. Raises `UnknownName` without a peak for one."""
+    """Columns of `machine`. `low`: dtype of the matrix products of layers, if other than `dtype`. Raises `UnknownName`
+    without a peak for one of them."""
     between, part = machine.between or machine.inside, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
     return RankHardware(

@@ -1,8 +1,8 @@
-"""Every way to split a model over so many devices, as cases: whole divisors only, and none left out. What of it may
-wait in the host's memory is asked of each afterwards (`search/offload_variants.py`).
+"""All layouts of a model over a number of devices, as cases: every combination of divisors. Offloading to the host's
+memory is added to them later (`search/offload_variants.py`).
 
-Left out is what cannot be better by this model: tensor parallelism without sequence parallelism takes as long and more
-memory, as does an ungathered loss.
+Omitted are options that this cost model never prefers: tensor parallelism without sequence parallelism, or without a
+vocabulary-parallel loss, takes as long and more memory.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ INTERLEAVED = 8
 
 
 class PlannerInput(NamedTuple):
-    """What is to be trained on how many devices: `samples` of `seq_len` tokens a step, or of pictures, each of which
-    counts as one. `fixed`: axes that are given."""
+    """A model to be trained on `devices`: `samples` per step of `seq_len` tokens, or of images, each of which counts as
+    one token. `fixed`: the values of axes that the user fixed."""
 
     model: Model | VisionModel
     devices: int
@@ -44,10 +44,10 @@ class PlannerInput(NamedTuple):
 
 
 class Keeps(NamedTuple):
-    """Bytes of a weight, of its gradient, and of its optimizer's state; `own`: by our own runner. `remade`: as in
-    `Cases`. `between`: ranks of tp divide what lies between the matrices, by sequence, and the loss, by vocabulary.
-    `ends`: when the embedding and the head are counted where layers are divided over stages. `offload`: what waits in
-    the host's memory, where anything does."""
+    """How a framework keeps tensors: bytes of a weight, of its gradient and of its optimizer's state. `own`: it is
+    trainyard's own trainer. `remade`: as in `Cases`. `between`: tp divides activations between matrices by sequence,
+    and the loss by vocabulary. `ends`: when the embedding and the head count as layers in the partition over stages.
+    `offload`: the tensors in the host's memory if a layout offloads."""
 
     weight: int
     gradient: int
@@ -59,18 +59,18 @@ class Keeps(NamedTuple):
     offload: offload.Kind = ""
 
     def of(self, dtype: str) -> Keeps:
-        """In float32 there are no other weights beside those that compute."""
+        """The bytes with compute dtype `dtype`: float32 needs no separate main weights."""
         return self._replace(weight=4, gradient=4, state=8) if dtype == "float32" else self
 
 
 def evenly(layers: int, stages: int) -> bool:
-    """As many in each, or one less where the embedding and the head are."""
+    """Whether stages have as many layers each, or one less in those with the embedding and the head."""
     return 0 in (layers % stages, (layers + 2) % stages)
 
 
 class PipelineSupport(NamedTuple):
-    """Pipelines that a runner takes: its schedules, and whether it divides so many layers over so many stages where a
-    rank has several; one each it has of any number."""
+    """Pipelines that a framework supports: its schedules, and whether it can divide layers over stages if a rank has
+    several stages. With one stage per rank any number of layers is supported."""
 
     schedules: Sequence[str] = ("1f1b", "interleaved")
     divides: Callable[[int, int], bool] = evenly
@@ -81,11 +81,11 @@ USUAL = PipelineSupport()
 
 
 TOGETHER = 1 << 14
-"""Cases whose costs are reckoned at once, so that they stay in a processor's cache."""
+"""Cases whose costs are computed at once, so that they stay in a processor's cache."""
 
 
 class LayoutSpace(NamedTuple):
-    """The columns of a case that differ, by name."""
+    """Layouts as columns: those columns of cases that differ between layouts, by name."""
 
     columns: dict[str, npt.NDArray[np.int64]]
 
@@ -93,7 +93,7 @@ class LayoutSpace(NamedTuple):
         return len(next(iter(self.columns.values())))
 
     def pieces(self) -> Iterator[LayoutSpace]:
-        """In order, each of `TOGETHER` or the rest."""
+        """The layouts in order, in pieces of `TOGETHER` and the rest."""
         for start in range(0, len(self), TOGETHER):
             yield LayoutSpace({name: values[start : start + TOGETHER] for name, values in self.columns.items()})
 
@@ -103,21 +103,21 @@ class LayoutSpace(NamedTuple):
     def offloaded(self) -> LayoutSpace:
         return LayoutSpace(self.columns | {"offload": np.ones(len(self), np.int64)})
 
-    def beside(self, other: LayoutSpace) -> LayoutSpace:
-        """Both, these first."""
+    def concat(self, other: LayoutSpace) -> LayoutSpace:
+        """These layouts, then those of `other`."""
         return joined((self, other))
 
-    def row(self, place: int) -> dict[str, int]:
-        return {name: int(values[place]) for name, values in self.columns.items()}
+    def row(self, index: int) -> dict[str, int]:
+        return {name: int(values[index]) for name, values in self.columns.items()}
 
 
 AXES = (*words.AXES, "zero", "interleave", "microbatch", "remat", "offload", "schedule")
 
 
 MOST_LAYOUTS = 1 << 26
-"""Layouts that divide everything: DeepSeek-V3 on 16,384 devices with 15,360 samples has 10 million."""
+"""Most layouts dividing devices, batch and model: DeepSeek-V3 has 10 million on 16,384 devices and 15,360 samples."""
 MOST_ALLOWED = 1 << 21
-"""Layouts that a framework takes, each of which is costed: there it is 660,000, which take 5 s and 300 MB."""
+"""Most layouts that a framework supports, all of which are costed: in that example 660,000, in 5 s and 300 MB."""
 
 
 def too_many(count: int, most: int) -> BadJob:
@@ -140,7 +140,7 @@ def _allowed(wanted: PlannerInput, axis: str, values: Iterable[int]) -> list[int
 
 
 def shared(model: Model | VisionModel) -> dict[str, int]:
-    """What ranks of tp have a whole and equal number of, by name."""
+    """The dimensions that tp must divide evenly, by name."""
     if not isinstance(model, Model):
         return model.divides
     keys = {} if model.kv_rank else {"heads of keys and values": model.kv_heads}
@@ -148,22 +148,22 @@ def shared(model: Model | VisionModel) -> dict[str, int]:
     return {"heads": model.heads, **keys, **(spaces if model.pattern else {})}
 
 
-def _contexts(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
-    """Ways to divide a sequence: each rank has an early and a late part of it, and all of some heads of a state space.
-    Pictures are not divided."""
+def _context_sizes(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
+    """Possible cp: each rank has an early and a late part of the sequence, and some whole heads of a state space.
+    Images are not divided."""
     model = wanted.model
     if not isinstance(model, Model):
         return [1]
     spaces = model.space_heads if model.pattern else 0
-    return [one for one in divisors(ranks) if wanted.seq_len % (2 * one * tp) == 0 and spaces % (one * tp) == 0]
+    return [cp for cp in divisors(ranks) if wanted.seq_len % (2 * cp * tp) == 0 and spaces % (cp * tp) == 0]
 
 
 def _splits(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int]]:
-    """The axes, in the order of `words.AXES`."""
+    """Combinations of parallelism axes, in the order of `words.AXES`."""
     model, parts = wanted.model, shared(wanted.model).values()
-    tps = _allowed(wanted, "tp", [one for one in divisors(model.heads) if not any(part % one for part in parts)])
+    tps = _allowed(wanted, "tp", [tp for tp in divisors(model.heads) if not any(part % tp for part in parts)])
     deepest = model.layers if isinstance(model, Model) else 1
-    pps = _allowed(wanted, "pp", [one for one in range(1, deepest + 1) if wanted.devices % one == 0])
+    pps = _allowed(wanted, "pp", [pp for pp in range(1, deepest + 1) if wanted.devices % pp == 0])
     experts = model.experts if isinstance(model, Model) else 0
     eps = _allowed(wanted, "ep", divisors(experts) if experts else [1])
     for tp, pp in product(tps, pps):
@@ -171,67 +171,69 @@ def _splits(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int
             continue
         rest = wanted.devices // (tp * pp)
         whole_eps = [ep for ep in eps if wanted.devices // pp % ep == 0]
-        for cp in _allowed(wanted, "cp", _contexts(wanted, tp, rest)):
+        for cp in _allowed(wanted, "cp", _context_sizes(wanted, tp, rest)):
             dp = rest // cp
             if wanted.samples % dp:
                 continue
             shards = [
-                one for one in divisors(dp) if one in (1, dp) or one == wanted.per_node // min(tp * cp, wanted.per_node)
+                shard
+                for shard in divisors(dp)
+                if shard in (1, dp) or shard == wanted.per_node // min(tp * cp, wanted.per_node)
             ]
             for shard, ep in product(_allowed(wanted, "dp_shard", shards), whole_eps):
                 yield dp // shard, shard, tp, cp, pp, ep
 
 
-def _runs(wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulate: int) -> list[tuple[int, int]]:
-    """Schedules, each by its place, and the stages a rank then has. GPipe is no faster than 1F1B and needs more memory:
-    it is for fewer micro-batches than stages."""
+def _pipelines(wanted: PlannerInput, offers: PipelineSupport, pp: int, accumulate: int) -> list[tuple[int, int]]:
+    """(index of a schedule, stages of a rank). GPipe is not faster than 1F1B and needs more memory: it is listed for
+    fewer micro-batches than stages only."""
     if pp == 1:
         return [(0, 1)]
-    found: list[tuple[int, int]] = []
-    for place, name in enumerate(schedules.SCHEDULES):
+    choices: list[tuple[int, int]] = []
+    for index, name in enumerate(schedules.SCHEDULES):
         if name not in offers.schedules or not schedules.takes(name, pp, accumulate):
             continue
         if name in schedules.ONE_STAGE:
-            found += [(place, 1)] if name == "1f1b" or accumulate < pp else []
+            choices += [(index, 1)] if name == "1f1b" or accumulate < pp else []
             continue
-        more = [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, INTERLEAVED + 1)
-        found += [(place, one) for one in more if offers.divides(wanted.model.layers, pp * one)]
-    return found
+        interleaves = [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, INTERLEAVED + 1)
+        choices += [(index, stages) for stages in interleaves if offers.divides(wanted.model.layers, pp * stages)]
+    return choices
 
 
 def space(wanted: PlannerInput, offers: PipelineSupport = USUAL) -> LayoutSpace:
-    """Empty where no layout divides devices, heads, layers and batch."""
+    """All layouts; empty if none divides devices, heads, layers and batch."""
     return joined(lots(wanted, offers))
 
 
 def lots(wanted: PlannerInput, offers: PipelineSupport) -> Iterator[LayoutSpace]:
-    """The space, `TOGETHER` or some more at a time: most of it may be nothing that a framework takes."""
+    """All layouts, in lots of `TOGETHER` or slightly more: a framework may support only few of them."""
     splits: list[tuple[int, ...]] = []
-    below: list[npt.NDArray[np.int64]] = []
+    inner: list[npt.NDArray[np.int64]] = []
     held = count = 0
-    # Thousands of splits share a few hundred of what is below them.
+    # Thousands of splits share a few hundred tables of inner axes.
     known: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
     for split in _splits(wanted):
         replicate, shard, _, cp, pp, _ = split
         key = wanted.samples // (replicate * shard), pp, shard * cp == 1
         if key not in known:
-            known[key] = _below(wanted, offers, *key)
+            known[key] = _inner_axes(wanted, offers, *key)
         splits.append(split)
-        below.append(known[key])
-        held += below[-1].shape[1]
-        count += below[-1].shape[1]
+        inner.append(known[key])
+        held += inner[-1].shape[1]
+        count += inner[-1].shape[1]
         if count > MOST_LAYOUTS:
             raise too_many(count, MOST_LAYOUTS)
         if held >= TOGETHER:
-            yield _lot(splits, below)
-            splits, below, held = [], [], 0
+            yield _lot(splits, inner)
+            splits, inner, held = [], [], 0
     if splits:
-        yield _lot(splits, below)
+        yield _lot(splits, inner)
 
 
-def _lot(splits: list[tuple[int, ...]], below: list[npt.NDArray[np.int64]]) -> LayoutSpace:
-    above = np.repeat(np.array(splits, np.int64).T, [rows.shape[1] for rows in below], axis=1)
-    return LayoutSpace(dict(zip(AXES, [*above, *np.concatenate(below, axis=1)], strict=True)))
+def _lot(splits: list[tuple[int, ...]], inner: list[npt.NDArray[np.int64]]) -> LayoutSpace:
+    above = np.repeat(np.array(splits, np.int64).T, [rows.shape[1] for rows in inner], axis=1)
+    return LayoutSpace(dict(zip(AXES, [*above, *np.concatenate(inner, axis=1)], strict=True)))
 
 
 def joined(lots: Iterable[LayoutSpace]) -> LayoutSpace:
@@ -246,26 +248,29 @@ def joined(lots: Iterable[LayoutSpace]) -> LayoutSpace:
     return LayoutSpace({axis: np.concatenate([lot.columns[axis] for lot in every]) for axis in AXES})
 
 
-def _below(wanted: PlannerInput, offers: PipelineSupport, each: int, pp: int, alone: bool) -> npt.NDArray[np.int64]:
-    """What may differ where axes are split alike, of `each` samples a replica: a row an axis, ordered as `AXES`."""
-    found: list[tuple[int, ...]] = []
+def _inner_axes(
+    wanted: PlannerInput, offers: PipelineSupport, each: int, pp: int, alone: bool
+) -> npt.NDArray[np.int64]:
+    """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, schedule) for one split, with `each` samples
+    per replica: a row per axis, ordered as in `AXES`."""
+    rows: list[tuple[int, ...]] = []
     remats = _allowed(wanted, "remat", list(range(len(REMATS))))
     zeros = _allowed(wanted, "zero", [3] if alone else [1, 2, 3] if pp == 1 else [1, 2])
     splits = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
     for microbatch in _allowed(wanted, "microbatch", divisors(each)):
-        for schedule, interleave in _runs(wanted, offers, pp, each // microbatch):
+        for schedule, interleave in _pipelines(wanted, offers, pp, each // microbatch):
             if wanted.fixed.get("interleave", interleave) == interleave:
-                # A backward pass in two halves would compute a block again for each of its weights.
-                again = [one for one in remats if not one or schedule not in splits]
-                found.extend(
-                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in product(zeros, again)
+                # A split backward pass would recompute a block for each of its weights.
+                allowed = [remat for remat in remats if not remat or schedule not in splits]
+                rows.extend(
+                    (zero, interleave, microbatch, remat, 0, schedule) for zero, remat in product(zeros, allowed)
                 )
-    table = np.array(found, np.int64).reshape(-1, len(AXES) - len(words.AXES))
+    table = np.array(rows, np.int64).reshape(-1, len(AXES) - len(words.AXES))
     wished = wanted.fixed.get("schedule")
     return np.ascontiguousarray((table if wished is None else table[(table[:, -1] == wished) & (pp > 1)]).T)
 
 
-def as_cases(wanted: PlannerInput, some: LayoutSpace, keeps: Keeps) -> Cases:
+def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     low = words.DTYPES[wanted.dtype] < 2
     keeps = keeps.of(wanted.dtype)
     fixed: dict[str, Any] = {
@@ -285,16 +290,16 @@ def as_cases(wanted: PlannerInput, some: LayoutSpace, keeps: Keeps) -> Cases:
         "remade": keeps.remade,
         "own": keeps.own,
     } | cases.of_subject(wanted.model)
-    columns = some.columns
+    columns = layouts.columns
     divided = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
     stages = cases.column(columns["pp"] * columns["interleave"])
     ends = partition.counted(keeps.ends, wanted.model.layers, stages)
     away = columns["offload"] * offload.KINDS.index(keeps.offload)
-    return cases.made(**fixed, **columns | {"offload": away}, divided=divided, ends=ends)
+    return cases.build(**fixed, **columns | {"offload": away}, divided=divided, ends=ends)
 
 
 def job_of(wanted: PlannerInput, row: dict[str, int], between: bool = True) -> Job:
-    """The job file that runs this case. `between`: as in `Keeps`."""
+    """The job of a layout. `between`: as in `Keeps`."""
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
     schedule: Any = "none" if row["pp"] == 1 else schedules.SCHEDULES[row["schedule"]]
     model = wanted.model

@@ -1,7 +1,7 @@
-"""Vision and diffusion transformers as cases: a job's `[sizes]`, told as columns.
+"""Vision and diffusion Transformers as cases: the columns of a job's `[sizes]`.
 
-A sample is one token of its job; its positions (patches, with a class token or with those of a text) follow from the
-sizes, and none of them is masked.
+A sample counts as one token of its job; its positions (patches, with a class token or with those of a text) follow from
+the sizes, and attention has no causal mask.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WORKLOADS = {"vision": VISION, "diffusion": DIFFUSION}
 
 
 class VisionModel(NamedTuple):
-    """What a planner must know of a job's model; as of a decoder, but for what stands in its place. `divides`: what
-    ranks of tp share equally, by name."""
+    """The model of a vision or diffusion job, with the attributes of `Model` that the planner needs. `divides`: the
+    dimensions that tp must divide evenly, by name."""
 
     name: str
     workload: str
@@ -35,7 +35,7 @@ class VisionModel(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """Of a sample."""
+        """Positions of a sample."""
         net = self.network
         return net.tokens if isinstance(net, Vit) else net.patches + net.text_tokens
 
@@ -45,7 +45,7 @@ class VisionModel(NamedTuple):
 
     @property
     def joined(self) -> bool:
-        """Whether pictures and text go through blocks together at last, and turn by their places: FLUX's way."""
+        """Whether the last blocks process images and text jointly, with rotary positions, as in FLUX."""
         return isinstance(self.network, Dit) and bool(self.network.single and self.network.rope)
 
     @property
@@ -59,25 +59,28 @@ class VisionModel(NamedTuple):
 
 
 def of_job(job: Job) -> VisionModel:
-    """Raises `BadJob` for sizes that are no transformer's, or make no sense."""
+    """The model of a job. Raises `BadJob` if its sizes are invalid or not those of a Transformer."""
     kinds = WORKLOADS.get(job.workload)
     if kinds is None:
         raise BadJob(
             f"workload = {job.workload!r} is not planned for.",
-            "Decoders, hybrids, and transformers of vision and diffusion are.",
+            "The planner supports decoders, hybrids, and vision and diffusion Transformers.",
         )
     network = convert(job, *kinds)
     if not isinstance(network, Vit | Dit):
         family = type(network).__struct_config__.tag
-        raise BadJob(f"family = {family!r} at $.sizes.family is not planned for.", "Of pictures only transformers are.")
+        raise BadJob(
+            f"family = {family!r} at $.sizes.family is not planned for.",
+            "Among image models the planner supports Transformers only.",
+        )
     return VisionModel(job.name, job.workload, job.sizes, network)
 
 
-def columns(pictures: VisionModel) -> dict[str, Any]:
-    """Those that a decoder's dimensions fill, and a model of pictures' own."""
-    net = pictures.network
+def columns(model: VisionModel) -> dict[str, Any]:
+    """Columns of the model: those of a decoder's dimensions, and those of vision models only."""
+    net = model.network
     common = {
-        "layers": pictures.layers,
+        "layers": model.layers,
         "width": net.width,
         "ffn": net.ffn,
         "heads": net.heads,
@@ -86,7 +89,7 @@ def columns(pictures: VisionModel) -> dict[str, Any]:
         "gated": 0,
         "learned": 0,
         "tied": 0,
-        "seq_len": pictures.positions,
+        "seq_len": model.positions,
         "whole": 1,
         "sequence_parallel": 0,
         "loss_parallel": 0,
@@ -110,20 +113,20 @@ def _vit(net: Vit) -> dict[str, Any]:
 
 
 def _dit(net: Dit) -> dict[str, Any]:
-    """Each stream of a block has matrices and biases of its own; the last block's text, where nothing comes after it,
-    has neither what follows attention nor the modulation of that."""
+    """Each stream of a block has its own matrices and biases. If the last block is a double-stream block, its text
+    stream has nothing after attention, and no modulation for it."""
     width, layers = net.width, net.double + net.single + net.plain
     ends = int(net.double > 0 and not net.single)
     streams = 2 * net.double + net.single + net.plain
     parts = 12 * net.double - 4 * ends + 3 * net.single + 6 * net.plain
     biases = streams * 3 * width + (streams - ends) * (2 * width + net.ffn) - net.single * width + parts * width
     turned = 2 * streams * (width // net.heads) * net.qk_norm
-    told = (
-        (1 + net.guidance) * (TIME_WIDTH + width) + net.pooled_width + width
-    )  # of a sample's vectors, two matrices each
+    # Inputs of the embeddings of a sample's vectors, two matrices each.
+    conditioning = (1 + net.guidance) * (TIME_WIDTH + width) + net.pooled_width + width
     last = 2 * width  # scales and shifts before the head
-    entry = net.patches * net.dots + net.text_tokens * net.text_width + told + last
-    lead = (net.dots + 1 + (net.text_width + 1) * (net.text_tokens > 0) + told + 2 * (2 + net.guidance)) * width
+    entry = net.patches * net.dots + net.text_tokens * net.text_width + conditioning + last
+    text = (net.text_width + 1) * (net.text_tokens > 0)
+    lead = (net.dots + 1 + text + conditioning + 2 * (2 + net.guidance)) * width
     return {
         "vocab": net.dots,
         "head_rows": net.patches,

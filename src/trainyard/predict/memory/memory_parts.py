@@ -1,4 +1,4 @@
-"""What a rank holds, by part, and the fullest of several such moments."""
+"""Memory of a rank by part, and the peak over several moments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.predict.inputs.cases import Column
 
 
 class MemoryParts(NamedTuple):
-    """Bytes. `gathered`: whole weights, and gradients that are leaving."""
+    """Bytes by part. `gathered`: unsharded weights, and gradients that are being reduced."""
 
     parameters: Column
     gradients: Column
@@ -25,7 +25,7 @@ class MemoryParts(NamedTuple):
         return sum(self, np.zeros(1))
 
     def parts(self) -> dict[str, Column]:
-        """By the words of `words.MEMORY`, and what has none of those."""
+        """The parts by their names in `words.MEMORY`; `logits` and `gathered` have names of their own."""
         return {
             "parameter": self.parameters,
             "gradient": self.gradients,
@@ -37,7 +37,7 @@ class MemoryParts(NamedTuple):
 
 
 def fullest(moments: Sequence[MemoryParts]) -> MemoryParts:
-    """Of each case; the first of those that are equal."""
+    """The moment with most bytes, for each case; the first of equal ones."""
     most = moments[0]
     for other in moments[1:]:
         more = other.total > most.total

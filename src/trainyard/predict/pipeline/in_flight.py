@@ -1,8 +1,8 @@
 """Peak in-flight micro-batches of a pipeline stage: how many micro-batches' activations a rank keeps at once.
 
 All results are columns, in units of the activations of one micro-batch in all layers of the rank. `first` selects the
-first rank of the pipeline, otherwise the last one. A test compares the schedules of our own runner with the order of
-operations in `schedules.py`.
+first rank of the pipeline, otherwise the last one. A test compares the schedules of trainyard's own trainer with the
+order of operations in `schedules.py`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.pipeline import schedules
 
 _KEPT = ("1f1b", "interleaved", "zero_bubble", "zbv", "dualpipev")
-"""Schedules that keep different numbers; the others keep all."""
+"""Schedules with different peaks; the others keep all micro-batches."""
 _LATE = ("zero_bubble", "zbv")
-"""Those that leave several gradients of weights for later."""
+"""Schedules that delay several weight gradients."""
 
 
 def in_flight(cases: Cases, first: bool) -> Column:
@@ -31,7 +31,7 @@ def in_flight(cases: Cases, first: bool) -> Column:
 
 
 def native_in_flight(cases: Cases, first: bool) -> Column:
-    """Peak in-flight micro-batches of our own runner, by schedule.
+    """Peak in-flight micro-batches of trainyard's own trainer, by schedule.
 
     1F1B and interleaved 1F1B keep the forward passes before the first backward pass. Zero-bubble schedules, which delay
     the gradients of weights, keep as many on every rank as the first rank of 1F1B does. Breadth-first schedules keep

@@ -1,8 +1,9 @@
-"""How layers are divided over the stages of a pipeline, as columns.
+"""Partition of layers over the stages of a pipeline, as columns.
 
-As evenly as they can be, the first stages having one more: as our own runner does it, and DeepSpeed's `uniform`. Or the
-embedding and the head count as a layer each (`ends`): as torchtitan does it, and Megatron Core by a layout of its own
-where layers do not divide (Llama 3 405B's 126 on 16 ranks: 7, 14 times 8, 7; arXiv:2407.21783, section 3.3.2).
+Layers are divided as evenly as possible, and the first stages have one more: so do trainyard's own trainer and
+DeepSpeed's `uniform`. Or the embedding and the head count as a layer each (`ends`): so does torchtitan, and Megatron
+Core with an explicit pipeline layout if layers do not divide evenly (Llama 3 405B's 126 on 16 ranks: 7, 14 times 8, 7;
+arXiv:2407.21783, section 3.3.2).
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ import numpy as np
 from trainyard.predict.inputs.cases import Column
 
 Ends = Literal["never", "uneven", "always"]
-"""When the embedding and the head are counted: `uneven`, where layers alone do not divide."""
+"""When the embedding and the head count as a layer each: `uneven`, if layers alone do not divide evenly."""
 
 
 def counted(ends: Ends, layers: Column | float, stages: Column | float) -> Column:
-    """1 where they are."""
+    """1 if the embedding and the head count as a layer each, else 0."""
     uneven = np.mod(layers, stages) != 0
     when = {"never": np.zeros_like(uneven), "uneven": uneven, "always": np.ones_like(uneven)}
     return np.where(when[ends] & (np.asarray(stages) > 1), 1.0, 0.0)
 
 
-class Division(NamedTuple):
-    """Of layers into so many `stages`: each has `each`, the first `rest` of them one more, and the outermost `ends`
-    less."""
+class StagePartition(NamedTuple):
+    """Layers over `stages`: each has `each` layers, the first `rest` stages have one more, and the first and last stage
+    have `ends` fewer."""
 
     stages: Column | float
     each: Column | float
@@ -34,12 +35,12 @@ class Division(NamedTuple):
     ends: Column | float
 
     def before(self, stage: Column) -> Column:
-        """Layers of the stages before this one; of as many stages as there are: all."""
+        """Number of layers before a stage; all layers if `stage` is the number of stages."""
         taken = self.ends * ((stage > 0) * 1.0 + (stage >= self.stages))
         return stage * self.each + np.minimum(stage, self.rest) - taken
 
 
-def divided(layers: Column | float, stages: Column | float, ends: Column | float) -> Division:
-    """`ends`: 1 where the embedding and the head count."""
+def divided(layers: Column | float, stages: Column | float, ends: Column | float) -> StagePartition:
+    """Divide layers over stages. `ends`: 1 if the embedding and the head count as a layer each."""
     each, rest = np.divmod(layers + 2 * ends, stages)
-    return Division(stages, each, rest, ends)
+    return StagePartition(stages, each, rest, ends)

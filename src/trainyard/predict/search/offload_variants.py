@@ -42,7 +42,7 @@ class LayoutSizes(NamedTuple):
 
     def beside(self, other: LayoutSizes) -> LayoutSizes:
         needs, waits = (np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True))
-        return LayoutSizes(self.every.beside(other.every), needs, waits)
+        return LayoutSizes(self.every.concat(other.every), needs, waits)
 
 
 def room(machine: Machine) -> UsableMemory:

@@ -1,4 +1,5 @@
-"""What data parallelism exchanges: gathered weights and scattered gradients a layer, or gradients once a step."""
+"""Communication of data parallelism: per layer, all-gathered weights and reduce-scattered gradients; or per step,
+all-reduced gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from trainyard.predict.time.collective_time import RankGroup
 
 
 class Exposed(NamedTuple):
-    """Seconds that are waited for, and those that lie under compute."""
+    """Exposed seconds of an operation (`seconds`), and seconds overlapped with compute (`hidden`)."""
 
     seconds: Column
     hidden: Column
@@ -25,14 +26,14 @@ class Exposed(NamedTuple):
 
 
 def overlapped(tuned: Constants, communication: Column, compute: Column) -> Exposed:
-    """Of the shorter of the two `tuned.overlap` disappears under the longer."""
+    """Hides the fraction `tuned.overlap` of the shorter duration under the longer."""
     hidden = tuned.overlap * np.minimum(communication, compute)
     return Exposed(communication - hidden, hidden)
 
 
 def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
-    """Parameters of the mean layer on a rank: those that all its data-parallel ranks have, and those of experts.
-    `trained`: only such."""
+    """Parameters of the mean layer on a rank: those that all its data-parallel ranks share, and those of experts.
+    `trained`: count trained parameters only."""
     dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
     weights = shapes.weights(cases)
     weights = weights.trained(cases) if trained else weights
@@ -41,29 +42,30 @@ def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
 
 def expert_replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that hold the same experts."""
-    spread = np.where(cases.ep > 1, cases.ep, cases.tp)
-    ranks = np.maximum(cases.dp * cases.cp * cases.tp / spread, 1.0)
-    return collective_time.group(hardware, ranks, spread)
+    stride = np.where(cases.ep > 1, cases.ep, cases.tp)
+    ranks = np.maximum(cases.dp * cases.cp * cases.tp / stride, 1.0)
+    return collective_time.group(hardware, ranks, stride)
 
 
 def owned(cases: Cases, hardware: RankHardware) -> tuple[Column, Column]:
-    """Trained parameters of which a rank has the optimizer's state: of the mean layer, and of what is beside layers
-    (the mean over stages)."""
+    """Trained parameters whose optimizer state a rank keeps: of the mean layer, and outside the layers (embedding and
+    head, mean over stages)."""
     common, expert = layer_weights(cases, trained=True)
     shards = np.where(cases.divided > 0, cases.dp_shard * cases.cp, 1.0)
     owners = np.where(cases.divided > 0, expert_replicas(cases, hardware).ranks, 1.0)
     return common / shards + expert / owners, ends(cases) / cases.pp / shards
 
 
-def _each(cases: Cases) -> np.ndarray:
-    """Whether weights are gathered for every micro-batch: torch's pipelines gather a stage once for all of them, and
-    scatter its gradients once."""
+def _gathers_per_micro_batch(cases: Cases) -> np.ndarray:
+    """Whether weights are gathered for every micro-batch. torch's pipelines gather a stage's weights and scatter its
+    gradients once per step."""
     return (cases.divided > 0) & (cases.zero >= 2) & (cases.pp == 1)
 
 
 class Sharded(NamedTuple):
-    """Of one layer and micro-batch: weights gathered forward and backward, gradients scattered backward. `up`,
-    `again_up` and `down`: copies of them from the host before that, and to it afterwards."""
+    """Communication of one layer and micro-batch: weights gathered in the forward pass and again in the backward pass,
+    and gradients scattered. `up`, `again_up` and `down`: copies from the host before the two gathers, and to the host
+    after the scatter."""
 
     forward: Exposed
     again: Exposed
@@ -74,54 +76,59 @@ class Sharded(NamedTuple):
 
     @property
     def ahead(self) -> Column:
-        """Seconds that a forward pass waits."""
+        """Exposed seconds of the forward pass."""
         return self.forward.seconds + self.up.seconds
 
     @property
     def back(self) -> Column:
+        """Exposed seconds of the backward pass."""
         return self.again.seconds + self.scattered.seconds + self.again_up.seconds + self.down.seconds
 
 
 def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Column, backward: Column) -> Sharded:
-    """`forward`, `backward`: seconds a layer takes otherwise, under which this may disappear. ZeRO-2 keeps what it has
-    gathered for the backward pass, and ZeRO-1 all of it (Rajbhandari et al. 2020, arXiv:1910.02054, section 5)."""
-    who, owners = collective_time.shards(cases, hardware), expert_replicas(cases, hardware)
-    active = _each(cases)
+    """Communication of one layer and micro-batch, overlapped with its `forward` and `backward` seconds. ZeRO-2 keeps
+    the gathered weights for the backward pass, ZeRO-1 never shards them (Rajbhandari et al. 2020, arXiv:1910.02054,
+    section 5)."""
+    shards, owners = collective_time.shards(cases, hardware), expert_replicas(cases, hardware)
+    active = _gathers_per_micro_batch(cases)
 
     def exchanged(value_bytes: Column, trained: bool) -> Column:
         common, expert = layer_weights(cases, trained)
-        whole = collective_time.gather(hardware, tuned, who, common * value_bytes)
+        common_s = collective_time.gather(hardware, tuned, shards, common * value_bytes)
         routed = np.where(cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0)
-        return np.where(active, whole + routed, 0.0)
+        return np.where(active, common_s + routed, 0.0)
 
     gathered, scattered = exchanged(cases.width_bytes, False), exchanged(cases.reduce_bytes, True)
-    twice = np.where(cases.zero >= 3, gathered, 0.0)
+    regathered = np.where(cases.zero >= 3, gathered, 0.0)
     if not (cases.offload > 1).any():
-        first, (again, sent) = overlapped(tuned, gathered, forward), together(tuned, (twice, scattered), backward)
+        first, (again, sent) = (
+            overlapped(tuned, gathered, forward),
+            overlap_in_sequence(tuned, (regathered, scattered), backward),
+        )
         return Sharded(first, again, sent, _NOTHING, _NOTHING, _NOTHING)
     (own, _), away = owned(cases, hardware), active & (cases.offload > 1)
     up = np.where(away, offload.copied(hardware, tuned, own * cases.weight_bytes), 0.0)
     down = np.where(away, offload.copied(hardware, tuned, own * cases.gradient_bytes), 0.0)
-    first, above = together(tuned, (gathered, up), forward)
-    parts = twice, scattered, np.where(cases.zero >= 3, up, 0.0), down
-    again, sent, again_up, below = together(tuned, parts, backward)
+    first, above = overlap_in_sequence(tuned, (gathered, up), forward)
+    parts = regathered, scattered, np.where(cases.zero >= 3, up, 0.0), down
+    again, sent, again_up, below = overlap_in_sequence(tuned, parts, backward)
     return Sharded(first, again, sent, above, again_up, below)
 
 
 _NOTHING = Exposed(np.zeros(1), np.zeros(1))
 
 
-def together(tuned: Constants, parts: Sequence[Column], compute: Column) -> list[Exposed]:
-    """Of several that come one after the other, under the same compute: each has its share."""
-    whole = sum(parts, np.zeros(1))
-    both = overlapped(tuned, whole, compute)
-    return [both.times(np.divide(part, whole, out=np.zeros_like(both.seconds), where=whole > 0)) for part in parts]
+def overlap_in_sequence(tuned: Constants, parts: Sequence[Column], compute: Column) -> list[Exposed]:
+    """Overlap consecutive communications with the same compute; each has a proportional share of what is hidden."""
+    total = sum(parts, np.zeros(1))
+    both = overlapped(tuned, total, compute)
+    return [both.times(np.divide(part, total, out=np.zeros_like(both.seconds), where=total > 0)) for part in parts]
 
 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward: Column) -> tuple[Exposed, Exposed]:
-    """Once a step: gradients summed over the ranks that hold the same weights; and, where ranks divide the optimizer's
-    state alone (ZeRO-1), or are of a pipeline, gradients scattered and new weights gathered. `backward`: seconds of the
-    last micro-batch's on a stage, under which both may disappear."""
+    """Communication once per step: the all-reduce of gradients over ranks with the same weights; and, with ZeRO-1 or in
+    a pipeline, the reduce-scatter of gradients and the all-gather of new weights. Both may overlap with `backward`, the
+    seconds of the last micro-batch's backward pass on a stage."""
     here = cases.layers / cases.pp
     common, expert = (here * weights for weights in layer_weights(cases, trained=True))
     common = common + ends(cases) / cases.pp
@@ -129,14 +136,14 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward: Colum
     part = np.where(divides, cases.dp_shard * cases.cp, 1.0)
     same = collective_time.replicas(cases, hardware)
     summed = collective_time.reduce(hardware, tuned, same, common * cases.reduce_bytes / part)
-    owners, who = expert_replicas(cases, hardware), collective_time.shards(cases, hardware)
+    owners, shard_group = expert_replicas(cases, hardware), collective_time.shards(cases, hardware)
     all_owners = collective_time.reduce(hardware, tuned, owners, expert * cases.reduce_bytes)
     summed = summed + np.where(divides | (cases.experts == 0), 0.0, all_owners)
     both = cases.reduce_bytes + cases.width_bytes
-    first = collective_time.gather(hardware, tuned, who, common * both) + np.where(
+    first = collective_time.gather(hardware, tuned, shard_group, common * both) + np.where(
         cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * both), 0.0
     )
-    divided = np.where(divides & ~_each(cases), first, 0.0)
+    divided = np.where(divides & ~_gathers_per_micro_batch(cases), first, 0.0)
     return overlapped(tuned, summed, backward), overlapped(tuned, divided, np.maximum(backward - summed, 0.0))
 
 

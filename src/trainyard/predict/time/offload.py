@@ -1,8 +1,9 @@
-"""What waits in the host's memory: how long it is on its way, and its update there, as columns.
+"""Offloading to the host's memory: copy and update times, and bytes, as columns.
 
-The optimizer's state alone, which is then updated by the host (Ren et al. 2021, arXiv:2101.06840, section 4): gradients
-go down and new weights come up once a step. Or weights and gradients too (torch's CPUOffloadPolicy): a layer's part
-comes up whenever it is gathered, and its gradients go down whenever they were scattered.
+"state": only the optimizer's state is offloaded, and the host updates it (Ren et al. 2021, arXiv:2101.06840,
+section 4): gradients are copied to the host and new weights to the device once per step. "all": weights and gradients
+too (torch's CPUOffloadPolicy): a layer's shard is copied to the device before each all-gather, and its gradients to the
+host after each reduce-scatter.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from trainyard.predict.inputs.hardware import RankHardware
 
 Kind = Literal["", "state", "all"]
 KINDS: tuple[Kind, ...] = ("", "state", "all")
-"""A case's `offload` is the place of its word here."""
+"""A case's `offload` is an index into this tuple."""
 USABLE = 0.9
-"""Of a host's memory: the rest is the system's, the data's and the programs' own."""
+"""Fraction of a host's memory that can be used: the rest is for the system, the data and the programs."""
 
 
 def copied(hardware: RankHardware, tuned: Constants, size: Column) -> Column:
@@ -28,16 +29,16 @@ def copied(hardware: RankHardware, tuned: Constants, size: Column) -> Column:
 
 
 def update(cases: Cases, hardware: RankHardware, tuned: Constants, weights: Column) -> Column:
-    """Seconds that a host takes to update so many weights of each of its ranks: state, and weights where they are
-    there, are read and written, gradients read, and weights for the device written. It is no faster than a device."""
-    there = np.where(cases.offload > 1, 2.0, 1.0) * cases.weight_bytes
-    moved = 2 * cases.state_bytes + cases.gradient_bytes + there
+    """Seconds of the host's update of `weights` parameters for each of its ranks: it reads and writes the state (and
+    the weights, if offloaded), reads gradients and writes weights for the device. Never less than the device's time."""
+    weight_bytes = np.where(cases.offload > 1, 2.0, 1.0) * cases.weight_bytes
+    moved = 2 * cases.state_bytes + cases.gradient_bytes + weight_bytes
     return weights * np.maximum(
         moved / (hardware.host_bandwidth * tuned.host_update), tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     )
 
 
 def a_weight(cases: Cases) -> Column:
-    """Bytes in the host's memory of a weight whose state is there: where gradients are not kept there they are copied
-    there, and weights on their way up too."""
+    """Bytes of host memory per weight with offloaded state, including its gradient and its weight: both are kept there
+    or pass through a buffer there."""
     return np.where(cases.offload > 0, cases.state_bytes + cases.gradient_bytes + cases.weight_bytes, 0.0)

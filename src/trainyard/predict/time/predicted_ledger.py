@@ -1,4 +1,4 @@
-"""A predicted step as a ledger that balances to the nanosecond: what stands between columns of seconds and the noun."""
+"""Conversion of a predicted step, columns of seconds, into a ledger that balances to the nanosecond."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainyard.predict.time.step import StepTime
 _S = 1_000_000_000
 
 
-def ledger(predicted: StepTime, place: int, ranks: int, source: str) -> Ledger:
-    """The step of the case at `place`, the mean over its ranks. What rounding leaves goes where most time is."""
+def ledger(predicted: StepTime, index: int, ranks: int, source: str) -> Ledger:
+    """The step of case `index`, mean over its ranks. The largest entry absorbs the rounding error."""
 
     def at(column: Column | float) -> float:
-        return float(np.ravel(column)[place if np.size(column) > 1 else 0])
+        return float(np.ravel(column)[index if np.size(column) > 1 else 0])
 
     exposed: dict[tuple[str, str], list[float]] = {}
     for line in predicted.lines:

@@ -1,8 +1,9 @@
-"""The scan of a state space: what it computes on a rank, how long it takes and what ranks exchange for it, as columns.
+"""The scan of a state space: its FLOPs and seconds on a rank, and its communication, as columns.
 
-In chunks (Dao and Gu 2024, arXiv:2405.21060, section 6): products of the tokens of a chunk with each other, as
-attention has them, then each chunk's state, handed on from chunk to chunk, and what is read from it. Where each
-channel has a step of its own (Mamba) no product does it: states are updated one token after the other in registers.
+Mamba-2 scans in chunks (Dao and Gu 2024, arXiv:2405.21060, section 6): products of a chunk's tokens with each other, as
+in attention; then each chunk's state, which is passed from chunk to chunk; and the output read from it. In Mamba-1
+(`step_rank` > 0) each channel has its own step size, so that matrix products cannot be used: states are updated token
+by token in registers.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ from trainyard.predict.time.shapes import Product
 _FLOAT32 = 4.0
 _KERNELS = 8.0
 _VECTORS = 1 / 16
-"""Of a device's peak in 16 bits, that it has in float32 without matrix units: A100 1/16, H100 1/15 (data sheets)."""
+"""float32 peak without matrix units over the 16-bit peak: A100 1/16, H100 1/15 (data sheets)."""
 _UPDATE = 6.0
-"""FLOPs a token and number of a state: it decays, takes in and is read, a multiplication and an addition each."""
+"""FLOPs per token and state element: decay, input and output, a multiplication and an addition each."""
 _PASSES = 4.0
-"""Times a chunk's float32 state is moved: made, handed on (read and written), read."""
+"""Times that a chunk's float32 state is moved: written, passed on (read and written), read."""
 _MOVED = 2.0
-"""Times a convolved channel is moved: in and out."""
+"""Times that a convolved channel is moved: in and out."""
 _GATED = 4.0
-"""Times an inner channel is moved by the gated norm: the gate, what it gates, the result, and that into the norm."""
+"""Times that the gated norm moves an inner channel: the gate, its operand, their product, and that into the norm."""
 _BACKWARD = 3.0
-"""Times as long backward: two products for one, and what was not kept is computed again (mamba_ssm's fused kernels)."""
+"""Backward time over forward time: two products for one, and recomputation (mamba_ssm's fused kernels)."""
 
 
 def needed(cases: Cases) -> Column:
-    """FLOPs of a micro-batch's forward pass in one layer on a rank: what the recurrence takes, however it is done."""
+    """FLOPs of the recurrence in a layer's forward pass of a micro-batch on a rank, whatever the algorithm."""
     return _UPDATE * cases.tokens * _inner(cases) / cases.tp * cases.state
 
 
 def products(cases: Cases) -> list[Product]:
-    """Those of the chunks; empty where channels have steps of their own."""
+    """Matrix products of the chunked scan; of size 0 in Mamba-1."""
     length = np.maximum(cases.chunk, 1.0)
     chunks = np.where(cases.step_rank > 0, 0.0, cases.tokens / length / cases.tp)
     heads, groups, dim, state = chunks * cases.space_heads, chunks * cases.space_groups, cases.space_dim, cases.state
@@ -50,34 +51,34 @@ def products(cases: Cases) -> list[Product]:
 
 
 def scan(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
-    """Seconds of a layer's convolution, scan, gate and norm inside, forward and backward."""
-    alone = cases.step_rank > 0
-    by_chunk = sum((one.flops for one in products(cases)), np.zeros(1)) / hardware.peak
-    by_token = np.where(alone, needed(cases) / (hardware.peak * _VECTORS), 0.0)
+    """Seconds of a layer's convolution, scan, gate and inner norm, forward and backward."""
+    mamba1 = cases.step_rank > 0
+    by_chunk = sum((matmul.flops for matmul in products(cases)), np.zeros(1)) / hardware.peak
+    by_token = np.where(mamba1, needed(cases) / (hardware.peak * _VECTORS), 0.0)
     states = cases.tokens / np.maximum(cases.chunk, 1.0) * _inner(cases) * cases.state / cases.tp
-    kept = np.where(alone, 0.0, _PASSES * _FLOAT32 * states)
+    state_bytes = np.where(mamba1, 0.0, _PASSES * _FLOAT32 * states)
     widths = cases.tokens / cases.tp * (_MOVED * shapes.convolved(cases) + _GATED * _inner(cases))
-    moved = (kept + widths * cases.width_bytes) / hardware.bandwidth
+    moved = (state_bytes + widths * cases.width_bytes) / hardware.bandwidth
     seconds = np.where(cases.spaces > 0, tuned.scan * (by_chunk + by_token + moved) + _KERNELS * tuned.kernel_s, 0.0)
     return seconds, _BACKWARD * seconds
 
 
 def exchanged(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
-    """Seconds of context parallelism: from a part of the tokens with all heads to all tokens with a part of the heads,
-    and back with what came of them."""
+    """Seconds of context parallelism: all-to-alls from a part of the tokens with all heads to all tokens with a part of
+    the heads, and back with the results."""
     channels = _inner(cases) + shapes.convolved(cases) + cases.space_heads
-    who = collective_time.context(cases, hardware)
-    both = cases.tokens * (channels + _inner(cases)) / cases.tp * cases.width_bytes
-    return collective_time.exchange(hardware, tuned, who, both)
+    ranks = collective_time.context(cases, hardware)
+    size = cases.tokens * (channels + _inner(cases)) / cases.tp * cases.width_bytes
+    return collective_time.exchange(hardware, tuned, ranks, size)
 
 
 def activations(cases: Cases) -> Column:
-    """Values that a layer keeps of a micro-batch beside its input and the norm of that: what its first product makes,
-    what the scan gives, and what its last product takes; the rest is computed again (mamba_ssm, ssd_combined.py). Where
-    channels have steps of their own, what goes into each scan is kept too."""
-    inner, beside = _inner(cases), shapes.convolved(cases)
+    """Values of a micro-batch that a layer keeps, without its input and the norm of that: the output of its first
+    product, the output of the scan and the input of its last product; the rest is recomputed (mamba_ssm,
+    ssd_combined.py). Mamba-1 also keeps the inputs of the scan."""
+    inner, convolved = _inner(cases), shapes.convolved(cases)
     steps = np.where(cases.step_rank > 0, 2 * inner + cases.step_rank + 2 * cases.state, cases.space_heads)
-    return cases.tokens / cases.tp * (inner + beside + steps + 2 * inner)
+    return cases.tokens / cases.tp * (inner + convolved + steps + 2 * inner)
 
 
 def _inner(cases: Cases) -> Column:

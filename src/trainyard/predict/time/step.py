@@ -1,7 +1,7 @@
-"""A step's wall time, account by account, as columns of seconds: the mean over pipeline stages.
+"""A step's wall time by account, as columns of seconds: the mean over pipeline stages.
 
-A pipeline is simulated operation by operation (`pipeline/simulation.py`); time in which a rank waits is bubble. The
-work after the last micro-batch, once a step, is the same on all ranks.
+A pipeline is simulated operation by operation (`pipeline/simulation.py`); the time that a rank waits is its bubble. The
+work after the last micro-batch, once per step, is the same on all ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainyard.predict.time.layer import Phase
 
 
 class AccountSeconds(NamedTuple):
-    """Seconds of an account in a phase; `hidden`: that lie under compute."""
+    """Exposed seconds of an account in a phase; `hidden`: seconds overlapped with compute."""
 
     account: str
     phase: str
@@ -37,8 +37,9 @@ class StepTime(NamedTuple):
 
 
 class Once(NamedTuple):
-    """Seconds after the last micro-batch. `down`, `up`: of gradients to the host and of weights from it, where the
-    optimizer's state alone is there."""
+    """Seconds after the last micro-batch. `summed`: the all-reduce of gradients; `divided`: the reduce-scatter of
+    gradients and the all-gather of weights; `down`, `up`: copies of gradients to the host and of weights from it, if
+    the optimizer's state is offloaded."""
 
     summed: Exposed
     divided: Exposed
@@ -54,14 +55,14 @@ class Once(NamedTuple):
 
     @property
     def mean(self) -> Once:
-        """Over stages, one row each."""
+        """The mean over stages, of which each has a column."""
         summed, divided, down, up = (Exposed(*np.mean(part, axis=1, keepdims=True)) for part in self[:4])
         update, host = (np.mean(part, keepdims=True) for part in (self.update, self.host))
         return Once(summed, divided, down, up, update, host)
 
 
 def bound(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
-    """Seconds that a step takes at least; without a pipeline, that it takes."""
+    """Lower bound of a step's seconds; exact without a pipeline."""
     parts = step_bounds.parts(cases, hardware, tuned)
     return step_bounds.bound(cases, parts) + once(cases, hardware, tuned, _back(cases, parts)).seconds
 
@@ -70,14 +71,14 @@ def step(cases: Cases, hardware: RankHardware, tuned: Constants) -> StepTime:
     parts = step_bounds.parts(cases, hardware, tuned)
     after = once(cases, hardware, tuned, _back(cases, parts))
     ran = _run(cases, parts)
-    many = cases.accumulate
-    lines = [line for kind in parts.kinds for line in of_kind(kind, many * kind.count / cases.pp)]
-    lines += beside(parts, many / cases.pp, after, ran, many * parts.beside)
+    micro_batches = cases.accumulate
+    lines = [line for kind in parts.kinds for line in of_kind(kind, micro_batches * kind.count / cases.pp)]
+    lines += outside_layers(parts, micro_batches / cases.pp, after, ran, micro_batches * parts.beside)
     return StepTime(ran.wall + after.seconds, lines)
 
 
 class Means(NamedTuple):
-    """Of a pipeline, the mean over its ranks; `moved`: what is on its way to a rank, waited for or not."""
+    """Seconds of a pipeline, mean over its ranks. `moved`: transfers to a rank, exposed or not."""
 
     wall: Column
     exchange: Column
@@ -88,20 +89,21 @@ class Means(NamedTuple):
 
 
 def _run(cases: Cases, parts: Parts) -> Means:
-    """Of each case; what is no pipeline takes what its parts do."""
+    """Simulates the cases with a pipeline; the time of the others is the sum of their parts."""
     count = len(cases)
-    found = Means(np.array(np.broadcast_to(step_bounds.alone(cases, parts), count)), *np.zeros((5, count)))
+    means = Means(np.array(np.broadcast_to(step_bounds.alone(cases, parts), count)), *np.zeros((5, count)))
     piped = np.flatnonzero(np.broadcast_to(cases.pp > 1, count))
     if len(piped):
-        some = step_bounds.pipelines(cases, parts)
-        ran = simulation.simulate([some[place] for place in piped])
-        for column, name in zip(found, Means._fields, strict=True):
-            column[piped] = [np.mean(getattr(one, name)) for one in ran]
-    return found
+        pipelines = step_bounds.pipelines(cases, parts)
+        ran = simulation.simulate([pipelines[case] for case in piped])
+        for column, field in zip(means, Means._fields, strict=True):
+            column[piped] = [np.mean(getattr(pipeline, field)) for pipeline in ran]
+    return means
 
 
-def beside(parts: Parts, heads: Column, once: Once, ran: Means, host: Column) -> list[AccountSeconds]:
-    """What a rank does beside layers. `heads`: micro-batches whose head it does, in the mean; `host`: seconds."""
+def outside_layers(parts: Parts, heads: Column, once: Once, ran: Means, host: Column) -> list[AccountSeconds]:
+    """Time outside the layers. `heads`: micro-batches per rank whose head it computes, mean over ranks; `host`: seconds
+    of the host."""
     return [
         AccountSeconds("compute/matmul", "forward", heads * parts.ahead),
         AccountSeconds("compute/matmul", "backward", heads * parts.back),
@@ -154,22 +156,22 @@ def _exposed(account: str, phase: str, part: Exposed) -> AccountSeconds:
 
 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, back: Column) -> Once:
-    """`back`: seconds of a micro-batch's backward pass through a stage's layers."""
+    """Work after the last micro-batch. `back`: seconds of a micro-batch's backward pass through a stage's layers."""
     summed, divided = data_parallel.once(cases, hardware, tuned, back)
-    layer, beside = data_parallel.owned(cases, hardware)
-    own = cases.layers / cases.pp * layer + beside
-    update = own * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
+    layer, tables = data_parallel.owned(cases, hardware)
+    owned = cases.layers / cases.pp * layer + tables
+    update = owned * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
     if not (cases.offload > 0).any():
         return Once(summed, divided, Exposed(*np.zeros((2, 1))), Exposed(*np.zeros((2, 1))), update, tuned.step_s)
-    update = np.where(cases.offload > 0, offload.update(cases, hardware, tuned, own), update)
-    # Where all is on the host, what is beside the layers still goes up and down, once: the tables stay gathered.
-    moved = np.where(cases.offload > 1, cases.accumulate * beside, own) * (cases.offload > 0)
+    update = np.where(cases.offload > 0, offload.update(cases, hardware, tuned, owned), update)
+    # If everything is offloaded, the tables are still copied, once per micro-batch: they stay gathered.
+    moved = np.where(cases.offload > 1, cases.accumulate * tables, owned) * (cases.offload > 0)
     sizes = (moved * cases.gradient_bytes, moved * cases.weight_bytes)
-    both = (np.where(moved > 0, offload.copied(hardware, tuned, size), 0.0) for size in sizes)
-    down, up = data_parallel.together(tuned, tuple(both), update)
+    copies = (np.where(moved > 0, offload.copied(hardware, tuned, size), 0.0) for size in sizes)
+    down, up = data_parallel.overlap_in_sequence(tuned, tuple(copies), update)
     return Once(summed, divided, down, up, update, tuned.step_s)
 
 
 def _back(cases: Cases, parts: Parts) -> Column:
-    """The mean over stages."""
+    """Seconds of a micro-batch's backward pass, mean over stages."""
     return sum((kind.count * kind.through.seconds for kind in parts.kinds), np.zeros(1)) / cases.pp

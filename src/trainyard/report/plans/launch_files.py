@@ -26,7 +26,7 @@ def launch_file(plans: Plans) -> LaunchFile:
             "--out writes the fastest layout, and none but the checked one is planned.", "Leave out --check."
         )
     job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
-    text = runner.tells(job)
+    text = runner.write_config(job)
     if plans.unlike is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
         return LaunchFile(text, f"{runner.means}, {layout}.")
