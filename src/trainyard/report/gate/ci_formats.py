@@ -35,19 +35,21 @@ def check_format(form: str) -> None:
 
 def junit(gate: GateResult) -> str:
     """A test case a metric: worse is a failure, not enough evidence is skipped."""
-    count = {said: sum(one.says == said for one in gate.verdicts) for said in ("worse", "unclear")}
+    count = {outcome: sum(verdict.says == outcome for verdict in gate.verdicts) for outcome in ("worse", "unclear")}
     suite = Xml.Element(
         "testsuite", name=f"trainyard gate {storable_xml(gate.job)}", tests=str(len(gate.verdicts)),
         failures=str(count["worse"]), skipped=str(count["unclear"]), errors="0",
     )  # fmt: skip
-    for one in gate.verdicts:
-        case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{storable_xml(gate.job)}", name=one.metric)
-        told = f"{sentences.LABELS[one.says]}: {sentences.decided(one)}"
-        if one.says == "worse":
-            Xml.SubElement(case, "failure", message=told, type="worse").text = storable_xml(sentences.culprit(gate.why))
-        elif one.says == "unclear":
-            Xml.SubElement(case, "skipped", message=told)
-        Xml.SubElement(case, "system-out").text = storable_xml(f"{told}\n{sentences.asked(gate)}")
+    for verdict in gate.verdicts:
+        case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{storable_xml(gate.job)}", name=verdict.metric)
+        message = f"{sentences.LABELS[verdict.says]}: {sentences.decided(verdict)}"
+        if verdict.says == "worse":
+            Xml.SubElement(case, "failure", message=message, type="worse").text = storable_xml(
+                sentences.culprit(gate.why)
+            )
+        elif verdict.says == "unclear":
+            Xml.SubElement(case, "skipped", message=message)
+        Xml.SubElement(case, "system-out").text = storable_xml(f"{message}\n{sentences.asked(gate)}")
     Xml.indent(suite)
     return printable_xml(Xml.tostring(suite, "unicode", xml_declaration=True)) + "\n"
 
@@ -64,11 +66,11 @@ def github_action_benchmark(gate: GateResult) -> str:
     return _json(
         [
             {
-                "name": f"{gate.job}/{one.metric}", "unit": words.metric(one.metric).unit,
-                "value": median(gate.figures[one.metric].head),
-                "range": f"± {_half(gate.figures[one.metric].head):.6g}", "extra": sentences.decided(one),
+                "name": f"{gate.job}/{verdict.metric}", "unit": words.metric(verdict.metric).unit,
+                "value": median(gate.figures[verdict.metric].head),
+                "range": f"± {_half(gate.figures[verdict.metric].head):.6g}", "extra": sentences.decided(verdict),
             }
-            for one in gate.verdicts
+            for verdict in gate.verdicts
         ]
     )  # fmt: skip
 

@@ -74,53 +74,63 @@ def culprit(why: ChangedAccounts | None) -> str:
     """Which accounts did it, or why that cannot be said."""
     if why is None:
         return "Which account did it is not known: fewer than three pairs have ledgers of a whole step."
-    named = [f"{label(one)} {time(one.ns)} a step ({percent(one.change)})" for one in why.named[:_SHOWN]]
-    said: list[str] = []
+    named = [
+        f"{label(account)} {time(account.ns)} a step ({percent(account.change)})" for account in why.named[:_SHOWN]
+    ]
+    parts: list[str] = []
     if named:
-        said.append(f"{', '.join(named)} did it.")
+        parts.append(f"{', '.join(named)} did it.")
     if why.common.slower:
-        said.append(
+        parts.append(
             f"All accounts are {percent(why.common.change)} longer alike: clocks, power or a neighbour, not one "
             "operation."
         )
-    return " ".join(said) or _likeliest(why)
+    return " ".join(parts) or _likeliest(why)
 
 
 def _likeliest(why: ChangedAccounts) -> str:
-    longer = [one for one in why.accounts if one.ns > 0 and one.chance < _LIKELY]
+    longer = [account for account in why.accounts if account.ns > 0 and account.chance < _LIKELY]
     if not longer:
         return "No single account stands out."
-    one = min(longer, key=lambda one: one.chance)
+    account = min(longer, key=lambda account: account.chance)
     return (
-        f"No account is surely the one; likeliest {label(one)}, {time(one.ns)} a step ({percent(one.change)}), "
-        f"by chance in {100 * one.chance:.2g} %."
+        f"No account is surely the one; likeliest {label(account)}, {time(account.ns)} a step ({percent(account.change)}), "
+        f"by chance in {100 * account.chance:.2g} %."
     )
 
 
-def address(account: str, found: ChangedAccounts) -> str:
+def address(account: str, operations: ChangedAccounts) -> str:
     """Which operations of an account did it; empty where none stands out."""
-    named = [f"{one.account} {time(one.ns)} ({percent(one.change)})" for one in found.named[:_SHOWN]]
+    named = [
+        f"{operation.account} {time(operation.ns)} ({percent(operation.change)})"
+        for operation in operations.named[:_SHOWN]
+    ]
     return f"In {Account.parse(account).label}: {', '.join(named)}." if named else ""
 
 
-def reading(one: MachineReading) -> str:
+def reading(machine_reading: MachineReading) -> str:
     """`the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz, by chance in 0.02 %`"""
-    unit = f" {one.unit}" if one.unit else ""
-    was, now = (f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}" for value in (one.was, one.now))
-    return f"the machine's {one.name}: {was} against {now}, by chance in {100 * one.chance:.2g} %"
+    unit = f" {machine_reading.unit}" if machine_reading.unit else ""
+    was, now = (
+        f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
+        for value in (machine_reading.was, machine_reading.now)
+    )
+    return (
+        f"the machine's {machine_reading.name}: {was} against {now}, by chance in {100 * machine_reading.chance:.2g} %"
+    )
 
 
 def shifts(why: ChangedAccounts | None) -> str:
     """What moved between accounts and costs nothing."""
-    moved = [one for one in why.accounts if one.shifted] if why else []
+    moved = [account for account in why.accounts if account.shifted] if why else []
     if not moved:
         return ""
-    listed = ", ".join(f"{label(one)} {time(one.ns)}" for one in moved)
+    listed = ", ".join(f"{label(account)} {time(account.ns)}" for account in moved)
     return f"Moved between accounts, and nothing in all: {listed}."
 
 
-def label(one: ChangedAccount) -> str:
-    return Account.parse(one.account).label
+def label(account: ChangedAccount) -> str:
+    return Account.parse(account.account).label
 
 
 def time(ns: float) -> str:

@@ -61,7 +61,7 @@ def plain_view(history: History) -> dict[str, Any]:
         "range": _range(history),
         "begin": history.begin,
         "levels": _levels(history),
-        "changes": [_change(one, history) for one in history.changes],
+        "changes": [_change(judged, history) for judged in history.changes],
         "tables": msgspec.to_builtins([_table(history)] if history.changes else []),
         "notes": [rests(history), *history.notes],
         "limits": _LIMITS,
@@ -86,33 +86,35 @@ def _range(history: History) -> tuple[float, float]:
 def _levels(history: History) -> list[dict[str, float]]:
     """Between lasting changes; along a drift a line from level to level."""
     values, wide = np.array(history.series.values), history.seen.inflation
-    edges = sorted({history.begin, len(values), *(p for one in _lasting(history) for p in (one.at, one.until))})
-    drifts = [one for one in _lasting(history) if one.kind == "drift"]
-    found: list[dict[str, float]] = []
+    edges = sorted(
+        {history.begin, len(values), *(p for change in _lasting(history) for p in (change.at, change.until))}
+    )
+    drifts = [change for change in _lasting(history) if change.kind == "drift"]
+    levels: list[dict[str, float]] = []
     for start, stop in pairwise(edges):
-        drift = next((one for one in drifts if one.at <= start and stop <= one.until), None)
+        drift = next((change for change in drifts if change.at <= start and stop <= change.until), None)
         own = level(values[start:stop], wide)
         if drift is None:
-            found.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
+            levels.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
                           "most": own.high})  # fmt: skip
         else:
             slope = np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, own.value)
             ends = [float(np.polyval(slope, at)) for at in (start, stop)]
-            found.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
-    return found
+            levels.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
+    return levels
 
 
 def _lasting(history: History) -> list[SeriesChange]:
-    return [one.change for one in history.changes if one.change.lasting]
+    return [judged.change for judged in history.changes if judged.change.lasting]
 
 
-def _change(one: Judged, history: History) -> dict[str, Any]:
-    change, label = one.change, words.CHANGES[one.change.kind].label
-    look = "accepted" if one.accepted else one.verdict if change.lasting else "gone"
+def _change(judged: Judged, history: History) -> dict[str, Any]:
+    change, label = judged.change, words.CHANGES[judged.change.kind].label
+    look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
     says = f"{label} at {place(history, change.at)}: {size(change)}"
-    lines = [line.strip() for line in causes(one, history)] if change.lasting else []
-    if one.accepted and one.accepted.why:
-        lines.insert(0, f"accepted: {one.accepted.why}")
+    lines = [line.strip() for line in causes(judged, history)] if change.lasting else []
+    if judged.accepted and judged.accepted.why:
+        lines.insert(0, f"accepted: {judged.accepted.why}")
     return {
         "kind": change.kind,
         "look": look,
@@ -138,13 +140,13 @@ def _table(history: History) -> Table:
         ),
         rows=tuple(
             (
-                words.CHANGES[one.change.kind].label, place(history, one.change.at),
-                f"{one.change.low} to {one.change.high}" if one.change.lasting else "",
-                show(one.change.before.value, unit), show(one.change.after.value, unit), size(one.change),
-                "accepted" if one.accepted else one.verdict if one.change.lasting else "",
-                one.accepted.why if one.accepted else "",
+                words.CHANGES[judged.change.kind].label, place(history, judged.change.at),
+                f"{judged.change.low} to {judged.change.high}" if judged.change.lasting else "",
+                show(judged.change.before.value, unit), show(judged.change.after.value, unit), size(judged.change),
+                "accepted" if judged.accepted else judged.verdict if judged.change.lasting else "",
+                judged.accepted.why if judged.accepted else "",
             )
-            for one in reversed(history.changes)
+            for judged in reversed(history.changes)
         ),
     )  # fmt: skip
 
@@ -152,10 +154,10 @@ def _table(history: History) -> Table:
 def _figures(history: History) -> list[KeyFigure]:
     series, unit = history.series, history.series.about.unit
     values, lasting = np.array(series.values), _lasting(history)
-    now = level(values[max([history.begin, *(one.until for one in lasting if one.until < len(values) - 2)]) :],
+    now = level(values[max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)]) :],
                 history.seen.inflation)  # fmt: skip
     value, _, name = show(now.value, unit).rpartition(" ") if unit else ("", "", "")
-    first = level(values[history.begin : min([len(values), *(one.at for one in lasting if one.at > 2)])])
+    first = level(values[history.begin : min([len(values), *(change.at for change in lasting if change.at > 2)])])
     moved = (now.value / first.value - 1) if first.value else 0.0
     better = (moved < 0) == (series.about.better == "lower") if lasting else None
     return [

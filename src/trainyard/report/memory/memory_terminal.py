@@ -30,13 +30,13 @@ def print_memory(view: MemoryView, console: Console, top: int = 12) -> None:
     console.print(_kinds(view))
     console.print()
     console.print(_holders(view, top))
-    for when, one in view.fragments:
+    for label, fragments in view.fragments:
         size = units.show_size
         console.print()
         console.print(
-            f"{when}: {size(one.reserved)} reserved in {one.segments:,} segments, {size(one.unused)} unused in "
-            f"{one.pieces:,} pieces, the largest {size(one.largest)}; {size(one.split)} of it in segments that are in "
-            f"use, {size(one.rounding)} lost to rounding"
+            f"{label}: {size(fragments.reserved)} reserved in {fragments.segments:,} segments, {size(fragments.unused)} unused in "
+            f"{fragments.pieces:,} pieces, the largest {size(fragments.largest)}; {size(fragments.split)} of it in segments that are in "
+            f"use, {size(fragments.rounding)} lost to rounding"
         )
     for note in view.notes:
         console.print(Text(f"note: {plain(note)}", style="dim"))

@@ -114,12 +114,12 @@ def view_of(
     left = memory.peak.holders[_HOLDERS:]
     count = len(memory.device.trace.action)
     maps = [("at the peak", memory.peak.moment), ("at the end", count)] if count else [("in the snapshot", 0)]
-    told = list(notes(snapshot, memory))
+    lines = list(notes(snapshot, memory))
     for other in others:
         if other is not memory:
-            told.append(f"Device {other.device.index}: peak {units.show_size(other.peak.allocated)} allocated.")
+            lines.append(f"Device {other.device.index}: peak {units.show_size(other.peak.allocated)} allocated.")
     if len(memory.marks) > _MARKS:
-        told.append(f"{len(memory.marks):,} annotations; the first {_MARKS} are drawn.")
+        lines.append(f"{len(memory.marks):,} annotations; the first {_MARKS} are drawn.")
     return MemoryView(
         title=title_of(memory),
         subtitle=f"Device {memory.device.index}, {count:,} allocator events",
@@ -132,14 +132,16 @@ def view_of(
         rest=(len(left), sum(holder.size for holder in left), sum(holder.count for holder in left)),
         held={_kind(kind).label: size for kind, size in memory.peak.held.items()},
         fragments=tuple(
-            (label, one) for (label, _), one in zip(maps, (memory.peak.fragments, memory.end)) if one is not None
+            (label, fragments)
+            for (label, _), fragments in zip(maps, (memory.peak.fragments, memory.end))
+            if fragments is not None
         ),
         segments=tuple(segment_map(memory, label, at, used) for label, at in maps) if snapshot.allocator else (),
         shortages=memory.shortages,
         whys={why: f"{word.label}: {word.means}" for why, word in words.SHORTAGES.items()},
         marks=tuple((mark.ns, mark.text) for mark in memory.marks[:_MARKS]),
         warnings=tuple(dict.fromkeys(_REMEDIES[shortage.why] for shortage in memory.shortages)),
-        notes=tuple(told),
+        notes=tuple(lines),
         limits=_LIMITS,
         generated=generated,
     )
@@ -187,40 +189,40 @@ def title_of(memory: MeasuredMemory) -> str:
         return "Nothing was allocated."
     most = max(peak.held, key=lambda kind: peak.held[kind])
     share = units.show_share(peak.held[most], peak.allocated, 0)
-    told = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(most).label.lower()}"
+    sentence = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(most).label.lower()}"
     largest = peak.holders[0]
     if largest.where:
-        told += f"; the largest holder is {largest.where} with {units.show_size(largest.size)}"
-    return told
+        sentence += f"; the largest holder is {largest.where} with {units.show_size(largest.size)}"
+    return sentence
 
 
 def says_shortage(shortage: Shortage) -> str:
     """Why a request failed, with the arithmetic."""
-    asked, unused = units.show_size(shortage.asked), units.show_size(shortage.unused)
-    told = f"Out of memory at event {shortage.event:,}: {asked} asked for"
+    requested, unused = units.show_size(shortage.asked), units.show_size(shortage.unused)
+    sentence = f"Out of memory at event {shortage.event:,}: {requested} asked for"
     free = units.show_size(shortage.device_free)
     if shortage.why == "elsewhere":
-        return (
-            f"{told}; a cached free block was large enough, but another stream's or pool's ({unused} cached and free)"
-        )
+        return f"{sentence}; a cached free block was large enough, but another stream's or pool's ({unused} cached and free)"
     if shortage.why == "fragmented":
         largest = units.show_size(shortage.largest)
-        return f"{told}; {units.show_size(shortage.usable)} were cached and free for it, the largest piece {largest}"
+        return (
+            f"{sentence}; {units.show_size(shortage.usable)} were cached and free for it, the largest piece {largest}"
+        )
     if shortage.why == "divided":
-        return f"{told}; {unused} were cached and free and {free} free on the device, together enough"
-    return f"{told}; {unused} cached and free and {free} free on the device were less"
+        return f"{sentence}; {unused} were cached and free and {free} free on the device, together enough"
+    return f"{sentence}; {unused} cached and free and {free} free on the device were less"
 
 
 def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
-    peak, one = memory.peak, memory.peak.fragments
+    peak, fragments = memory.peak, memory.peak.fragments
     figures = [_size_figure("peak allocated", peak.allocated, "Blocks handed out, at the moment of most.")]
-    if one is not None:
-        share = units.show_share(one.unused, one.reserved)
+    if fragments is not None:
+        share = units.show_share(fragments.unused, fragments.reserved)
         figures += [
             _size_figure("peak reserved", int(memory.replay.reserved.max()), "Taken from the driver, at its most."),
-            _size_figure(f"unused at the peak, {share}", one.unused, "Reserved, cached and in no use."),
-            _size_figure("largest free piece", one.largest, "At the peak."),
-            _size_figure("lost to rounding", one.rounding, "At the peak: blocks less what was asked for."),
+            _size_figure(f"unused at the peak, {share}", fragments.unused, "Reserved, cached and in no use."),
+            _size_figure("largest free piece", fragments.largest, "At the peak."),
+            _size_figure("lost to rounding", fragments.rounding, "At the peak: blocks less what was asked for."),
         ]
     return tuple(figures)
 
@@ -274,12 +276,12 @@ def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[
     here = np.flatnonzero(lives.held(moment))
     here = here[np.argsort(lives.address[here])]
     addresses = lives.address[here]
-    place = {kind: number for number, kind in enumerate(used)}
+    index_of_kind = {kind: number for number, kind in enumerate(used)}
     rows = []
     for part in shown:
         first, last = np.searchsorted(addresses, (part.start, part.end)).tolist()
         blocks = [
-            (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, place))
+            (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, index_of_kind))
             for row in here[first:last].tolist()
         ]
         rows.append(_segment_row(part, blocks))
@@ -289,9 +291,9 @@ def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[
     )
 
 
-def _look(memory: MeasuredMemory, row: int, moment: int, place: dict[int, int]) -> int:
+def _look(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int, int]) -> int:
     pending = int(memory.replay.lives.stop[row]) < moment
-    return PENDING if pending else place[int(memory.category[row])]
+    return PENDING if pending else index_of_kind[int(memory.category[row])]
 
 
 def _segment_row(part: Range, blocks: list[tuple[int, int, int]]) -> SegmentRow:

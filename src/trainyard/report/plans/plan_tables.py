@@ -32,30 +32,30 @@ def layouts(plans: Plans) -> Table:
         Column(head="MFU, %", digits=1), Column(head="memory, GB", digits=1), *_spent_columns(plans),
     )  # fmt: skip
     tuned = plans.constants
-    said = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
+    origin = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
     return Table(
         title="Layout",
         notes=(
             *(("The first is the job as it is; the others are the fastest that fit.",) if plans.as_it_is else ()),
             (f"{plans.searched:,} layouts divide everything, {plans.fitting:,} fit. " if plans.searched else "")
-            + f"Constants: {tuned.name}. {said}",
+            + f"Constants: {tuned.name}. {origin}",
             "From, to: four of five measured steps are expected between them. Memory is what the allocator reserves."
             + " Where tp divides matrices it divides the sequence between them and the loss too, or the layout says so."
             * (plans.best.plan.job.model is not None),
             *_disturbed(plans, plans.best.bill.goodput),
             *_unpriced(plans),
             *_powered(plans),
-            *((_OFFLOADED,) if any(one.plan.job.recipe.offload for one in plans.choices) else ()),
+            *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
             *(f"Left out: {reason}" for reason in _unlike(plans.refused)[:3]),
         ),
         columns=(Column(head="", prose=True), *columns),
-        rows=tuple(_row(one, ns, plans, plans.as_it_is and not at) for at, one in enumerate(plans.choices)),
+        rows=tuple(_row(record, ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
     )  # fmt: skip
 
 
 def _unlike(refused: Sequence[str]) -> list[str]:
     """One for each reason; each begins with its layout."""
-    return list({one.partition(": ")[2]: one for one in reversed(refused)}.values())[::-1]
+    return list({reason.partition(": ")[2]: reason for reason in reversed(refused)}.values())[::-1]
 
 
 def unit_of(job: Job) -> str:
@@ -77,21 +77,21 @@ def _spent_columns(plans: Plans) -> tuple[Column, ...]:
     return (Column(head="days", digits=1), *dollars, *energy)
 
 
-def _spent(one: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
-    of = {"days": one.bill.days, "$": one.bill.dollars, "kWh": one.bill.kwh}
-    return tuple(of[column.head] for column in _spent_columns(plans))
+def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
+    amounts = {"days": planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
+    return tuple(amounts[column.head] for column in _spent_columns(plans))
 
 
-def _disturbed(plans: Plans, found: Goodput | None) -> tuple[str, ...]:
+def _disturbed(plans: Plans, goodput: Goodput | None) -> tuple[str, ...]:
     """What failures take."""
-    if found is None or not {"failures", "restart"} <= plans.claims.keys():
+    if goodput is None or not {"failures", "restart"} <= plans.claims.keys():
         return ()
-    low, share, high = (f"{100 * part:.1f}" for part in (found.low, found.share, found.high))
-    what = "Days and dollars" if "price" in plans.claims else "Days"
-    restart, every = plans.claims["restart"].value / 60, found.every_s / 60
+    low, share, high = (f"{100 * part:.1f}" for part in (goodput.low, goodput.share, goodput.high))
+    affected = "Days and dollars" if "price" in plans.claims else "Days"
+    restart, every = plans.claims["restart"].value / 60, goodput.every_s / 60
     return (
-        f"{what} are of a run in which {share} % of the time trains ({low} to {high} in four of five runs): "
-        f"a failure every {found.mtbf_s / 3600:.1f} h ({plans.claims['failures'].source}), {restart:.0f} min to "
+        f"{affected} are of a run in which {share} % of the time trains ({low} to {high} in four of five runs): "
+        f"a failure every {goodput.mtbf_s / 3600:.1f} h ({plans.claims['failures'].source}), {restart:.0f} min to "
         f"restart, a checkpoint every {every:.1f} min.",
     )
 
@@ -131,30 +131,30 @@ def remat(recipe: Recipe) -> str:
     return recipe.remat + (f", 1 in {recipe.remat_every}" if recipe.remat_every > 1 else "")
 
 
-def _row(one: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
-    plan, bill = one.plan, one.bill
+def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
+    plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
         short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_it_is, job.recipe.microbatch,
         remat(job.recipe), plan.ledger.wall_ns / unit_ns, plan.low / unit_ns, plan.high / unit_ns, bill.tokens_per_s,
-        100 * bill.mfu, one.reserved_bytes / 1e9,
+        100 * bill.mfu, record.reserved_bytes / 1e9,
     ]  # fmt: skip
-    return (*cells, *_spent(one, plans))
+    return (*cells, *_spent(record, plans))
 
 
 def scaling(plans: Plans) -> tuple[Table, ...]:
     """The same batch on other numbers of devices, and one that grows with them."""
-    found = plans.scaling
-    if found is None:
+    device_scaling = plans.scaling
+    if device_scaling is None:
         return ()
     weak = "As many samples a device as were asked for. A larger batch is another training: it may take more tokens."
     return (
-        _scaled("Same batch", found.strong, plans, found.says, layout=True),
-        _scaled("Batch grows", found.weak, plans, weak, layout=False),
+        _scaled("Same batch", device_scaling.strong, plans, device_scaling.says, layout=True),
+        _scaled("Batch grows", device_scaling.weak, plans, weak, layout=False),
     )
 
 
-def _scaled(title: str, found: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
+def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
     unit, ns = _unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if layout else (Column(head="samples", digits=0),)),
@@ -164,18 +164,18 @@ def _scaled(title: str, found: Sequence[ScalingPoint], plans: Plans, note: str, 
         *((Column(head="layout", prose=True),) if layout else ()),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
-    for one in found:
-        known: tuple[Cell, ...] = (one.devices,) if layout else (one.devices, one.samples)
-        if point := one.point:
-            known += (point.wall_ns / ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * one.efficiency)
+    for scaled in scaling_points:
+        known: tuple[Cell, ...] = (scaled.devices,) if layout else (scaled.devices, scaled.samples)
+        if point := scaled.point:
+            known += (point.wall_ns / ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
             known += (*_spent(point, plans), *((short(point.layout, point.schedule, point.offload),) if layout else ()))
         rows.append((*known, *[None] * (len(columns) - len(known))))
-    return Table(title=title, notes=(note, *without(found)), columns=columns, rows=tuple(rows))
+    return Table(title=title, notes=(note, *without(scaling_points)), columns=columns, rows=tuple(rows))
 
 
-def without(found: Sequence[ScalingPoint]) -> tuple[str, ...]:
+def without(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
     """Why some have none."""
-    return tuple(f"{one.devices:,} devices: {one.why}" for one in found if one.why)
+    return tuple(f"{scaled.devices:,} devices: {scaled.why}" for scaled in scaling_points if scaled.why)
 
 
 def ledger(plan: Plan) -> Table:

@@ -84,8 +84,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if not self.choices:
             raise BadInput("$.choices has 0 plans.")
-        depths = [one.plan.job.layout.pp for one in self.choices]
-        if self.unlike and depths != [len(one) for one in self.unlike.stages]:
+        depths = [record.plan.job.layout.pp for record in self.choices]
+        if self.unlike and depths != [len(stages) for stages in self.unlike.stages]:
             raise BadInput("the stages are not those of its layouts.")
         if self.devices < 1 or not (isfinite(self.memory_bytes) and self.memory_bytes >= 0 <= self.tokens):
             raise BadInput(f"{self.devices} devices of {self.memory_bytes:g} bytes, {self.tokens:g} tokens.")
@@ -96,23 +96,39 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def of_found(
-    found: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
+    result: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
     as_it_is: bool = False, exact_bytes: dict[int, int] | None = None, passed_over: tuple[str, ...] = (),
     otherwise: tuple[str, ...] = (),
 ) -> Plans:  # fmt: skip
     return Plans(
-        schema=SCHEMA, machine=machine.name, device=machine.device.name, devices=devices,
-        memory_bytes=machine.rank_memory, tokens=tokens, searched=found.searched, fitting=found.fitting,
-        refused=found.refused, constants=found.tuned, as_it_is=as_it_is, claims=claims(machine) if tokens else {},
+        schema=SCHEMA,
+        machine=machine.name,
+        device=machine.device.name,
+        devices=devices,
+        memory_bytes=machine.rank_memory,
+        tokens=tokens,
+        searched=result.searched,
+        fitting=result.fitting,
+        refused=result.refused,
+        constants=result.tuned,
+        as_it_is=as_it_is,
+        claims=claims(machine) if tokens else {},
         choices=tuple(
             PlanRecord(
-                plan=one.plan, bill=one.bill, reserved_bytes=one.reserved, front=one.front, host_bytes=one.waiting
+                plan=candidate.plan,
+                bill=candidate.bill,
+                reserved_bytes=candidate.reserved,
+                front=candidate.front,
+                host_bytes=candidate.waiting,
             )
-            for one in found.choices
+            for candidate in result.choices
         ),
-        front=found.front, scaling=scaling, exact_bytes=exact_bytes or {}, passed_over=passed_over,
+        front=result.front,
+        scaling=scaling,
+        exact_bytes=exact_bytes or {},
+        passed_over=passed_over,
         otherwise=otherwise,
-    )  # fmt: skip
+    )
 
 
 def claims(machine: Machine) -> dict[str, Claim]:

@@ -15,7 +15,7 @@ from trainyard.units import show_size, show_time
 
 def timed(some: Sequence[ProbedTime], ranks: int) -> Table:
     """The median of several tries, with its quartiles."""
-    products = sorted((one for one in some if one.what == "matmul"), key=lambda one: one.rate)
+    products = sorted((probe for probe in some if probe.what == "matmul"), key=lambda probe: probe.rate)
     shown = [products[0], products[len(products) // 2], products[-1]]
     return Table(
         title="Measured",
@@ -27,19 +27,19 @@ def timed(some: Sequence[ProbedTime], ranks: int) -> Table:
             Column(head=""), Column(head="size"), Column(head="a call"), Column(head="from"), Column(head="to"),
             Column(head="rate"),
         ),
-        rows=tuple(_row(one) for one in (*(one for one in some if one.what != "matmul"), *shown)),
+        rows=tuple(_row(probe) for probe in (*(probe for probe in some if probe.what != "matmul"), *shown)),
     )  # fmt: skip
 
 
-def _row(one: ProbedTime) -> tuple[Cell, ...]:
-    if one.what == "matmul":
-        size, rate = " x ".join(map(str, one.size)), f"{one.rate / 1e9:,.1f} GFLOP/s"
-    elif one.what == "attention":
-        way = "backward" if one.size[2] else "forward"
-        size, rate = f"{one.size[0]:,} tokens, {one.size[1]} channels, {way}", f"{one.rate / 1e9:,.1f} GFLOP/s"
+def _row(probe: ProbedTime) -> tuple[Cell, ...]:
+    if probe.what == "matmul":
+        size, rate = " x ".join(map(str, probe.size)), f"{probe.rate / 1e9:,.1f} GFLOP/s"
+    elif probe.what == "attention":
+        way = "backward" if probe.size[2] else "forward"
+        size, rate = f"{probe.size[0]:,} tokens, {probe.size[1]} channels, {way}", f"{probe.rate / 1e9:,.1f} GFLOP/s"
     else:
-        size, rate = show_size(one.size[0]), f"{one.rate / 1e9:,.2f} GB/s"
-    return (one.what, size, *(show_time(round(value * 1e9)) for value in one[2:]), rate)
+        size, rate = show_size(probe.size[0]), f"{probe.rate / 1e9:,.2f} GB/s"
+    return (probe.what, size, *(show_time(round(value * 1e9)) for value in probe[2:]), rate)
 
 
 def constants(machine: Machine) -> Table:

@@ -19,7 +19,7 @@ def table(rows: Sequence[FaultScore], strays: Sequence[Incident] = ()) -> Table:
             f"{well} of {len(rows)} faults were got over, with the culprit named and the losses of the run without "
             "faults. Each was made after the step named (0: before the first). In seconds: from the fault to its being "
             "noticed, from then until all ranks trained again, and of training that was done again.",
-            *(f"Of no planned fault: {words.FAULTS[one.kind].label}: {one.says}" for one in strays),
+            *(f"Of no planned fault: {words.FAULTS[incident.kind].label}: {incident.says}" for incident in strays),
         ),
         columns=(
             Column(head="fault"),

@@ -27,8 +27,8 @@ def print_difference(
         console.print(Text(f"because: {plain(reason)}", style=_tone(judged)))
     if before.timed_ns and after.timed_ns:
         change = after.mean.wall_ns - before.mean.wall_ns
-        says = f"profiled step {_ms(change)} ms ({_percent(change, before.mean.wall_ns)}), account by account:"
-        console.print(Text(says, style="dim"))
+        summary = f"profiled step {_ms(change)} ms ({_percent(change, before.mean.wall_ns)}), account by account:"
+        console.print(Text(summary, style="dim"))
     console.print(_table(before, after, changes, judged, console.width))
     for side in (before, after):
         share = units.show_share(side.mean.wall_ns - side.mean.unrecognised_ns, side.mean.wall_ns)

@@ -99,17 +99,17 @@ def pack(timeline: Timeline) -> dict[str, Any]:
     gaps = _column([_gaps(lane) for lane in lanes])
     lengths = _column([lane.lengths for lane in lanes])
     pairs = _column([lane.name for lane in lanes]) * wide + _column([lane.look for lane in lanes])
-    found, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    distinct, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    found, kinds = found[order], place[inverse]
-    names = [timeline.names[pair // wide] for pair in found.tolist()]
+    rank_of_pair = np.empty_like(order)
+    rank_of_pair[order] = np.arange(len(order))
+    distinct, kinds = distinct[order], rank_of_pair[inverse]
+    names = [timeline.names[pair // wide] for pair in distinct.tolist()]
     return {
         "length": timeline.length_ns,
         "legend": msgspec.to_builtins(timeline.legend),
         "lanes": [[lane.rank, lane.label, len(lane.starts)] for lane in timeline.lanes],
-        "looks": (found % wide).tolist(),
+        "looks": (distinct % wide).tolist(),
         "names": _squeeze(_json(printable_tree(names)).encode()),
         "slices": _squeeze(b"".join(packed_varints(column.astype(np.uint64)) for column in (gaps, lengths, kinds))),
         "steps": timeline.steps,

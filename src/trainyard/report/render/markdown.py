@@ -24,17 +24,20 @@ def text(view: View) -> str:
     parts += [f"> **{escaped(warning)}**" for warning in view.warnings]
     if view.figures:
         parts.append(
-            " · ".join(f"**{escaped(f'{one.value} {one.unit}'.strip())}** {escaped(one.label)}" for one in view.figures)
+            " · ".join(
+                f"**{escaped(f'{figure.value} {figure.unit}'.strip())}** {escaped(figure.label)}"
+                for figure in view.figures
+            )
         )
-        parts += [escaped(one.line) for one in view.figures if one.line]
+        parts += [escaped(figure.line) for figure in view.figures if figure.line]
     if view.wall_ns:
         parts.append(_ledger(view))
     if view.findings:
         parts += ["### Findings", _findings(view)]
     if view.kernels:
         parts += ["### Top kernels", _kernels(view)]
-    said = [*view.notes, *view.limits, view.generated]
-    parts.append("\n".join(f"- {escaped(line)}" for line in said if line))
+    notes = [*view.notes, *view.limits, view.generated]
+    parts.append("\n".join(f"- {escaped(line)}" for line in notes if line))
     return "\n\n".join(parts) + "\n"
 
 
@@ -68,9 +71,9 @@ def _ledger(view: View) -> str:
 
 def _findings(view: View) -> str:
     rows = [
-        (found.severity, escaped(found.says), units.show_time(found.cost_ns), escaped(found.evidence),
-         escaped(found.remedy.says) if found.remedy else "", f"{100 * found.sure:.0f} %")
-        for found in view.findings
+        (finding.severity, escaped(finding.says), units.show_time(finding.cost_ns), escaped(finding.evidence),
+         escaped(finding.remedy.says) if finding.remedy else "", f"{100 * finding.sure:.0f} %")
+        for finding in view.findings
     ]  # fmt: skip
     return _table(("severity", "finding", "a step", "evidence", "remedy", "sure"), "llrllr", rows)
 

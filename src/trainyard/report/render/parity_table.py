@@ -10,15 +10,17 @@ from trainyard.report.view.view import Column, Table
 
 def table(results: Sequence[Parity], steps: int) -> Table:
     """One row a mix, in the order they were tried."""
-    counts = {verdict: sum(one.verdict == verdict for one in results) for verdict in ("equal", "different", "refused")}
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    counts = {
+        verdict: sum(parity.verdict == verdict for parity in results) for verdict in ("equal", "different", "refused")
+    }
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return Table(
         title="Parity with one process",
         notes=(
-            f"{said}, over {steps} steps. Errors are the largest relative ones of any step, of the loss and of the "
+            f"{summary}, over {steps} steps. Errors are the largest relative ones of any step, of the loss and of the "
             "global gradient norm. The reference is one process that computes in the same number format, the same "
             "micro-batches one after the other, nothing computed again, compiled or offloaded.",
-            *(f"{one.mix}: {one.verdict}: {one.why}" for one in results if one.why),
+            *(f"{parity.mix}: {parity.verdict}: {parity.why}" for parity in results if parity.why),
         ),
         columns=(
             Column(head="mix"),
@@ -32,16 +34,16 @@ def table(results: Sequence[Parity], steps: int) -> Table:
         ),
         rows=tuple(
             (
-                one.mix,
-                one.ranks,
-                one.dtype,
-                shown(one.loss_error),
-                shown(one.grad_norm_error),
-                f"{one.tolerance:g}",
-                one.verdict,
-                one.seconds,
+                parity.mix,
+                parity.ranks,
+                parity.dtype,
+                shown(parity.loss_error),
+                shown(parity.grad_norm_error),
+                f"{parity.tolerance:g}",
+                parity.verdict,
+                parity.seconds,
             )
-            for one in results
+            for parity in results
         ),
     )
 

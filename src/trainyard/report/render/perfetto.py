@@ -61,8 +61,8 @@ def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
     # The format's stamps are unsigned.
     below = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, moves)))
     with replacing(path) as partial, partial.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as out:
-        for place, (rank, move) in enumerate(zip(measured.ranks, moves)):
-            _Writer(out, place, move - below).rank(rank, numbers, move != 0, host)
+        for index, (rank, move) in enumerate(zip(measured.ranks, moves)):
+            _Writer(out, index, move - below).rank(rank, numbers, move != 0, host)
 
 
 def _first(rank: RankTrace, host: bool) -> int:
@@ -87,10 +87,10 @@ class _Writer:
         self.chunk = bytearray()
 
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
-        said = f"rank {rank.events.rank}" + (" (its clock is its own: moved to begin with the first)" if moved else "")
+        label = f"rank {rank.events.rank}" + (" (its clock is its own: moved to begin with the first)" if moved else "")
         self.packet(self.sequence, int_field(_FLAGS, _CLEARED), message_field(
             _DESCRIPTOR, int_field(_UUID, self.root), int_field(_ORDERING, _EXPLICIT),
-            message_field(_PROCESS, int_field(1, self.place + 1), text_field(6, said)),
+            message_field(_PROCESS, int_field(1, self.place + 1), text_field(6, label)),
         ))  # fmt: skip
         self.slices("steps", _steps(rank))
         self.slices("verdict", _verdicts(rank, numbers))
@@ -118,7 +118,7 @@ class _Writer:
             for lane in lanes:
                 while lane.open and lane.open[-1][0] <= start:
                     self.timed(lane.open.pop()[1], lane.end)
-            lane = next((one for one in lanes if not one.open or one.open[-1][0] >= stop), None)
+            lane = next((candidate for candidate in lanes if not candidate.open or candidate.open[-1][0] >= stop), None)
             if lane is None:
                 if len(lanes) == _MOST_LANES:
                     left_out += 1
@@ -164,19 +164,19 @@ class _Writer:
 
     def body(self, name: str, facts: Facts) -> bytes:
         """A slice's name and what is said of it, by the numbers of their texts."""
-        made = [int_field(_NAME, self.iid(_NAMES, name))]
+        parts = [int_field(_NAME, self.iid(_NAMES, name))]
         for key, value in facts:
-            said = int_field(4, value) if isinstance(value, int) else int_field(17, self.iid(_TEXTS, value))
-            made.append(message_field(_ANNOTATION, int_field(1, self.iid(_KEYS, key)), said))
-        return b"".join(made)
+            encoded = int_field(4, value) if isinstance(value, int) else int_field(17, self.iid(_TEXTS, value))
+            parts.append(message_field(_ANNOTATION, int_field(1, self.iid(_KEYS, key)), encoded))
+        return b"".join(parts)
 
-    def iid(self, table: int, said: str) -> int:
+    def iid(self, table: int, text: str) -> int:
         """A text's number, which is written before the packet that uses it."""
-        found = self.numbers.get((table, said))
-        if found is None:
-            found = self.numbers[table, said] = len(self.numbers) + 1
-            self.fresh.append(message_field(table, int_field(1, found), text_field(2, said)))
-        return found
+        number = self.numbers.get((table, text))
+        if number is None:
+            number = self.numbers[table, text] = len(self.numbers) + 1
+            self.fresh.append(message_field(table, int_field(1, number), text_field(2, text)))
+        return number
 
     def timed(self, stamp: bytes, event: bytes) -> None:
         if self.fresh:
@@ -210,14 +210,14 @@ def busy_ns(rank: RankTrace) -> tuple[I64, I64]:
     """(1,001 edges, ns of work between each two) of a thousand equal stretches of the window. Work is what owns
     an instant as compute, communication, a copy, or a wait for a rank that is late."""
     opening, closing = rank.parts[0].start, rank.parts[-1].stop
-    edges = np.array([opening + place * (closing - opening) // _BINS for place in range(_BINS + 1)], np.int64)
-    found = owners(rank)
-    works = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[found.key]
-    begin, end = found.start[works], found.stop[works]
+    edges = np.array([opening + edge * (closing - opening) // _BINS for edge in range(_BINS + 1)], np.int64)
+    owned = owners(rank)
+    works = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[owned.key]
+    begin, end = owned.start[works], owned.stop[works]
     before = np.concatenate([[0], np.cumsum(end - begin)])
-    place = np.searchsorted(begin, edges, "right")
-    inside = np.minimum(edges, np.append(opening, end)[place]) - np.append(opening, begin)[place]
-    until = before[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0)
+    following = np.searchsorted(begin, edges, "right")
+    inside = np.minimum(edges, np.append(opening, end)[following]) - np.append(opening, begin)[following]
+    until = before[np.maximum(following - 1, 0)] + np.where(following > 0, inside, 0)
     return edges, np.diff(until)
 
 
@@ -227,8 +227,8 @@ _WORKS = ("compute", "straggler", "comm", "copy")
 def _steps(rank: RankTrace) -> Slices:
     """Each part of the window, with the ns of each account."""
 
-    def said(place: int) -> tuple[str, Facts]:
-        part, ledger = rank.parts[place], rank.ledgers[place]
+    def said(index: int) -> tuple[str, Facts]:
+        part, ledger = rank.parts[index], rank.ledgers[index]
         return step_label(part.label) + (" (partial)" if part.partial else ""), tuple(
             (f"{account} ns", ns) for account, ns in ledger.by_account().items() if ns
         )
@@ -238,14 +238,14 @@ def _steps(rank: RankTrace) -> Slices:
 
 
 def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
-    found = owners(rank)
-    late = found.late.astype(np.int64) + 1
+    owned = owners(rank)
+    late = owned.late.astype(np.int64) + 1
 
     def said(kind: int) -> tuple[str, Facts]:
         key, late = divmod(kind, len(numbers) + 1)
         return _account(rank, key - 1, numbers[late - 1] if late else None)
 
-    return Slices(found.start, found.stop, (found.key.astype(np.int64) + 1) * (len(numbers) + 1) + late, said)
+    return Slices(owned.start, owned.stop, (owned.key.astype(np.int64) + 1) * (len(numbers) + 1) + late, said)
 
 
 def _waits(rank: RankTrace, numbers: Sequence[int]) -> Slices:
@@ -267,14 +267,16 @@ def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
 
 
 def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
-    one, events = rank.classified, rank.events
+    classified, events = rank.classified, rank.events
     lane_of, labels = lane_numbers(rank)
     start, names = began(rank), list(events.names)
-    kinds, kind = np.unique(np.stack([one.name, one.key, one.module, op_names(rank)]), axis=1, return_inverse=True)
+    kinds, kind = np.unique(
+        np.stack([classified.name, classified.key, classified.module, op_names(rank)]), axis=1, return_inverse=True
+    )
     kind = kind.reshape(-1)
 
-    def said(place: int) -> tuple[str, Facts]:
-        name, key, module, op = kinds[:, place].tolist()
+    def said(index: int) -> tuple[str, Facts]:
+        name, key, module, op = kinds[:, index].tolist()
         account, phase = rank.keys.pairs[key]
         launched = (("op", names[op]),) if op >= 0 else ()
         inside = (("module", names[module]),) if module >= 0 else ()
@@ -285,7 +287,7 @@ def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     for lane, label in enumerate(labels):
         rows = np.flatnonzero(lane_of == lane)
         if len(rows):
-            yield label, Slices(start[rows], one.stop[rows], kind[rows], said, rank.owned[rows])
+            yield label, Slices(start[rows], classified.stop[rows], kind[rows], said, rank.owned[rows])
 
 
 def _threads(rank: RankTrace) -> Iterator[tuple[str, Slices]]:

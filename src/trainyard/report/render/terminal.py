@@ -128,23 +128,23 @@ class _Flow:
         yield line
 
 
-def _ledger(view: View, bar: int, width: int) -> Table:
+def _ledger(view: View, bar_width: int, width: int) -> Table:
     """Where all does not fit, the bars are left out first, then the evidence."""
-    total = [one.role == "total" for one in view.bars]
-    bold = ["bold" if whole else "" for whole in total]
+    total = [bar.role == "total" for bar in view.bars]
+    bold = ["bold" if is_total else "" for is_total in total]
     evidence = [
         f"{units.show_ns(bar.ns)} ns exactly" if bar.role == "total" else plain(bar.evidence) for bar in view.bars
     ]
-    said = [Text(one, style="dim", no_wrap=True, overflow="ellipsis") for one in evidence]
-    exact = max((len(one) for one, whole in zip(evidence, total) if whole), default=_LEAST_NAME)
-    labels = [Text(plain(one.label), style=style) for one, style in zip(view.bars, bold)]
+    evidence_texts = [Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in evidence]
+    exact = max((len(text) for text, is_total in zip(evidence, total) if is_total), default=_LEAST_NAME)
+    labels = [Text(plain(bar.label), style=style) for bar, style in zip(view.bars, bold)]
     return fitted(
         [
             Part("account", labels, name=True, least=_FIRST_NAME),
             Part("ms", [Text(f"{bar.ns / 1e6:,.3f}", style=style) for bar, style in zip(view.bars, bold)], right=True),
             Part("share", [Text(units.show_share(bar.ns, view.wall_ns)) for bar in view.bars], right=True),
-            Part("", [_drawn(one, view.wall_ns, bar) for one in view.bars], spare=2, least=bar),
-            Part("evidence", said, spare=1, least=exact),
+            Part("", [_drawn(bar, view.wall_ns, bar_width) for bar in view.bars], spare=2, least=bar_width),
+            Part("evidence", evidence_texts, spare=1, least=exact),
         ],
         width,
     )
@@ -211,8 +211,8 @@ def _fitting(table: Facts, width: int) -> Facts:
     """Without the last columns that can be spared, as many as there is no room for; then without the last others, but
     for ids and the first two."""
     while _needed(table) > width and (
-        spare := [at for at, one in enumerate(table.columns) if one.spare]
-        or [at for at, one in enumerate(table.columns) if at > 1 and not one.id]
+        spare := [at for at, column in enumerate(table.columns) if column.spare]
+        or [at for at, column in enumerate(table.columns) if at > 1 and not column.id]
     ):
         left = [at for at in range(len(table.columns)) if at != spare[-1]]
         rows = tuple(tuple(row[at] for at in left) for row in table.rows)
@@ -248,16 +248,16 @@ def _table(table: Facts, most: int) -> Group:
     """The first rows; the columns of text give way on a narrow terminal. One row more costs no more than saying so."""
     most += len(table.rows) == most + 1
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(table.columns):
-        head = Text(plain(column.head if place else table.title))
+    for index, column in enumerate(table.columns):
+        head = Text(plain(column.head if index else table.title))
         if column.prose:
             drawn.add_column(head, style="dim", min_width=_PROSE)
         elif column.id:
-            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[place])) for row in table.rows))
+            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[index])) for row in table.rows))
         elif column.digits is None:
-            drawn.add_column(head, max_width=_most(column, place), style="dim" if place else "")
+            drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
         else:
-            figures = max((cell_len(_cell(row[place], column)) for row in table.rows), default=0)
+            figures = max((cell_len(_cell(row[index], column)) for row in table.rows), default=0)
             drawn.add_column(head, justify="right", no_wrap=True, min_width=figures)
     for row in table.rows[:most]:
         drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))

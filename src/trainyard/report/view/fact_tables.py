@@ -20,8 +20,8 @@ _ROWS = 40
 
 def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
     """Those that have something to say."""
-    found = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
-    return tuple(table for table in found if table.rows)
+    all_tables = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
+    return tuple(table for table in all_tables if table.rows)
 
 
 def of_life(run: Run) -> tuple[Table, ...]:
@@ -41,16 +41,16 @@ def incidents(run: Run) -> Table:
         columns=_columns("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
         rows=tuple(
             (
-                words.FAULTS[one.kind].label,
-                one.says.splitlines()[0] if one.says else "",
-                *(None if number < 0 else number for number in (one.rank, one.node)),
-                None if one.step < 0 else one.step + 1,
-                one.detect_s,
-                one.restart_s,
-                one.lost_s,
-                None if one.resumed < 0 else one.resumed,
+                words.FAULTS[incident.kind].label,
+                incident.says.splitlines()[0] if incident.says else "",
+                *(None if number < 0 else number for number in (incident.rank, incident.node)),
+                None if incident.step < 0 else incident.step + 1,
+                incident.detect_s,
+                incident.restart_s,
+                incident.lost_s,
+                None if incident.resumed < 0 else incident.resumed,
             )
-            for one in run.incidents
+            for incident in run.incidents
         ),
     )
 
@@ -73,17 +73,17 @@ def goodput(run: Run) -> Table:
 
 def ops(measured: MeasuredTrace) -> Table:
     """The ops that lie furthest below what they could reach, in ns a step."""
-    found = op_roofline(measured)
-    covered = units.show_share(found.known_ns, found.compute_ns) if found.compute_ns else "none"
-    known = [row for row in found.rows if row.flops is not None or row.bytes is not None]
-    unknown = sorted((row for row in found.rows if row not in known), key=lambda row: -row.ns)[:3]
+    roofline = op_roofline(measured)
+    covered = units.show_share(roofline.known_ns, roofline.compute_ns) if roofline.compute_ns else "none"
+    known = [row for row in roofline.rows if row.flops is not None or row.bytes is not None]
+    unknown = sorted((row for row in roofline.rows if row not in known), key=lambda row: -row.ns)[:3]
     missing = ", ".join(f"{row.op} {units.show_time(row.ns)}" for row in unknown)
     return Table(
         title="Ops against the roofline",
         notes=(
             f"In ms a step. Formulas cover {covered} of compute time"
             + (f"; not, for want of a formula or of what the file says: {missing}." if missing else "."),
-            *found.notes,
+            *roofline.notes,
         ),
         columns=_columns("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
         rows=tuple(_op(row) for row in known[:_ROWS]),
@@ -156,23 +156,25 @@ def reconciled(figures: Sequence[tuple[int, ToolFigures]]) -> Table:
         title=f"By {tool}'s definitions",
         notes=first.differs,
         columns=(Column(head="Figure"), *(Column(head=f"rank {rank}, ns", digits=0) for rank, _ in figures)),
-        rows=tuple((figure.name, *(one.ns(figure.name) for _, one in figures)) for figure in first.figures),
+        rows=tuple(
+            (figure.name, *(tool_figures.ns(figure.name) for _, tool_figures in figures)) for figure in first.figures
+        ),
     )
 
 
-def predicted(mean: Ledger, found: Prediction) -> Table:
+def predicted(mean: Ledger, prediction: Prediction) -> Table:
     """The mean step as measured and as supposed, account by account; the changes sum to the change of the step."""
-    before, after = mean.wall_ns, found.mean.wall_ns
+    before, after = mean.wall_ns, prediction.mean.wall_ns
     share = units.show_share(after - before, before) if before else ""
     longer = (
         "Where nothing was slowed, a longer step means that its bounds moved and work from before them came in: "
         "--window all books the whole window."
     )
-    rows = [(change.account.label, change.before_ns, change.after_ns) for change in found.changes]
+    rows = [(change.account.label, change.before_ns, change.after_ns) for change in prediction.changes]
     rows.sort(key=lambda row: -abs(row[2] - row[1]))
     rows.append(("Step", before, after))
     return Table(
-        title=f"With {', '.join(found.supposed)}",
+        title=f"With {', '.join(prediction.supposed)}",
         notes=(
             f"Predicted by replaying the steps' dependencies: {units.show_time(before)} → {units.show_time(after)} "
             f"({share}). What a change would alter beyond them (caches, clocks, other work) is not in it.",
@@ -185,7 +187,7 @@ def predicted(mean: Ledger, found: Prediction) -> Table:
 
 def answered(answer: Answer) -> Table:
     """The rows of a query, as many as there are."""
-    kinds = [{type(row[place]) for row in answer.rows} - {type(None)} for place in range(len(answer.columns))]
+    kinds = [{type(row[column]) for row in answer.rows} - {type(None)} for column in range(len(answer.columns))]
     digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
     return Table(
         title=answer.columns[0] if answer.columns else "",

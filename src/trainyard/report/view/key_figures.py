@@ -15,13 +15,13 @@ _APART = 0.25
 def ideal_ns(run: Run) -> tuple[int, str] | None:
     """(ns a rank's matrix products take at the best known rate, which rate that is), if there is one."""
     flops = run.claims.get("matmul_flops")
-    for claim, says in (("peak", "at peak"), ("matmul_rate", "at the matmul rate measured here")):
+    for claim, phrase in (("peak", "at peak"), ("matmul_rate", "at the matmul rate measured here")):
         rate = run.claims[claim].value if claim in run.claims else 0.0
         if claim == "matmul_rate" and summarise(run).no_matmul_share:
             continue
         if flops and rate:
             counted = units.show_rate(flops.value, "FLOP")
-            return int(flops.value / rate * 1e9), f"{counted} a rank {says}, {units.show_rate(rate, 'FLOP/s')}"
+            return int(flops.value / rate * 1e9), f"{counted} a rank {phrase}, {units.show_rate(rate, 'FLOP/s')}"
     return None
 
 
@@ -33,10 +33,10 @@ def unit_of(job: Job) -> str:
 def figures_of_run(run: Run) -> list[KeyFigure]:
     """Step time, throughput, MFU or share of the matmul rate, peak memory, loss: each where it was measured."""
     summary = summarise(run)
-    made: list[KeyFigure] = []
+    figures: list[KeyFigure] = []
     if summary.step_ns:
         spread = (max(summary.repeats_ns) - min(summary.repeats_ns)) / 2 / summary.step_ns
-        made.append(
+        figures.append(
             figure(
                 "step time",
                 units.show_time(summary.step_ns),
@@ -47,17 +47,17 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
         if summary.tokens_per_s:
             unit = unit_of(run.job)
             rate = units.show_rate(summary.tokens_per_s, " tok/s" if unit == "tokens" else f" {unit}/s")
-            made.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
-    made += shares_of_run(run)
+            figures.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
+    figures += shares_of_run(run)
     if summary.memory_bytes:
-        made.append(figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
+        figures.append(figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
     if summary.profiler_ns is not None and summary.step_ns:
-        made.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
+        figures.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
     if summary.loss_first is not None and summary.loss_last is not None:
         change = f"from {summary.loss_first:.3f}"
         means = "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
-        made.append(KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means=means))
-    return made
+        figures.append(KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means=means))
+    return figures
 
 
 def _profilers_cost(ns: int, step_ns: int) -> KeyFigure:
@@ -80,13 +80,13 @@ def apart(run: Run, wall_ns: int) -> str:
 def shares_of_run(run: Run) -> list[KeyFigure]:
     """MFU, and the share of the measured matmul rate, each with its numerator and denominator. Without MFU, why."""
     summary = summarise(run)
-    made: list[KeyFigure] = []
+    figures: list[KeyFigure] = []
     for share, label in ((summary.mfu, "MFU"), (summary.matmul_share, "of matmul rate")):
         if share is None:
             continue
         why = f" (no MFU: {summary.no_mfu})" if summary.no_mfu else ""
         counted = run.claims["model_flops"].source
-        made.append(
+        figures.append(
             KeyFigure(
                 label=label,
                 value=f"{100 * share.value:.1f}",
@@ -101,8 +101,10 @@ def shares_of_run(run: Run) -> list[KeyFigure]:
     if summary.no_matmul_share:
         rate = units.show_rate(run.claims["matmul_rate"].value, "FLOP/s")
         means = f"Matrix products alone reached {rate} a rank before the run, the steps more: it was busy then."
-        made.append(KeyFigure(label="of matmul rate", value="cannot tell", change=summary.no_matmul_share, means=means))
-    return made
+        figures.append(
+            KeyFigure(label="of matmul rate", value="cannot tell", change=summary.no_matmul_share, means=means)
+        )
+    return figures
 
 
 def figure(label: str, shown: str, means: str, change: str = "") -> KeyFigure:

@@ -60,18 +60,18 @@ def timeline(measured: MeasuredTrace, most: int = _MOST) -> Timeline:
 
 
 def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
-    one, waits = rank.classified, rank.waits
+    classified, waits = rank.classified, rank.waits
     lane_of, labels = lane_numbers(rank)
     window = (rank.parts[0].start, rank.parts[-1].stop)
-    start = np.clip(np.concatenate([one.start, waits.start]), *window) - origin
-    stop = np.clip(np.concatenate([one.stop, waits.stop]), *window) - origin
-    key = np.concatenate([one.key, waits.key])
-    name = np.concatenate([one.name, np.full(len(waits.start), -1)])
+    start = np.clip(np.concatenate([classified.start, waits.start]), *window) - origin
+    stop = np.clip(np.concatenate([classified.stop, waits.stop]), *window) - origin
+    key = np.concatenate([classified.key, waits.key])
+    name = np.concatenate([classified.name, np.full(len(waits.start), -1)])
     wait_lane = lane_of[_collective_rows(rank)] if len(waits.start) else np.empty(0, np.int64)
     lane_of = np.concatenate([lane_of, wait_lane])
     look = np.array([_look(rank, k, looks, colours) for k in range(len(rank.keys.pairs))], np.int64)
     texts = list(rank.events.names)
-    made: list[Lane] = []
+    lanes: list[Lane] = []
     for lane, label in enumerate(labels):
         rows = np.flatnonzero((lane_of == lane) & (stop > start))
         rows = rows[np.argsort(start[rows], kind="stable")]
@@ -86,7 +86,7 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
         last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
         longest = rows[_longest(end - begin, first)]
         named = zip(name[longest].tolist(), key[longest].tolist())
-        made.append(
+        lanes.append(
             Lane(
                 rank=rank.events.rank,
                 label=label,
@@ -96,7 +96,7 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
                 look=look[key[longest]].tolist(),
             )
         )
-    return made
+    return lanes
 
 
 def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
@@ -107,9 +107,9 @@ def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
     spans = np.array(sorted(rank.classified.collectives), np.int64)
     lane = np.zeros(len(rank.classified.start), np.int64)
     threads = events.host.thread[rank.classified.launcher[spans]] if len(spans) else spans
-    numbers = {thread: place + 1 for place, thread in enumerate(dict.fromkeys(threads.tolist()))}
+    numbers = {thread: number + 1 for number, thread in enumerate(dict.fromkeys(threads.tolist()))}
     lane[spans] = [numbers[thread] for thread in threads.tolist()]
-    return lane, ["training thread", *(f"comm thread {place}" for place in numbers.values())]
+    return lane, ["training thread", *(f"comm thread {number}" for number in numbers.values())]
 
 
 def _collective_rows(rank: RankTrace) -> I64:
@@ -117,8 +117,8 @@ def _collective_rows(rank: RankTrace) -> I64:
     rows = np.array(sorted(rank.classified.collectives), np.int64)
     starts = rank.classified.start[rows]
     order = np.argsort(starts, kind="stable")
-    place = np.searchsorted(starts[order], rank.waits.stop, "left")
-    return rows[order][np.minimum(place, len(rows) - 1)]
+    following = np.searchsorted(starts[order], rank.waits.stop, "left")
+    return rows[order][np.minimum(following, len(rows) - 1)]
 
 
 def step_label(label: str) -> str:

@@ -59,14 +59,14 @@ def waterfall(
             )
         )
         at += step.ns
-    what = "window" if mean.scope.steps == (WINDOW,) else "step"
-    label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {what}".capitalize()
+    noun = "window" if mean.scope.steps == (WINDOW,) else "step"
+    label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {noun}".capitalize()
     return (*bars, Bar(label=label, ns=mean.wall_ns, start_ns=0, colour=_TOTAL_COLOUR, role="total"))
 
 
 def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | None) -> list[_Step]:
     """Kind by kind in order of precedence: the large accounts, then the small ones together."""
-    made: list[_Step] = []
+    steps: list[_Step] = []
     accounts = {account: ns for account, ns in mean.by_account().items() if ns}
     for kind in words.KINDS:
         own = {account: ns for account, ns in accounts.items() if account.kind == kind}
@@ -76,14 +76,14 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
                 continue
             step = _Step(account.label, ns, account.colour, _evidence(mean, account, kernels), account)
             if str(account) == "compute/matmul" and ideal and ideal[0] < ns:
-                made.append(_Step("Ideal matmul", ideal[0], _IDEAL_COLOUR, ideal[1], role="ideal"))
+                steps.append(_Step("Ideal matmul", ideal[0], _IDEAL_COLOUR, ideal[1], role="ideal"))
                 step = step._replace(label="Matmul over ideal", ns=ns - ideal[0], before_ns=ideal[0])
-            made.append(step)
+            steps.append(step)
         if len(small) > 1:
             listed = ", ".join(f"{account.what} {units.show_time(own[account])}" for account in small[:4])
             label = f"{words.KINDS[kind].label}: {len(small)} small"
-            made.append(_Step(label, sum(own[account] for account in small), words.KINDS[kind].colour, listed))
-    return made
+            steps.append(_Step(label, sum(own[account] for account in small), words.KINDS[kind].colour, listed))
+    return steps
 
 
 def _spread(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
@@ -98,18 +98,18 @@ def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> s
     entries = [entry for entry in mean.entries if entry.account == account]
     hidden = sum(entry.hidden_ns for entry in entries)
     count = sum(entry.count for entry in entries)
-    said: list[str] = []
+    parts: list[str] = []
     if account.kind == "unexplained":
-        said.append("no rule claimed it")
+        parts.append("no rule claimed it")
     elif account.kind == "launch_gap":
-        said.append(words.GAPS[account.what].means.rstrip(".").replace("The host", "the host"))
+        parts.append(words.GAPS[account.what].means.rstrip(".").replace("The host", "the host"))
     elif own := [row for row in kernels if row.account == str(account) and account.kind == "compute"]:
-        said.append(f"most: {_short(own[0].name)} {units.show_time(own[0].ns)}")
+        parts.append(f"most: {_short(own[0].name)} {units.show_time(own[0].ns)}")
     if count:
-        said.append(f"{count:,} interval{'s' if count != 1 else ''}")
+        parts.append(f"{count:,} interval{'s' if count != 1 else ''}")
     if hidden and account.kind in ("comm", "copy", "straggler"):
-        said.append(f"{units.show_time(hidden)} more under compute")
-    return " · ".join(said)
+        parts.append(f"{units.show_time(hidden)} more under compute")
+    return " · ".join(parts)
 
 
 def _short(name: str, most: int = 34) -> str:
