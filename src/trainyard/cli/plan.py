@@ -141,7 +141,7 @@ def command(
         each, node = best.waiting * where.ranks_per_node, where.host.memory.value if where.host else 0.0
         say(f"It does not fit in a host's memory: {show_size(each)} would wait there, and it has {show_size(node)}.")
     counted = _counted(best.plan.job) if check and framework == "trainyard" and not best.waiting else {}
-    made = plans_file.of_found(
+    made = plans_file.from_search(
         found, where, count // where.device.ranks, tokens, others, own is not None, counted,
         about.passed if check else (), about.otherwise if check else (),
     )  # fmt: skip

@@ -40,7 +40,7 @@ def show(
         )
     runner = FRAMEWORKS[framework]
     found = best_pipelines.find(wanted._replace(devices=sum(one.ranks for one in parts)), parts, runner, budget=tokens)
-    made, best = tables.of_mixed(found, machines, tokens), found.pipelines[0]
+    made, best = tables.from_mixed(found, machines, tokens), found.pipelines[0]
     if out is not None:
         job, counts = best.choice.plan.job, [one.layers for one in best.stages]
         write_text(TELLS[framework](runner.tells(job), counts), out)

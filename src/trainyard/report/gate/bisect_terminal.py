@@ -1,4 +1,4 @@
-"""Draws what a bisection found on a terminal."""
+"""Prints the result of a bisection."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainyard.report.render.terminal import plain
 
 
 def print_bisected(bisection: Bisected, subjects: Mapping[str, str], console: Console) -> None:
-    """`subjects`: commit -> the first line of its message."""
+    """Prints the suspects and every tested commit. `subjects`: commit -> the first line of its message."""
     console.print(Text(plain(_headline(bisection, subjects)), style="bold"))
     for commit in bisection.suspects if len(bisection.suspects) > 1 else ():
         console.print(Text(f"  {commit[:10]} {plain(subjects.get(commit, ''))}"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("asked about")
+    table.add_column("tested")
     for head in ("worse by", "at least", "at most", "pairs"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
@@ -38,7 +38,7 @@ def print_bisected(bisection: Bisected, subjects: Mapping[str, str], console: Co
 
 def _headline(bisection: Bisected, subjects: Mapping[str, str]) -> str:
     if len(bisection.suspects) > 1:
-        return f"one of {len(bisection.suspects)} commits made it slower; the runs do not tell which:"
+        return f"one of {len(bisection.suspects)} commits made it slower; the runs do not show which:"
     for culprit in bisection.suspects:
         step = next(step for step in reversed(bisection.steps) if step.commit == culprit)
         return f"{culprit[:10]} made it slower: {sentences.decided(step.verdict)}. {subjects.get(culprit, '')}"

@@ -1,4 +1,4 @@
-"""What the convergence gate found: a sentence, and a table by seed."""
+"""Results of the convergence gate: a sentence, and a table with a row per seed."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from trainyard.report.view.view import Column, Table
 _TESTS = {
     "bits": "",
     "none": "",
-    "relabelling": "Chance is judged by relabelling: which run of a seed is called head.",
-    "student": "Chance is judged by Student's t on the seeds' differences, taken as normal: relabelling has too few "
-    "outcomes here. Two bases a seed are enough for it, or six seeds.",
+    "relabelling": "Significance is from a permutation test that relabels which run of a seed is HEAD.",
+    "student": "Significance is from Student's t on the differences of the seeds, assumed normal: a permutation test "
+    "has too few outcomes here. Two bases per seed, or six seeds, are enough for one.",
 }
 _MANY = 20
-"""Seeds that somebody may yet run."""
+"""Largest number of seeds that is suggested."""
 _UNITS = {"samples_count": "samples", "epoch_num": "epochs"}
 
 
 def sentence(convergence: Convergence) -> str:
-    """The verdict, for who reads one line."""
+    """The verdict in one line."""
     margin = f"{100 * convergence.margin:g} %"
     if convergence.identical:
-        return f"Same, to the bit, at all of {convergence.steps} steps of {convergence.pairs} seed{'s' * (convergence.pairs > 1)}."
+        seeds = f"{convergence.pairs} seed{'s' * (convergence.pairs > 1)}"
+        return f"Same, to the bit, at all of {convergence.steps} steps of {seeds}."
     if convergence.diverged:
-        return f"Differs: a loss of HEAD is no finite number at step {_step(convergence.onset)}; BASE's all are."
+        return f"Differs: HEAD's loss is not finite at step {_step(convergence.onset)}; all of BASE's losses are finite."
     comparison = (
         f"the loss of the last fifth is {_percent(convergence.difference)}{_interval(convergence)} against BASE"
     )
@@ -36,21 +37,21 @@ def sentence(convergence: Convergence) -> str:
     if convergence.verdict == "differs":
         return f"Differs {begins}; {comparison}."
     if convergence.difference is None or convergence.low is None:
-        return "Cannot tell: one pair of runs says nothing of how far runs differ that should not. Give three seeds."
+        return "Cannot tell: one pair of runs does not show how much equivalent runs differ. Give three seeds."
     return f"Cannot tell whether it is the same within {margin}: {comparison}. {_what_settles(convergence)}"
 
 
 def _what_settles(convergence: Convergence) -> str:
-    """A remedy that can be had."""
+    """The cheapest step that would settle the verdict."""
     if convergence.test == "student":
-        return "A second base of each seed would tell more: the same job with half the micro-batch, say."
+        return "A second base of each seed would help: for example the same job with half the micro-batch."
     if convergence.pairs_needed and convergence.pairs_needed <= _MANY:
         return f"{convergence.pairs_needed} seeds would settle it, were it the same."
-    return f"More than {_MANY} seeds would be needed, were it the same: ask for a wider --margin."
+    return f"More than {_MANY} seeds would be needed, were it the same: pass a wider --margin."
 
 
 def table(convergence: Convergence) -> Table:
-    """A row a seed, and all together."""
+    """One row per seed, then a row for all seeds."""
     columns = (
         Column(head="seed"),
         Column(head="heads", digits=0),
@@ -69,8 +70,8 @@ def table(convergence: Convergence) -> Table:
     ends = (_hundred(convergence.difference), _hundred(convergence.low), _hundred(convergence.high))
     whole = ("all", convergence.heads, convergence.bases, *ends, onset, convergence.p)
     notes = (
-        f"Tail: the steps from {convergence.tail_from + 1} on, the last fifth. Interval: {100 * (1 - convergence.alpha):g} %. "
-        f"False alarms: {100 * convergence.alpha:g} % at most.",
+        f"Tail: the steps from {convergence.tail_from + 1} on, the last fifth. "
+        f"Interval: {100 * (1 - convergence.alpha):g} %. False alarms: {100 * convergence.alpha:g} % at most.",
         *([_TESTS[convergence.test]] if _TESTS[convergence.test] else []),
         *convergence.notes,
     )
@@ -78,10 +79,14 @@ def table(convergence: Convergence) -> Table:
 
 
 def reached_sentence(comparison: ReferenceComparison) -> str:
+    """The comparison with MLPerf's reference convergence points in one line."""
     unit = _UNITS[comparison.unit]
     if comparison.missed and comparison.mean == float("inf"):
         return f"Slower than the reference: {comparison.missed} of {comparison.runs} runs missed the target."
-    off = f"{comparison.mean:,.6g} {unit} to the target, {_percent(comparison.mean / comparison.reference - 1)} against the reference"
+    off = (
+        f"{comparison.mean:,.6g} {unit} to the target, {_percent(comparison.mean / comparison.reference - 1)} against "
+        "the reference"
+    )
     rule = f"MLPerf's rule {'passes' if comparison.mlperf == 'pass' else 'fails'}"
     if comparison.verdict == "same":
         return f"Converges as the reference does: {off}. {rule}."
@@ -89,13 +94,14 @@ def reached_sentence(comparison: ReferenceComparison) -> str:
 
 
 def reached_table(comparison: ReferenceComparison) -> Table:
+    """The comparison with MLPerf's reference convergence points, one row."""
     heads = ("benchmark", "batch", "runs", "missed", "mean", "reference", "fastest", "slowest", "MLPerf", "scale")
     digits = (None, 0, 0, 0, 3, 3, 3, 3, None, 4)
     return Table(
         title="Convergence points",
         notes=(
-            f"In {_UNITS[comparison.unit]}, against {comparison.how}. Means leave out the fastest and the slowest runs; the "
-            "bounds are of a one-sided t-test at 5 %.",
+            f"In {_UNITS[comparison.unit]}, against {comparison.how}. Means leave out the fastest and the slowest "
+            "runs; the bounds are of a one-sided t-test at 5 %.",
         ),
         columns=tuple(Column(head=head, digits=places) for head, places in zip(heads, digits)),
         rows=(
@@ -123,7 +129,7 @@ def _percent(share: float | None) -> str:
 
 
 def _hundred(share: float | None) -> float | None:
-    return None if share is None else round(100 * share, 3) + 0.0  # no minus before a zero
+    return None if share is None else round(100 * share, 3) + 0.0  # avoids -0.0
 
 
 def _step(step: int | None) -> str:

@@ -1,4 +1,4 @@
-"""A gate's result as GitHub's markdown: for a step's summary or a comment."""
+"""Gate results as GitHub-flavoured Markdown, for step summaries and comments."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _accounts(why: ChangedAccounts) -> str:
     ]
     if why.common.chance < 1:
         between = f"{sentences.percent(why.common.low)} … {sentences.percent(why.common.high)}"
-        rows.append([f"all accounts alike: {sentences.percent(why.common.change)}", "", "", "", between, ""])
+        rows.append([f"all accounts equally: {sentences.percent(why.common.change)}", "", "", "", between, ""])
     return _table(["account", "base ms", "head ms", "own change ms", "of it, between", ""], rows)
 
 

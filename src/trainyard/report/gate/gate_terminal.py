@@ -1,4 +1,4 @@
-"""Draws a gate's result on a terminal."""
+"""Prints a gate's result."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _accounts(why: ChangedAccounts) -> Table:
         return table
     table.add_section()
     table.add_row(
-        Text("all accounts alike", style="dim"), "", "", "", sentences.percent(common.change),
+        Text("all accounts equally", style="dim"), "", "", "", sentences.percent(common.change),
         Text(sentences.percent(common.low), style="dim"), Text(sentences.percent(common.high), style="dim"),
         Text(f"{common.chance:.2g}", style="dim"), "",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A history as one self-contained page: the series, its levels and changes, and what else differed at them."""
+"""A history as one self-contained page: the series, its levels, its changes and the differences between the runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SCALES = {
     "share": ((0.0, 0.01, "%"),),
     "": ((0.0, 1.0, ""),),
 }
-"""Of a unit: from which value on, over what, and its name."""
+"""Scales of each unit: (smallest value, divisor, name)."""
 _LIMITS = (
-    "A step is told from chance by ranks: fewer points than five on either side of it cannot be.",
-    "Noise that wanders slowly and goes nowhere, other than from one point to the next, is taken for steps or drift.",
-    "What differs between two runs need not be why they differ.",
+    "Steps are tested by ranks: a step with fewer than five points on either side of it cannot be significant.",
+    "Noise that wanders slowly over many points, without a trend, is reported as steps or drift.",
+    "A difference between two runs need not be the cause of the change.",
 )
 
 
@@ -40,12 +40,13 @@ def write(history: History, path: Path) -> None:
 
 
 def page(history: History) -> str:
+    """The HTML document."""
     plain = plain_view(history)
     return document(plain["title"], plain, SCRIPTS)
 
 
 def plain_view(history: History) -> dict[str, Any]:
-    """What the page's script draws."""
+    """The data that the page's script draws."""
     series = history.series
     values = np.array(series.values)
     return {
@@ -76,7 +77,7 @@ def _scale(typical: float, unit: str) -> dict[str, Any]:
 
 
 def _range(history: History) -> tuple[float, float]:
-    """Of the vertical axis: spikes may be drawn at its edge, so that one does not flatten all others."""
+    """Limits of the vertical axis. Spikes beyond them are drawn at the edge, so that one does not flatten the rest."""
     values = np.array(history.series.values)
     low, high = np.percentile(values, [0.5, 99.5])
     room = 0.6 * (high - low) or abs(float(values[0])) * 0.01 or 1.0
@@ -84,7 +85,7 @@ def _range(history: History) -> tuple[float, float]:
 
 
 def _levels(history: History) -> list[dict[str, float]]:
-    """Between lasting changes; along a drift a line from level to level."""
+    """The level between lasting changes; a drift is a line from level to level."""
     values, wide = np.array(history.series.values), history.seen.inflation
     edges = sorted(
         {history.begin, len(values), *(p for change in _lasting(history) for p in (change.at, change.until))}
@@ -133,7 +134,7 @@ def _table(history: History) -> Table:
     unit = history.series.about.unit
     return Table(
         title="Changes",
-        notes=("Newest first; a change that went away, and a spike, alert nobody.",),
+        notes=("Newest first. Excursions and spikes raise no alert.",),
         columns=(
             Column(head="kind"), Column(head="at"), Column(head="may be"), Column(head="before"), Column(head="after"),
             Column(head="change"), Column(head="verdict"), Column(head="why", prose=True),

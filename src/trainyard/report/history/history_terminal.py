@@ -1,4 +1,4 @@
-"""Draws a history on a terminal, and as JSON. Names come from files: they are printed as text, never as markup."""
+"""Prints a history, and builds its JSON. Names come from files: they are printed as text, never as markup."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SCHEMA = "trainyard/history/1"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 _SPIKES = 4
-"""Spikes that are listed; there may be many, and they mean little."""
+"""Number of spikes in the table; there may be many, and they matter little."""
 
 
 def show(value: float, unit: str, digits: int = 2) -> str:
-    """A figure in its unit."""
+    """A value in its unit."""
     if unit == "ns":
         return units.show_time(value, digits)
     if unit == "B":
@@ -40,7 +40,7 @@ def show(value: float, unit: str, digits: int = 2) -> str:
 
 
 def size(change: SeriesChange) -> str:
-    """`+3.1 % (+2.6 to +3.5)`, of a spike without the interval; nothing where the level before was 0."""
+    """`+3.1 % (+2.6 to +3.5)`; a spike has no interval. `–` if the level before was 0."""
     share = change.share
     if share is None:
         return "–"
@@ -49,11 +49,11 @@ def size(change: SeriesChange) -> str:
 
 
 def title(history: History) -> str:
-    """The sentence that says whether something is to be done."""
+    """The sentence that names the newest lasting change, if any."""
     series, newest = history.series, history.newest
     known = series.metric in words.METRICS
     subject = f"{series.name}: {series.about.label.lower() if known else series.metric}"
-    if not known and series.metric.endswith(series.name):  # a benchmark, which its metric names in full
+    if not known and series.metric.endswith(series.name):  # the metric of a benchmark holds its full name
         subject = series.metric
     if newest is None:
         known = sum(judged.change.lasting for judged in history.changes)
@@ -85,8 +85,8 @@ def print_history(history: History, console: Console) -> None:
 
 
 def picture(history: History, width: int) -> list[str]:
-    """The series as blocks, a column the median of some points, between its 2nd and 98th percentile; and below it where
-    the changes are."""
+    """The series as block characters and, below, marks at its changes. A column is the median of its points, scaled
+    between the 2nd and the 98th percentile."""
     values = np.array(history.series.values)
     columns = min(width, values.size)
     edges = np.linspace(0, values.size, columns + 1).astype(int)
@@ -103,12 +103,12 @@ def picture(history: History, width: int) -> list[str]:
 
 
 def rests(history: History) -> str:
-    """How it was found, and how far it can be trusted."""
+    """The number of points, the noise and the false alarm rate that the changes rest on."""
     seen = history.seen
     begun = f" since the reset at point {history.begin}" if history.begin else ""
     wide = f", noise {seen.inflation**0.5:.1f} times as wide as independent" if seen.inflation > 1.2 else ""
     return (
-        f"{seen.points:,} points{begun}{wide}. Of series without a change {100 * ALPHA:.0f} % show one; "
+        f"{seen.points:,} points{begun}{wide}. {100 * ALPHA:.0f} % of series without a change show one; "
         "intervals are of 95 %."
     )
 
@@ -159,7 +159,7 @@ def _print_cause(judged: Judged, history: History, console: Console) -> None:
 
 
 def causes(judged: Judged, history: History) -> list[str]:
-    """What else changed there, a line each; the first names the runs on either side."""
+    """Differences between the runs at a change, one per line; the first line names the runs on either side."""
     points, change = history.series.points, judged.change
     last, first = points[max(0, change.at - 1)], points[change.at]
     lines = []
@@ -171,7 +171,7 @@ def causes(judged: Judged, history: History) -> list[str]:
         return lines
     lines += [f"  {difference}" for difference in judged.cause.differ]
     if lines and not judged.cause.differ:
-        lines.append("  nothing that is recorded of the runs differs")
+        lines.append("  the records of the two runs do not differ")
     for moved in judged.cause.moved[:1]:
         lines.append(
             f"  moved most: {moved.account} {units.show_time(moved.before_ns)} → {units.show_time(moved.after_ns)}, "
@@ -187,7 +187,7 @@ def _who(point: Any) -> str:
 
 
 def as_plain(history: History) -> dict[str, Any]:
-    """For --json. Places count from the series' first point."""
+    """The document of `--json`. Indices count from the first point of the series."""
     built: dict[str, Any] = msgspec.to_builtins(history, enc_hook=encode_hook)
     built["series"]["about"] = history.series.about._asdict()
     for change, judged in zip(built["changes"], history.changes):

@@ -1,4 +1,4 @@
-"""Pipelines over unlike parts: their document, and as tables the stages of the fastest and each part by itself."""
+"""Pipelines over heterogeneous parts: their document, the stages of the fastest, and each part alone, as tables."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from trainyard.report.plans.plans_file import SCHEMA, Apart, PlanRecord, Plans, 
 from trainyard.report.view.view import Cell, Column, Table
 
 
-def of_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
-    """`machines`: as they were named. What prices and power rest on is the mean over devices."""
+def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
+    """The document of a heterogeneous search. `machines`: as the user named them. The claims (price, power, failures)
+    are means over devices."""
     parts, best = [alone.part for alone in mixed.alone], mixed.pipelines[0]
     fullest = next(stage for stage in best.stages if stage.reserved == best.choice.reserved)
     return Plans(
         schema=SCHEMA, machine=machines, devices=sum(part.devices for part in parts), memory_bytes=fullest.memory,
-        tokens=tokens, searched=mixed.searched, fitting=mixed.fitting, refused=(), constants=_together(mixed.tuned),
+        tokens=tokens, searched=mixed.searched, fitting=mixed.fitting, refused=(), constants=_joined_constants(mixed.tuned),
         claims=_claims(parts) if tokens else {},
         choices=tuple(
             PlanRecord(plan=pipeline.choice.plan, bill=pipeline.choice.bill, reserved_bytes=pipeline.choice.reserved)
             for pipeline in mixed.pipelines
         ),
         unlike=Unlike(
-            stages=tuple(alone.stages for alone in mixed.pipelines), apart=tuple(_apart(alone) for alone in mixed.alone)
+            stages=tuple(pipeline.stages for pipeline in mixed.pipelines), apart=tuple(_part_alone(alone) for alone in mixed.alone)
         ),
     )  # fmt: skip
 
 
-def _apart(alone: Alone) -> Apart:
+def _part_alone(alone: Alone) -> Apart:
     price = alone.part.machine.price
     return Apart(
         part=str(alone.part), nodes=alone.part.nodes, point=alone.choice.point if alone.choice else None, why=alone.why,
@@ -46,8 +47,8 @@ def _apart(alone: Alone) -> Apart:
     )  # fmt: skip
 
 
-def _together(several: Sequence[ConstantSet]) -> ConstantSet:
-    """What is said of them all."""
+def _joined_constants(several: Sequence[ConstantSet]) -> ConstantSet:
+    """One set with the names, descriptions and sources of all of them."""
     distinct = {constants.name: constants for constants in several}.values()
     return replace(
         next(iter(distinct)),
@@ -67,34 +68,34 @@ def _claims(parts: Sequence[FleetPart]) -> dict[str, Claim]:
 
 
 def _mean(several: list[tuple[Claim, int]]) -> Claim:
-    """Of so many each."""
+    """The mean of claims weighted by device count."""
     value = sum(claim.value * many for claim, many in several) / sum(many for _, many in several)
     sources = dict.fromkeys(claim.source for claim, _ in several)
     return replace(several[0][0], value=value, source="; ".join(sources))
 
 
 def layouts(plans: Plans) -> Table:
-    """One row a layout, the fastest first; over unlike parts in their order, with the layers of their stages, and the
-    interval, which is the same share of all steps, in a note."""
+    """One row per layout, the fastest first. For heterogeneous parts, a row lists the parts in their order with the
+    layers of their stages, and the interval, which is the same fraction of every step time, is in a note."""
     table, plan = tables.layouts(plans), plans.best.plan
     if plans.unlike is None:
         return table
     low, high = (bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
     notes = (
         f"{plans.searched:,} layouts and orders of the parts divide everything, {plans.fitting:,} may fit.",
-        f"Four of five measured steps are expected between {low:.2f} and {high:.2f} times what is predicted.",
+        f"Four of five measured steps are expected between {low:.2f} and {high:.2f} times the prediction.",
         *(note.partition(" fit. ")[2] or note.partition("between them. ")[2] or note for note in table.notes),
     )
     shown = [at for at, column in enumerate(table.columns) if at and column.head not in ("from", "to")]
     rows = tuple(
-        (f"{row[0]}: {_divided(stages)}", *(row[at] for at in shown))
+        (f"{row[0]}: {_stage_layers(stages)}", *(row[at] for at in shown))
         for stages, row in zip(plans.unlike.stages, table.rows, strict=True)
     )
     columns = (table.columns[0], *(table.columns[at] for at in shown))
     return replace(table, title="Layout: stages x layers", notes=notes, columns=columns, rows=rows)
 
 
-def _divided(stages: Sequence[HeteroStage]) -> str:
+def _stage_layers(stages: Sequence[HeteroStage]) -> str:
     """`a100 8 x 4-5, h100 4 x 12`."""
     groups: list[str] = []
     for part, group in groupby(stages, key=lambda stage: stage.part):
@@ -105,17 +106,17 @@ def _divided(stages: Sequence[HeteroStage]) -> str:
 
 
 def unlike(plans: Plans) -> tuple[Table, ...]:
-    """The stages of the fastest, and together beside apart; none where all devices are alike."""
+    """The stages of the fastest pipeline, and the mix compared with each part alone; empty for identical devices."""
     hetero = plans.unlike
     return () if hetero is None else (_stages(plans, hetero), _together_and_apart(plans, hetero))
 
 
 def _stages(plans: Plans, hetero: Unlike) -> Table:
-    """Neighbours with as many layers on the same part are one row, which shows the most that one of them waits and
-    keeps."""
+    """Consecutive stages with equal layers on the same part share a row, which shows the maximum of their idle time
+    and memory."""
     stages, wall = hetero.stages[0], plans.best.plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = []
-    for first, group in _alike(stages):
+    for first, group in _equal_stages(stages):
         head, fullest, until = group[0], max(group, key=lambda stage: stage.reserved), first + len(group) - 1
         rows.append((
             f"{first} to {until}" if until > first else f"{first}", head.part,
@@ -123,9 +124,9 @@ def _stages(plans: Plans, hetero: Unlike) -> Table:
             head.forward_ns / 1e6, head.backward_ns / 1e6, 100 * max(stage.idle_ns for stage in group) / wall,
             fullest.reserved / 1e9, fullest.memory / 1e9,
         ))  # fmt: skip
-    note = "Forward and backward are of a micro-batch; idle is of a step, until the last stage is done."
+    note = "Forward and backward are per micro-batch; idle is per step, until the last stage is done."
     return Table(
-        title="Stages of the fastest",
+        title="Stages of the fastest layout",
         notes=(note, ranks(plans)),
         columns=(
             Column(head="stage"), Column(head="on"), Column(head="layers", prose=True),
@@ -136,8 +137,9 @@ def _stages(plans: Plans, hetero: Unlike) -> Table:
     )  # fmt: skip
 
 
-def _alike(stages: Sequence[HeteroStage]) -> Iterator[tuple[int, list[HeteroStage]]]:
-    """The place of each group's first, and the group. The first stage and the last stand by themselves."""
+def _equal_stages(stages: Sequence[HeteroStage]) -> Iterator[tuple[int, list[HeteroStage]]]:
+    """(index of the first stage, stages) of each run of equal stages. The first and the last stage are never
+    grouped."""
     ends = (0, len(stages) - 1)
     keys = [(stage.part, stage.layers, stage.experts, at if at in ends else -1) for at, stage in enumerate(stages)]
     for _, group in groupby(range(len(stages)), key=keys.__getitem__):
@@ -153,7 +155,7 @@ def _layers(stage: HeteroStage, times: int, first: int, last: int) -> str:
 
 
 def ranks(plans: Plans) -> str:
-    """Which nodes come first, of the fastest."""
+    """The order of the nodes in the fastest layout, from rank 0."""
     hetero = plans.unlike
     if hetero is None:
         return ""
@@ -163,7 +165,7 @@ def ranks(plans: Plans) -> str:
         last = first + nodes[part] - 1
         placements.append(f"{part} on node{f's {first} to {last}' if last > first else f' {first}'}")
         first = last + 1
-    return f"Ranks stand in this order: {', '.join(placements)}."
+    return f"Rank order: {', '.join(placements)}."
 
 
 def _together_and_apart(plans: Plans, hetero: Unlike) -> Table:
@@ -188,34 +190,34 @@ def _row(part: Apart) -> tuple[Cell, ...]:
 
 
 def _reached(point: LayoutPoint, hour: float | None) -> tuple[Cell, ...]:
-    """`hour`: dollars of its devices. Failures are not counted."""
+    """`hour`: dollars per hour of the devices. Failures are not counted."""
     rate = point.bill.tokens_per_s
     dollars = hour / 3600 / rate * 1e9 if hour else None
     return tables.short(point.layout, offload=point.offload), point.wall_ns / 1e9, rate, 100 * point.bill.mfu, dollars
 
 
 def _hour(hetero: Unlike) -> float | None:
-    """Dollars of all parts; None where one has no price."""
+    """Dollars per hour of all parts; None if one has no price."""
     known = [part.dollars for part in hetero.apart if part.dollars]
     return sum(known) if len(known) == len(hetero.apart) else None
 
 
 def verdict(plans: Plans, hetero: Unlike) -> str:
-    """Whether it is worth to mix, in a sentence or two."""
+    """Whether mixing pays off, in one or two sentences."""
     fit = [(part.point.bill.tokens_per_s, part) for part in hetero.apart if part.point]
     if not fit:
-        return "No part trains the model by itself: what it takes is all of them."
+        return "No part can train the model alone: all of them are needed."
     rate, (most, best) = plans.best.bill.tokens_per_s, max(fit, key=lambda rated: rated[0])
     if rate <= most:
-        text = f"Mixing is not worth it: {best.part} by itself trains {most / rate:.2f} times as many tokens a second."
+        text = f"Mixing is not worth it: {best.part} alone trains {most / rate:.2f} times as many tokens a second."
     else:
-        text = f"Mixing is worth it: {rate / most:.2f} times as many tokens a second as {best.part} by itself"
+        text = f"Mixing is worth it: {rate / most:.2f} times as many tokens a second as {best.part} alone"
         both, alone = _hour(hetero), best.dollars
         text += f", at {both / rate * most / alone:.2f} times its dollars a token." if both and alone else "."
     if len(fit) == len(hetero.apart):
         share = 100 * rate / sum(tokens_per_s for tokens_per_s, _ in fit)
         text += (
-            " A copy of the model on each part with its share of the batch could come to what the parts do apart, "
-            f"added up, at most: this is {share:.0f} % of that. No framework here takes unequal shares."
+            " Data parallelism over the parts, each with its own share of the batch, could reach at most the sum of the "
+            f"parts alone: this is {share:.0f} % of that. No framework here supports unequal shares."
         )
     return text

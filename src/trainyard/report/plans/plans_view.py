@@ -1,5 +1,5 @@
-"""Plans -> View: the fastest one's ledger, and what a page draws around it. Names come from files: whoever draws them
-escapes."""
+"""Builds the view of plans: the ledger of the fastest and the charts of the others. Names come from files: renderers
+must escape them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trainyard.report.view.view import Bar, Column, Dot, KeyFigure, Legend, Plan
 from trainyard.report.view.waterfall import waterfall
 
 _LIMITS = (
-    "Nothing here was measured on this machine: set it against a run with trainyard diff.",
-    "The interval is of a step's time; days, dollars and energy follow the step as it is predicted.",
+    "Nothing here was measured on this machine: compare it with a run using trainyard diff.",
+    "The interval is of the step time; days, dollars and energy follow from the predicted step.",
     "The ledger is the mean over pipeline stages, memory the fullest rank's.",
 )
 
@@ -76,23 +76,23 @@ def _title(plans: Plans) -> str:
 
 def _too_full(plans: Plans) -> str:
     needs, has = (units.show_size(size) for size in (plans.best.reserved_bytes, plans.memory_bytes))
-    return f"It does not fit: {needs} of {has}, of which {100 * USABLE:.0f} % can be used."
+    return f"It does not fit: {needs} of {has}, of which {100 * USABLE:.0f} % are usable."
 
 
 def _figures(plans: Plans) -> list[KeyFigure]:
     best, bill = plans.best, plans.best.bill
     low, high = units.show_time(best.plan.low), units.show_time(best.plan.high)
     figures = [
-        figure("step", units.show_time(best.plan.ledger.wall_ns), "Predicted; four of five measured steps lie between.",
+        figure("step", units.show_time(best.plan.ledger.wall_ns), "Predicted; four of five measured steps lie in this interval.",
                f"{low} to {high}"),
         figure("throughput", units.show_rate(bill.tokens_per_s, " tok/s"), "Tokens of all devices."),
         KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%", means="Model FLOPs a second, over the peak."),
-        KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="Of the fullest rank.",
+        KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="The fullest rank's.",
                change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),
     ]  # fmt: skip
     if plans.tokens:
         figures.append(
-            KeyFigure(label="to train", value=f"{bill.days:,.1f}", unit="days", means="With what failures take.")
+            KeyFigure(label="to train", value=f"{bill.days:,.1f}", unit="days", means="Including time lost to failures.")
         )
     if bill.dollars is not None:
         value, _, unit = units.show_count(bill.dollars).partition(" ")
@@ -166,12 +166,12 @@ def _dot(point: LayoutPoint) -> Dot:
 
 
 def _assumed(plans: Plans) -> Table:
-    """What the plan rests on, and who says so."""
+    """The constants behind the plan, with their sources."""
     named = [(name, claim.unit, claim) for name, claim in plans.claims.items()]
     fitted = [_named(claim) for claim in plans.best.plan.assumptions]
     return Table(
         title="Assumptions",
-        notes=("What prices, failures and energy rest on; then the constants that no data sheet has.",),
+        notes=("Constants of prices, failures and energy; then those that no data sheet lists.",),
         columns=(
             Column(head="constant"), Column(head="value"), Column(head="unit"), Column(head="measured"),
             Column(head="date"), Column(head="source", prose=True),
