@@ -393,7 +393,7 @@ def test_the_command_prints_and_writes(framework: str, tmp_path: Path, capsys: p
     printed = capsys.readouterr()
     for part in ("Stages of the fastest", "Together and apart", "Mixing is", "ns exactly", "h100:8", "+ embedding"):
         assert part in printed.out
-    assert "Ranks stand in this order" in printed.err
+    assert "Rank order" in printed.err
     assert answer([*ASKED, *named, "--json"]) == 0
     printed = capsys.readouterr().out
     plain = json.loads(printed)

@@ -194,7 +194,7 @@ def test_clocks_that_do_not_agree_are_moved_together_and_it_says_so(tmp_path):
         for rank, start in enumerate((1_000_000, 5_000))
     ]  # fmt: skip
     tracks, processes = archive(measure(read(files)), tmp_path)
-    assert processes == ["rank 0", "rank 1 (its clock is its own: moved to begin with the first)"]
+    assert processes == ["rank 0", "rank 1 (clock not aligned: moved to start with the first)"]
     assert {track.slices[0].start for (_, label), track in tracks.items() if label == "stream 7"} == {1_000_000}
 
 

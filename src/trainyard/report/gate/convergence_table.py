@@ -25,7 +25,7 @@ def sentence(convergence: Convergence) -> str:
         seeds = f"{convergence.pairs} seed{'s' * (convergence.pairs > 1)}"
         return f"Same, to the bit, at all of {convergence.steps} steps of {seeds}."
     if convergence.diverged:
-        return f"Differs: HEAD's loss is not finite at step {_step(convergence.onset)}; all of BASE's losses are finite."
+        return f"Differs: HEAD's loss is not finite at step {_step(convergence.onset)}; all of BASE's are."
     comparison = (
         f"the loss of the last fifth is {_percent(convergence.difference)}{_interval(convergence)} against BASE"
     )

@@ -226,7 +226,9 @@ def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
     if fragments is not None:
         share = units.show_share(fragments.unused, fragments.reserved)
         figures += [
-            _size_figure("peak reserved", int(memory.replay.reserved.max()), "Maximum of the bytes obtained from the driver."),
+            _size_figure(
+                "peak reserved", int(memory.replay.reserved.max()), "Maximum of the bytes obtained from the driver."
+            ),
             _size_figure(f"unused at the peak, {share}", fragments.unused, "Reserved and cached, but not in use."),
             _size_figure("largest free piece", fragments.largest, "At the peak."),
             _size_figure("lost to rounding", fragments.rounding, "At the peak: size of blocks minus requested bytes."),

@@ -27,14 +27,15 @@ def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
     fullest = next(stage for stage in best.stages if stage.reserved == best.choice.reserved)
     return Plans(
         schema=SCHEMA, machine=machines, devices=sum(part.devices for part in parts), memory_bytes=fullest.memory,
-        tokens=tokens, searched=mixed.searched, fitting=mixed.fitting, refused=(), constants=_joined_constants(mixed.tuned),
-        claims=_claims(parts) if tokens else {},
+        tokens=tokens, searched=mixed.searched, fitting=mixed.fitting, refused=(),
+        constants=_joined_constants(mixed.tuned), claims=_claims(parts) if tokens else {},
         choices=tuple(
             PlanRecord(plan=pipeline.choice.plan, bill=pipeline.choice.bill, reserved_bytes=pipeline.choice.reserved)
             for pipeline in mixed.pipelines
         ),
         unlike=Unlike(
-            stages=tuple(pipeline.stages for pipeline in mixed.pipelines), apart=tuple(_part_alone(alone) for alone in mixed.alone)
+            stages=tuple(pipeline.stages for pipeline in mixed.pipelines),
+            apart=tuple(_part_alone(alone) for alone in mixed.alone),
         ),
     )  # fmt: skip
 
@@ -217,7 +218,7 @@ def verdict(plans: Plans, hetero: Unlike) -> str:
     if len(fit) == len(hetero.apart):
         share = 100 * rate / sum(tokens_per_s for tokens_per_s, _ in fit)
         text += (
-            " Data parallelism over the parts, each with its own share of the batch, could reach at most the sum of the "
-            f"parts alone: this is {share:.0f} % of that. No framework here supports unequal shares."
+            " Data parallelism over the parts, each with its own share of the batch, could reach at most the sum of "
+            f"the parts alone: this is {share:.0f} % of that. No framework here supports unequal shares."
         )
     return text

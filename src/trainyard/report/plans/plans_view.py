@@ -83,8 +83,8 @@ def _figures(plans: Plans) -> list[KeyFigure]:
     best, bill = plans.best, plans.best.bill
     low, high = units.show_time(best.plan.low), units.show_time(best.plan.high)
     figures = [
-        figure("step", units.show_time(best.plan.ledger.wall_ns), "Predicted; four of five measured steps lie in this interval.",
-               f"{low} to {high}"),
+        figure("step", units.show_time(best.plan.ledger.wall_ns),
+               "Predicted; four of five measured steps lie in this interval.", f"{low} to {high}"),
         figure("throughput", units.show_rate(bill.tokens_per_s, " tok/s"), "Tokens of all devices."),
         KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%", means="Model FLOPs a second, over the peak."),
         KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="The fullest rank's.",
@@ -92,7 +92,9 @@ def _figures(plans: Plans) -> list[KeyFigure]:
     ]  # fmt: skip
     if plans.tokens:
         figures.append(
-            KeyFigure(label="to train", value=f"{bill.days:,.1f}", unit="days", means="Including time lost to failures.")
+            KeyFigure(
+                label="to train", value=f"{bill.days:,.1f}", unit="days", means="Including time lost to failures."
+            )
         )
     if bill.dollars is not None:
         value, _, unit = units.show_count(bill.dollars).partition(" ")

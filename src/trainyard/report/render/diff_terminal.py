@@ -1,4 +1,4 @@
-"""Draws a comparison of two sides on a terminal, and as JSON."""
+"""Prints a comparison of two sides, and builds its JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def print_difference(
 
 
 def _title(before: Side, after: Side, judged: Comparability) -> str:
-    """The timed step where both sides have one: the profiler's own cost is no part of it."""
+    """Compares the timed steps if both sides have one, since they exclude the profiler's overhead."""
     if judged.reasons:
         return f"{before.name} and {after.name} are not comparable"
     timed = before.timed_ns and after.timed_ns
@@ -60,7 +60,7 @@ def _tone(judged: Comparability) -> str:
 
 
 def _table(before: Side, after: Side, changes: Sequence[AccountChange], judged: Comparability, width: int) -> Table:
-    """Where all does not fit, the range is left out first, then the verdict, which the colour of the change tells."""
+    """On narrow terminals the range is left out first, then the verdict, which the colour of the change also shows."""
     wall = after.mean.wall_ns - before.mean.wall_ns
     rows: list[tuple[Text, ...]] = []
     for change in sorted(changes, key=lambda change: -abs(change.ns)):

@@ -1,4 +1,4 @@
-"""The parity of many mixes as a table."""
+"""Table of parity results over combinations of parallelism."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainyard.report.view.view import Column, Table
 
 
 def table(results: Sequence[Parity], steps: int) -> Table:
-    """One row a mix, in the order they were tried."""
+    """One row per combination, in the order they were run."""
     counts = {
         verdict: sum(parity.verdict == verdict for parity in results) for verdict in ("equal", "different", "refused")
     }
@@ -17,9 +17,9 @@ def table(results: Sequence[Parity], steps: int) -> Table:
     return Table(
         title="Parity with one process",
         notes=(
-            f"{summary}, over {steps} steps. Errors are the largest relative ones of any step, of the loss and of the "
-            "global gradient norm. The reference is one process that computes in the same number format, the same "
-            "micro-batches one after the other, nothing computed again, compiled or offloaded.",
+            f"{summary}, over {steps} steps. Errors are the largest relative errors of any step, of the loss and "
+            "of the global gradient norm. The reference is one process that runs the same micro-batches in sequence in the "
+            "same number format, without recomputation, compilation or offloading.",
             *(f"{parity.mix}: {parity.verdict}: {parity.why}" for parity in results if parity.why),
         ),
         columns=(

@@ -1,7 +1,7 @@
-"""A report as a workbook: the ledger, ranks, steps, findings, kernels, ops, collectives, notes, a sheet each.
+"""A report as an Excel workbook: a sheet each for the ledger, ranks, steps, findings, kernels, ops, collectives, notes.
 
-Cells are typed here and never guessed: a text is written as a text, so that a name is no formula and no link. Times
-stay integer ns.
+Cell types are explicit, never guessed: text is written as text, so that a name cannot become a formula or a link. Times
+are integer ns.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 
 _ROWS, _LETTERS = 1_048_576, 32_767
-"""What a sheet and a cell hold."""
+"""Maximum rows of a sheet and characters of a cell."""
 _EXACT = 2**53
-"""Up to here a spreadsheet's numbers are exact integers."""
+"""Largest exact integer of a spreadsheet."""
 _WIDE, _NARROW = 48, 16
 _COUNT, _SHARE, _RATE = "#,##0", "0.0%", "0.00E+00"
 _FORMATS = {"share": _SHARE, "sure": _SHARE, "flops_rate": _RATE, "bytes_rate": _RATE, "intensity": "#,##0.0"}
@@ -32,7 +32,7 @@ _TEXTS = ("account", "label", "name", "says", "evidence", "remedy", "op", "shape
 
 
 class Sheet(NamedTuple):
-    """`heads`: a column each. Rows are plain values, None where unknown."""
+    """A sheet with a column per head. Rows are plain values; None is unknown."""
 
     name: str
     heads: tuple[str, ...]
@@ -40,7 +40,7 @@ class Sheet(NamedTuple):
 
 
 def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None, path: Path) -> None:
-    """Raises `MissingLibrary` without XlsxWriter, `PlaceUnwritable`."""
+    """Writes the workbook. Raises `MissingLibrary` without XlsxWriter, `PlaceUnwritable`."""
     try:
         import xlsxwriter
         from xlsxwriter.exceptions import FileCreateError
@@ -59,7 +59,7 @@ def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None,
 
 
 def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None) -> Iterator[Sheet]:
-    """What the workbook shows, but for its notes. `ledgers`: of each part, and the mean last."""
+    """The sheets of the workbook except its notes. `ledgers`: one for each rank and step, the mean last."""
     yield _ledger(ledgers[-1]) if ledgers else Sheet("Ledger", ("account",), [])
     ranks = per_rank(ledgers)
     accounts = sorted({account for ledger in ranks.values() for account in ledger.by_account()}, key=_precedence)
@@ -139,7 +139,7 @@ def _notes(view: View, cut: Sequence[str]) -> list[str]:
 
 
 def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
-    """Writes a sheet, and appends to `cut` what it could not hold."""
+    """Writes a sheet, and appends a message to `cut` if data did not fit."""
     page = book.add_worksheet(sheet.name)
     page.freeze_panes(1, 0)
     bold = book.add_format({"bold": True})

@@ -1,4 +1,4 @@
-"""The waterfall: the step's accounts as bars that float one on top of the other up to the wall time."""
+"""The waterfall: the step's accounts as stacked floating bars that add up to the wall time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trainyard.ledger import WINDOW, Account, Ledger
 from trainyard.report.view.view import Bar, KernelRow
 
 SMALL = 0.005
-"""Of the step: smaller accounts of one kind share a bar."""
+"""Fraction of the step below which accounts of one kind share a bar."""
 
 _IDEAL_COLOUR = "#c3d0f2"
 _TOTAL_COLOUR = "#3f4347"
 
 
 class _Step(NamedTuple):
-    """A bar before it is known where it floats."""
+    """A bar without its position."""
 
     label: str
     ns: int
@@ -25,7 +25,7 @@ class _Step(NamedTuple):
     evidence: str = ""
     account: Account | None = None
     before_ns: int = 0
-    """What of the account stands in the bar before this one."""
+    """ns of the account that are in the bar before this one."""
     role: Literal["ideal", "step"] = "step"
 
 
@@ -36,11 +36,11 @@ def waterfall(
     ideal: tuple[int, str] | None,
     profiled: bool = False,
 ) -> tuple[Bar, ...]:
-    """The bars of a mean ledger; their `ns` add up to the last one's, the wall time.
+    """The bars of a mean ledger; their `ns` add up to the last bar, the wall time.
 
-    `ranks` give the whiskers, `kernels` (top rows) the evidence. `ideal`: (ns of the model's arithmetic at the
-    best known rate, which rate): it splits matmul into that and the loss below it. `profiled`: the step's time
-    without the profiler is known too, so this one is named for what it is.
+    `ranks` give the whiskers, `kernels` (top rows) the evidence. `ideal`: (ns of the model's FLOPs at the best known
+    rate, description of the rate); it splits matmul into that time and the excess. `profiled`: labels the total as
+    profiled, because the unprofiled step time is known too.
     """
     bars: list[Bar] = []
     at = 0
@@ -65,7 +65,7 @@ def waterfall(
 
 
 def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | None) -> list[_Step]:
-    """Kind by kind in order of precedence: the large accounts, then the small ones together."""
+    """By kind in order of precedence: the large accounts, then one bar for the small ones."""
     steps: list[_Step] = []
     accounts = {account: ns for account, ns in mean.by_account().items() if ns}
     for kind in words.KINDS:
@@ -87,7 +87,7 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
 
 
 def _spread(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
-    """Where the bar would end on the rank with the least and with the most of the account."""
+    """Ends of the bar on the ranks with the least and with the most of the account."""
     if len(ranks) < 2:
         return None
     values = [ledger.by_account().get(account, 0) for ledger in ranks.values()]
@@ -100,7 +100,7 @@ def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> s
     count = sum(entry.count for entry in entries)
     parts: list[str] = []
     if account.kind == "unexplained":
-        parts.append("no rule claimed it")
+        parts.append("not claimed by any rule")
     elif account.kind == "launch_gap":
         parts.append(words.GAPS[account.what].means.rstrip(".").replace("The host", "the host"))
     elif own := [row for row in kernels if row.account == str(account) and account.kind == "compute"]:
@@ -108,7 +108,7 @@ def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> s
     if count:
         parts.append(f"{count:,} interval{'s' if count != 1 else ''}")
     if hidden and account.kind in ("comm", "copy", "straggler"):
-        parts.append(f"{units.show_time(hidden)} more under compute")
+        parts.append(f"{units.show_time(hidden)} more overlapped by compute")
     return " · ".join(parts)
 
 
