@@ -1,4 +1,4 @@
-"""The architecture document names files that exist, and the layers that the contract holds."""
+"""docs/architecture.md names existing files and the layers of the import contract."""
 
 import configparser
 import re

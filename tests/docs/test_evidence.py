@@ -1,4 +1,4 @@
-"""What `make device-evidence` does, without a device."""
+"""`make device-evidence` on a machine without a device."""
 
 import gzip
 import json
@@ -70,11 +70,11 @@ def test_the_arithmetic_of_one_size():
 )
 def test_the_largest_that_fits_memory_and_time_comes_first(name, memory, ranks, largest):
     jobs = list(dense.fitting(ranks, memory, dense.peak_of(name), collect.JOB_S))
-    sizes = [(one.model.layers, one.model.width) for one, _ in jobs]
+    sizes = [(job.model.layers, job.model.width) for job, _ in jobs]
     assert sizes == [size for size in dense.SIZES if size in sizes]
     assert largest is None or sizes[0] == largest
-    for one, arithmetic in jobs:
-        assert sum(dense.memory_of(one)) <= 0.9 * memory
+    for job, arithmetic in jobs:
+        assert sum(dense.memory_of(job)) <= 0.9 * memory
         assert re.search(r"state .* = .* of 90% of .*, about \d+ s", arithmetic)
 
 
@@ -129,9 +129,9 @@ def test_stamps_that_no_float_holds_stay_and_the_host_goes(whole, tmp_path):
     exact = f"{int(stamp) + 2**60 // 10**6}.{123:03d}"
     assert float(exact) != int(exact.replace(".", "")) / 1000 or len(exact) > 15
     (tmp_path / "odd.json").write_text(text, "utf-8")
-    said = gzip.decompress(trim.trim(tmp_path / "odd.json", 10**6).data).decode()
-    assert f'"ts":{stamp}' in said
-    assert not re.search("node17|someone|traceName|GPU-1234|ac2g", said)
+    trimmed = gzip.decompress(trim.trim(tmp_path / "odd.json", 10**6).data).decode()
+    assert f'"ts":{stamp}' in trimmed
+    assert not re.search("node17|someone|traceName|GPU-1234|ac2g", trimmed)
 
 
 # What must not be published
@@ -144,10 +144,10 @@ def test_hosts_secrets_and_folders_are_taken_out():
         "12345678": "SECRET",
         "abcdefgh": "SECRET",
     }
-    said = scrub.clean(
+    cleaned = scrub.clean(
         "node17 and node17.lab.example, hf_abcdefgh123; /home/ada/x/y.py:3 node170 https://a.b/c/d", hidden
     )
-    assert said == "HOST and HOST, SECRET; PATH/y.py:3 node170 https://a.b/c/d"
+    assert cleaned == "HOST and HOST, SECRET; PATH/y.py:3 node170 https://a.b/c/d"
     assert scrub.clean('{"a": "compute/matmul", "r": "1.5 TFLOP/s", "k": 1}', hidden) == (
         '{"a": "compute/matmul", "r": "1.5 TFLOP/s", "k": 1}'
     )
@@ -189,10 +189,10 @@ def test_what_torch_sees(tmp_path, monkeypatch, text, names, why):
     monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path, text)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(evidence, "find_spec", lambda name: name)
-    found = evidence.accelerators()
-    assert found.names == names
-    assert found.memory == (6 if names else 0)
-    assert why in found.why
+    accelerators = evidence.accelerators()
+    assert accelerators.names == names
+    assert accelerators.memory == (6 if names else 0)
+    assert why in accelerators.why
 
 
 def test_without_an_accelerator_it_says_so_and_succeeds(monkeypatch, capsys):
@@ -234,17 +234,17 @@ def test_only_a_full_device_makes_the_next_smaller_job_start(session, monkeypatc
         return subprocess.CompletedProcess(args, code, "", words)
 
     monkeypatch.setattr(session, "trainyard", trainyard)
-    assert [one.ended for one in session.largest_job(jobs)] == ["out of memory", "ran"]
+    assert [attempt.ended for attempt in session.largest_job(jobs)] == ["out of memory", "ran"]
     ends = iter([(4, "rank 0 died: ValueError")])
-    assert [one.ended for one in session.largest_job(jobs)] == ["exit code 4"]
+    assert [attempt.ended for attempt in session.largest_job(jobs)] == ["exit code 4"]
     assert len(calls) == 3
     assert not session.largest_job([])
 
 
 def test_what_does_not_end_is_ended_with_its_children(session, tmp_path):
     session.deadline = time.monotonic() + 1.5
-    told = str(tmp_path / "pid")
-    child = f"import time, os; open({told!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    pid_file = str(tmp_path / "pid")
+    child = f"import time, os; open({pid_file!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     began = time.monotonic()
     done = session._call([sys.executable, "-c", parent], 100)
@@ -253,7 +253,7 @@ def test_what_does_not_end_is_ended_with_its_children(session, tmp_path):
 
 
 def ended(process: int) -> bool:
-    """Within five seconds; what nobody has reaped yet has ended too."""
+    """Whether the process ends within five seconds. A zombie counts as ended."""
     for _ in range(50):
         try:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -273,14 +273,14 @@ def test_too_much_or_too_private_is_refused(session, capsys, monkeypatch):
     assert not collect.sound(session.place, session)
     (session.place / "log.txt").write_bytes(b"0" * (collect.LIMIT + 1))
     assert not collect.sound(session.place, session)
-    said = capsys.readouterr().err
-    assert missing_values(said, "log.txt: HOST", "2 MB") == []
+    errors = capsys.readouterr().err
+    assert missing_values(errors, "log.txt: HOST", "2 MB") == []
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_the_whole_way_on_the_cores(tmp_path, monkeypatch, root):
-    """A device that torch does not see: its ranks train on the cores, and all records are made."""
+    """With devices that torch does not see, ranks train on the CPU and all files are written."""
     pytest.importorskip("torch")
     text = dense.job_text(dense.Size(1, 512), 2).replace("seq_len = 2048", "seq_len = 32")
     text = text.replace(f"tokens_per_step = {8192 * 2}", "tokens_per_step = 256")
@@ -293,17 +293,17 @@ def test_the_whole_way_on_the_cores(tmp_path, monkeypatch, root):
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-s3cr3t")
     monkeypatch.setenv("NCCL_SOMETHING", "s3cr3t-s3cr3t at /home/ada/lib/nccl.conf")
     assert collect.collect(("Pretend 1", "Pretend 1"), 10**10) == 0
-    (place,) = (tmp_path / "evidence").iterdir()
-    assert re.fullmatch(r"pretend-1-\d{4}-\d\d-\d\d", place.name)
-    made = {path.name for path in place.iterdir()}
+    (folder,) = (tmp_path / "evidence").iterdir()
+    assert re.fullmatch(r"pretend-1-\d{4}-\d\d-\d\d", folder.name)
+    file_names = {path.name for path in folder.iterdir()}
     wanted = {"README.md", "run", "run.txt", "report.html", "trace.json.gz", "ledger.json", "machine.json"}
-    assert wanted <= made
-    assert collect.size_of(place) < collect.LIMIT
-    run = folders.read(place / "run")
-    assert run.digest == folders.digest(place / "run")
+    assert wanted <= file_names
+    assert collect.size_of(folder) < collect.LIMIT
+    run = folders.read(folder / "run")
+    assert run.digest == folders.digest(folder / "run")
     assert run.state == "complete"
-    assert not (place / "run" / "traces").exists()
-    every = "".join(path.read_text("utf-8") for path in place.rglob("*") if path.is_file() and path.suffix != ".gz")
+    assert not (folder / "run" / "traces").exists()
+    every = "".join(path.read_text("utf-8") for path in folder.rglob("*") if path.is_file() and path.suffix != ".gz")
     assert not re.search(rf"s3cr3t|/home/ada|{re.escape(str(tmp_path))}|\b{re.escape(socket.gethostname())}\b", every)
-    assert "dense-1x512: state" in (place / "README.md").read_text("utf-8")
-    assert measure(read([place / "trace.json.gz"])).mean.wall_ns > 0
+    assert "dense-1x512: state" in (folder / "README.md").read_text("utf-8")
+    assert measure(read([folder / "trace.json.gz"])).mean.wall_ns > 0

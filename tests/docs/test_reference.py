@@ -1,4 +1,4 @@
-"""docs/reference.md says what the code says, and everything a user can type stands in it."""
+"""docs/reference.md is up to date and covers all commands, job keys, settings, words, errors and plugins."""
 
 import importlib.util
 import re

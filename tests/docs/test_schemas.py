@@ -1,4 +1,4 @@
-"""docs/schemas holds the JSON Schemas of the types, and what the commands print is valid by them."""
+"""docs/schemas holds the JSON Schemas of the types, and the output of the commands conforms to them."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ def schemas(root):
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Ids of six stored runs, the base's and the head's in turns."""
+    """Ids of six stored runs, base and head interleaved."""
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     store = Store(tmp_path / "store")
     return [stored(store, started=f"2025-01-01T00:0{minute}:00.000+00:00").id for minute in range(6)]

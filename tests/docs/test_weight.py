@@ -1,4 +1,4 @@
-"""What is loaded when: help loads nothing heavy, noun files nothing but msgspec and numpy, and torch only trains."""
+"""Import cost: help loads nothing heavy, noun files only msgspec and numpy, and only training loads torch."""
 
 import ast
 import os
@@ -90,6 +90,6 @@ def test_constraints_pin_everything_the_project_asks_for(root):
         *project["dependencies"],
         *(text for extra in ("train", "fast", "test", "dev") for text in extras[extra]),
     ]:
-        asked = Requirement(text)
-        if asked.name != "trainyard":
-            assert pins[canonicalize_name(asked.name)] in asked.specifier, text
+        requirement = Requirement(text)
+        if requirement.name != "trainyard":
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, text

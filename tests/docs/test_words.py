@@ -1,4 +1,4 @@
-"""One word, one place: what is spelled out in the code exists in `words.py`, and no table is written twice."""
+"""Vocabulary used in the code exists in `words.py`, and no table is repeated."""
 
 import ast
 import re
@@ -61,8 +61,8 @@ def test_accounts_and_words_spelled_out_exist(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_vocabulary_is_written_out_a_second_time(path):
-    """A type must spell its words (`Literal`), a dict may say more of each, an assignment may give each a name;
-    a bare list may not."""
+    """A type must spell out its words (`Literal`), a dict may add data to each, an assignment may name each; a bare
+    list may not repeat them."""
     nodes = list(literals(path))
     fine = {id(node.slice) for node in nodes if isinstance(node, ast.Subscript)}
     for node in nodes:

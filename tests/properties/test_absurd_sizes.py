@@ -1,4 +1,4 @@
-"""Any size under any key is answered or refused by `plan`: exit code 0 or 2, never 70, and no hang."""
+"""`plan` accepts or rejects any size of any key: exit code 0 or 2, never 70, and no hang."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainyard.models import presets
 from trainyard.predict.configs.config_keys import flat
 
 SECONDS = 120
-"""Far more than an answer takes, even on a machine with other work."""
+"""Far more than a plan takes, even on a busy machine."""
 WHOLE = st.sampled_from([0, -1, 1, 3, 720_720, 2**24, 2**31, 2**32, 2**53, 2**63, 2**64, 10**30, 10**400, -(2**70)])
 FLOATS = st.sampled_from([0.5, -1.0, 1e-308, 1e30, 1e308, float("inf"), float("nan")])
 SIZES = WHOLE | st.integers() | FLOATS | st.integers(1, 4096)
@@ -34,7 +34,7 @@ PRESETS = ["tiny", "tiny-moe", "tiny-mla", "llama3-8b", "deepseek-v3", "nemotron
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Raises `TimeoutError` where the work does not end."""
+    """Raises `TimeoutError` if the body runs longer than `SECONDS`."""
 
     def end(*_: object) -> None:
         raise TimeoutError(f"no answer in {SECONDS} s")

@@ -1,4 +1,4 @@
-"""Change points: what must hold for any series; scipy says what each statistic is."""
+"""Change points: invariants for any series; the statistics match scipy's."""
 
 import numpy as np
 import pytest
@@ -23,15 +23,15 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def noisy(seed, n=120, steps=()):
-    """Normal noise with `(place, size)` steps."""
+    """Normal noise with steps `(index, size)`."""
     values = np.random.default_rng(seed).standard_normal(n)
-    for place, size in steps:
-        values[place:] += size
+    for index, size in steps:
+        values[index:] += size
     return values
 
 
 def places(seen: DetectedChanges):
-    return [(one.kind, one.at, one.until, one.low, one.high) for one in seen.changes]
+    return [(change.kind, change.at, change.until, change.low, change.high) for change in seen.changes]
 
 
 @given(rows)
@@ -58,11 +58,11 @@ def test_a_split_is_scipys_rank_sum(values, data):
 def test_levels_and_shifts_lie_in_their_intervals_and_shift_with_the_values(before, after):
     before, after = np.array(before), np.array(after)
     assert level(before).low <= level(before).value <= level(before).high
-    found = shift(before, after)
-    assert found.low <= found.value <= found.high
-    assert found.value == pytest.approx(np.median(np.subtract.outer(after, before)), abs=1e-9)
-    assert shift(before, after + 5).value == pytest.approx(found.value + 5, abs=1e-9)
-    assert shift(after, before).value == pytest.approx(-found.value, abs=1e-9)
+    shifted = shift(before, after)
+    assert shifted.low <= shifted.value <= shifted.high
+    assert shifted.value == pytest.approx(np.median(np.subtract.outer(after, before)), abs=1e-9)
+    assert shift(before, after + 5).value == pytest.approx(shifted.value + 5, abs=1e-9)
+    assert shift(after, before).value == pytest.approx(-shifted.value, abs=1e-9)
 
 
 @given(seeds, st.floats(0.5, 50), st.floats(-1e3, 1e3))
@@ -78,28 +78,30 @@ def test_upside_down_the_changes_are_at_the_same_places(seed):
     values = noisy(seed, steps=((40, 3.0), (80, -5.0)))
     up, down = detect(values), detect(-values)
     assert places(up) == places(down)
-    assert [one.shift.value for one in up.changes] == pytest.approx([-one.shift.value for one in down.changes])
+    shifts = [change.shift.value for change in up.changes]
+    assert shifts == pytest.approx([-change.shift.value for change in down.changes])
 
 
 @given(seeds)
 @settings(max_examples=25)
 def test_whether_there_is_a_change_depends_on_ranks_only(seed):
-    """Any growing function of the values leaves them, and so the error rate, as they are."""
-    found = []
+    """Any increasing function of the values leaves the changes, and so the error rate, unchanged."""
+    changes = []
     values = noisy(seed, steps=((60, 1.5),))
-    for told in (values, np.exp(values), np.sinh(3 * values)):
+    for transformed in (values, np.exp(values), np.sinh(3 * values)):
         scan = Scan()
-        scan.extend(told)
-        found.append(change_points(told, scan.splits(), float(inflation(told[None])[0]), critical(told.size)))
-    assert found[0] == found[1] == found[2]
+        scan.extend(transformed)
+        wide = float(inflation(transformed[None])[0])
+        changes.append(change_points(transformed, scan.splits(), wide, critical(transformed.size)))
+    assert changes[0] == changes[1] == changes[2]
 
 
 @given(seeds)
 @settings(max_examples=25)
 def test_backwards_a_clear_step_lies_at_the_mirrored_place(seed):
     values = noisy(seed, steps=((60, 8.0),))
-    forth = [one.at for one in detect(values).lasting]
-    assert forth == [values.size - one.at for one in reversed(detect(values[::-1]).lasting)]
+    forth = [change.at for change in detect(values).lasting]
+    assert forth == [values.size - change.at for change in reversed(detect(values[::-1]).lasting)]
     assert 60 in forth
 
 
@@ -116,7 +118,7 @@ def test_a_scan_that_grew_is_the_scan_of_the_whole(seed, chunk):
     def sorted_rows(scan):
         return sorted(zip(*(column.tolist() for column in scan.splits())))
 
-    # A stretch of the grid that ends at the last point stands there twice where the scan grew, and changes nothing.
+    # The grown scan has an interval of the grid that ends at the last point twice, which does not matter.
     assert set(sorted_rows(grown)) == set(sorted_rows(whole))
 
 
@@ -135,8 +137,8 @@ def test_the_grid_of_a_longer_series_holds_the_shorter_ones(n, more):
 def test_a_change_is_told_once(seed):
     values = noisy(seed, n=110, steps=((80, 6.0),))
     watch = OnlineDetector(values[:75])
-    told = [one for value in values[75:110] for one in watch.add([value])]
-    up = [one for one in told if one.shift.value > 3]
+    told = [change for value in values[75:110] for change in watch.add([value])]
+    up = [change for change in told if change.shift.value > 3]
     assert len(up) == 1
     assert up[0].low - 3 <= 80 <= max(up[0].high, up[0].until) + 3
 
@@ -147,10 +149,10 @@ def test_a_constant_has_no_changes(n, value):
 
 
 def test_a_step_without_noise_is_found_exactly():
-    [one] = detect([0.0] * 40 + [1.0] * 40).changes
-    assert (one.kind, one.at, one.low, one.high) == ("step", 40, 40, 40)
-    assert one.share is None
-    assert one.shift == (1.0, 1.0, 1.0)
+    [change] = detect([0.0] * 40 + [1.0] * 40).changes
+    assert (change.kind, change.at, change.low, change.high) == ("step", 40, 40, 40)
+    assert change.share is None
+    assert change.shift == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

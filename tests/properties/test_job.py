@@ -1,4 +1,4 @@
-"""Jobs: a misspelt key names itself, its path and the nearest right one; arithmetic is shown."""
+"""Job files: errors name a misspelt key, its path and the nearest valid key, and show their arithmetic."""
 
 import re
 from typing import get_type_hints
@@ -32,7 +32,7 @@ def toml(sections: dict[str, dict[str, object]], top: dict[str, object] | None =
 
 @st.composite
 def misspelt(draw: st.DrawFn) -> tuple[str, str]:
-    """(section, key): a field of the section with one letter dropped, doubled or two swapped."""
+    """(section, key): a field of the section with one letter dropped or doubled, or two letters swapped."""
     section = draw(st.sampled_from(sorted(SECTIONS)))
     key = draw(st.sampled_from(SECTIONS[section].__struct_fields__))
     at = draw(st.integers(0, len(key) - 1))
@@ -147,9 +147,9 @@ def test_a_value_that_is_no_choice_is_answered_with_all_of_them(section, field):
     for wrong in ("no such", 77):
         with pytest.raises(BadJob) as caught:
             parse(toml({**GOOD, section: {**GOOD[section], field: wrong}}), "job.toml")
-        said = str(caught.value)
-        assert said.startswith(f"job.toml at $.{section}.{field}: ")
-        assert all((repr(value) if isinstance(value, str) else str(value).lower()) in said for value in known)
+        message = str(caught.value)
+        assert message.startswith(f"job.toml at $.{section}.{field}: ")
+        assert all((repr(value) if isinstance(value, str) else str(value).lower()) in message for value in known)
 
 
 @pytest.mark.parametrize(("section", "field"), CHOSEN)

@@ -1,4 +1,4 @@
-"""The laws of the ledger: what balances, stays balanced; what does not, cannot exist."""
+"""Invariants of ledgers: entries always sum to the wall time, and unbalanced ledgers cannot be created."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ from trainyard import words
 from trainyard.errors import BadLedger, UnknownName
 from trainyard.ledger import Account, Entry, Ledger, Scope, diff, from_json, mean, to_json
 
-# Birth, decoding, replacement: no way around the balance
+# Construction, decoding and replacement all check the balance
 
 
 @given(ledgers(), st.integers(-(2**50), 2**50).filter(bool))
@@ -136,8 +136,8 @@ def test_the_mean_does_not_depend_on_the_order(several, random):
     shuffled = random.sample(several, len(several))
     assert mean(shuffled).by_kind().keys() == mean(several).by_kind().keys()
     assert mean(shuffled).wall_ns == mean(several).wall_ns
-    for one, other in zip(mean(shuffled).sorted_entries(), mean(several).sorted_entries()):
-        assert abs(one.ns - other.ns) <= 1
+    for entry, other in zip(mean(shuffled).sorted_entries(), mean(several).sorted_entries()):
+        assert abs(entry.ns - other.ns) <= 1
 
 
 @given(ledgers(), ledgers(basis="predicted"))
@@ -169,11 +169,11 @@ def test_an_account_survives_text_pickling_and_copying(account):
 
 
 @given(accounts(), accounts())
-def test_accounts_order_by_precedence_and_differ_in_text(one, other):
-    assert (one == other) == (str(one) == str(other))
-    if one.kind != other.kind:
+def test_accounts_order_by_precedence_and_differ_in_text(account, other):
+    assert (account == other) == (str(account) == str(other))
+    if account.kind != other.kind:
         kinds = list(words.KINDS)
-        assert (one.rank < other.rank) == (kinds.index(one.kind) < kinds.index(other.kind))
+        assert (account.rank < other.rank) == (kinds.index(account.kind) < kinds.index(other.kind))
 
 
 @given(accounts())
@@ -195,7 +195,7 @@ REAL = {f"{kind}/{what}" if what else kind for kind, row in words.KINDS.items() 
 @example("compute")
 def test_hostile_text_is_no_account(text):
     head, _, group = text.partition("@")
-    # Random text is sometimes a real account: the examples are drawn from the code's own constants too.
+    # Random text is sometimes a valid account, because Hypothesis also draws constants from the code.
     assume(head not in REAL or not re.fullmatch(r"[A-Za-z0-9_.\-]{0,64}", group))
     with pytest.raises(UnknownName):
         Account.parse(text)

@@ -1,4 +1,4 @@
-"""MLLOG lines: written, read back, and read from hostile files."""
+"""MLLOG lines: round trips and hostile files."""
 
 from contextlib import suppress
 
@@ -20,7 +20,7 @@ def test_round_trip(tmp_path_factory, entries):
     path.write_text("\n".join(lines), encoding="utf-8", errors="replace", newline="\n")
     read = mllog.read(path)
     assert [(e.key, e.value, e.time_ms, e.metadata) for e in read] == [
-        (key, value, time, said) for key, value, time, said in entries
+        (key, value, time, metadata) for key, value, time, metadata in entries
     ]
 
 

@@ -1,4 +1,4 @@
-"""Ledgers and other tools' figures against `tests/oracle.py`, to the nanosecond: recorded traces and random ones."""
+"""Ledgers and other tools' figures equal those of `tests/oracle.py` to the nanosecond, on recorded and random traces."""
 
 from collections import Counter
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_a_random_trace_is_booked_as_the_oracle_says(tmp_path_factory, document)
 @settings(max_examples=500)
 @given(rank_traces(), st.integers(0, 999))
 def test_stamps_with_fractions_of_a_us_reconcile_too(tmp_path_factory, document, shift):
-    """Times as large as µs, shifted off the whole µs: what HTA rounds, and where it counts less than nothing."""
+    """Times shifted off whole µs, which HTA rounds; some of its figures become negative."""
     for event in document["traceEvents"]:
         event["ts"] = f"{round(event['ts'] * 1000) * 137 // 100 * 10 + shift:04d}"
         event["ts"] = float(f"{event['ts'][:-3]}.{event['ts'][-3:]}")
@@ -76,15 +76,15 @@ def test_of_random_ranks_together_too(tmp_path_factory, first, second):
 
 
 def agree(path: Path) -> None:
-    """One rank's file in each window: ours by steps, ours as a whole, HTA's, TraceLens'."""
-    found = oracle.read(path)
-    pieces = oracle.of_kind(found.pieces, oracle.ours)
+    """Compares one rank's file: our ledgers by step and of the whole window, HTA's and TraceLens' figures."""
+    trace = oracle.read(path)
+    pieces = oracle.of_kind(trace.pieces, oracle.ours)
     (whole, _) = measure(read([path]), "all").ledgers
     by_step = measure(read([path])).ledgers[:-1]
-    stretches = oracle.parts(found) if found.marks else [("window", *found.window)]
+    stretches = oracle.parts(trace) if trace.marks else [("window", *trace.window)]
     assert [ledger.scope.steps for ledger in by_step] == [(label,) for label, _, _ in stretches]
     for ledger, (begin, end) in [
-        (whole, found.window),
+        (whole, trace.window),
         *((ledger, (begin, end)) for ledger, (_, begin, end) in zip(by_step, stretches)),
     ]:
         answer = oracle.breakdown(pieces, begin, end)
@@ -97,26 +97,26 @@ def agree(path: Path) -> None:
 
 
 def figures_agree(path: Path) -> None:
-    found = oracle.read(path)
+    trace = oracle.read(path)
     (events,) = read([path])
     for tool, answer in (("hta", oracle.hta), ("tracelens", oracle.tracelens)):
         try:
             got = {figure.name: figure.ns for figure in reconcile.TOOLS[tool](events).figures}
         except BadInput:
-            with pytest.raises((IndexError, ValueError)):  # it has nothing to add up either
-                answer(found)
+            with pytest.raises((IndexError, ValueError)):  # the oracle has nothing to sum either
+                answer(trace)
             continue
-        assert got == answer(found), tool
+        assert got == answer(trace), tool
 
 
 def owners_agree(rank: RankTrace) -> None:
-    """Every account's ns and hidden ns, but for the idle device's: nothing but those it ranks above can own theirs."""
-    one, waits, keys = rank.classified, rank.waits, rank.keys
+    """Compares ns and hidden ns of every account except idle time, which only owns what no other account does."""
+    classified, waits, keys = rank.classified, rank.waits, rank.keys
     places = keys.places().tolist()
     columns = zip(
-        [*one.start.tolist(), *waits.start.tolist()],
-        [*one.stop.tolist(), *waits.stop.tolist()],
-        [*one.key.tolist(), *waits.key.tolist()],
+        [*classified.start.tolist(), *waits.start.tolist()],
+        [*classified.stop.tolist(), *waits.stop.tolist()],
+        [*classified.key.tolist(), *waits.key.tolist()],
     )
     pairs = keys.pairs
     kind_of = [KINDS.index(account.kind) for account, _ in pairs]

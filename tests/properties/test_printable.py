@@ -1,4 +1,4 @@
-"""Whatever a name holds, what is printed of it shows every character, and JSON stays the same JSON."""
+"""Printed names show every character, whatever they contain, and printable JSON decodes to the same value."""
 
 import json
 import unicodedata

@@ -1,4 +1,4 @@
-"""No secret survives in any place; whatever is not a secret keeps every byte."""
+"""Redaction removes every secret and keeps every other byte."""
 
 from __future__ import annotations
 

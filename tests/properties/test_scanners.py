@@ -1,4 +1,4 @@
-"""The compiled and the Python scanner keep the same of any file, however odd, and lose nothing in silence."""
+"""The compiled and the Python scanner read the same from any file, however odd, and drop nothing silently."""
 
 import json
 import os
@@ -67,7 +67,7 @@ SEED = json.dumps(
 
 
 def kept(path, monkeypatch, pure):
-    """All that reading the file comes to, with the scanner named."""
+    """The decoded events or the error message of the Python scanner (`pure`) or the compiled one."""
     if pure:
         monkeypatch.setenv("TRAINYARD_PURE", "1")
     else:
@@ -112,18 +112,18 @@ def test_odd_events_are_kept_alike(tmp_path, monkeypatch, entries, indent, bare)
 def test_damaged_bytes_are_kept_alike(tmp_path, monkeypatch, data):
     mended = bytearray(SEED)
     for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(mended) - 1))
+        position = data.draw(st.integers(0, len(mended) - 1))
         how = data.draw(st.sampled_from(["put", "cut", "insert", "end"]))
         if how == "put":
-            mended[place] = data.draw(st.integers(0, 255))
+            mended[position] = data.draw(st.integers(0, 255))
         elif how == "cut":
-            del mended[place : place + data.draw(st.integers(1, 20))]
+            del mended[position : position + data.draw(st.integers(1, 20))]
         elif how == "insert":
-            mended[place:place] = data.draw(
+            mended[position:position] = data.draw(
                 st.sampled_from([b"NaN", b"\xff", b"\x00", b"]", b"}", b",", b'"', b"\\u00e9"])
             )
         else:
-            del mended[max(place, 1) :]
+            del mended[max(position, 1) :]
         mended = mended or bytearray(b"{")
     same(tmp_path, monkeypatch, bytes(mended))
 
@@ -140,7 +140,7 @@ def test_the_pieces_a_file_comes_in_do_not_matter(tmp_path, monkeypatch, reach):
 @pytest.mark.parametrize("depth", range(1, 12))
 @pytest.mark.parametrize("reach", [16, 1 << 20])
 def test_an_odd_event_nests_as_deeply_as_it_likes(tmp_path, monkeypatch, depth, reach):
-    """Brackets and quotes inside its texts do not count; the events around it keep their order."""
+    """Brackets and quotes inside strings do not count; the events around it keep their order."""
     odd = '[{"a]\\\\\\"[": ' * depth + "NaN" + "}]" * depth
     times = '"ph": "X", "cat": "kernel", "ts": 1, "dur": 2'
     entries = [f'{{"name": "{name}", {times}, "args": {args}}}' for name, args in zip("abc", ("{}", odd, "{}"))]
@@ -181,15 +181,15 @@ print("in peace")
 
 
 def test_the_compiled_code_breaks_no_rule_of_memory(tmp_path):
-    """Built with the address and undefined-behaviour sanitizers it reads damaged files in peace."""
+    """Built with the address and undefined-behaviour sanitizers, it reads damaged files without a report."""
     library = tmp_path / "native.so"
     why = build(
         ("-O1", "-g", "-std=c11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
          "-fno-sanitize-recover=all"),
         library,
     )  # fmt: skip
-    asked = ["cc", "-print-file-name=libasan.so"]
-    preload = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    query = ["cc", "-print-file-name=libasan.so"]
+    preload = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     if why or not Path(preload).is_file():
         pytest.skip(f"no sanitizers here: {why or preload}")
     done = subprocess.run(

@@ -1,4 +1,5 @@
-"""Laws of the store: whatever is in a folder, a database or a remote, good runs stay, and nothing altered arrives."""
+"""Invariants of the store: whatever a folder, database or remote contains, valid runs stay available and altered runs
+are rejected."""
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ def test_nothing_altered_arrives(tmp_path_factory: pytest.TempPathFactory, data:
         pull(there, Remote(str(bucket)), run.id)
     except BadInput:
         assert not there.runs.exists() or [*there.runs.iterdir()] == []
-    else:  # a list without its last newline, and the like
+    else:  # harmless changes, such as a digest list without its last newline
         arrived = _contents(there.runs / run.id)
         assert {name: arrived[name] for name in arrived if name != "SHA256SUMS"} == {
             name: before[name] for name in before if name != "SHA256SUMS"

@@ -1,4 +1,4 @@
-"""Student's t against scipy's."""
+"""Student's t distribution matches scipy's."""
 
 import pytest
 from hypothesis import given

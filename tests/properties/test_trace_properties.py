@@ -1,4 +1,4 @@
-"""Laws of every measured ledger, over traces made at random."""
+"""Invariants of measured ledgers, over random traces."""
 
 from itertools import pairwise
 
@@ -89,10 +89,10 @@ def test_alignment_moves_time_between_comm_and_straggler_only(tmp_path_factory, 
     for ledger, file in zip(together.ledgers, files):
         (alone, _) = measure(read([file]), "all").ledgers
         assert ledger.wall_ns == alone.wall_ns
-        one, other = ledger.by_kind(), alone.by_kind()
+        aligned, other = ledger.by_kind(), alone.by_kind()
         for kind in ("compute", "copy", "launch_gap", "unexplained"):
-            assert one.get(kind, 0) == other.get(kind, 0)
-        assert one.get("comm", 0) + one.get("straggler", 0) == other.get("comm", 0)
+            assert aligned.get(kind, 0) == other.get(kind, 0)
+        assert aligned.get("comm", 0) + aligned.get("straggler", 0) == other.get("comm", 0)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Units: exact where they must be, and what is shown can be read back."""
+"""Units: timestamps are exact, and formatted values read back to their printed digits."""
 
 from contextlib import suppress
 from decimal import Decimal, localcontext
@@ -13,7 +13,7 @@ from trainyard.errors import BadInput
 
 
 def floor_ns(text: str) -> int:
-    """The oracle: decimal arithmetic with room for every digit."""
+    """The oracle: decimal arithmetic with enough precision for every digit."""
     with localcontext(prec=200):
         return int((Decimal(text) * 1000).to_integral_value("ROUND_FLOOR"))
 
@@ -30,11 +30,11 @@ def test_stamps_are_exact(text):
 def test_stamps_with_exponents_are_exact_or_refused(text):
     exact = floor_ns(text)
     try:
-        found = units.ns_from_us(text)
+        ns = units.ns_from_us(text)
     except ValueError:
         assert not -(2**63) <= exact < 2**63 or Decimal(text) == 0
     else:
-        assert found == exact
+        assert ns == exact
 
 
 @given(

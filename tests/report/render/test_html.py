@@ -1,4 +1,4 @@
-"""The page: exact, small, closed to hostile names, readable in both themes, and drawn by a real browser."""
+"""The HTML page: exact, small, safe against hostile names, readable in both themes, rendered by a real browser."""
 
 import base64
 import hashlib
@@ -67,7 +67,7 @@ def inflate(text: str) -> bytes:
 
 
 def unpacked(packed: dict) -> list[Lane]:
-    """What the page's script reads out of a packed timeline, with names and looks in its own numbering."""
+    """The lanes that the page's script decodes from a packed timeline, with names and looks in its numbering."""
     total = sum(count for _, _, count in packed["lanes"])
     values = unvarint(inflate(packed["slices"]))
     gaps, lengths, kinds = (values[at * total : (at + 1) * total] for at in range(3))
@@ -94,12 +94,12 @@ def test_varints_come_back(values):
     )
 )
 def test_packing_keeps_every_slice_to_the_ns(lanes):
-    made = []
+    expected_lanes = []
     for rank, slices in enumerate(lanes):
         ends = np.cumsum([gap + length for gap, length, _, _ in slices]).tolist()
         starts = [int(end) - length for end, (_, length, _, _) in zip(ends, slices)]
         columns = [list(column) for column in zip(*slices)] or [[], [], [], []]
-        made.append(
+        expected_lanes.append(
             Lane(rank=rank, label=f"stream {rank}", starts=starts, lengths=columns[1], name=columns[2], look=columns[3])
         )
     given_names = ["a", "b", "<c>", "\ud800"]
@@ -107,13 +107,13 @@ def test_packing_keeps_every_slice_to_the_ns(lanes):
         length_ns=1,
         names=given_names,
         legend=(Legend(label="x", colour="#000000"), Legend(label="y", colour="#ffffff")),
-        lanes=tuple(made),
+        lanes=tuple(expected_lanes),
         steps=(),
         events=0,
     )
     packed = html.pack(line)
     kinds = json.loads(inflate(packed["names"]))
-    for before, after in zip(made, unpacked(packed), strict=True):
+    for before, after in zip(expected_lanes, unpacked(packed), strict=True):
         assert (after.starts, after.lengths, after.look) == (before.starts, before.lengths, before.look)
         assert [kinds[kind] for kind in after.name] == [
             given_names[name].replace("\ud800", "⟨U+D800⟩") for name in before.name
@@ -223,11 +223,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 
 def drawn(path: Path, state: str = "", width: int = 1400) -> tuple[str, list[str]]:
-    """The document after a browser ran it, and what the browser complained of."""
+    """The document after a browser ran it, and the browser's console messages."""
     profile = f"--user-data-dir={path.parent / 'profile'}"
     quiet = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", profile]
-    asked = ["--virtual-time-budget=4000", f"--window-size={width},2400", "--dump-dom", f"{path.as_uri()}{state}"]
-    command = [str(BROWSER), *quiet, *asked]
+    options = ["--virtual-time-budget=4000", f"--window-size={width},2400", "--dump-dom", f"{path.as_uri()}{state}"]
+    command = [str(BROWSER), *quiet, *options]
     done = subprocess.run(command, capture_output=True, timeout=120, check=True)
     return done.stdout.decode(), [
         line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line

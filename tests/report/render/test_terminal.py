@@ -1,4 +1,4 @@
-"""The terminal: what is read to its end is not cut, whatever the width."""
+"""The terminal output: figures, ids and prose are never cut, whatever the width."""
 
 import re
 from io import StringIO
@@ -16,16 +16,16 @@ from trainyard.report.render.terminal import Part, fitted, print_table, print_vi
 from trainyard.report.view.view import Bar, Column, KeyFigure, Table
 
 WIDTHS = st.integers(80, 200)
-SAYS = "rank 1 died: killed by SIGKILL (pid 18330), and what it said before that is told here at some length"
+SAYS = "rank 1 died: killed by SIGKILL (pid 18330), and this sentence repeats its last output at some length"
 
 
 def view(**parts):
     return replace(whole_view(1, 0), **parts)
 
 
-def printed(show, width, what):
+def printed(show, width, content):
     out = StringIO()
-    show(what, Console(width=width, color_system=None, file=out))
+    show(content, Console(width=width, color_system=None, file=out))
     return out.getvalue()
 
 
@@ -57,15 +57,15 @@ def test_a_sentence_of_a_table_is_whole_and_its_numbers_too(width):
     assert "…" not in text
 
 
-@pytest.mark.parametrize(("rows", "shown", "says"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more on the page.")])
-def test_one_row_more_is_shown_and_not_told_of(rows, shown, says):
+@pytest.mark.parametrize(("rows", "shown", "note"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more on the page.")])
+def test_one_row_more_is_shown_and_not_told_of(rows, shown, note):
     table = Table(
         title="Ranks", notes=(), columns=(Column(head="Rank"),), rows=tuple((f"row{at}",) for at in range(rows))
     )
     text = printed(print_view, 100, view(tables=(table,)))
     assert len(re.findall(r"row\d", text)) == shown
-    assert ("more on the page" in text) == bool(says)
-    assert says in text
+    assert ("more on the page" in text) == bool(note)
+    assert note in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])

@@ -1,5 +1,5 @@
-"""What stands over a run's report: its recipe where it is not the default, in its workload's own unit; and why there is
-no MFU of a script."""
+"""The header of a run's report: the settings that differ from their defaults, in the workload's unit, and the reason
+for a missing MFU."""
 
 import pytest
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ def test_defaults_are_not_said():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "shown"),
     [
         ({"tokens_per_step": 24}, "24 tokens a step · 3 micro-batches of 2"),
         ({"optimizer": "muon"}, "optimizer muon"),
@@ -39,8 +39,8 @@ def test_defaults_are_not_said():
         ({"compile": "whole"}, "compile whole"),
     ],
 )
-def test_what_is_not_the_default_is(change, said):
-    assert view(replace(PLAIN, recipe=replace(PLAIN.recipe, **change))).subtitle.endswith(f" · {said}")
+def test_what_is_not_the_default_is(change, shown):
+    assert view(replace(PLAIN, recipe=replace(PLAIN.recipe, **change))).subtitle.endswith(f" · {shown}")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_a_workload_counts_in_its_own_unit(name, unit):
     if name:
         preset = presets.load(name)
         job = Job(name=name, workload=preset.workload, sizes=preset.sizes, recipe=Recipe(tokens_per_step=8))
-    made = view(job)
-    rate = next(figure for figure in made.figures if figure.label == "throughput")
+    report = view(job)
+    rate = next(figure for figure in report.figures if figure.label == "throughput")
     assert rate.unit.split()[-1] == f"{unit}/s"
-    assert ("seq" in made.subtitle) == (unit == "tok")
-    assert f"8 {unit}" in made.subtitle
+    assert ("seq" in report.subtitle) == (unit == "tok")
+    assert f"8 {unit}" in report.subtitle
 
 
 def test_an_unknown_workload_counts_tokens():

@@ -1,4 +1,4 @@
-"""MFU as it is shown: with its numerator and denominator, or with the reason why there is none."""
+"""MFU in reports: with numerator and denominator, or with the reason for its absence."""
 
 import json
 from io import StringIO
@@ -28,7 +28,7 @@ UNKNOWN = DeviceSeen(index=0, name="Some Processor", vendor="cpu")
 
 
 def a_run(device, dtype, matmul=247e12):
-    """Eight ranks, one step of 0.123 s, 126 TFLOP of model in it."""
+    """A run of eight ranks with one step of 0.123 s and 126 TFLOP of model FLOPs."""
     job = Job(model=MODEL, layout=Layout(dp_shard=8), recipe=Recipe(seq_len=8, tokens_per_step=64, dtype=dtype))
     rate = Claim(value=matmul, unit="FLOP/s", source="probe: product", measured=True)
     facts = RankFacts(
@@ -45,7 +45,7 @@ def a_run(device, dtype, matmul=247e12):
 
 
 def shown(run):
-    """By terminal, Markdown and page."""
+    """The run as (terminal, Markdown, HTML)."""
     view = view_of(analyse_run(run))
     printed = StringIO()
     print_view(view, Console(file=printed, width=200))
@@ -62,10 +62,10 @@ def test_mfu_is_shown_with_numerator_and_denominator():
     assert f"MFU {mfu:.1f} % = {worked}" in text
     assert worked in page
     assert "no MFU" not in terminal + text + page
-    said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]["mfu"]
-    assert said["value"] == pytest.approx(mfu / 100)
-    assert said["value"] == said["flops"] / (said["step_ns"] / 1e9) / (said["ranks"] * said["rate"])
-    assert (said["ranks"], said["rate"]) == (8, 312e12)
+    mfu_document = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]["mfu"]
+    assert mfu_document["value"] == pytest.approx(mfu / 100)
+    assert mfu_document["value"] == mfu_document["flops"] / (mfu_document["step_ns"] / 1e9) / (mfu_document["ranks"] * mfu_document["rate"])
+    assert (mfu_document["ranks"], mfu_document["rate"]) == (8, 312e12)
 
 
 @pytest.mark.parametrize(("device", "dtype"), [(UNKNOWN, "float32"), (A100, "float8")])
@@ -80,9 +80,9 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason_and_the_share_of_the_matmul
     assert line in " ".join(terminal.split())
     assert line[:150] in text
     assert f"no MFU: no peak in {dtype} is known of {device.name}" in page
-    said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
-    assert "mfu" not in said
-    assert said["no_mfu"] == f"no peak in {dtype} is known of {device.name}"
+    summary = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
+    assert "mfu" not in summary
+    assert summary["no_mfu"] == f"no peak in {dtype} is known of {device.name}"
 
 
 def test_the_denominator_is_of_the_format_that_is_multiplied_in():
@@ -93,15 +93,15 @@ def test_the_denominator_is_of_the_format_that_is_multiplied_in():
 
 
 def test_a_share_above_one_cannot_be_told():
-    """The job did 128 TFLOP/s a rank, a probe on a busy machine 100."""
+    """The job reached 128 TFLOP/s per rank, the probe on a busy machine only 100."""
     run = a_run(UNKNOWN, "float32", matmul=100e12)
     terminal, text, page = shown(run)
     assert "cannot tell of matmul rate (the probe reached less than the job)" in " ".join(terminal.split())
     assert "the probe reached less than the job" in text
     assert "the probe reached less than the job" in page
-    said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
-    assert "matmul_share" not in said
-    assert said["no_matmul_share"] == "the probe reached less than the job"
+    summary = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
+    assert "matmul_share" not in summary
+    assert summary["no_matmul_share"] == "the probe reached less than the job"
 
 
 def a_profiled_run(timed_ms, profiled_ms):

@@ -1,4 +1,4 @@
-"""The timeline: lanes that do not overlap, and folding that always ends within its budget."""
+"""The timeline: slices of a lane do not overlap, and folding stays within its budget."""
 
 import pytest
 

@@ -112,7 +112,7 @@ def _lasting(history: History) -> list[SeriesChange]:
 def _change(judged: Judged, history: History) -> dict[str, Any]:
     change, label = judged.change, words.CHANGES[judged.change.kind].label
     look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
-    says = f"{label} at {place(history, change.at)}: {size(change)}"
+    sentence = f"{label} at {place(history, change.at)}: {size(change)}"
     lines = [line.strip() for line in causes(judged, history)] if change.lasting else []
     if judged.accepted and judged.accepted.why:
         lines.insert(0, f"accepted: {judged.accepted.why}")
@@ -123,7 +123,7 @@ def _change(judged: Judged, history: History) -> dict[str, Any]:
         "until": change.until,
         "low": change.low,
         "high": change.high,
-        "says": says,
+        "says": sentence,
         "short": size(change).partition(" (")[0] if change.lasting else "",
         "range": f"may be {change.low} to {change.high}" if change.kind == "step" else "",
         "lines": lines,

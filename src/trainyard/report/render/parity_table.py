@@ -18,8 +18,8 @@ def table(results: Sequence[Parity], steps: int) -> Table:
         title="Parity with one process",
         notes=(
             f"{summary}, over {steps} steps. Errors are the largest relative errors of any step, of the loss and "
-            "of the global gradient norm. The reference is one process that runs the same micro-batches in sequence in the "
-            "same number format, without recomputation, compilation or offloading.",
+            "of the global gradient norm. The reference is one process that runs the same micro-batches in sequence in "
+            "the same number format, without recomputation, compilation or offloading.",
             *(f"{parity.mix}: {parity.verdict}: {parity.why}" for parity in results if parity.why),
         ),
         columns=(
@@ -37,8 +37,8 @@ def table(results: Sequence[Parity], steps: int) -> Table:
                 parity.mix,
                 parity.ranks,
                 parity.dtype,
-                shown(parity.loss_error),
-                shown(parity.grad_norm_error),
+                format_error(parity.loss_error),
+                format_error(parity.grad_norm_error),
                 f"{parity.tolerance:g}",
                 parity.verdict,
                 parity.seconds,
@@ -48,5 +48,5 @@ def table(results: Sequence[Parity], steps: int) -> Table:
     )
 
 
-def shown(error: float | None) -> str | None:
+def format_error(error: float | None) -> str | None:
     return None if error is None else "0" if error == 0 else f"{error:.1e}"

@@ -36,7 +36,8 @@ def incidents(run: Run) -> Table:
         title="Incidents",
         notes=(
             "In seconds: from the fault to its detection, from detection until all ranks trained again, and of "
-            "training that was repeated. Step: the last that had ended; resumed: the step after which training continued.",
+            "training that was repeated. Step: the last that had ended; resumed: the step after which training "
+            "continued.",
         ),
         columns=_columns("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
         rows=tuple(

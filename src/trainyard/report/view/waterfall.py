@@ -45,7 +45,7 @@ def waterfall(
     bars: list[Bar] = []
     at = 0
     for step in _steps(mean, kernels, ideal):
-        whiskers = _spread(step.account, at - step.before_ns, ranks) if step.account else None
+        whiskers = _whiskers(step.account, at - step.before_ns, ranks) if step.account else None
         bars.append(
             Bar(
                 label=step.label,
@@ -59,8 +59,8 @@ def waterfall(
             )
         )
         at += step.ns
-    noun = "window" if mean.scope.steps == (WINDOW,) else "step"
-    label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {noun}".capitalize()
+    total = "window" if mean.scope.steps == (WINDOW,) else "step"
+    label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {total}".capitalize()
     return (*bars, Bar(label=label, ns=mean.wall_ns, start_ns=0, colour=_TOTAL_COLOUR, role="total"))
 
 
@@ -86,7 +86,7 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
     return steps
 
 
-def _spread(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
+def _whiskers(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
     """Ends of the bar on the ranks with the least and with the most of the account."""
     if len(ranks) < 2:
         return None
