@@ -24,8 +24,8 @@ H200 = 150_000_000_000
 
 
 @pytest.fixture
-def whole(tmp_path):
-    path = tmp_path / "whole.json"
+def full_trace(tmp_path):
+    path = tmp_path / "full.json"
     synthetic.write(path)
     return path
 
@@ -41,19 +41,19 @@ def session(tmp_path):
 
 @pytest.mark.parametrize("size", dense.SIZES, ids=str)
 @pytest.mark.parametrize("ranks", [1, 2, 8])
-def test_every_size_is_a_job_that_can_be_trained(size, ranks):
+def test_every_size_is_a_trainable_job(size, ranks):
     wanted = job_file.parse(dense.job_text(size, ranks), "evidence")
     trainable.check(wanted)
     assert wanted.layout.ranks == ranks
     assert (wanted.accumulate, wanted.recipe.dtype) == (2, "bfloat16")
 
 
-def test_sizes_fall():
+def test_sizes_are_in_descending_order():
     state = [dense.memory_of(job_file.parse(dense.job_text(size, 1), "evidence")).state for size in dense.SIZES]
     assert state == sorted(state, reverse=True)
 
 
-def test_the_arithmetic_of_one_size():
+def test_memory_of_one_size():
     wanted = job_file.parse(dense.job_text(dense.Size(2, 512), 1), "evidence")
     attention, gated = 512 * 512 * 2 + 2 * 512 * 128, 3 * 512 * 1792
     parameters = 2 * (attention + gated) + 2 * 256 * 512 + 5 * 512
@@ -68,7 +68,7 @@ def test_the_arithmetic_of_one_size():
     ("name", "memory", "ranks", "largest"),
     [("NVIDIA H200", H200, 1, (32, 4096)), ("NVIDIA H200", H200, 8, (32, 4096)), ("unheard of", 16 * 2**30, 1, None)],
 )
-def test_the_largest_that_fits_memory_and_time_comes_first(name, memory, ranks, largest):
+def test_largest_job_that_fits_memory_and_time_comes_first(name, memory, ranks, largest):
     jobs = list(dense.fitting(ranks, memory, dense.peak_of(name), collect.JOB_S))
     sizes = [(job.model.layers, job.model.width) for job, _ in jobs]
     assert sizes == [size for size in dense.SIZES if size in sizes]
@@ -78,7 +78,7 @@ def test_the_largest_that_fits_memory_and_time_comes_first(name, memory, ranks, 
         assert re.search(r"state .* = .* of 90% of .*, about \d+ s", arithmetic)
 
 
-def test_a_slow_device_gets_a_smaller_job():
+def test_slow_devices_get_smaller_jobs():
     fast, slow = (list(dense.fitting(1, H200, peak, 120.0)) for peak in (1e15, 1e13))
     assert len(slow) < len(fast)
     assert not list(dense.fitting(1, 10**8, 1e15, math.inf))
@@ -87,9 +87,9 @@ def test_a_slow_device_gets_a_smaller_job():
 # Trimming
 
 
-def test_a_trimmed_trace_is_its_last_step_to_the_nanosecond(whole, tmp_path):
-    (before,) = measure(read([whole])).ranks
-    trimmed = trim.trim(whole, 10**6)
+def test_trimmed_trace_equals_its_last_step(full_trace, tmp_path):
+    (before,) = measure(read([full_trace])).ranks
+    trimmed = trim.trim(full_trace, 10**6)
     assert trimmed.same
     path = tmp_path / "trimmed.json.gz"
     path.write_bytes(trimmed.data)
@@ -99,7 +99,7 @@ def test_a_trimmed_trace_is_its_last_step_to_the_nanosecond(whole, tmp_path):
     assert measured.mean.scope.steps == (str(synthetic.STEPS - 1),)
     assert rank.ledgers[-1].entries == before.ledgers[-1].entries
     assert measured.mean.wall_ns == before.ledgers[-1].wall_ns == sum(entry.ns for entry in measured.mean.entries)
-    assert len(trimmed.data) < len(gzip.compress(whole.read_bytes())) / 2
+    assert len(trimmed.data) < len(gzip.compress(full_trace.read_bytes())) / 2
 
 
 @pytest.mark.parametrize("name", ["a100_ddp_resnet.json.gz", "mi300_resnet_ac.json.gz"])
@@ -108,19 +108,19 @@ def test_public_traces_trim_to_the_same_ledger(public_trace, name):
     assert trimmed.same
 
 
-def test_where_room_is_short_the_frameworks_ops_go(whole):
-    room = len(trim.trim(whole, 10**9).data) - 1
-    small = trim.trim(whole, room)
+def test_trimming_drops_cpu_ops_to_meet_the_limit(full_trace):
+    room = len(trim.trim(full_trace, 10**9).data) - 1
+    small = trim.trim(full_trace, room)
     assert len(small.data) <= room
     categories = {event.get("cat") for event in json.loads(gzip.decompress(small.data))["traceEvents"]}
     assert "kernel" in categories
     assert "cpu_op" not in categories
-    with refused(BadInput, whole.name, "1,000"):
-        trim.trim(whole, 1000)
+    with refused(BadInput, full_trace.name, "1,000"):
+        trim.trim(full_trace, 1000)
 
 
-def test_stamps_that_no_float_holds_stay_and_the_host_goes(whole, tmp_path):
-    document = json.loads(whole.read_text("utf-8"))
+def test_trimming_keeps_exact_timestamps_and_drops_host_names(full_trace, tmp_path):
+    document = json.loads(full_trace.read_text("utf-8"))
     document |= {"host_name": "node17", "traceName": "/home/someone/x.json", "baseTimeNanoseconds": 1_700_000_000_123}
     document["deviceProperties"][0]["uuid"] = "GPU-1234"
     text = json.dumps(document)
@@ -137,7 +137,7 @@ def test_stamps_that_no_float_holds_stay_and_the_host_goes(whole, tmp_path):
 # What must not be published
 
 
-def test_hosts_secrets_and_folders_are_taken_out():
+def test_hosts_secrets_and_folders_are_scrubbed():
     given = {"HOME": "/home/ada", "HF_TOKEN": "hf_abcdefgh123", "A_KEY": "1", "HOSTNAME": "node17.lab.example"}
     hidden = scrub.private(given, host="node17.lab.example")
     assert scrub.private({"PWD": "/home/ada/x", "DB_PWD": "12345678", "JWT": "abcdefgh"}, host="localhost") == {
@@ -153,7 +153,7 @@ def test_hosts_secrets_and_folders_are_taken_out():
     )
 
 
-def test_what_was_missed_is_found_also_in_packed_files(tmp_path):
+def test_leaks_are_found_in_plain_and_gzipped_files(tmp_path):
     hidden = scrub.private({"HF_TOKEN": "hf_abcdefgh123"}, host="node17")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json.gz").write_bytes(gzip.compress(b'{"x": "node17"}'))
@@ -185,7 +185,7 @@ cuda = Space(device_count=lambda: {count}, get_device_properties=lambda i: Space
         ("import os; os._exit(3)", (), "torch does not work: exit code 3"),
     ],
 )
-def test_what_torch_sees(tmp_path, monkeypatch, text, names, why):
+def test_accelerators_that_torch_reports(tmp_path, monkeypatch, text, names, why):
     monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path, text)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(evidence, "find_spec", lambda name: name)
@@ -195,20 +195,20 @@ def test_what_torch_sees(tmp_path, monkeypatch, text, names, why):
     assert why in accelerators.why
 
 
-def test_without_an_accelerator_it_says_so_and_succeeds(monkeypatch, capsys):
+def test_no_accelerator_is_reported_and_succeeds(monkeypatch, capsys):
     monkeypatch.setattr(evidence, "find_spec", lambda name: None)
     assert evidence.main() == 0
     assert capsys.readouterr().out == "There is no accelerator here (torch is not installed): nothing to show.\n"
 
 
-def test_it_starts_with_nothing_but_the_standard_library(root):
+def test_needs_only_the_standard_library_to_start(root):
     script = "import sys; sys.modules.update(dict.fromkeys(['msgspec', 'click', 'numpy', 'torch', 'pytest'])); "
     script += "import benchmarks.evidence as e; e.accelerators = lambda: e.Devices((), 0, 'none'); sys.exit(e.main())"
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_library_that_is_missing_is_named(monkeypatch, capsys):
+def test_missing_library_is_named(monkeypatch, capsys):
     monkeypatch.setattr(evidence, "accelerators", lambda: evidence.Devices(("Pretend 1",), 7))
     monkeypatch.setattr(evidence, "find_spec", lambda name: None if name == "msgspec" else name)
     assert evidence.main() == 4
@@ -218,12 +218,12 @@ def test_a_library_that_is_missing_is_named(monkeypatch, capsys):
 # With one, pretended
 
 
-def test_pytest_without_a_single_pass_is_no_proof(session):
+def test_pytest_without_a_passed_test_fails(session):
     assert not session.tests("tests/golden/test_golden.py")  # none of them is a device test: exit code 5
     assert "deselected" in (session.place / "tests.txt").read_text("utf-8")
 
 
-def test_only_a_full_device_makes_the_next_smaller_job_start(session, monkeypatch):
+def test_smaller_job_starts_only_after_out_of_memory(session, monkeypatch):
     jobs = list(dense.fitting(1, H200, 1e15, math.inf))
     ends = iter([(4, "torch.OutOfMemoryError: CUDA out of memory."), (0, "")])
     calls = []
@@ -241,7 +241,7 @@ def test_only_a_full_device_makes_the_next_smaller_job_start(session, monkeypatc
     assert not session.largest_job([])
 
 
-def test_what_does_not_end_is_ended_with_its_children(session, tmp_path):
+def test_timeout_kills_the_process_and_its_children(session, tmp_path):
     session.deadline = time.monotonic() + 1.5
     pid_file = str(tmp_path / "pid")
     child = f"import time, os; open({pid_file!r}, 'w').write(str(os.getpid())); time.sleep(60)"
@@ -265,7 +265,7 @@ def ended(process: int) -> bool:
     return False
 
 
-def test_too_much_or_too_private_is_refused(session, capsys, monkeypatch):
+def test_large_or_private_files_are_refused(session, capsys, monkeypatch):
     (session.place / "README.md").write_text("all is well", "utf-8")
     assert collect.sound(session.place, session)
     monkeypatch.setattr(session, "hidden", {"node17": "HOST"})
@@ -279,7 +279,7 @@ def test_too_much_or_too_private_is_refused(session, capsys, monkeypatch):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_whole_way_on_the_cores(tmp_path, monkeypatch, root):
+def test_collects_all_evidence_on_the_cpu(tmp_path, monkeypatch, root):
     """With devices that torch does not see, ranks train on the CPU and all files are written."""
     pytest.importorskip("torch")
     text = dense.job_text(dense.Size(1, 512), 2).replace("seq_len = 2048", "seq_len = 32")

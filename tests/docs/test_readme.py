@@ -43,7 +43,7 @@ def folder(tmp_path_factory, root):
     return folder
 
 
-def test_the_readme_has_commands():
+def test_readme_has_commands():
     assert sum(len(block.values[0]) for block in blocks()) >= 3
 
 

@@ -42,7 +42,7 @@ def test_the_files_are_up_to_date(schemas):
     assert {path: path.read_text("utf-8") for path in schemas.FOLDER.iterdir()} == schemas.render(), "run 'make docs'"
 
 
-def test_a_document_of_another_type_is_not_valid(schemas):
+def test_document_of_another_type_is_invalid(schemas):
     with pytest.raises(AssertionError):
         valid(schemas, "gate", '{"schema": "trainyard/ledgers/1", "ledgers": []}')
 

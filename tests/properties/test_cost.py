@@ -57,7 +57,7 @@ class Ring:
 
 
 @given(st.integers(2, 12), SIZES)
-def test_a_ring_all_reduce_costs_what_its_steps_cost(ranks, size):
+def test_ring_all_reduce_costs_the_sum_of_its_steps(ranks, size):
     ring = Ring(ranks, size)
     ring.reduce_scatter()
     assert collective(LINK, "reduce_scatter", ranks, size).expect == pytest.approx(ring.seconds * 1e9, abs=2)
@@ -69,7 +69,7 @@ def test_a_ring_all_reduce_costs_what_its_steps_cost(ranks, size):
 
 
 @given(st.integers(1, 1000), SIZES)
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(ranks, size):
+def test_all_reduce_costs_reduce_scatter_plus_all_gather(ranks, size):
     whole = collective(LINK, "all_reduce", ranks, size)
     parts = [collective(LINK, name, ranks, size) for name in ("reduce_scatter", "all_gather")]
     for total, pieces in zip(whole, zip(*parts)):
@@ -95,14 +95,14 @@ def test_rooflines_are_bounded_and_monotone_in_flops_and_bytes(op, flops, size, 
 
 
 @given(st.integers(10**9, 2**50))
-def test_a_matmul_without_traffic_runs_at_the_reached_rate(flops):
+def test_matmul_without_traffic_runs_at_the_reached_rate(flops):
     cost = roofline(DEVICE, Operation(op="matmul", phase="forward", count=1, flops=flops, bytes=0))
     assert cost.low == pytest.approx(flops / 1e13 * 1e9, abs=2)
     assert cost.expect == cost.high == pytest.approx(flops / 4e12 * 1e9, abs=2)
 
 
 @pytest.mark.parametrize("name", sorted(machine.known()))
-def test_every_machine_can_be_asked_for_a_cost(name):
+def test_every_machine_has_costs(name):
     loaded = machine.load(name)
     for dtype in loaded.device.peak:
         work = Operation(op="matmul", phase="forward", count=1, flops=2 * 4096**3, bytes=3 * 4096**2, dtype=dtype)
@@ -110,7 +110,7 @@ def test_every_machine_can_be_asked_for_a_cost(name):
     assert collective(loaded.inside, "all_reduce", min(8, loaded.per_node), 2**30).low > 0
 
 
-def test_what_cannot_be_said_is_refused():
+def test_unknown_dtypes_and_collectives_are_refused():
     with refused(UnknownName, DEVICE.name, "float8"):
         roofline(DEVICE, Operation(op="matmul", phase="forward", count=1, flops=1, bytes=1, dtype="float8"))
     with refused(UnknownName, "'allreduce'", "'all_reduce'"):
@@ -121,7 +121,7 @@ def test_what_cannot_be_said_is_refused():
 
 
 @given(st.dictionaries(st.integers(1, 2**30), st.floats(1, 1e15), min_size=1, max_size=6), st.floats(0, 1e30))
-def test_a_curve_passes_through_its_points_and_stays_between_them(points, size):
+def test_rate_curve_interpolates_its_points(points, size):
     curve = RateCurve(points=tuple(sorted(points.items())), claim=claim(1, "FLOP/s"))
     for known, value in points.items():
         assert curve.at(known) == pytest.approx(value, rel=1e-3)

@@ -35,14 +35,14 @@ def places(seen: DetectedChanges):
 
 
 @given(rows)
-def test_ranks_are_scipys(values):
+def test_ranks_match_scipy(values):
     stats = pytest.importorskip("scipy.stats")
     ours = centred_ranks(np.array([values], float))[0]
     assert np.allclose(ours, stats.rankdata(values) - (len(values) + 1) / 2)
 
 
 @given(rows, st.data())
-def test_a_split_is_scipys_rank_sum(values, data):
+def test_split_statistic_matches_scipy(values, data):
     stats = pytest.importorskip("scipy.stats")
     at = data.draw(st.integers(SHORTEST_SIDE, len(values) - SHORTEST_SIDE))
     ours = split_statistics(np.array([values], float))[0, at - 1]
@@ -55,7 +55,7 @@ def test_a_split_is_scipys_rank_sum(values, data):
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=30), st.lists(st.floats(-100, 100), min_size=1, max_size=30))
-def test_levels_and_shifts_lie_in_their_intervals_and_shift_with_the_values(before, after):
+def test_levels_and_shifts_lie_in_their_intervals(before, after):
     before, after = np.array(before), np.array(after)
     assert level(before).low <= level(before).value <= level(before).high
     shifted = shift(before, after)
@@ -67,14 +67,14 @@ def test_levels_and_shifts_lie_in_their_intervals_and_shift_with_the_values(befo
 
 @given(seeds, st.floats(0.5, 50), st.floats(-1e3, 1e3))
 @settings(max_examples=25)
-def test_units_and_zero_do_not_matter(seed, scale, offset):
+def test_changes_are_invariant_to_scale_and_offset(seed, scale, offset):
     values = noisy(seed, steps=((60, 4.0),))
     assert places(detect(values)) == places(detect(values * scale + offset))
 
 
 @given(seeds)
 @settings(max_examples=25)
-def test_upside_down_the_changes_are_at_the_same_places(seed):
+def test_negated_series_has_the_same_changes(seed):
     values = noisy(seed, steps=((40, 3.0), (80, -5.0)))
     up, down = detect(values), detect(-values)
     assert places(up) == places(down)
@@ -84,7 +84,7 @@ def test_upside_down_the_changes_are_at_the_same_places(seed):
 
 @given(seeds)
 @settings(max_examples=25)
-def test_whether_there_is_a_change_depends_on_ranks_only(seed):
+def test_changes_depend_on_ranks_only(seed):
     """Any increasing function of the values leaves the changes, and so the error rate, unchanged."""
     changes = []
     values = noisy(seed, steps=((60, 1.5),))
@@ -98,7 +98,7 @@ def test_whether_there_is_a_change_depends_on_ranks_only(seed):
 
 @given(seeds)
 @settings(max_examples=25)
-def test_backwards_a_clear_step_lies_at_the_mirrored_place(seed):
+def test_reversed_series_mirrors_a_clear_step(seed):
     values = noisy(seed, steps=((60, 8.0),))
     forth = [change.at for change in detect(values).lasting]
     assert forth == [values.size - change.at for change in reversed(detect(values[::-1]).lasting)]
@@ -107,7 +107,7 @@ def test_backwards_a_clear_step_lies_at_the_mirrored_place(seed):
 
 @given(seeds, st.integers(1, 30))
 @settings(max_examples=20)
-def test_a_scan_that_grew_is_the_scan_of_the_whole(seed, chunk):
+def test_incremental_scan_equals_full_scan(seed, chunk):
     values = noisy(seed, n=150, steps=((90, 3.0),))
     grown = Scan()
     for at in range(0, values.size, chunk):
@@ -123,7 +123,7 @@ def test_a_scan_that_grew_is_the_scan_of_the_whole(seed, chunk):
 
 
 @given(st.integers(FEWEST, 400), st.integers(0, 400))
-def test_the_grid_of_a_longer_series_holds_the_shorter_ones(n, more):
+def test_grid_of_a_longer_series_contains_the_shorter_grid(n, more):
     for length in lengths(n):
         short, long = starts(length, 0, n), starts(length, 0, n + more)
         later = starts(length, n, n + more)
@@ -134,7 +134,7 @@ def test_the_grid_of_a_longer_series_holds_the_shorter_ones(n, more):
 
 @given(seeds)
 @settings(max_examples=10)
-def test_a_change_is_told_once(seed):
+def test_online_detector_reports_a_change_once(seed):
     values = noisy(seed, n=110, steps=((80, 6.0),))
     watch = OnlineDetector(values[:75])
     told = [change for value in values[75:110] for change in watch.add([value])]
@@ -144,11 +144,11 @@ def test_a_change_is_told_once(seed):
 
 
 @given(st.integers(FEWEST, 300), st.floats(-1e9, 1e9))
-def test_a_constant_has_no_changes(n, value):
+def test_constant_series_has_no_changes(n, value):
     assert not detect([value] * n).changes
 
 
-def test_a_step_without_noise_is_found_exactly():
+def test_step_without_noise_is_located_exactly():
     [change] = detect([0.0] * 40 + [1.0] * 40).changes
     assert (change.kind, change.at, change.low, change.high) == ("step", 40, 40, 40)
     assert change.share is None
@@ -156,7 +156,7 @@ def test_a_step_without_noise_is_found_exactly():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_is_refused_with_its_place(bad):
+def test_non_finite_values_are_refused_with_their_index(bad):
     with refused(BadInput, 7, bad):
         detect([1.0] * 7 + [bad] + [1.0] * 20)
     watch = OnlineDetector([1.0] * 20)
@@ -166,19 +166,19 @@ def test_what_is_no_number_is_refused_with_its_place(bad):
 
 
 @given(st.integers(0, FEWEST - 1))
-def test_too_few_points_are_no_evidence(n):
+def test_too_few_points_are_refused(n):
     with refused(NotEnoughEvidence, n, FEWEST):
         detect(range(n))
 
 
 @given(st.integers(FEWEST, 10**6))
-def test_more_points_ask_for_a_stronger_split(n):
+def test_critical_value_grows_with_points(n):
     assert critical(n) <= critical(n + 1)
 
 
 @given(seeds)
 @settings(max_examples=25)
-def test_autocorrelation_widens_and_a_step_does_not(seed):
+def test_inflation_reflects_autocorrelation_but_not_steps(seed):
     rng = np.random.default_rng(seed)
     white = rng.standard_normal(400)
     slow = np.convolve(rng.standard_normal(420), 0.8 ** np.arange(20), "valid")[:400]

@@ -48,18 +48,18 @@ def by_brute_force(groups, floor):
 
 
 @given(groups(), st.sampled_from([0.01, 1.0]))
-def test_all_labels(groups, floor):
+def test_p_values_match_enumeration_of_all_labels(groups, floor):
     assert adjusted(groups, floor) == pytest.approx(by_brute_force(groups, floor))
 
 
 @given(groups())
-def test_no_p_is_below_what_the_design_can_reach(groups):
+def test_p_values_are_at_least_the_minimum_of_the_design(groups):
     least = least_p([(len(heads), len(bases)) for heads, bases in groups])
     assert adjusted(groups, 0.1).min() >= least - 1e-12
 
 
 @given(groups())
-def test_sides_swapped_say_the_same(groups):
+def test_swapping_sides_negates_the_effect(groups):
     swapped = [(bases, heads) for heads, bases in groups]
     assert adjusted(swapped, 0.1) == pytest.approx(adjusted(groups, 0.1))
     ours, theirs = sizes(groups, 0.05), sizes(swapped, 0.05)
@@ -68,14 +68,14 @@ def test_sides_swapped_say_the_same(groups):
 
 
 @given(groups(), st.floats(0.01, 100), st.floats(-5, 5))
-def test_units_do_not_count(groups, scale, offset):
+def test_p_values_are_invariant_to_scale_and_offset(groups, scale, offset):
     """The level of each seed and a common scale, including the floor's, cancel."""
     other = [(scale * heads + offset * k, scale * bases + offset * k) for k, (heads, bases) in enumerate(groups)]
     assert adjusted(other, scale * 0.1) == pytest.approx(adjusted(groups, 0.1))
 
 
 @given(groups())
-def test_the_interval_is_that_of_a_linear_model(groups):
+def test_interval_matches_a_linear_model(groups):
     """Equals least squares on seed and side."""
     rows, values = [], []
     for seed, (heads, bases) in enumerate(groups):
@@ -94,7 +94,7 @@ def test_the_interval_is_that_of_a_linear_model(groups):
         assert effect.error[0] == pytest.approx(np.sqrt(variance))
 
 
-def test_many_outcomes_are_drawn_and_the_p_stays_valid():
+def test_sampled_permutations_give_valid_p_values():
     numbers = np.random.default_rng(1)
     same = [(numbers.standard_normal((1, 2)), numbers.standard_normal((1, 2))) for _ in range(20)]
     moved = [(heads + 10, bases) for heads, bases in same]
@@ -102,7 +102,7 @@ def test_many_outcomes_are_drawn_and_the_p_stays_valid():
     assert adjusted(same, 0.1).min() >= 1 / (1 << 15)
 
 
-def test_what_designs_can_reach():
+def test_minimum_p_values_of_designs():
     assert least_p([(1, 1)] * 5) == 2 / 32
     assert least_p([(1, 1)] * 6) == 2 / 64
     assert least_p([(1, 2)] * 3) == 1 / 27

@@ -66,7 +66,7 @@ SEED = json.dumps(
 ).encode()
 
 
-def kept(path, monkeypatch, pure):
+def read_with(path, monkeypatch, pure):
     """The decoded events or the error message of the Python scanner (`pure`) or the compiled one."""
     if pure:
         monkeypatch.setenv("TRAINYARD_PURE", "1")
@@ -89,11 +89,11 @@ def _flat(struct):
     return flat
 
 
-def same(folder, monkeypatch, data):
+def check_same(folder, monkeypatch, data):
     path = folder / "t.json"
     path.write_bytes(data)
-    pure = kept(path, monkeypatch, True)
-    assert kept(path, monkeypatch, False) == pure
+    pure = read_with(path, monkeypatch, True)
+    assert read_with(path, monkeypatch, False) == pure
     return pure
 
 
@@ -102,14 +102,14 @@ quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], ma
 
 @quick
 @given(ENTRIES, st.sampled_from([None, 1, 2]), st.booleans())
-def test_odd_events_are_kept_alike(tmp_path, monkeypatch, entries, indent, bare):
+def test_odd_events_are_read_identically(tmp_path, monkeypatch, entries, indent, bare):
     document = entries if bare else {"traceEvents": entries, "deviceProperties": [{"id": 0, "name": "x"}]}
-    same(tmp_path, monkeypatch, json.dumps(document, indent=indent).encode())
+    check_same(tmp_path, monkeypatch, json.dumps(document, indent=indent).encode())
 
 
 @quick
 @given(st.data())
-def test_damaged_bytes_are_kept_alike(tmp_path, monkeypatch, data):
+def test_damaged_bytes_are_read_identically(tmp_path, monkeypatch, data):
     mended = bytearray(SEED)
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(mended) - 1))
@@ -125,36 +125,36 @@ def test_damaged_bytes_are_kept_alike(tmp_path, monkeypatch, data):
         else:
             del mended[max(position, 1) :]
         mended = mended or bytearray(b"{")
-    same(tmp_path, monkeypatch, bytes(mended))
+    check_same(tmp_path, monkeypatch, bytes(mended))
 
 
 @pytest.mark.parametrize("reach", [16, 64, 300])
-def test_the_pieces_a_file_comes_in_do_not_matter(tmp_path, monkeypatch, reach):
+def test_chunk_size_does_not_matter(tmp_path, monkeypatch, reach):
     path = tmp_path / "t.json"
     path.write_bytes(SEED)
-    whole = kept(path, monkeypatch, False)
+    whole = read_with(path, monkeypatch, False)
     monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK", reach)
-    assert kept(path, monkeypatch, False) == kept(path, monkeypatch, True) == whole
+    assert read_with(path, monkeypatch, False) == read_with(path, monkeypatch, True) == whole
 
 
 @pytest.mark.parametrize("depth", range(1, 12))
 @pytest.mark.parametrize("reach", [16, 1 << 20])
-def test_an_odd_event_nests_as_deeply_as_it_likes(tmp_path, monkeypatch, depth, reach):
+def test_deeply_nested_odd_events_are_read(tmp_path, monkeypatch, depth, reach):
     """Brackets and quotes inside strings do not count; the events around it keep their order."""
     odd = '[{"a]\\\\\\"[": ' * depth + "NaN" + "}]" * depth
     times = '"ph": "X", "cat": "kernel", "ts": 1, "dur": 2'
     entries = [f'{{"name": "{name}", {times}, "args": {args}}}' for name, args in zip("abc", ("{}", odd, "{}"))]
     monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK", reach)
-    (events,) = same(tmp_path, monkeypatch, f'{{"traceEvents": [{",".join(entries)}], "x": {odd}}}'.encode())
+    (events,) = check_same(tmp_path, monkeypatch, f'{{"traceEvents": [{",".join(entries)}], "x": {odd}}}'.encode())
     assert events["names"] == ("a", "b", "c")
     assert not events["cut_short"]
 
 
-def test_public_traces_are_kept_alike(monkeypatch, public_trace):
+def test_public_traces_are_read_identically(monkeypatch, public_trace):
     for name in ("a100_ddp_resnet.json.gz", "h100_qwen_0.5b.json.gz", "mi300_resnet_ac.json.gz", "cpu_gloo_3ranks"):
         path = public_trace(name)
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            assert kept(file, monkeypatch, False) == kept(file, monkeypatch, True)
+            assert read_with(file, monkeypatch, False) == read_with(file, monkeypatch, True)
 
 
 UNDER_SANITIZERS = """
@@ -180,7 +180,7 @@ print("in peace")
 """
 
 
-def test_the_compiled_code_breaks_no_rule_of_memory(tmp_path):
+def test_compiled_scanner_passes_sanitizers(tmp_path):
     """Built with the address and undefined-behaviour sanitizers, it reads damaged files without a report."""
     library = tmp_path / "native.so"
     why = build(

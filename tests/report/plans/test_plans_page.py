@@ -64,7 +64,7 @@ def hostile(plain: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def test_a_document_comes_back(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_document_round_trip(plain: dict[str, Any], tmp_path: Path) -> None:
     plans = loaded(plain, tmp_path)
     again = tmp_path / "again.json"
     again.write_bytes(msgspec.json.encode(plans, enc_hook=encode_hook))
@@ -74,7 +74,7 @@ def test_a_document_comes_back(plain: dict[str, Any], tmp_path: Path) -> None:
     assert "fits on 8 devices in none" in plans.scaling.strong[0].why
 
 
-def test_what_is_drawn_is_what_was_planned(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_view_matches_the_plans(plain: dict[str, Any], tmp_path: Path) -> None:
     plans = loaded(plain, tmp_path)
     view = view_of_plans(plans)
     best = plans.best
@@ -115,7 +115,7 @@ def test_hostile_names_stay_text(plain: dict[str, Any], tmp_path: Path) -> None:
     assert not re.search(r"https?://(?!evil|www\.w3\.org)", html.page(view_of_plans(loaded(plain, tmp_path))))
 
 
-def test_plans_without_a_budget_have_no_scaling_and_no_days(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_plans_without_a_budget_have_no_scaling_or_days(plain: dict[str, Any], tmp_path: Path) -> None:
     bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "front")}
     view = view_of_plans(loaded(bare, tmp_path))
     assert view.planned is not None
@@ -141,7 +141,7 @@ def test_plans_without_a_budget_have_no_scaling_and_no_days(plain: dict[str, Any
     ],
     ids=str,
 )  # fmt: skip
-def test_a_damaged_document_is_told(
+def test_damaged_document_error_names_the_path(
     plain: dict[str, Any], path: tuple[str | int, ...], value: Any, values: list[str], tmp_path: Path
 ) -> None:
     document = json.loads(json.dumps(plain))
@@ -153,7 +153,7 @@ def test_a_damaged_document_is_told(
         loaded(document, tmp_path)
 
 
-def test_report_writes_what_its_ending_says(
+def test_report_format_follows_the_suffix(
     plain: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plans = loaded(plain, tmp_path)
@@ -177,7 +177,7 @@ def test_report_writes_what_its_ending_says(
 @pytest.mark.parametrize("width", [800, 1400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["plain", "hostile", "bare"])
-def test_a_browser_draws_it_without_complaint(
+def test_browser_renders_without_errors(
     plain: dict[str, Any], kind: str, theme: str, width: int, tmp_path: Path
 ) -> None:
     bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "front")}

@@ -119,13 +119,13 @@ def perfetto_firsts(measured):
 
 @settings(max_examples=100)
 @given(st.one_of(rank_traces(), cpu_traces()), st.sampled_from(["steps", "all"]))
-def test_the_verdict_of_a_random_trace_adds_up(tmp_path_factory, document, window):
+def test_verdict_of_random_traces_adds_up(tmp_path_factory, document, window):
     folder = tmp_path_factory.mktemp("t")
     check(measure(read([write(folder, document)]), window), folder)
 
 
 @pytest.mark.parametrize("name", ["v100_dlrm_8ranks", "cpu_gloo_3ranks", "h100_qwen_0.5b.json.gz"])
-def test_the_verdict_of_a_recorded_trace_adds_up(name, public_trace, tmp_path):
+def test_verdict_of_recorded_traces_adds_up(name, public_trace, tmp_path):
     measured = measure(read([public_trace(name)]))
     tracks = check(measured, tmp_path)
     for rank in measured.ranks:
@@ -146,7 +146,7 @@ def test_the_verdict_of_a_recorded_trace_adds_up(name, public_trace, tmp_path):
             )
 
 
-def test_waits_name_the_rank_that_is_late(public_trace, tmp_path):
+def test_waits_name_the_late_rank(public_trace, tmp_path):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     tracks, _ = archive(measured, tmp_path)
     cost = Counter()
@@ -157,21 +157,21 @@ def test_waits_name_the_rank_that_is_late(public_trace, tmp_path):
     assert cost.most_common(1)[0][0] == 7
 
 
-def test_slices_that_overlap_stand_on_tracks_of_their_own(tmp_path):
+def test_overlapping_slices_get_separate_tracks(tmp_path):
     spans = [(0, 100), (10, 20), (10, 10), (50, 150), (60, 70), (90, 160), (150, 150)]
     device = [("gemm", 7, start, stop, None) for start, stop in spans]
     tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))])), tmp_path)
     assert [entry[:2] for entry in tracks["rank 0", "stream 7"].slices] == sorted(spans)
 
 
-def test_too_many_that_overlap_are_left_out_and_counted(tmp_path):
+def test_excess_overlapping_slices_are_counted(tmp_path):
     device = [("gemm", 7, start, 1000 + start, None) for start in range(200)]
     tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))])), tmp_path)
     assert len(tracks["rank 0", "stream 7"].slices) == 128
     assert ("rank 0", "stream 7: 72 slices that overlap with 128 others were left out") in tracks
 
 
-def test_the_host_is_drawn_when_asked_for(tmp_path):
+def test_host_threads_are_optional(tmp_path):
     host = [("aten::mm", 100, 10, 90, "cpu_op"), ("aten::mul", 100, 20, 30, "cpu_op"), ("other", 7, 5, 6, "cpu_op")]
     measured = measure(read([write(tmp_path, trace(device=[("gemm", 7, 100, 200, 50)], host=host))]))
     assert not any(label.startswith("host") for _, label in archive(measured, tmp_path)[0])
@@ -180,7 +180,7 @@ def test_the_host_is_drawn_when_asked_for(tmp_path):
     assert {(10, 90, "aten::mm"), (20, 30, "aten::mul"), (5, 6, "other")} <= shown
 
 
-def test_busy_is_the_share_of_time_at_work(tmp_path):
+def test_busy_counter_is_the_fraction_of_work(tmp_path):
     device = [("gemm", 7, 0, 3000, None), ("gemm", 8, 1000, 2000, None), ("gemm", 7, 7000, 10_000, None)]
     tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))]), "all"), tmp_path)
     counts = tracks["rank 0", "busy"].counts
@@ -189,7 +189,7 @@ def test_busy_is_the_share_of_time_at_work(tmp_path):
     assert {share for at, share in counts if 3000 <= at < 7000} == {0.0}
 
 
-def test_clocks_that_do_not_agree_are_moved_together_and_it_says_so(tmp_path):
+def test_unaligned_ranks_are_shifted_and_labelled(tmp_path):
     files = [
         write(tmp_path, trace(device=[("gemm", 7, start, start + 100, None)], rank=rank, world=2, host_name=f"h{rank}"),
               f"{rank}.json")
@@ -200,7 +200,7 @@ def test_clocks_that_do_not_agree_are_moved_together_and_it_says_so(tmp_path):
     assert {track.slices[0].start for (_, label), track in tracks.items() if label == "stream 7"} == {1_000_000}
 
 
-def test_stamps_below_zero_move_all_ranks_alike(tmp_path):
+def test_negative_timestamps_shift_all_ranks_equally(tmp_path):
     files = [
         write(tmp_path, trace(device=[("gemm", 7, start, start + 5000, None)], rank=rank, world=2, host_name="h"),
               f"{rank}.json")
@@ -210,21 +210,21 @@ def test_stamps_below_zero_move_all_ranks_alike(tmp_path):
     assert [tracks[f"rank {rank}", "stream 7"].slices[0].start for rank in (0, 1)] == [0, 1000]
 
 
-def test_hostile_names_are_texts(tmp_path):
+def test_hostile_names_stay_text(tmp_path):
     device = [(name, 7, 100 * i, 100 * i + 50, None) for i, name in enumerate(HOSTILE)]
     tracks, _ = archive(measure(read([write(tmp_path, trace(device=device))])), tmp_path)
     shown = [entry.name for entry in tracks["rank 0", "stream 7"].slices]
     assert shown == [name.encode("utf-8", "replace").decode() for name in HOSTILE]
 
 
-def test_the_same_trace_gives_the_same_bytes(tmp_path):
+def test_output_is_deterministic(tmp_path):
     measured = measure(read([write(tmp_path, trace(device=[("gemm", 7, 0, 100, None)]))]))
     for name in ("a.pftrace", "b.pftrace"):
         perfetto.write(measured, tmp_path / name)
     assert (tmp_path / "a.pftrace").read_bytes() == (tmp_path / "b.pftrace").read_bytes()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_unwritable_path_is_named(tmp_path):
     measured = measure(read([write(tmp_path, trace(device=[("gemm", 7, 0, 100, None)]))]))
     with refused(PlaceUnwritable, tmp_path / "none" / "a.pftrace"):
         perfetto.write(measured, tmp_path / "none" / "a.pftrace")
@@ -232,7 +232,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**29 - 1), st.integers(-(2**63), 2**63 - 1), st.text()), max_size=8))
-def test_what_is_written_is_read(rows):
+def test_protobuf_fields_round_trip(rows):
     data = b"".join(
         protobuf.int_field(f, n) + protobuf.text_field(f, t) + protobuf.double_field(f, n / 3) for f, n, t in rows
     )
@@ -243,7 +243,7 @@ def test_what_is_written_is_read(rows):
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), max_size=20))
-def test_integers_of_one_width_are_the_same_integers(values):
+def test_padded_varints_round_trip(values):
     encoded = protobuf.padded_varints(np.array(values, np.int64))
     decoded = [value for varint in encoded for _, _, value in fields(memoryview(protobuf.varint(8) + varint))]
     assert decoded == values

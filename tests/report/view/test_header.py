@@ -24,7 +24,7 @@ def view(job):
     return view_of(analyse_run(Run(id="x", job=job, started="", state="complete", samples=SAMPLES, ledgers=(LEDGER,))))
 
 
-def test_defaults_are_not_said():
+def test_defaults_are_not_shown():
     assert view(PLAIN).subtitle == "plain · 1 × CPU · one rank · float32 · seq 4 · 8 tokens a step"
 
 
@@ -39,14 +39,14 @@ def test_defaults_are_not_said():
         ({"compile": "whole"}, "compile whole"),
     ],
 )
-def test_what_is_not_the_default_is(change, shown):
+def test_non_default_settings_are_shown(change, shown):
     assert view(replace(PLAIN, recipe=replace(PLAIN.recipe, **change))).subtitle.endswith(f" · {shown}")
 
 
 @pytest.mark.parametrize(
     ("name", "unit"), [("tiny-vit", "images"), ("tiny-dit", "images"), ("tiny-dlrm", "samples"), ("", "tok")]
 )
-def test_a_workload_counts_in_its_own_unit(name, unit):
+def test_workloads_count_in_their_own_unit(name, unit):
     job = PLAIN
     if name:
         preset = presets.load(name)
@@ -58,11 +58,11 @@ def test_a_workload_counts_in_its_own_unit(name, unit):
     assert f"8 {unit}" in report.subtitle
 
 
-def test_an_unknown_workload_counts_tokens():
+def test_unknown_workloads_count_tokens():
     assert "8 tokens a step" in view(replace(PLAIN, workload="of-somebody-else")).subtitle
 
 
-def test_a_script_is_told_why_it_has_no_mfu():
+def test_scripts_note_why_mfu_is_missing():
     job = Job(name="s", workload=SCRIPT, sizes={"command": "python s.py"}, recipe=Recipe(tokens_per_step=0))
     assert "No MFU: no model FLOPs are known of a script." in view(job).notes
     assert not [note for note in view(PLAIN).notes if "MFU" in note]

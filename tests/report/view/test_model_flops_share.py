@@ -44,7 +44,7 @@ def a_run(device, dtype, matmul=247e12):
     return msgspec.structs.replace(run, claims=run_claims.of_run(run, [facts], vendors))
 
 
-def shown(run):
+def rendered(run):
     """The run as (terminal, Markdown, HTML)."""
     view = view_of(analyse_run(run))
     printed = StringIO()
@@ -53,30 +53,30 @@ def shown(run):
     return printed.getvalue(), markdown.text(view).replace("\\", ""), page
 
 
-def test_mfu_is_shown_with_numerator_and_denominator():
+def test_mfu_shows_numerator_and_denominator():
     run = a_run(A100, "bfloat16")
     mfu = 100 * 126.3e12 / (0.123 * 8 * 312e12)
     worked = "126.30 TFLOP a step / 123.0 ms / (8 × 312.0 TFLOP/s, the peak in bfloat16)"
-    terminal, text, page = shown(run)
+    terminal, text, page = rendered(run)
     assert f"MFU {mfu:.1f} % = {worked}" in terminal
     assert f"MFU {mfu:.1f} % = {worked}" in text
     assert worked in page
     assert "no MFU" not in terminal + text + page
-    mfu_document = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]["mfu"]
-    assert mfu_document["value"] == pytest.approx(mfu / 100)
-    assert mfu_document["value"] == mfu_document["flops"] / (mfu_document["step_ns"] / 1e9) / (mfu_document["ranks"] * mfu_document["rate"])
-    assert (mfu_document["ranks"], mfu_document["rate"]) == (8, 312e12)
+    share = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]["mfu"]
+    assert share["value"] == pytest.approx(mfu / 100)
+    assert share["value"] == share["flops"] / (share["step_ns"] / 1e9) / (8 * 312e12)
+    assert (share["ranks"], share["rate"]) == (8, 312e12)
 
 
 @pytest.mark.parametrize(("device", "dtype"), [(UNKNOWN, "float32"), (A100, "float8")])
-def test_without_a_peak_there_is_no_mfu_but_a_reason_and_the_share_of_the_matmul_rate(device, dtype):
+def test_missing_peak_shows_reason_and_share_of_matmul_rate(device, dtype):
     run = a_run(device, dtype)
     share = 100 * 126.3e12 / (0.123 * 8 * 247e12)
     line = (
         f"of matmul rate {share:.1f} % = 126.30 TFLOP a step / 123.0 ms / (8 × 247.0 TFLOP/s, the rate that matrix "
         f"products reached here) (no MFU: no peak in {dtype} is known of {device.name})"
     )
-    terminal, text, page = shown(run)
+    terminal, text, page = rendered(run)
     assert line in " ".join(terminal.split())
     assert line[:150] in text
     assert f"no MFU: no peak in {dtype} is known of {device.name}" in page
@@ -85,17 +85,17 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason_and_the_share_of_the_matmul
     assert summary["no_mfu"] == f"no peak in {dtype} is known of {device.name}"
 
 
-def test_the_denominator_is_of_the_format_that_is_multiplied_in():
+def test_mfu_denominator_is_the_peak_of_the_matmul_dtype():
     rates = {dtype: a_run(A100, dtype).claims["peak"].value for dtype in ("float32", "tf32", "float16", "bfloat16")}
     assert rates == {"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12}
     h100 = DeviceSeen(index=0, name="NVIDIA H100 80GB HBM3", vendor="nvidia")
     assert a_run(h100, "float8").claims["peak"].value == 1979e12
 
 
-def test_a_share_above_one_cannot_be_told():
+def test_share_of_matmul_rate_above_one_is_unknown():
     """The job reached 128 TFLOP/s per rank, the probe on a busy machine only 100."""
     run = a_run(UNKNOWN, "float32", matmul=100e12)
-    terminal, text, page = shown(run)
+    terminal, text, page = rendered(run)
     assert "cannot tell of matmul rate (the probe reached less than the job)" in " ".join(terminal.split())
     assert "the probe reached less than the job" in text
     assert "the probe reached less than the job" in page
@@ -120,15 +120,15 @@ def a_profiled_run(timed_ms, profiled_ms):
     return msgspec.structs.replace(run, claims=run_claims.of_run(run, [], {}))
 
 
-def test_a_profilers_cost_that_cannot_be_told_is_not_nothing():
+def test_negative_profiler_cost_is_unknown():
     faster = a_profiled_run(timed_ms=1947, profiled_ms=997)
     assert "profiler_cost" not in faster.claims
-    terminal = " ".join(shown(faster)[0].split())
+    terminal = " ".join(rendered(faster)[0].split())
     assert "cannot tell profiler's cost (profiled steps were 950.0 ms faster)" in terminal
     assert a_profiled_run(timed_ms=100, profiled_ms=120).claims["profiler_cost"].value == 20_000_000
 
 
 @pytest.mark.parametrize(("profiled", "apart"), [(74, True), (76, False), (124, False), (126, True)])
-def test_profiled_steps_unlike_the_timed_ones_are_told_apart(profiled, apart):
+def test_warns_if_profiled_steps_differ_from_timed_ones(profiled, apart):
     warned = f"The ledger is of profiled steps, which took {profiled}.0 ms; the timed ones took 100.0 ms."
     assert view_of(analyse_run(a_profiled_run(100, profiled))).warnings == ((warned,) if apart else ())
