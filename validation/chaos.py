@@ -47,21 +47,21 @@ DELAY = 200.0
 CALM = "calm"
 HEAD = """# Chaos
 
-What becomes of a job when something is done to it. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a
-checkpoint every {every} steps, `hang_s = {hang:g}`) and makes one fault in it, before one of three steps drawn by
-chance; then the losses of every step taken after the fault, also of those taken twice, are set against those of a run
-without faults. `make chaos` runs the trials that are missing, `python -m validation.chaos --write` writes this page,
-and `trainyard run JOB.toml --chaos PLAN.toml` does the same to a job of yours.
+How jobs recover from injected faults. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a
+checkpoint every {every} steps, `hang_s = {hang:g}`) and injects one fault before one of three steps chosen at
+random; then the losses of every step after the fault, including repeated steps, are compared with those of a run
+without faults. `make chaos` runs the missing trials, `python -m validation.chaos --write` writes this page,
+and `trainyard run JOB.toml --chaos PLAN.toml` does the same for your own job.
 
 {count} trials, last on {date}, with torch {torch}, Python {python}, on {cores} cores{load}.
 
 """
 NOTES = """
-Recovered or failed: the job came to its end, or said of what it ended and kept what it had. Culprit: the kind of fault,
-and the rank or node it was made in, as the run's incidents name them; a damaged checkpoint is nobody's. False alarms:
-incidents that no fault accounts for. Recovery: the median; from the fault until all ranks trained again; of a job that
-was pre-empted and started anew, without loading torch. A full disk and a slow rank stop nothing: of them it is the time
-until they were noticed.
+Recovered or failed: the job completed, or reported the cause of its failure and kept its results. Culprit: the kind of
+fault and its rank or node, as the run's incidents name them; a damaged checkpoint has no culprit. False alarms:
+incidents without a matching fault. Recovery: the median time from the fault until all ranks trained again; for a
+pre-empted and restarted job, without loading torch. A full disk and a slow rank do not stop the job: for these it is
+the time until detection.
 
 """
 
