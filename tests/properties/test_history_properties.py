@@ -137,8 +137,8 @@ def test_grid_of_a_longer_series_contains_the_shorter_grid(n, more):
 def test_online_detector_reports_a_change_once(seed):
     values = noisy(seed, n=110, steps=((80, 6.0),))
     watch = OnlineDetector(values[:75])
-    told = [change for value in values[75:110] for change in watch.add([value])]
-    up = [change for change in told if change.shift.value > 3]
+    changes = [change for value in values[75:110] for change in watch.add([value])]
+    up = [change for change in changes if change.shift.value > 3]
     assert len(up) == 1
     assert up[0].low - 3 <= 80 <= max(up[0].high, up[0].until) + 3
 

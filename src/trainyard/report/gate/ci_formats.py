@@ -50,7 +50,7 @@ def junit(gate: GateResult) -> str:
             )
         elif verdict.says == "unclear":
             Xml.SubElement(case, "skipped", message=message)
-        Xml.SubElement(case, "system-out").text = storable_xml(f"{message}\n{sentences.asked(gate)}")
+        Xml.SubElement(case, "system-out").text = storable_xml(f"{message}\n{sentences.description(gate)}")
     Xml.indent(suite)
     return printable_xml(Xml.tostring(suite, "unicode", xml_declaration=True)) + "\n"
 

@@ -18,7 +18,7 @@ _DIFFER = 20
 def markdown(gate: GateResult) -> str:
     parts = [
         f"## {_MARKS[gate.says]} {escaped(sentences.headline(gate))}",
-        escaped(sentences.asked(gate)),
+        escaped(sentences.description(gate)),
         _table(
             ["metric", "base", "head", "worse by", "at least", "at most", "pairs", ""],
             (

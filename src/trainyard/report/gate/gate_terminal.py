@@ -18,7 +18,7 @@ _ROWS = 12
 
 def print_gate(gate: GateResult, console: Console) -> None:
     console.print(Text(plain(sentences.headline(gate)), style=f"bold {_STYLES[gate.says]}"))
-    console.print(Text(plain(sentences.asked(gate)), style="dim"))
+    console.print(Text(plain(sentences.description(gate)), style="dim"))
     console.print()
     console.print(_metrics(gate))
     if gate.why:

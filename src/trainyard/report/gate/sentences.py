@@ -28,7 +28,7 @@ def headline(gate: GateResult) -> str:
     return " ".join(part for part in parts if part)
 
 
-def asked(gate: GateResult) -> str:
+def description(gate: GateResult) -> str:
     """The compared sides, the number of pairs, the error probability and the margin."""
     rule, pairs = gate.verdicts[0].rule, f"{len(gate.runs)} pair{'s' if len(gate.runs) != 1 else ''}"
     return (
