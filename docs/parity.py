@@ -13,7 +13,7 @@ from pathlib import Path
 from trainyard.numerics.parity import STEPS, Parity, compare
 from trainyard.numerics.parity_mixes import MIXES
 from trainyard.numerics.parity_trial import trial
-from trainyard.report.render.parity_table import shown
+from trainyard.report.render.parity_table import format_error
 
 HEAD = """# Parity
 
@@ -43,7 +43,7 @@ def page(results: Sequence[Parity], seconds: float, cores: int) -> str:
         cores=cores,
     )
     rows = [
-        f"| {one.mix} | {one.ranks} | {shown(one.loss_error) or ''} | {shown(one.grad_norm_error) or ''} "
+        f"| {one.mix} | {one.ranks} | {format_error(one.loss_error) or ''} | {format_error(one.grad_norm_error) or ''} "
         f"| {one.tolerance:g} | {one.verdict} |\n"
         for one in results
     ]

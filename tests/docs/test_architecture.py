@@ -1,4 +1,4 @@
-"""The architecture document names files that exist, and the layers that the contract holds."""
+"""docs/architecture.md names existing files and the layers of the import contract."""
 
 import configparser
 import re
@@ -12,11 +12,11 @@ NAMED = sorted(set(re.findall(r"`([\w/]+(?:\.py|/))`", TEXT)))
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_file_named_in_the_document_exists(name: str) -> None:
+def test_files_named_in_the_document_exist(name: str) -> None:
     assert (ROOT / "src" / "trainyard" / name).exists() or (ROOT / name).exists()
 
 
-def test_the_layers_drawn_are_those_of_the_contract() -> None:
+def test_layers_match_the_import_contract() -> None:
     contracts = configparser.ConfigParser(interpolation=None)
     contracts.read(ROOT / ".importlinter", "utf-8")
     layers = re.findall(r"[\w.]+", contracts["importlinter:contract:layers"]["layers"])

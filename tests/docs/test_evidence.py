@@ -1,4 +1,4 @@
-"""What `make device-evidence` does, without a device."""
+"""`make device-evidence` on a machine without a device."""
 
 import gzip
 import json
@@ -24,8 +24,8 @@ H200 = 150_000_000_000
 
 
 @pytest.fixture
-def whole(tmp_path):
-    path = tmp_path / "whole.json"
+def full_trace(tmp_path):
+    path = tmp_path / "full.json"
     synthetic.write(path)
     return path
 
@@ -41,19 +41,19 @@ def session(tmp_path):
 
 @pytest.mark.parametrize("size", dense.SIZES, ids=str)
 @pytest.mark.parametrize("ranks", [1, 2, 8])
-def test_every_size_is_a_job_that_can_be_trained(size, ranks):
+def test_every_size_is_a_trainable_job(size, ranks):
     wanted = job_file.parse(dense.job_text(size, ranks), "evidence")
     trainable.check(wanted)
     assert wanted.layout.ranks == ranks
     assert (wanted.accumulate, wanted.recipe.dtype) == (2, "bfloat16")
 
 
-def test_sizes_fall():
+def test_sizes_are_in_descending_order():
     state = [dense.memory_of(job_file.parse(dense.job_text(size, 1), "evidence")).state for size in dense.SIZES]
     assert state == sorted(state, reverse=True)
 
 
-def test_the_arithmetic_of_one_size():
+def test_memory_of_one_size():
     wanted = job_file.parse(dense.job_text(dense.Size(2, 512), 1), "evidence")
     attention, gated = 512 * 512 * 2 + 2 * 512 * 128, 3 * 512 * 1792
     parameters = 2 * (attention + gated) + 2 * 256 * 512 + 5 * 512
@@ -68,17 +68,17 @@ def test_the_arithmetic_of_one_size():
     ("name", "memory", "ranks", "largest"),
     [("NVIDIA H200", H200, 1, (32, 4096)), ("NVIDIA H200", H200, 8, (32, 4096)), ("unheard of", 16 * 2**30, 1, None)],
 )
-def test_the_largest_that_fits_memory_and_time_comes_first(name, memory, ranks, largest):
+def test_largest_job_that_fits_memory_and_time_comes_first(name, memory, ranks, largest):
     jobs = list(dense.fitting(ranks, memory, dense.peak_of(name), collect.JOB_S))
-    sizes = [(one.model.layers, one.model.width) for one, _ in jobs]
+    sizes = [(job.model.layers, job.model.width) for job, _ in jobs]
     assert sizes == [size for size in dense.SIZES if size in sizes]
     assert largest is None or sizes[0] == largest
-    for one, arithmetic in jobs:
-        assert sum(dense.memory_of(one)) <= 0.9 * memory
+    for job, arithmetic in jobs:
+        assert sum(dense.memory_of(job)) <= 0.9 * memory
         assert re.search(r"state .* = .* of 90% of .*, about \d+ s", arithmetic)
 
 
-def test_a_slow_device_gets_a_smaller_job():
+def test_slow_devices_get_smaller_jobs():
     fast, slow = (list(dense.fitting(1, H200, peak, 120.0)) for peak in (1e15, 1e13))
     assert len(slow) < len(fast)
     assert not list(dense.fitting(1, 10**8, 1e15, math.inf))
@@ -87,9 +87,9 @@ def test_a_slow_device_gets_a_smaller_job():
 # Trimming
 
 
-def test_a_trimmed_trace_is_its_last_step_to_the_nanosecond(whole, tmp_path):
-    (before,) = measure(read([whole])).ranks
-    trimmed = trim.trim(whole, 10**6)
+def test_trimmed_trace_equals_its_last_step(full_trace, tmp_path):
+    (before,) = measure(read([full_trace])).ranks
+    trimmed = trim.trim(full_trace, 10**6)
     assert trimmed.same
     path = tmp_path / "trimmed.json.gz"
     path.write_bytes(trimmed.data)
@@ -99,7 +99,7 @@ def test_a_trimmed_trace_is_its_last_step_to_the_nanosecond(whole, tmp_path):
     assert measured.mean.scope.steps == (str(synthetic.STEPS - 1),)
     assert rank.ledgers[-1].entries == before.ledgers[-1].entries
     assert measured.mean.wall_ns == before.ledgers[-1].wall_ns == sum(entry.ns for entry in measured.mean.entries)
-    assert len(trimmed.data) < len(gzip.compress(whole.read_bytes())) / 2
+    assert len(trimmed.data) < len(gzip.compress(full_trace.read_bytes())) / 2
 
 
 @pytest.mark.parametrize("name", ["a100_ddp_resnet.json.gz", "mi300_resnet_ac.json.gz"])
@@ -108,19 +108,19 @@ def test_public_traces_trim_to_the_same_ledger(public_trace, name):
     assert trimmed.same
 
 
-def test_where_room_is_short_the_frameworks_ops_go(whole):
-    room = len(trim.trim(whole, 10**9).data) - 1
-    small = trim.trim(whole, room)
+def test_trimming_drops_cpu_ops_to_meet_the_limit(full_trace):
+    room = len(trim.trim(full_trace, 10**9).data) - 1
+    small = trim.trim(full_trace, room)
     assert len(small.data) <= room
     categories = {event.get("cat") for event in json.loads(gzip.decompress(small.data))["traceEvents"]}
     assert "kernel" in categories
     assert "cpu_op" not in categories
-    with refused(BadInput, whole.name, "1,000"):
-        trim.trim(whole, 1000)
+    with refused(BadInput, full_trace.name, "1,000"):
+        trim.trim(full_trace, 1000)
 
 
-def test_stamps_that_no_float_holds_stay_and_the_host_goes(whole, tmp_path):
-    document = json.loads(whole.read_text("utf-8"))
+def test_trimming_keeps_exact_timestamps_and_drops_host_names(full_trace, tmp_path):
+    document = json.loads(full_trace.read_text("utf-8"))
     document |= {"host_name": "node17", "traceName": "/home/someone/x.json", "baseTimeNanoseconds": 1_700_000_000_123}
     document["deviceProperties"][0]["uuid"] = "GPU-1234"
     text = json.dumps(document)
@@ -129,31 +129,31 @@ def test_stamps_that_no_float_holds_stay_and_the_host_goes(whole, tmp_path):
     exact = f"{int(stamp) + 2**60 // 10**6}.{123:03d}"
     assert float(exact) != int(exact.replace(".", "")) / 1000 or len(exact) > 15
     (tmp_path / "odd.json").write_text(text, "utf-8")
-    said = gzip.decompress(trim.trim(tmp_path / "odd.json", 10**6).data).decode()
-    assert f'"ts":{stamp}' in said
-    assert not re.search("node17|someone|traceName|GPU-1234|ac2g", said)
+    trimmed = gzip.decompress(trim.trim(tmp_path / "odd.json", 10**6).data).decode()
+    assert f'"ts":{stamp}' in trimmed
+    assert not re.search("node17|someone|traceName|GPU-1234|ac2g", trimmed)
 
 
 # What must not be published
 
 
-def test_hosts_secrets_and_folders_are_taken_out():
+def test_hosts_secrets_and_folders_are_scrubbed():
     given = {"HOME": "/home/ada", "HF_TOKEN": "hf_abcdefgh123", "A_KEY": "1", "HOSTNAME": "node17.lab.example"}
     hidden = scrub.private(given, host="node17.lab.example")
     assert scrub.private({"PWD": "/home/ada/x", "DB_PWD": "12345678", "JWT": "abcdefgh"}, host="localhost") == {
         "12345678": "SECRET",
         "abcdefgh": "SECRET",
     }
-    said = scrub.clean(
+    cleaned = scrub.clean(
         "node17 and node17.lab.example, hf_abcdefgh123; /home/ada/x/y.py:3 node170 https://a.b/c/d", hidden
     )
-    assert said == "HOST and HOST, SECRET; PATH/y.py:3 node170 https://a.b/c/d"
+    assert cleaned == "HOST and HOST, SECRET; PATH/y.py:3 node170 https://a.b/c/d"
     assert scrub.clean('{"a": "compute/matmul", "r": "1.5 TFLOP/s", "k": 1}', hidden) == (
         '{"a": "compute/matmul", "r": "1.5 TFLOP/s", "k": 1}'
     )
 
 
-def test_what_was_missed_is_found_also_in_packed_files(tmp_path):
+def test_leaks_are_found_in_plain_and_gzipped_files(tmp_path):
     hidden = scrub.private({"HF_TOKEN": "hf_abcdefgh123"}, host="node17")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.json.gz").write_bytes(gzip.compress(b'{"x": "node17"}'))
@@ -185,30 +185,30 @@ cuda = Space(device_count=lambda: {count}, get_device_properties=lambda i: Space
         ("import os; os._exit(3)", (), "torch does not work: exit code 3"),
     ],
 )
-def test_what_torch_sees(tmp_path, monkeypatch, text, names, why):
+def test_accelerators_that_torch_reports(tmp_path, monkeypatch, text, names, why):
     monkeypatch.setenv("PYTHONPATH", str(fake_torch(tmp_path, text)))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(evidence, "find_spec", lambda name: name)
-    found = evidence.accelerators()
-    assert found.names == names
-    assert found.memory == (6 if names else 0)
-    assert why in found.why
+    accelerators = evidence.accelerators()
+    assert accelerators.names == names
+    assert accelerators.memory == (6 if names else 0)
+    assert why in accelerators.why
 
 
-def test_without_an_accelerator_it_says_so_and_succeeds(monkeypatch, capsys):
+def test_no_accelerator_is_reported_and_succeeds(monkeypatch, capsys):
     monkeypatch.setattr(evidence, "find_spec", lambda name: None)
     assert evidence.main() == 0
     assert capsys.readouterr().out == "There is no accelerator here (torch is not installed): nothing to show.\n"
 
 
-def test_it_starts_with_nothing_but_the_standard_library(root):
+def test_needs_only_the_standard_library_to_start(root):
     script = "import sys; sys.modules.update(dict.fromkeys(['msgspec', 'click', 'numpy', 'torch', 'pytest'])); "
     script += "import benchmarks.evidence as e; e.accelerators = lambda: e.Devices((), 0, 'none'); sys.exit(e.main())"
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_library_that_is_missing_is_named(monkeypatch, capsys):
+def test_missing_library_is_named(monkeypatch, capsys):
     monkeypatch.setattr(evidence, "accelerators", lambda: evidence.Devices(("Pretend 1",), 7))
     monkeypatch.setattr(evidence, "find_spec", lambda name: None if name == "msgspec" else name)
     assert evidence.main() == 4
@@ -218,12 +218,12 @@ def test_a_library_that_is_missing_is_named(monkeypatch, capsys):
 # With one, pretended
 
 
-def test_pytest_without_a_single_pass_is_no_proof(session):
+def test_pytest_without_a_passed_test_fails(session):
     assert not session.tests("tests/golden/test_golden.py")  # none of them is a device test: exit code 5
     assert "deselected" in (session.place / "tests.txt").read_text("utf-8")
 
 
-def test_only_a_full_device_makes_the_next_smaller_job_start(session, monkeypatch):
+def test_smaller_job_starts_only_after_out_of_memory(session, monkeypatch):
     jobs = list(dense.fitting(1, H200, 1e15, math.inf))
     ends = iter([(4, "torch.OutOfMemoryError: CUDA out of memory."), (0, "")])
     calls = []
@@ -234,17 +234,17 @@ def test_only_a_full_device_makes_the_next_smaller_job_start(session, monkeypatc
         return subprocess.CompletedProcess(args, code, "", words)
 
     monkeypatch.setattr(session, "trainyard", trainyard)
-    assert [one.ended for one in session.largest_job(jobs)] == ["out of memory", "ran"]
+    assert [attempt.ended for attempt in session.largest_job(jobs)] == ["out of memory", "ran"]
     ends = iter([(4, "rank 0 died: ValueError")])
-    assert [one.ended for one in session.largest_job(jobs)] == ["exit code 4"]
+    assert [attempt.ended for attempt in session.largest_job(jobs)] == ["exit code 4"]
     assert len(calls) == 3
     assert not session.largest_job([])
 
 
-def test_what_does_not_end_is_ended_with_its_children(session, tmp_path):
+def test_timeout_kills_the_process_and_its_children(session, tmp_path):
     session.deadline = time.monotonic() + 1.5
-    told = str(tmp_path / "pid")
-    child = f"import time, os; open({told!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    pid_file = str(tmp_path / "pid")
+    child = f"import time, os; open({pid_file!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     began = time.monotonic()
     done = session._call([sys.executable, "-c", parent], 100)
@@ -253,7 +253,7 @@ def test_what_does_not_end_is_ended_with_its_children(session, tmp_path):
 
 
 def ended(process: int) -> bool:
-    """Within five seconds; what nobody has reaped yet has ended too."""
+    """Whether the process ends within five seconds. A zombie counts as ended."""
     for _ in range(50):
         try:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
@@ -265,7 +265,7 @@ def ended(process: int) -> bool:
     return False
 
 
-def test_too_much_or_too_private_is_refused(session, capsys, monkeypatch):
+def test_large_or_private_files_are_refused(session, capsys, monkeypatch):
     (session.place / "README.md").write_text("all is well", "utf-8")
     assert collect.sound(session.place, session)
     monkeypatch.setattr(session, "hidden", {"node17": "HOST"})
@@ -273,14 +273,14 @@ def test_too_much_or_too_private_is_refused(session, capsys, monkeypatch):
     assert not collect.sound(session.place, session)
     (session.place / "log.txt").write_bytes(b"0" * (collect.LIMIT + 1))
     assert not collect.sound(session.place, session)
-    said = capsys.readouterr().err
-    assert missing_values(said, "log.txt: HOST", "2 MB") == []
+    errors = capsys.readouterr().err
+    assert missing_values(errors, "log.txt: HOST", "2 MB") == []
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_the_whole_way_on_the_cores(tmp_path, monkeypatch, root):
-    """A device that torch does not see: its ranks train on the cores, and all records are made."""
+def test_collects_all_evidence_on_the_cpu(tmp_path, monkeypatch, root):
+    """With devices that torch does not see, ranks train on the CPU and all files are written."""
     pytest.importorskip("torch")
     text = dense.job_text(dense.Size(1, 512), 2).replace("seq_len = 2048", "seq_len = 32")
     text = text.replace(f"tokens_per_step = {8192 * 2}", "tokens_per_step = 256")
@@ -293,17 +293,17 @@ def test_the_whole_way_on_the_cores(tmp_path, monkeypatch, root):
     monkeypatch.setenv("MY_TOKEN", "s3cr3t-s3cr3t")
     monkeypatch.setenv("NCCL_SOMETHING", "s3cr3t-s3cr3t at /home/ada/lib/nccl.conf")
     assert collect.collect(("Pretend 1", "Pretend 1"), 10**10) == 0
-    (place,) = (tmp_path / "evidence").iterdir()
-    assert re.fullmatch(r"pretend-1-\d{4}-\d\d-\d\d", place.name)
-    made = {path.name for path in place.iterdir()}
+    (folder,) = (tmp_path / "evidence").iterdir()
+    assert re.fullmatch(r"pretend-1-\d{4}-\d\d-\d\d", folder.name)
+    file_names = {path.name for path in folder.iterdir()}
     wanted = {"README.md", "run", "run.txt", "report.html", "trace.json.gz", "ledger.json", "machine.json"}
-    assert wanted <= made
-    assert collect.size_of(place) < collect.LIMIT
-    run = folders.read(place / "run")
-    assert run.digest == folders.digest(place / "run")
+    assert wanted <= file_names
+    assert collect.size_of(folder) < collect.LIMIT
+    run = folders.read(folder / "run")
+    assert run.digest == folders.digest(folder / "run")
     assert run.state == "complete"
-    assert not (place / "run" / "traces").exists()
-    every = "".join(path.read_text("utf-8") for path in place.rglob("*") if path.is_file() and path.suffix != ".gz")
+    assert not (folder / "run" / "traces").exists()
+    every = "".join(path.read_text("utf-8") for path in folder.rglob("*") if path.is_file() and path.suffix != ".gz")
     assert not re.search(rf"s3cr3t|/home/ada|{re.escape(str(tmp_path))}|\b{re.escape(socket.gethostname())}\b", every)
-    assert "dense-1x512: state" in (place / "README.md").read_text("utf-8")
-    assert measure(read([place / "trace.json.gz"])).mean.wall_ns > 0
+    assert "dense-1x512: state" in (folder / "README.md").read_text("utf-8")
+    assert measure(read([folder / "trace.json.gz"])).mean.wall_ns > 0

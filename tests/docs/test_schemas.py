@@ -1,4 +1,4 @@
-"""docs/schemas holds the JSON Schemas of the types, and what the commands print is valid by them."""
+"""docs/schemas holds the JSON Schemas of the types, and the output of the commands conforms to them."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ def schemas(root):
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Ids of six stored runs, the base's and the head's in turns."""
+    """Ids of six stored runs, base and head interleaved."""
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     store = Store(tmp_path / "store")
     return [stored(store, started=f"2025-01-01T00:0{minute}:00.000+00:00").id for minute in range(6)]
@@ -44,7 +44,7 @@ def test_the_files_are_up_to_date(schemas):
     assert {path: path.read_text("utf-8") for path in schemas.FOLDER.iterdir()} == schemas.render(), "run 'make docs'"
 
 
-def test_a_document_of_another_type_is_not_valid(schemas):
+def test_document_of_another_type_is_invalid(schemas):
     with pytest.raises(AssertionError):
         valid(schemas, "gate", '{"schema": "trainyard/ledgers/1", "ledgers": []}')
 

@@ -1,4 +1,4 @@
-"""The table of skips, tried on real runs of pytest."""
+"""The table of skipped tests (`--skip-table`), in real runs of pytest."""
 
 import os
 import subprocess

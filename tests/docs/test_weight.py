@@ -1,4 +1,4 @@
-"""What is loaded when: help loads nothing heavy, noun files nothing but msgspec and numpy, and torch only trains."""
+"""Import cost: help loads nothing heavy, noun files only msgspec and numpy, and only training loads torch."""
 
 import ast
 import os
@@ -45,7 +45,7 @@ def test_no_command_loads_torch_before_it_trains(command):
     assert "torch" not in loaded
 
 
-def test_demo_works_with_torch_out_of_reach(tmp_path):
+def test_demo_works_without_torch(tmp_path):
     printed, _ = answer("demo", before="import sys; sys.modules['torch'] = None", cwd=tmp_path)
     assert "Matmul" in printed
 
@@ -75,7 +75,7 @@ def test_noun_files_import_the_standard_library_msgspec_and_numpy_only(root):
             assert {name.partition(".")[0] for name in names} <= allowed, f"{path.name}:{node.lineno}"
 
 
-def test_constraints_pin_everything_the_project_asks_for(root):
+def test_constraints_pin_every_dependency(root):
     pins = {}
     for line in (root / "constraints.txt").read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -90,6 +90,6 @@ def test_constraints_pin_everything_the_project_asks_for(root):
         *project["dependencies"],
         *(text for extra in ("train", "fast", "test", "dev") for text in extras[extra]),
     ]:
-        asked = Requirement(text)
-        if asked.name != "trainyard":
-            assert pins[canonicalize_name(asked.name)] in asked.specifier, text
+        requirement = Requirement(text)
+        if requirement.name != "trainyard":
+            assert pins[canonicalize_name(requirement.name)] in requirement.specifier, text

@@ -1,4 +1,4 @@
-"""One word, one place: what is spelled out in the code exists in `words.py`, and no table is written twice."""
+"""Vocabulary used in the code exists in `words.py`, and no table is repeated."""
 
 import ast
 import re
@@ -44,7 +44,7 @@ def called(node: ast.Call) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_accounts_and_words_spelled_out_exist(path):
+def test_accounts_and_words_in_the_code_exist(path):
     for node in literals(path):
         where = f"{path.name}:{getattr(node, 'lineno', 0)}"
         if (text := text_of(node)) and ACCOUNT.match(text):
@@ -60,9 +60,9 @@ def test_accounts_and_words_spelled_out_exist(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_vocabulary_is_written_out_a_second_time(path):
-    """A type must spell its words (`Literal`), a dict may say more of each, an assignment may give each a name;
-    a bare list may not."""
+def test_no_vocabulary_table_is_repeated(path):
+    """A type must spell out its words (`Literal`), a dict may add data to each, an assignment may name each; a bare
+    list may not repeat them."""
     nodes = list(literals(path))
     fine = {id(node.slice) for node in nodes if isinstance(node, ast.Subscript)}
     for node in nodes:
@@ -86,11 +86,11 @@ def test_no_vocabulary_is_written_out_a_second_time(path):
         (Run, "state", words.STATES),
     ],
 )
-def test_a_field_that_spells_its_words_spells_the_table(kind, field, table):
+def test_literal_types_match_their_tables(kind, field, table):
     assert set(get_args(get_type_hints(kind)[field])) == set(table)
 
 
-def test_every_word_has_a_sentence_and_what_is_drawn_a_colour():
+def test_every_word_has_a_label_sentence_and_colour():
     for name in TABLES:
         for word, entry in getattr(words, name).items():
             if isinstance(entry, words.Word | words.AccountKind):
@@ -99,6 +99,6 @@ def test_every_word_has_a_sentence_and_what_is_drawn_a_colour():
                 assert re.fullmatch(r"#[0-9a-f]{6}", entry.colour), word
 
 
-def test_precedence_is_the_designs():
+def test_precedence_of_account_kinds():
     order = ["compute", "straggler", "comm", "copy", "checkpoint", "data_wait", "bubble", "launch_gap", "unexplained"]
     assert list(words.KINDS) == order

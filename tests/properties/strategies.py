@@ -1,4 +1,4 @@
-"""Hypothesis strategies for the nouns: anything they generate is legal."""
+"""Hypothesis strategies that generate valid ledgers and their parts."""
 
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ PLACES = [(kind, what) for kind, table in words.KINDS.items() for what in (table
 
 
 def accounts() -> st.SearchStrategy[Account]:
-    return st.builds(lambda place, group: Account(*place, group), st.sampled_from(PLACES), GROUPS)
+    return st.builds(lambda kind_and_what, group: Account(*kind_and_what, group), st.sampled_from(PLACES), GROUPS)
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Any size under any key is answered or refused by `plan`: exit code 0 or 2, never 70, and no hang."""
+"""`plan` accepts or rejects any size of any key: exit code 0 or 2, never 70, and no hang."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainyard.models import presets
 from trainyard.predict.configs.config_keys import flat
 
 SECONDS = 120
-"""Far more than an answer takes, even on a machine with other work."""
+"""Far more than a plan takes, even on a busy machine."""
 WHOLE = st.sampled_from([0, -1, 1, 3, 720_720, 2**24, 2**31, 2**32, 2**53, 2**63, 2**64, 10**30, 10**400, -(2**70)])
 FLOATS = st.sampled_from([0.5, -1.0, 1e-308, 1e30, 1e308, float("inf"), float("nan")])
 SIZES = WHOLE | st.integers() | FLOATS | st.integers(1, 4096)
@@ -34,7 +34,7 @@ PRESETS = ["tiny", "tiny-moe", "tiny-mla", "llama3-8b", "deepseek-v3", "nemotron
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Raises `TimeoutError` where the work does not end."""
+    """Raises `TimeoutError` if the body runs longer than `SECONDS`."""
 
     def end(*_: object) -> None:
         raise TimeoutError(f"no answer in {SECONDS} s")
@@ -71,7 +71,7 @@ def changed(text: str, draw: st.DrawFn, most: int = 2) -> str:
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_absurd_model_files_are_answered_or_refused(data: st.DataObject, folder: Path) -> None:
+def test_plan_handles_absurd_model_files(data: st.DataObject, folder: Path) -> None:
     path = folder / "model.toml"
     path.write_text(changed(presets.known()[data.draw(st.sampled_from(PRESETS))].read_text("utf-8"), data.draw))
     check(str(path), *(CLUSTER if data.draw(st.booleans()) else CLUSTER[:6]))
@@ -79,7 +79,7 @@ def test_absurd_model_files_are_answered_or_refused(data: st.DataObject, folder:
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_absurd_machine_files_are_answered_or_refused(data: st.DataObject, folder: Path) -> None:
+def test_plan_handles_absurd_machine_files(data: st.DataObject, folder: Path) -> None:
     path = folder / "machine.toml"
     path.write_text(
         changed(machine.known()[data.draw(st.sampled_from(["h100", "trn2"]))].read_text("utf-8"), data.draw)
@@ -89,7 +89,7 @@ def test_absurd_machine_files_are_answered_or_refused(data: st.DataObject, folde
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_absurd_job_files_are_answered_or_refused(data: st.DataObject, folder: Path, root: Path) -> None:
+def test_plan_handles_absurd_job_files(data: st.DataObject, folder: Path, root: Path) -> None:
     path = folder / "job.toml"
     name = data.draw(st.sampled_from(["tiny.toml", "tiny-fsdp.toml"]))
     path.write_text(changed((root / "examples" / name).read_text("utf-8"), data.draw))
@@ -98,7 +98,7 @@ def test_absurd_job_files_are_answered_or_refused(data: st.DataObject, folder: P
 
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from(["--devices", "--batch", "--seq-len", "--tokens"]), SIZES, min_size=1), SIZES)
-def test_absurd_flags_are_answered_or_refused(flags: dict[str, Any], other: Any) -> None:
+def test_plan_handles_absurd_flags(flags: dict[str, Any], other: Any) -> None:
     given_flags = [part for flag, size in flags.items() for part in (flag, str(size))]
     check("tiny", *CLUSTER, *given_flags)
     check("tiny", *CLUSTER, "--fix", f"pp={other}")
@@ -107,7 +107,7 @@ def test_absurd_flags_are_answered_or_refused(flags: dict[str, Any], other: Any)
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(["tp", "pp", "cp", "ep", "dp_shard", "microbatch", "interleave", "remat"]), max_size=2),
        SIZES)  # fmt: skip
-def test_absurd_fixed_axes_are_answered_or_refused(axes: list[str], size: Any) -> None:
+def test_plan_handles_absurd_fixed_axes(axes: list[str], size: Any) -> None:
     check("tiny-moe", *CLUSTER, *(part for axis in axes for part in ("--fix", f"{axis}={size}")))
 
 
@@ -120,7 +120,7 @@ CONFIG = {
 
 @settings(max_examples=40)
 @given(sizes=st.dictionaries(st.sampled_from(list(CONFIG)[2:]), SIZES, min_size=1, max_size=2))
-def test_absurd_config_json_are_answered_or_refused(sizes: dict[str, Any], folder: Path) -> None:
+def test_plan_handles_absurd_config_json(sizes: dict[str, Any], folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(CONFIG | sizes))
     check(str(path), *CLUSTER)
@@ -128,7 +128,7 @@ def test_absurd_config_json_are_answered_or_refused(sizes: dict[str, Any], folde
 
 @settings(max_examples=30)
 @given(sizes=st.lists(st.tuples(st.sampled_from(MEGATRON_KEYS), SIZES), min_size=1, max_size=2))
-def test_absurd_megatron_arguments_are_answered_or_refused(sizes: list[tuple[str, Any]], folder: Path) -> None:
+def test_plan_handles_absurd_megatron_arguments(sizes: list[tuple[str, Any]], folder: Path) -> None:
     path = folder / "megatron.args"
     path.write_text(ARGUMENTS.replace("# theirs", "") + " ".join(f"--{name} {size}" for name, size in sizes))
     check("--check", str(path), "--machine", "h100", "--devices", "64")
@@ -136,7 +136,7 @@ def test_absurd_megatron_arguments_are_answered_or_refused(sizes: list[tuple[str
 
 @settings(max_examples=30)
 @given(sizes=st.dictionaries(st.sampled_from(SPEED_KEYS), SIZES, min_size=1, max_size=2))
-def test_absurd_deepspeed_configurations_are_answered_or_refused(sizes: dict[str, Any], folder: Path) -> None:
+def test_plan_handles_absurd_deepspeed_configurations(sizes: dict[str, Any], folder: Path) -> None:
     path = folder / "deepspeed.json"
     path.write_text(json.dumps(nested(flat(SPEED) | sizes)))
     check("tiny", "--check", str(path), *CLUSTER)
@@ -144,7 +144,7 @@ def test_absurd_deepspeed_configurations_are_answered_or_refused(sizes: dict[str
 
 @settings(max_examples=30)
 @given(sizes=st.dictionaries(st.sampled_from(TITAN_KEYS), SIZES, min_size=1, max_size=2))
-def test_absurd_torchtitan_configurations_are_answered_or_refused(sizes: dict[str, Any], folder: Path) -> None:
+def test_plan_handles_absurd_torchtitan_configurations(sizes: dict[str, Any], folder: Path) -> None:
     path = folder / "torchtitan.toml"
     values = no_nulls(nested({"model.flavor": "8B", "training.seq_len": 2048} | sizes))
     path.write_text(toml.dumps(values))

@@ -1,4 +1,4 @@
-"""Costs: bounded, monotone, and equal to a ring simulated step by step."""
+"""Costs are bounded, monotone, and equal to those of a ring simulated step by step."""
 
 import numpy as np
 import pytest
@@ -32,11 +32,11 @@ OPS = st.sampled_from(sorted(words.OP_CLASSES))
 
 
 class Ring:
-    """Ranks in a ring; in a step each sends one chunk to the next at once. Counts the time and keeps the data."""
+    """A simulated ring: in each step every rank sends one chunk to the next rank. Sums the time and tracks the data."""
 
     def __init__(self, ranks: int, size: int) -> None:
         self.ranks, self.seconds, self.size = ranks, 0.0, size
-        # data[r, c]: which ranks' contributions rank r holds in chunk c, as a bit mask.
+        # data[r, c]: bit mask of the ranks whose contributions rank r holds in chunk c.
         self.data = np.full((ranks, ranks), 1, np.int64) << np.arange(ranks)[:, None]
 
     def step(self, first_chunk: int, add: bool) -> None:
@@ -57,7 +57,7 @@ class Ring:
 
 
 @given(st.integers(2, 12), SIZES)
-def test_a_ring_all_reduce_costs_what_its_steps_cost(ranks, size):
+def test_ring_all_reduce_costs_the_sum_of_its_steps(ranks, size):
     ring = Ring(ranks, size)
     ring.reduce_scatter()
     assert collective(LINK, "reduce_scatter", ranks, size).expect == pytest.approx(ring.seconds * 1e9, abs=2)
@@ -69,18 +69,18 @@ def test_a_ring_all_reduce_costs_what_its_steps_cost(ranks, size):
 
 
 @given(st.integers(1, 1000), SIZES)
-def test_an_all_reduce_is_a_reduce_scatter_and_an_all_gather(ranks, size):
+def test_all_reduce_costs_reduce_scatter_plus_all_gather(ranks, size):
     whole = collective(LINK, "all_reduce", ranks, size)
     parts = [collective(LINK, name, ranks, size) for name in ("reduce_scatter", "all_gather")]
-    for one, pieces in zip(whole, zip(*parts)):
-        assert abs(one - sum(pieces)) <= 2
+    for total, pieces in zip(whole, zip(*parts)):
+        assert abs(total - sum(pieces)) <= 2
 
 
 @given(st.sampled_from(sorted(words.COLLECTIVES)), st.integers(1, 1000), SIZES, SIZES)
 def test_collectives_are_bounded_and_monotone_in_bytes(name, ranks, size, more):
     small, large = collective(LINK, name, ranks, size), collective(LINK, name, ranks, size + more)
     assert 0 <= small.low <= small.expect <= small.high
-    assert all(one <= other for one, other in zip(small, large))
+    assert all(smaller <= larger for smaller, larger in zip(small, large))
 
 
 @given(OPS, st.integers(0, 2**50), SIZES, st.integers(0, 2**40), st.integers(1, 100))
@@ -91,26 +91,26 @@ def test_rooflines_are_bounded_and_monotone_in_flops_and_bytes(op, flops, size, 
     least = cost(flops, size)
     assert 0 <= least.low <= least.expect <= least.high
     for other in (cost(flops + more, size), cost(flops, size + more)):
-        assert all(one <= two for one, two in zip(least, other))
+        assert all(smaller <= larger for smaller, larger in zip(least, other))
 
 
 @given(st.integers(10**9, 2**50))
-def test_a_matmul_without_traffic_runs_at_the_reached_rate(flops):
+def test_matmul_without_traffic_runs_at_the_reached_rate(flops):
     cost = roofline(DEVICE, Operation(op="matmul", phase="forward", count=1, flops=flops, bytes=0))
     assert cost.low == pytest.approx(flops / 1e13 * 1e9, abs=2)
     assert cost.expect == cost.high == pytest.approx(flops / 4e12 * 1e9, abs=2)
 
 
 @pytest.mark.parametrize("name", sorted(machine.known()))
-def test_every_machine_can_be_asked_for_a_cost(name):
-    made = machine.load(name)
-    for dtype in made.device.peak:
+def test_every_machine_has_costs(name):
+    loaded = machine.load(name)
+    for dtype in loaded.device.peak:
         work = Operation(op="matmul", phase="forward", count=1, flops=2 * 4096**3, bytes=3 * 4096**2, dtype=dtype)
-        assert roofline(made.device, work).low > 0
-    assert collective(made.inside, "all_reduce", min(8, made.per_node), 2**30).low > 0
+        assert roofline(loaded.device, work).low > 0
+    assert collective(loaded.inside, "all_reduce", min(8, loaded.per_node), 2**30).low > 0
 
 
-def test_what_cannot_be_said_is_refused():
+def test_unknown_dtypes_and_collectives_are_refused():
     with refused(UnknownName, DEVICE.name, "float8"):
         roofline(DEVICE, Operation(op="matmul", phase="forward", count=1, flops=1, bytes=1, dtype="float8"))
     with refused(UnknownName, "'allreduce'", "'all_reduce'"):
@@ -121,7 +121,7 @@ def test_what_cannot_be_said_is_refused():
 
 
 @given(st.dictionaries(st.integers(1, 2**30), st.floats(1, 1e15), min_size=1, max_size=6), st.floats(0, 1e30))
-def test_a_curve_passes_through_its_points_and_stays_between_them(points, size):
+def test_rate_curve_interpolates_its_points(points, size):
     curve = RateCurve(points=tuple(sorted(points.items())), claim=claim(1, "FLOP/s"))
     for known, value in points.items():
         assert curve.at(known) == pytest.approx(value, rel=1e-3)

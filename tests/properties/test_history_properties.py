@@ -1,4 +1,4 @@
-"""Change points: what must hold for any series; scipy says what each statistic is."""
+"""Change points: invariants for any series; the statistics match scipy's."""
 
 import numpy as np
 import pytest
@@ -23,26 +23,26 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def noisy(seed, n=120, steps=()):
-    """Normal noise with `(place, size)` steps."""
+    """Normal noise with steps `(index, size)`."""
     values = np.random.default_rng(seed).standard_normal(n)
-    for place, size in steps:
-        values[place:] += size
+    for index, size in steps:
+        values[index:] += size
     return values
 
 
 def places(seen: DetectedChanges):
-    return [(one.kind, one.at, one.until, one.low, one.high) for one in seen.changes]
+    return [(change.kind, change.at, change.until, change.low, change.high) for change in seen.changes]
 
 
 @given(rows)
-def test_ranks_are_scipys(values):
+def test_ranks_match_scipy(values):
     stats = pytest.importorskip("scipy.stats")
     ours = centred_ranks(np.array([values], float))[0]
     assert np.allclose(ours, stats.rankdata(values) - (len(values) + 1) / 2)
 
 
 @given(rows, st.data())
-def test_a_split_is_scipys_rank_sum(values, data):
+def test_split_statistic_matches_scipy(values, data):
     stats = pytest.importorskip("scipy.stats")
     at = data.draw(st.integers(SHORTEST_SIDE, len(values) - SHORTEST_SIDE))
     ours = split_statistics(np.array([values], float))[0, at - 1]
@@ -55,57 +55,59 @@ def test_a_split_is_scipys_rank_sum(values, data):
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=30), st.lists(st.floats(-100, 100), min_size=1, max_size=30))
-def test_levels_and_shifts_lie_in_their_intervals_and_shift_with_the_values(before, after):
+def test_levels_and_shifts_lie_in_their_intervals(before, after):
     before, after = np.array(before), np.array(after)
     assert level(before).low <= level(before).value <= level(before).high
-    found = shift(before, after)
-    assert found.low <= found.value <= found.high
-    assert found.value == pytest.approx(np.median(np.subtract.outer(after, before)), abs=1e-9)
-    assert shift(before, after + 5).value == pytest.approx(found.value + 5, abs=1e-9)
-    assert shift(after, before).value == pytest.approx(-found.value, abs=1e-9)
+    shifted = shift(before, after)
+    assert shifted.low <= shifted.value <= shifted.high
+    assert shifted.value == pytest.approx(np.median(np.subtract.outer(after, before)), abs=1e-9)
+    assert shift(before, after + 5).value == pytest.approx(shifted.value + 5, abs=1e-9)
+    assert shift(after, before).value == pytest.approx(-shifted.value, abs=1e-9)
 
 
 @given(seeds, st.floats(0.5, 50), st.floats(-1e3, 1e3))
 @settings(max_examples=25)
-def test_units_and_zero_do_not_matter(seed, scale, offset):
+def test_changes_are_invariant_to_scale_and_offset(seed, scale, offset):
     values = noisy(seed, steps=((60, 4.0),))
     assert places(detect(values)) == places(detect(values * scale + offset))
 
 
 @given(seeds)
 @settings(max_examples=25)
-def test_upside_down_the_changes_are_at_the_same_places(seed):
+def test_negated_series_has_the_same_changes(seed):
     values = noisy(seed, steps=((40, 3.0), (80, -5.0)))
     up, down = detect(values), detect(-values)
     assert places(up) == places(down)
-    assert [one.shift.value for one in up.changes] == pytest.approx([-one.shift.value for one in down.changes])
+    shifts = [change.shift.value for change in up.changes]
+    assert shifts == pytest.approx([-change.shift.value for change in down.changes])
 
 
 @given(seeds)
 @settings(max_examples=25)
-def test_whether_there_is_a_change_depends_on_ranks_only(seed):
-    """Any growing function of the values leaves them, and so the error rate, as they are."""
-    found = []
+def test_changes_depend_on_ranks_only(seed):
+    """Any increasing function of the values leaves the changes, and so the error rate, unchanged."""
+    changes = []
     values = noisy(seed, steps=((60, 1.5),))
-    for told in (values, np.exp(values), np.sinh(3 * values)):
+    for transformed in (values, np.exp(values), np.sinh(3 * values)):
         scan = Scan()
-        scan.extend(told)
-        found.append(change_points(told, scan.splits(), float(inflation(told[None])[0]), critical(told.size)))
-    assert found[0] == found[1] == found[2]
+        scan.extend(transformed)
+        wide = float(inflation(transformed[None])[0])
+        changes.append(change_points(transformed, scan.splits(), wide, critical(transformed.size)))
+    assert changes[0] == changes[1] == changes[2]
 
 
 @given(seeds)
 @settings(max_examples=25)
-def test_backwards_a_clear_step_lies_at_the_mirrored_place(seed):
+def test_reversed_series_mirrors_a_clear_step(seed):
     values = noisy(seed, steps=((60, 8.0),))
-    forth = [one.at for one in detect(values).lasting]
-    assert forth == [values.size - one.at for one in reversed(detect(values[::-1]).lasting)]
+    forth = [change.at for change in detect(values).lasting]
+    assert forth == [values.size - change.at for change in reversed(detect(values[::-1]).lasting)]
     assert 60 in forth
 
 
 @given(seeds, st.integers(1, 30))
 @settings(max_examples=20)
-def test_a_scan_that_grew_is_the_scan_of_the_whole(seed, chunk):
+def test_incremental_scan_equals_full_scan(seed, chunk):
     values = noisy(seed, n=150, steps=((90, 3.0),))
     grown = Scan()
     for at in range(0, values.size, chunk):
@@ -116,12 +118,12 @@ def test_a_scan_that_grew_is_the_scan_of_the_whole(seed, chunk):
     def sorted_rows(scan):
         return sorted(zip(*(column.tolist() for column in scan.splits())))
 
-    # A stretch of the grid that ends at the last point stands there twice where the scan grew, and changes nothing.
+    # The grown scan has an interval of the grid that ends at the last point twice, which does not matter.
     assert set(sorted_rows(grown)) == set(sorted_rows(whole))
 
 
 @given(st.integers(FEWEST, 400), st.integers(0, 400))
-def test_the_grid_of_a_longer_series_holds_the_shorter_ones(n, more):
+def test_grid_of_a_longer_series_contains_the_shorter_grid(n, more):
     for length in lengths(n):
         short, long = starts(length, 0, n), starts(length, 0, n + more)
         later = starts(length, n, n + more)
@@ -132,29 +134,29 @@ def test_the_grid_of_a_longer_series_holds_the_shorter_ones(n, more):
 
 @given(seeds)
 @settings(max_examples=10)
-def test_a_change_is_told_once(seed):
+def test_online_detector_reports_a_change_once(seed):
     values = noisy(seed, n=110, steps=((80, 6.0),))
     watch = OnlineDetector(values[:75])
-    told = [one for value in values[75:110] for one in watch.add([value])]
-    up = [one for one in told if one.shift.value > 3]
+    changes = [change for value in values[75:110] for change in watch.add([value])]
+    up = [change for change in changes if change.shift.value > 3]
     assert len(up) == 1
     assert up[0].low - 3 <= 80 <= max(up[0].high, up[0].until) + 3
 
 
 @given(st.integers(FEWEST, 300), st.floats(-1e9, 1e9))
-def test_a_constant_has_no_changes(n, value):
+def test_constant_series_has_no_changes(n, value):
     assert not detect([value] * n).changes
 
 
-def test_a_step_without_noise_is_found_exactly():
-    [one] = detect([0.0] * 40 + [1.0] * 40).changes
-    assert (one.kind, one.at, one.low, one.high) == ("step", 40, 40, 40)
-    assert one.share is None
-    assert one.shift == (1.0, 1.0, 1.0)
+def test_step_without_noise_is_located_exactly():
+    [change] = detect([0.0] * 40 + [1.0] * 40).changes
+    assert (change.kind, change.at, change.low, change.high) == ("step", 40, 40, 40)
+    assert change.share is None
+    assert change.shift == (1.0, 1.0, 1.0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_no_number_is_refused_with_its_place(bad):
+def test_non_finite_values_are_refused_with_their_index(bad):
     with refused(BadInput, 7, bad):
         detect([1.0] * 7 + [bad] + [1.0] * 20)
     watch = OnlineDetector([1.0] * 20)
@@ -164,19 +166,19 @@ def test_what_is_no_number_is_refused_with_its_place(bad):
 
 
 @given(st.integers(0, FEWEST - 1))
-def test_too_few_points_are_no_evidence(n):
+def test_too_few_points_are_refused(n):
     with refused(NotEnoughEvidence, n, FEWEST):
         detect(range(n))
 
 
 @given(st.integers(FEWEST, 10**6))
-def test_more_points_ask_for_a_stronger_split(n):
+def test_critical_value_grows_with_points(n):
     assert critical(n) <= critical(n + 1)
 
 
 @given(seeds)
 @settings(max_examples=25)
-def test_autocorrelation_widens_and_a_step_does_not(seed):
+def test_inflation_reflects_autocorrelation_but_not_steps(seed):
     rng = np.random.default_rng(seed)
     white = rng.standard_normal(400)
     slow = np.convolve(rng.standard_normal(420), 0.8 ** np.arange(20), "valid")[:400]

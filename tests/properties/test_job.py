@@ -1,4 +1,4 @@
-"""Jobs: a misspelt key names itself, its path and the nearest right one; arithmetic is shown."""
+"""Job files: errors name a misspelt key, its path and the nearest valid key, and show their arithmetic."""
 
 import re
 from typing import get_type_hints
@@ -32,7 +32,7 @@ def toml(sections: dict[str, dict[str, object]], top: dict[str, object] | None =
 
 @st.composite
 def misspelt(draw: st.DrawFn) -> tuple[str, str]:
-    """(section, key): a field of the section with one letter dropped, doubled or two swapped."""
+    """(section, key): a field of the section with one letter dropped or doubled, or two letters swapped."""
     section = draw(st.sampled_from(sorted(SECTIONS)))
     key = draw(st.sampled_from(SECTIONS[section].__struct_fields__))
     at = draw(st.integers(0, len(key) - 1))
@@ -47,7 +47,7 @@ def misspelt(draw: st.DrawFn) -> tuple[str, str]:
 
 
 @given(misspelt())
-def test_a_misspelt_key_is_named_with_its_path_and_the_nearest_right_one(section_and_key):
+def test_misspelt_key_error_names_path_and_nearest_key(section_and_key):
     section, key = section_and_key
     if section:
         text = toml({**GOOD, section: {**GOOD[section], key: 1}})
@@ -60,7 +60,7 @@ def test_a_misspelt_key_is_named_with_its_path_and_the_nearest_right_one(section
 
 
 @given(st.text())
-def test_any_text_is_a_job_or_a_bad_job(text):
+def test_any_text_raises_only_bad_job(text):
     with refused(BadJob, "job.toml"):
         parse(text, "job.toml")
 
@@ -72,7 +72,7 @@ def test_any_text_is_a_job_or_a_bad_job(text):
     shard=st.integers(1, 4),
     tokens=st.integers(1, 10_000),
 )
-def test_the_batch_divides_or_the_arithmetic_says_why_not(seq_len, microbatch, replicate, shard, tokens):
+def test_indivisible_batch_error_shows_arithmetic(seq_len, microbatch, replicate, shard, tokens):
     sections = {
         **GOOD,
         "recipe": {"seq_len": seq_len, "microbatch": microbatch, "tokens_per_step": tokens},
@@ -91,7 +91,7 @@ def test_the_batch_divides_or_the_arithmetic_says_why_not(seq_len, microbatch, r
 
 
 @given(st.lists(st.integers(1, 4), min_size=5, max_size=5), st.integers(1, 64))
-def test_a_layout_fits_or_says_which_axis_to_lower(sizes, devices):
+def test_too_large_layout_error_names_the_widest_axis(sizes, devices):
     axes = ("dp_replicate", "dp_shard", "tp", "cp", "pp")
     layout = Layout(**dict(zip(axes, sizes)))
     job = Job(
@@ -142,18 +142,18 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(("section", "field"), CHOSEN)
-def test_a_value_that_is_no_choice_is_answered_with_all_of_them(section, field):
+def test_invalid_choice_error_lists_all_choices(section, field):
     known = choices(get_type_hints(SECTIONS[section])[field])
     for wrong in ("no such", 77):
         with pytest.raises(BadJob) as caught:
             parse(toml({**GOOD, section: {**GOOD[section], field: wrong}}), "job.toml")
-        said = str(caught.value)
-        assert said.startswith(f"job.toml at $.{section}.{field}: ")
-        assert all((repr(value) if isinstance(value, str) else str(value).lower()) in said for value in known)
+        message = str(caught.value)
+        assert message.startswith(f"job.toml at $.{section}.{field}: ")
+        assert all((repr(value) if isinstance(value, str) else str(value).lower()) in message for value in known)
 
 
 @pytest.mark.parametrize(("section", "field"), CHOSEN)
-def test_a_misspelt_choice_is_answered_with_the_nearest(section, field):
+def test_misspelt_choice_error_suggests_the_nearest(section, field):
     for value in choices(get_type_hints(SECTIONS[section])[field]):
         if isinstance(value, str) and len(value) > 3:
             with refused(BadJob, f"$.{section}") as caught:
@@ -161,13 +161,13 @@ def test_a_misspelt_choice_is_answered_with_the_nearest(section, field):
             assert re.findall(r"'([^']*)'", caught.value.next_step) == [value]
 
 
-def test_a_refusal_of_ours_ends_as_a_sentence_does():
+def test_dtype_error_ends_with_a_suggestion():
     with refused(BadJob, "job.toml", "$.recipe:", "'bf16'", "'bfloat16'?") as caught:
         parse(toml({**GOOD, "recipe": {**GOOD["recipe"], "dtype": "bf16"}}), "job.toml")
     assert str(caught.value).endswith("'bfloat16'?")
 
 
-def test_a_number_in_a_next_step_can_be_pasted():
+def test_numbers_in_next_steps_can_be_pasted():
     with refused(BadJob, "tokens_per_step", "1,999") as caught:
         parse(toml({**GOOD, "recipe": {"seq_len": 1000, "tokens_per_step": 1999}}), "job.toml")
     assert missing_values(caught.value.next_step, 2000) == []

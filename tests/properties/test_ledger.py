@@ -1,4 +1,4 @@
-"""The laws of the ledger: what balances, stays balanced; what does not, cannot exist."""
+"""Invariants of ledgers: entries always sum to the wall time, and unbalanced ledgers cannot be created."""
 
 import re
 from collections import Counter
@@ -16,11 +16,11 @@ from trainyard import words
 from trainyard.errors import BadLedger, UnknownName
 from trainyard.ledger import Account, Entry, Ledger, Scope, diff, from_json, mean, to_json
 
-# Birth, decoding, replacement: no way around the balance
+# Construction, decoding and replacement all check the balance
 
 
 @given(ledgers(), st.integers(-(2**50), 2**50).filter(bool))
-def test_an_unbalanced_ledger_cannot_be_born_decoded_or_made_by_replacing(ledger, error):
+def test_unbalanced_ledgers_cannot_be_created(ledger, error):
     wall = ledger.wall_ns + error
     values = (wall,) if wall < 0 else (f"{ledger.wall_ns:,}", f"{wall:,}", f"{-error:+,}")
     with refused(BadLedger, *values):
@@ -34,14 +34,14 @@ def test_an_unbalanced_ledger_cannot_be_born_decoded_or_made_by_replacing(ledger
 
 
 @given(ledgers().filter(lambda ledger: ledger.entries))
-def test_no_account_stands_twice_in_a_phase(ledger):
+def test_duplicate_account_in_a_phase_is_refused(ledger):
     twice = (*ledger.entries, ledger.entries[0])
     with refused(BadLedger, ledger.entries[0].account, ledger.entries[0].phase):
         Ledger(wall_ns=sum(entry.ns for entry in twice), entries=twice)
 
 
 @given(accounts(), st.sampled_from(["ns", "hidden_ns", "count"]), st.integers(max_value=-1))
-def test_no_part_of_an_entry_is_negative(account, field, value):
+def test_negative_entry_fields_are_refused(account, field, value):
     with refused(BadLedger, account, field, value):
         Entry(account=account, **{"ns": 0, field: value})
     with refused(BadLedger, account, field, value):
@@ -59,7 +59,7 @@ def test_json_round_trip(several):
 
 
 @given(st.binary() | st.text().map(str.encode) | st.just(b'{"schema": "trainyard/ledgers/2", "ledgers": []}'))
-def test_anything_else_is_a_bad_ledger_and_no_other_error(data):
+def test_invalid_data_raises_only_bad_ledger(data):
     with pytest.raises(BadLedger):
         from_json(data)
 
@@ -68,14 +68,14 @@ def test_anything_else_is_a_bad_ledger_and_no_other_error(data):
 
 
 @given(ledgers())
-def test_every_way_to_sum_gives_the_wall_time(ledger):
+def test_all_totals_sum_to_the_wall_time(ledger):
     for totals in (ledger.by_account(), ledger.by_kind(), ledger.by_phase()):
         assert sum(totals.values()) == ledger.wall_ns
     assert 0 <= ledger.unrecognised_ns <= ledger.wall_ns
 
 
 @given(ledgers())
-def test_sums_come_in_the_order_of_the_words(ledger):
+def test_totals_are_in_the_order_of_the_words(ledger):
     kinds, phases = list(words.KINDS), list(words.PHASES)
     assert list(ledger.by_kind()) == sorted(ledger.by_kind(), key=kinds.index)
     assert list(ledger.by_phase()) == sorted(ledger.by_phase(), key=phases.index)
@@ -101,7 +101,7 @@ def test_the_difference_is_antisymmetric(before, after):
 
 
 @given(ledgers(), ledgers())
-def test_two_single_ledgers_never_say_better_or_worse(before, after):
+def test_diff_of_single_ledgers_is_never_better_or_worse(before, after):
     assert {change.verdict for change in diff(before, after)} <= {"same", "unknown"}
     assert {change.verdict for change in diff(before, before)} <= {"same"}
 
@@ -110,7 +110,7 @@ def test_two_single_ledgers_never_say_better_or_worse(before, after):
 
 
 @given(st.lists(ledgers(), min_size=1, max_size=7))
-def test_the_mean_balances_and_rounds_each_entry_by_less_than_a_nanosecond(several):
+def test_mean_balances_and_rounds_by_under_a_nanosecond(several):
     n = len(several)
     middle = mean(several)
     assert middle.wall_ns == sum(ledger.wall_ns for ledger in several) // n
@@ -123,7 +123,7 @@ def test_the_mean_balances_and_rounds_each_entry_by_less_than_a_nanosecond(sever
 
 
 @given(ledgers(), st.integers(1, 5))
-def test_the_mean_of_copies_is_the_ledger(ledger, n):
+def test_mean_of_copies_is_the_ledger(ledger, n):
     middle = mean([ledger] * n)
     assert middle.wall_ns == ledger.wall_ns
     assert Counter(middle.entries) == Counter(ledger.entries)
@@ -132,23 +132,23 @@ def test_the_mean_of_copies_is_the_ledger(ledger, n):
 
 
 @given(st.lists(ledgers(), min_size=2, max_size=4), st.randoms())
-def test_the_mean_does_not_depend_on_the_order(several, random):
+def test_mean_does_not_depend_on_order(several, random):
     shuffled = random.sample(several, len(several))
     assert mean(shuffled).by_kind().keys() == mean(several).by_kind().keys()
     assert mean(shuffled).wall_ns == mean(several).wall_ns
-    for one, other in zip(mean(shuffled).sorted_entries(), mean(several).sorted_entries()):
-        assert abs(one.ns - other.ns) <= 1
+    for entry, other in zip(mean(shuffled).sorted_entries(), mean(several).sorted_entries()):
+        assert abs(entry.ns - other.ns) <= 1
 
 
 @given(ledgers(), ledgers(basis="predicted"))
-def test_a_mean_of_nothing_or_of_mixed_bases_is_refused(measured, predicted):
+def test_mean_of_nothing_or_mixed_bases_is_refused(measured, predicted):
     with refused(BadLedger):
         mean([])
     with refused(BadLedger, "predicted", "measured"):
         mean([measured, predicted])
 
 
-def test_the_mean_says_what_it_is_about():
+def test_mean_merges_scopes():
     def one(rank, aligned):
         return Ledger(wall_ns=0, entries=(), scope=Scope(steps=("4",), ranks=(rank,), aligned=aligned))
 
@@ -169,15 +169,15 @@ def test_an_account_survives_text_pickling_and_copying(account):
 
 
 @given(accounts(), accounts())
-def test_accounts_order_by_precedence_and_differ_in_text(one, other):
-    assert (one == other) == (str(one) == str(other))
-    if one.kind != other.kind:
+def test_accounts_order_by_precedence(account, other):
+    assert (account == other) == (str(account) == str(other))
+    if account.kind != other.kind:
         kinds = list(words.KINDS)
-        assert (one.rank < other.rank) == (kinds.index(one.kind) < kinds.index(other.kind))
+        assert (account.rank < other.rank) == (kinds.index(account.kind) < kinds.index(other.kind))
 
 
 @given(accounts())
-def test_an_account_does_not_change(account):
+def test_accounts_are_immutable(account):
     kind = account.kind
     with pytest.raises(AttributeError):
         account.kind = "copy"
@@ -193,16 +193,16 @@ REAL = {f"{kind}/{what}" if what else kind for kind, row in words.KINDS.items() 
 @example("comm/all_reduce@" + "x" * 65)
 @example("data_wait/h2d")
 @example("compute")
-def test_hostile_text_is_no_account(text):
+def test_hostile_text_is_not_an_account(text):
     head, _, group = text.partition("@")
-    # Random text is sometimes a real account: the examples are drawn from the code's own constants too.
+    # Random text is sometimes a valid account, because Hypothesis also draws constants from the code.
     assume(head not in REAL or not re.fullmatch(r"[A-Za-z0-9_.\-]{0,64}", group))
     with pytest.raises(UnknownName):
         Account.parse(text)
 
 
 @given(accounts())
-def test_labels_and_colours_are_words(account):
+def test_accounts_have_labels_and_colours(account):
     assert account.label
     assert account.colour.startswith("#")
     assert not account.group or account.group in account.label

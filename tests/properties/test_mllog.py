@@ -1,4 +1,4 @@
-"""MLLOG lines: written, read back, and read from hostile files."""
+"""MLLOG lines: round trips and hostile files."""
 
 from contextlib import suppress
 
@@ -20,12 +20,12 @@ def test_round_trip(tmp_path_factory, entries):
     path.write_text("\n".join(lines), encoding="utf-8", errors="replace", newline="\n")
     read = mllog.read(path)
     assert [(e.key, e.value, e.time_ms, e.metadata) for e in read] == [
-        (key, value, time, said) for key, value, time, said in entries
+        (key, value, time, metadata) for key, value, time, metadata in entries
     ]
 
 
 @given(st.binary())
-def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
+def test_any_bytes_are_read_or_raise_bad_file(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("log") / "result.txt"
     path.write_bytes(data + b"\n:::MLLOG " + data + b"\n")
     with suppress(BadFile):
@@ -36,14 +36,14 @@ def test_any_bytes_are_read_or_refused(tmp_path_factory, data):
     "line",
     [b"{", b"[]", b'{"value": 1}', b'{"key": 3}', b"[" * 100_000, b'{"key": "a", "metadata": [1]}', b"\xff"],
 )
-def test_a_bad_line_is_named(tmp_path, line):
+def test_bad_line_error_names_the_line(tmp_path, line):
     path = tmp_path / "result.txt"
     path.write_bytes(b'fine\n:::MLLOG {"key": "a"}\n:::MLLOG ' + line + b"\n")
     with refused(BadFile, "result.txt:3:"):
         mllog.read(path)
 
 
-def test_a_torn_last_line_is_passed_over(tmp_path):
+def test_truncated_last_line_is_ignored(tmp_path):
     path = tmp_path / "result.txt"
     path.write_bytes(b':::MLLOG {"key": "a"}\n:::MLLOG {"key": "b", "val')
     assert [entry.key for entry in mllog.read(path)] == ["a"]
@@ -58,7 +58,7 @@ def test_long_lines(tmp_path):
         mllog.read(path)
 
 
-def test_numbers_are_numbers():
+def test_number_accepts_only_finite_numbers():
     entry = mllog.MllogEntry(key="a", value=True, metadata={"n": "3", "m": 4, "big": 10**400})
     assert entry.number() is None
     assert [entry.number(name) for name in ("n", "m", "big", "none")] == [None, 4.0, None, None]

@@ -1,4 +1,4 @@
-"""Ledgers and other tools' figures against `tests/oracle.py`, to the nanosecond: recorded traces and random ones."""
+"""Ledgers and other tools' figures equal those of `tests/oracle.py` exactly, on recorded and random traces."""
 
 from collections import Counter
 from pathlib import Path
@@ -32,59 +32,59 @@ DEVICE = [
 
 
 @pytest.mark.parametrize("name", DEVICE)
-def test_a_recorded_trace_is_booked_as_the_oracle_says(name, public_trace):
-    agree(public_trace(name))
+def test_recorded_traces_match_the_oracle(name, public_trace):
+    check_ledgers(public_trace(name))
 
 
 @pytest.mark.parametrize("name", ["v100_dlrm_8ranks", "cpu_gloo_3ranks"])
 @pytest.mark.parametrize("window", ["steps", "all"])
-def test_of_many_ranks_every_instant_has_the_owner_the_oracle_names(name, window, public_trace):
+def test_owners_in_recorded_multi_rank_traces_match_the_oracle(name, window, public_trace):
     for rank in measure(read([public_trace(name)]), window).ranks:
-        owners_agree(rank)
+        check_owners(rank)
 
 
 @settings(max_examples=600)
 @given(rank_traces())
-def test_a_random_trace_is_booked_as_the_oracle_says(tmp_path_factory, document):
-    agree(write(tmp_path_factory.mktemp("t"), document))
+def test_random_traces_match_the_oracle(tmp_path_factory, document):
+    check_ledgers(write(tmp_path_factory.mktemp("t"), document))
 
 
 @settings(max_examples=500)
 @given(rank_traces(), st.integers(0, 999))
-def test_stamps_with_fractions_of_a_us_reconcile_too(tmp_path_factory, document, shift):
-    """Times as large as µs, shifted off the whole µs: what HTA rounds, and where it counts less than nothing."""
+def test_fractional_microseconds_reconcile(tmp_path_factory, document, shift):
+    """Times shifted off whole µs, which HTA rounds; some of its figures become negative."""
     for event in document["traceEvents"]:
         event["ts"] = f"{round(event['ts'] * 1000) * 137 // 100 * 10 + shift:04d}"
         event["ts"] = float(f"{event['ts'][:-3]}.{event['ts'][-3:]}")
-    figures_agree(write(tmp_path_factory.mktemp("t"), document))
+    check_figures(write(tmp_path_factory.mktemp("t"), document))
 
 
 @settings(max_examples=500)
 @given(st.one_of(rank_traces(), cpu_traces()), st.sampled_from(["steps", "all"]))
-def test_of_a_random_trace_every_instant_has_the_owner_the_oracle_names(tmp_path_factory, document, window):
+def test_owners_in_random_traces_match_the_oracle(tmp_path_factory, document, window):
     (rank,) = measure(read([write(tmp_path_factory.mktemp("t"), document)]), window).ranks
-    owners_agree(rank)
+    check_owners(rank)
 
 
 @settings(max_examples=300)
 @given(rank_traces(0, 2), rank_traces(1, 2))
-def test_of_random_ranks_together_too(tmp_path_factory, first, second):
+def test_owners_in_random_multi_rank_traces_match_the_oracle(tmp_path_factory, first, second):
     folder = tmp_path_factory.mktemp("t")
     files = [write(folder, first, "0.json"), write(folder, second, "1.json")]
     for rank in measure(read(files)).ranks:
-        owners_agree(rank)
+        check_owners(rank)
 
 
-def agree(path: Path) -> None:
-    """One rank's file in each window: ours by steps, ours as a whole, HTA's, TraceLens'."""
-    found = oracle.read(path)
-    pieces = oracle.of_kind(found.pieces, oracle.ours)
+def check_ledgers(path: Path) -> None:
+    """Compares one rank's file: our ledgers by step and of the whole window, HTA's and TraceLens' figures."""
+    trace = oracle.read(path)
+    pieces = oracle.of_kind(trace.pieces, oracle.ours)
     (whole, _) = measure(read([path]), "all").ledgers
     by_step = measure(read([path])).ledgers[:-1]
-    stretches = oracle.parts(found) if found.marks else [("window", *found.window)]
+    stretches = oracle.parts(trace) if trace.marks else [("window", *trace.window)]
     assert [ledger.scope.steps for ledger in by_step] == [(label,) for label, _, _ in stretches]
     for ledger, (begin, end) in [
-        (whole, found.window),
+        (whole, trace.window),
         *((ledger, (begin, end)) for ledger, (_, begin, end) in zip(by_step, stretches)),
     ]:
         answer = oracle.breakdown(pieces, begin, end)
@@ -93,30 +93,30 @@ def agree(path: Path) -> None:
         assert {kind: ledger.unions.get(kind, 0) for kind in oracle.KINDS} == answer.unions
         assert {kind: kinds.get(kind, 0) for kind in oracle.KINDS} == answer.owned
         assert sum(ns for kind, ns in kinds.items() if kind not in oracle.KINDS) == end - begin - answer.busy
-    figures_agree(path)
+    check_figures(path)
 
 
-def figures_agree(path: Path) -> None:
-    found = oracle.read(path)
+def check_figures(path: Path) -> None:
+    trace = oracle.read(path)
     (events,) = read([path])
     for tool, answer in (("hta", oracle.hta), ("tracelens", oracle.tracelens)):
         try:
             got = {figure.name: figure.ns for figure in reconcile.TOOLS[tool](events).figures}
         except BadInput:
-            with pytest.raises((IndexError, ValueError)):  # it has nothing to add up either
-                answer(found)
+            with pytest.raises((IndexError, ValueError)):  # the oracle has nothing to sum either
+                answer(trace)
             continue
-        assert got == answer(found), tool
+        assert got == answer(trace), tool
 
 
-def owners_agree(rank: RankTrace) -> None:
-    """Every account's ns and hidden ns, but for the idle device's: nothing but those it ranks above can own theirs."""
-    one, waits, keys = rank.classified, rank.waits, rank.keys
+def check_owners(rank: RankTrace) -> None:
+    """Compares ns and hidden ns of every account except idle time, which only owns what no other account does."""
+    classified, waits, keys = rank.classified, rank.waits, rank.keys
     places = keys.places().tolist()
     columns = zip(
-        [*one.start.tolist(), *waits.start.tolist()],
-        [*one.stop.tolist(), *waits.stop.tolist()],
-        [*one.key.tolist(), *waits.key.tolist()],
+        [*classified.start.tolist(), *waits.start.tolist()],
+        [*classified.stop.tolist(), *waits.stop.tolist()],
+        [*classified.key.tolist(), *waits.key.tolist()],
     )
     pairs = keys.pairs
     kind_of = [KINDS.index(account.kind) for account, _ in pairs]

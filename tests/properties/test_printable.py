@@ -1,4 +1,4 @@
-"""Whatever a name holds, what is printed of it shows every character, and JSON stays the same JSON."""
+"""Printed names show every character, whatever they contain, and printable JSON decodes to the same value."""
 
 import json
 import unicodedata
@@ -30,7 +30,7 @@ def test_printed_text_has_no_invisible_character(text):
     assert printable(shown) == shown
 
 
-def test_invisible_characters_are_shown_and_visible_ones_stay():
+def test_invisible_characters_are_shown_by_code_point():
     assert printable(INVISIBLE) == "".join(f"⟨U+{ord(char):04X}⟩" for char in INVISIBLE)
     assert printable("a\nb\tc", keep="\n") == "a\nb⟨U+0009⟩c"
     assert printable("naïve 漢字 — 12 µs ❤️") == "naïve 漢字 — 12 µs ❤️"
@@ -44,6 +44,6 @@ def test_printable_json_decodes_to_the_same(value):
 
 
 @given(tree(TEXTS))
-def test_any_tree_of_texts_is_written(value):
+def test_any_tree_of_texts_can_be_written(value):
     assert printable_json(encode_json(value).decode()).isprintable()
     json.dumps(printable_tree(value), ensure_ascii=False).encode()

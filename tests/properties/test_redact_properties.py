@@ -1,4 +1,4 @@
-"""No secret survives in any place; whatever is not a secret keeps every byte."""
+"""Redaction removes every secret and keeps every other byte."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from trainyard.store.redact_run import redact_job
 
 
 @given(template=st.sampled_from(COMMANDS), secret=secrets(ANY))
-def test_no_secret_survives_in_a_command(template: Callable[[str], list[str]], secret: str) -> None:
+def test_secrets_in_commands_are_redacted(template: Callable[[str], list[str]], secret: str) -> None:
     words = template(secret)
     shown = redact_command(words)
     assert len(shown) == len(words)
@@ -53,7 +53,7 @@ def test_no_secret_survives_in_a_command(template: Callable[[str], list[str]], s
 
 
 @given(template=st.sampled_from(TEXTS), secret=secrets(BARE))
-def test_no_secret_survives_in_a_text(template: Callable[[str], str], secret: str) -> None:
+def test_secrets_in_text_are_redacted(template: Callable[[str], str], secret: str) -> None:
     text = template(secret)
     assert is_suspect(text)
     shown = redact(text)
@@ -63,14 +63,14 @@ def test_no_secret_survives_in_a_text(template: Callable[[str], str], secret: st
 
 
 @given(template=st.sampled_from(TOKEN_TEXTS), token=tokens())
-def test_no_token_survives_by_its_prefix(template: Callable[[str], str], token: str) -> None:
+def test_tokens_with_known_prefixes_are_redacted(template: Callable[[str], str], token: str) -> None:
     shown = redact(template(token))
     assert token not in shown
     assert redact(shown) == shown
 
 
 @given(st.lists(st.sampled_from(["python", "train.py", "--lr", "3", "--api-key", "--token=xyz", "secret"])))
-def test_only_secret_values_leave_a_command(command: list[str]) -> None:
+def test_only_secret_values_are_removed_from_commands(command: list[str]) -> None:
     shown = redact_command(command)
     assert len(shown) == len(command)
     assert "--token=xyz" not in shown
@@ -93,7 +93,7 @@ _INDENT = st.sampled_from([None, 1])
 
 
 @given(st.sampled_from(_DOCUMENTS), st.sampled_from(NAMES), secrets(ANY), _INDENT)
-def test_no_secret_survives_in_json(
+def test_secrets_in_json_are_redacted(
     template: Callable[[str, str], object], name: str, secret: str, indent: int | None
 ) -> None:
     document = {"first": 1, "spoiled": template(name, secret), "last": ["kept", 2.50]}
@@ -134,7 +134,7 @@ _JUMBLES = st.lists(_PIECES, max_size=16).map("".join)
 
 
 @given(_JUMBLES)
-def test_redacting_twice_changes_nothing(text: str) -> None:
+def test_redaction_is_idempotent(text: str) -> None:
     shown = redact(text)
     assert redact(shown) == shown
     lines = list(redact_lines(text.splitlines(keepends=True)))
@@ -148,7 +148,7 @@ def test_any_bytes_are_redacted_as_damaged_json(data: bytes) -> None:
 
 
 @given(st.sampled_from(_DOCUMENTS), st.sampled_from(NAMES), secrets(BARE), _INDENT, st.floats(0, 1))
-def test_no_secret_survives_in_json_that_is_cut_short(
+def test_secrets_in_truncated_json_are_redacted(
     template: Callable[[str, str], object], name: str, secret: str, indent: int | None, cut: float
 ) -> None:
     data = json.dumps({"spoiled": template(name, secret), "last": 1}, indent=indent).encode()
@@ -166,7 +166,7 @@ def test_no_secret_survives_in_json_that_is_cut_short(
         "\t", "a::b@", "--pass ",
     ],
 )  # fmt: skip
-def test_time_is_linear_in_the_length(piece: str) -> None:
+def test_redaction_time_is_linear(piece: str) -> None:
     """Quadratic time would be minutes at this length."""
     text = piece * (300_000 // len(piece)) + "@x:1 token=1"
     start = time.process_time()
@@ -188,12 +188,12 @@ def test_time_is_linear_in_the_length(piece: str) -> None:
         ("tokenizer", False), ("sort_key", False), ("", False),
     ],
 )  # fmt: skip
-def test_the_last_word_of_a_name_decides(name: str, secret: bool) -> None:
+def test_last_word_of_a_name_marks_a_secret(name: str, secret: bool) -> None:
     assert is_secret(name) is secret
 
 
 @given(name=st.sampled_from(NAMES), secret=secrets(BARE))
-def test_no_secret_survives_in_a_trace_whose_names_are_not_escaped(name: str, secret: str) -> None:
+def test_secrets_in_unescaped_trace_names_are_redacted(name: str, secret: str) -> None:
     inner = json.dumps({"first": 1, name: secret})
     data = f'{{\n"traceEvents": [\n{{"name": "{inner}",\n"ts": 1}},\n{{"name": "aten::add", "ts": 2}}\n]}}'.encode()
     shown = b"".join(redact_json_lines(io.BytesIO(data)))
@@ -208,7 +208,7 @@ _TOML_PIECES = st.sampled_from([
 
 
 @given(st.lists(_TOML_PIECES, max_size=14).map("".join))
-def test_a_job_keeps_its_values(text: str) -> None:
+def test_redacted_job_keeps_other_values(text: str) -> None:
     shown = redact_job(text)
     assert redact_job(shown) == shown
     try:

@@ -1,4 +1,4 @@
-"""The compiled and the Python scanner keep the same of any file, however odd, and lose nothing in silence."""
+"""The compiled and the Python scanner read the same from any file, however odd, and drop nothing silently."""
 
 import json
 import os
@@ -66,8 +66,8 @@ SEED = json.dumps(
 ).encode()
 
 
-def kept(path, monkeypatch, pure):
-    """All that reading the file comes to, with the scanner named."""
+def read_with(path, monkeypatch, pure):
+    """The decoded events or the error message of the Python scanner (`pure`) or the compiled one."""
     if pure:
         monkeypatch.setenv("TRAINYARD_PURE", "1")
     else:
@@ -89,11 +89,11 @@ def _flat(struct):
     return flat
 
 
-def same(folder, monkeypatch, data):
+def check_same(folder, monkeypatch, data):
     path = folder / "t.json"
     path.write_bytes(data)
-    pure = kept(path, monkeypatch, True)
-    assert kept(path, monkeypatch, False) == pure
+    pure = read_with(path, monkeypatch, True)
+    assert read_with(path, monkeypatch, False) == pure
     return pure
 
 
@@ -102,59 +102,59 @@ quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], ma
 
 @quick
 @given(ENTRIES, st.sampled_from([None, 1, 2]), st.booleans())
-def test_odd_events_are_kept_alike(tmp_path, monkeypatch, entries, indent, bare):
+def test_odd_events_are_read_identically(tmp_path, monkeypatch, entries, indent, bare):
     document = entries if bare else {"traceEvents": entries, "deviceProperties": [{"id": 0, "name": "x"}]}
-    same(tmp_path, monkeypatch, json.dumps(document, indent=indent).encode())
+    check_same(tmp_path, monkeypatch, json.dumps(document, indent=indent).encode())
 
 
 @quick
 @given(st.data())
-def test_damaged_bytes_are_kept_alike(tmp_path, monkeypatch, data):
+def test_damaged_bytes_are_read_identically(tmp_path, monkeypatch, data):
     mended = bytearray(SEED)
     for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(mended) - 1))
+        position = data.draw(st.integers(0, len(mended) - 1))
         how = data.draw(st.sampled_from(["put", "cut", "insert", "end"]))
         if how == "put":
-            mended[place] = data.draw(st.integers(0, 255))
+            mended[position] = data.draw(st.integers(0, 255))
         elif how == "cut":
-            del mended[place : place + data.draw(st.integers(1, 20))]
+            del mended[position : position + data.draw(st.integers(1, 20))]
         elif how == "insert":
-            mended[place:place] = data.draw(
+            mended[position:position] = data.draw(
                 st.sampled_from([b"NaN", b"\xff", b"\x00", b"]", b"}", b",", b'"', b"\\u00e9"])
             )
         else:
-            del mended[max(place, 1) :]
+            del mended[max(position, 1) :]
         mended = mended or bytearray(b"{")
-    same(tmp_path, monkeypatch, bytes(mended))
+    check_same(tmp_path, monkeypatch, bytes(mended))
 
 
 @pytest.mark.parametrize("reach", [16, 64, 300])
-def test_the_pieces_a_file_comes_in_do_not_matter(tmp_path, monkeypatch, reach):
+def test_chunk_size_does_not_matter(tmp_path, monkeypatch, reach):
     path = tmp_path / "t.json"
     path.write_bytes(SEED)
-    whole = kept(path, monkeypatch, False)
+    whole = read_with(path, monkeypatch, False)
     monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK", reach)
-    assert kept(path, monkeypatch, False) == kept(path, monkeypatch, True) == whole
+    assert read_with(path, monkeypatch, False) == read_with(path, monkeypatch, True) == whole
 
 
 @pytest.mark.parametrize("depth", range(1, 12))
 @pytest.mark.parametrize("reach", [16, 1 << 20])
-def test_an_odd_event_nests_as_deeply_as_it_likes(tmp_path, monkeypatch, depth, reach):
-    """Brackets and quotes inside its texts do not count; the events around it keep their order."""
+def test_deeply_nested_odd_events_are_read(tmp_path, monkeypatch, depth, reach):
+    """Brackets and quotes inside strings do not count; the events around it keep their order."""
     odd = '[{"a]\\\\\\"[": ' * depth + "NaN" + "}]" * depth
     times = '"ph": "X", "cat": "kernel", "ts": 1, "dur": 2'
     entries = [f'{{"name": "{name}", {times}, "args": {args}}}' for name, args in zip("abc", ("{}", odd, "{}"))]
     monkeypatch.setattr("trainyard.trace.readers.kineto.unpack.CHUNK", reach)
-    (events,) = same(tmp_path, monkeypatch, f'{{"traceEvents": [{",".join(entries)}], "x": {odd}}}'.encode())
+    (events,) = check_same(tmp_path, monkeypatch, f'{{"traceEvents": [{",".join(entries)}], "x": {odd}}}'.encode())
     assert events["names"] == ("a", "b", "c")
     assert not events["cut_short"]
 
 
-def test_public_traces_are_kept_alike(monkeypatch, public_trace):
+def test_public_traces_are_read_identically(monkeypatch, public_trace):
     for name in ("a100_ddp_resnet.json.gz", "h100_qwen_0.5b.json.gz", "mi300_resnet_ac.json.gz", "cpu_gloo_3ranks"):
         path = public_trace(name)
         for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            assert kept(file, monkeypatch, False) == kept(file, monkeypatch, True)
+            assert read_with(file, monkeypatch, False) == read_with(file, monkeypatch, True)
 
 
 UNDER_SANITIZERS = """
@@ -180,16 +180,16 @@ print("in peace")
 """
 
 
-def test_the_compiled_code_breaks_no_rule_of_memory(tmp_path):
-    """Built with the address and undefined-behaviour sanitizers it reads damaged files in peace."""
+def test_compiled_scanner_passes_sanitizers(tmp_path):
+    """Built with the address and undefined-behaviour sanitizers, it reads damaged files without a report."""
     library = tmp_path / "native.so"
     why = build(
         ("-O1", "-g", "-std=c11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
          "-fno-sanitize-recover=all"),
         library,
     )  # fmt: skip
-    asked = ["cc", "-print-file-name=libasan.so"]
-    preload = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    query = ["cc", "-print-file-name=libasan.so"]
+    preload = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     if why or not Path(preload).is_file():
         pytest.skip(f"no sanitizers here: {why or preload}")
     done = subprocess.run(

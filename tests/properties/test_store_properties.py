@@ -1,4 +1,5 @@
-"""Laws of the store: whatever is in a folder, a database or a remote, good runs stay, and nothing altered arrives."""
+"""Invariants of the store: whatever a folder, database or remote contains, valid runs stay available and altered runs
+are rejected."""
 
 from __future__ import annotations
 
@@ -34,9 +35,7 @@ ROWS = st.builds(
 
 @given(st.lists(ROWS, unique_by=lambda row: row.id, max_size=6))
 @settings(max_examples=60, deadline=None)
-def test_an_index_keeps_every_row_that_it_does_not_refuse(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[RunRow]
-) -> None:
+def test_index_keeps_every_row_it_does_not_refuse(tmp_path_factory: pytest.TempPathFactory, rows: list[RunRow]) -> None:
     path = tmp_path_factory.mktemp("index") / "index.sqlite3"
     base = LocalBase(path)
     good = RunRow(id="good", started="", job="tiny", layout="", state="complete", step_ns=1, tokens_per_s=1.0)
@@ -59,7 +58,7 @@ NAMES = st.sampled_from(["run.json", "ledgers.json", "tags.json", "samples/rank0
 
 @given(st.data())
 @settings(max_examples=80, deadline=None)
-def test_no_value_in_a_run_hides_another_run(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_damaged_run_does_not_hide_other_runs(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     store = Store(tmp_path_factory.mktemp("store"), say=lambda _: None)
     bad, good = stored(store), stored(store)
     if data.draw(st.booleans()):
@@ -89,7 +88,7 @@ def test_no_value_in_a_run_hides_another_run(tmp_path_factory: pytest.TempPathFa
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_nothing_altered_arrives(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_pull_rejects_altered_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     pytest.importorskip("fsspec")
     root = tmp_path_factory.mktemp("pull")
     here, there = (Store(root / name, say=lambda _: None) for name in ("here", "there"))
@@ -108,7 +107,7 @@ def test_nothing_altered_arrives(tmp_path_factory: pytest.TempPathFactory, data:
         pull(there, Remote(str(bucket)), run.id)
     except BadInput:
         assert not there.runs.exists() or [*there.runs.iterdir()] == []
-    else:  # a list without its last newline, and the like
+    else:  # harmless changes, such as a digest list without its last newline
         arrived = _contents(there.runs / run.id)
         assert {name: arrived[name] for name in arrived if name != "SHA256SUMS"} == {
             name: before[name] for name in before if name != "SHA256SUMS"
@@ -130,7 +129,7 @@ LISTS = st.lists(PATHS | st.text(st.characters(exclude_categories=["Cs"]))).map(
 
 
 @given(st.binary() | LISTS)
-def test_a_list_of_digests_names_files_inside_the_folder_alone(data: bytes) -> None:
+def test_digest_lists_name_only_files_inside_the_folder(data: bytes) -> None:
     try:
         listed = digests.parse(data, "SHA256SUMS")
     except BadFile:
@@ -147,13 +146,13 @@ FILES = st.dictionaries(st.text(st.characters(categories=["L", "N"]), min_size=1
 
 
 @given(FILES)
-def test_lists_of_digests_come_back_as_they_were_written(files: dict[str, bytes]) -> None:
+def test_digest_list_round_trip(files: dict[str, bytes]) -> None:
     listed = digests.compute(Path("/nowhere"), {**files, "run.json": b"{}"})
     assert digests.parse(digests.render(listed), "SHA256SUMS") == listed
 
 
 @given(st.dictionaries(TEXT, TEXT, max_size=3))
-def test_tags_of_another_place_are_tags_here(table: dict[str, str]) -> None:
+def test_remote_tags_are_valid_tags(table: dict[str, str]) -> None:
     try:
         data = msgspec.json.encode(table)
         taken = tags.from_remote(data, "tags.json")

@@ -1,4 +1,4 @@
-"""Student's t against scipy's."""
+"""Student's t distribution matches scipy's."""
 
 import pytest
 from hypothesis import given
@@ -26,6 +26,6 @@ def test_quantile_and_two_sided_are_inverse(p, df):
     assert student_t.two_sided(student_t.quantile(p, df), df) == pytest.approx(2 * min(p, 1 - p), abs=1e-9)
 
 
-def test_the_ends():
+def test_extreme_values():
     assert student_t.two_sided(float("inf"), 3) == 0
     assert student_t.quantile(0.5, 3) == 0

@@ -1,4 +1,4 @@
-"""Laws of every measured ledger, over traces made at random."""
+"""Invariants of measured ledgers, over random traces."""
 
 from itertools import pairwise
 
@@ -54,7 +54,7 @@ def rank_traces(draw, rank=0, world=1):
 
 
 @given(rank_traces())
-def test_steps_tile_the_window_and_hold_what_the_window_holds(tmp_path_factory, document):
+def test_steps_tile_the_window_and_sum_to_it(tmp_path_factory, document):
     path = write(tmp_path_factory.mktemp("t"), document)
     parts = measure(read([path])).ledgers[:-1]
     (whole, _) = measure(read([path]), "all").ledgers
@@ -69,7 +69,7 @@ def test_steps_tile_the_window_and_hold_what_the_window_holds(tmp_path_factory, 
 
 
 @given(rank_traces())
-def test_device_accounts_own_exactly_the_union_of_device_work(tmp_path_factory, document):
+def test_device_accounts_own_the_union_of_device_work(tmp_path_factory, document):
     events = read([write(tmp_path_factory.mktemp("t"), document)])
     (whole, _) = measure(events, "all").ledgers
     begin, end = events[0].window
@@ -81,7 +81,7 @@ def test_device_accounts_own_exactly_the_union_of_device_work(tmp_path_factory, 
 
 
 @given(rank_traces(0, 2), rank_traces(1, 2))
-def test_alignment_moves_time_between_comm_and_straggler_only(tmp_path_factory, first, second):
+def test_alignment_only_moves_time_between_comm_and_straggler(tmp_path_factory, first, second):
     folder = tmp_path_factory.mktemp("t")
     files = [write(folder, first, "0.json"), write(folder, second, "1.json")]
     together = measure(read(files), "all")
@@ -89,10 +89,10 @@ def test_alignment_moves_time_between_comm_and_straggler_only(tmp_path_factory, 
     for ledger, file in zip(together.ledgers, files):
         (alone, _) = measure(read([file]), "all").ledgers
         assert ledger.wall_ns == alone.wall_ns
-        one, other = ledger.by_kind(), alone.by_kind()
+        aligned, other = ledger.by_kind(), alone.by_kind()
         for kind in ("compute", "copy", "launch_gap", "unexplained"):
-            assert one.get(kind, 0) == other.get(kind, 0)
-        assert one.get("comm", 0) + one.get("straggler", 0) == other.get("comm", 0)
+            assert aligned.get(kind, 0) == other.get(kind, 0)
+        assert aligned.get("comm", 0) + aligned.get("straggler", 0) == other.get("comm", 0)
 
 
 @st.composite
@@ -115,7 +115,7 @@ def cpu_traces(draw):
 
 
 @given(cpu_traces())
-def test_a_cpu_window_is_tiled_and_never_unexplained(tmp_path_factory, document):
+def test_cpu_windows_are_tiled_without_unexplained_time(tmp_path_factory, document):
     path = write(tmp_path_factory.mktemp("t"), document)
     events = read([path])
     (whole, _) = measure(events, "all").ledgers

@@ -33,4 +33,4 @@ def plan_hetero(wanted: PlannerInput, machines: str, framework: str, tokens: flo
     )
     cluster = " and ".join(str(part) for part in parts)
     step = f"{wanted.model.name} on {cluster}: {wanted.samples:,} sequences of {wanted.seq_len:,} tokens a step"
-    return replace(hetero_tables.of_mixed(result, machines, tokens), framework=framework, step=step)
+    return replace(hetero_tables.from_mixed(result, machines, tokens), framework=framework, step=step)

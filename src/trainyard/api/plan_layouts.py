@@ -112,7 +112,7 @@ def _search(
             counted = {rank: held_memory.held(job, rank).peak for rank in held_memory.ends(job)}
         except MissingLibrary as missing:
             notes.append(str(missing))
-    return plans_file.of_found(
+    return plans_file.from_search(
         result, machine, wanted.devices // machine.device.ranks, tokens, others, own is not None, counted,
         request.passed, request.otherwise, framework, _step(wanted, machine, best.plan.job), tuple(notes),
     )  # fmt: skip

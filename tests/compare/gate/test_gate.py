@@ -225,7 +225,7 @@ def test_the_likeliest_account_is_told_where_none_is_sure() -> None:
     first, *others = (msgspec.structs.replace(one, account="compute/matmul", chance=1.0) for one in found.accounts)
     likely = msgspec.structs.replace(first, account="compute/elementwise", ns=8.8e6, change=0.122, chance=0.025)
     told = sentences.culprit(msgspec.structs.replace(found, accounts=(*others, likely)))
-    assert told.startswith("No account is surely the one; likeliest Elementwise, +8.8")
+    assert told.startswith("No account is significant; likeliest Elementwise, +8.8")
     assert "by chance in 2.5 %" in told
     faster = msgspec.structs.replace(likely, ns=-8.8e6)
     for accounts in ((*others, faster), tuple(others)):

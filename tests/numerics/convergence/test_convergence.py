@@ -112,7 +112,7 @@ def test_noise_that_hides_the_margin_is_not_judged():
     found = verdict(*runs(1, 3, noise=5e-3))
     assert found.verdict == "cannot tell"
     assert found.pairs_needed > 3
-    assert "A second base of each seed would tell more" in sentence(found)
+    assert "A second base of each seed would help" in sentence(found)
     labelled = msgspec.structs.replace(found, test="relabelling")
     assert "More than 20 seeds" in sentence(labelled)
     assert "8 seeds would settle it" in sentence(msgspec.structs.replace(labelled, pairs_needed=8))

@@ -40,7 +40,7 @@ from trainyard.predict.memory.framework_memory import RESERVED, USABLE
 from trainyard.predict.pipeline import schedules, simulation, stages, step_bounds
 from trainyard.predict.pipeline.stages import StageLayers
 from trainyard.predict.time import data_parallel, shapes
-from trainyard.report.plans.hetero_tables import of_mixed, verdict
+from trainyard.report.plans.hetero_tables import from_mixed, verdict
 from trainyard.report.plans.plans_file import read as read_plans
 
 MODELS = {
@@ -335,7 +335,7 @@ def test_a_faster_part_or_one_of_more_memory_is_no_worse() -> None:
 
 
 def said_of(found: HeteroResult) -> str:
-    plans = of_mixed(found, "these", 0)
+    plans = from_mixed(found, "these", 0)
     assert plans.unlike is not None
     return verdict(plans, plans.unlike)
 
@@ -393,7 +393,7 @@ def test_the_command_prints_and_writes(framework: str, tmp_path: Path, capsys: p
     printed = capsys.readouterr()
     for part in ("Stages of the fastest", "Together and apart", "Mixing is", "ns exactly", "h100:8", "+ embedding"):
         assert part in printed.out
-    assert "Ranks stand in this order" in printed.err
+    assert "Rank order" in printed.err
     assert answer([*ASKED, *named, "--json"]) == 0
     printed = capsys.readouterr().out
     plain = json.loads(printed)

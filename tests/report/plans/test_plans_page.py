@@ -1,4 +1,4 @@
-"""The page of plans: what it draws is what was planned, and names stay text."""
+"""The page of plans draws the document's values, and hostile names stay text."""
 
 from __future__ import annotations
 
@@ -29,52 +29,52 @@ ASKED = ["llama3-70b", "--machine", "mi300x", "--devices", "64", "--batch", "96"
 
 @pytest.fixture(scope="module")
 def plain() -> dict[str, Any]:
-    """What the command prints, of a job that has no layout on an eighth of the devices."""
-    said = CliRunner().invoke(command, ASKED)
-    assert said.exit_code == 0
-    return json.loads(said.stdout)
+    """The document that the command prints for a job without a layout on an eighth of the devices."""
+    result = CliRunner().invoke(command, ASKED)
+    assert result.exit_code == 0
+    return json.loads(result.stdout)
 
 
 def loaded(plain: dict[str, Any], folder: Path) -> Plans:
     path = folder / "plans.json"
     path.write_text(json.dumps(plain))
-    found = read(path)
-    assert found is not None
-    return found
+    plans = read(path)
+    assert plans is not None
+    return plans
 
 
 def hostile(plain: dict[str, Any]) -> dict[str, Any]:
-    """Every name and reason that a file can bring."""
-    made = json.loads(json.dumps(plain))
-    made["machine"], made["device"], made["refused"] = (
+    """The document with hostile text in every name and reason."""
+    document = json.loads(json.dumps(plain))
+    document["machine"], document["device"], document["refused"] = (
         HOSTILE[0],
         HOSTILE[1],
         [name for name in HOSTILE if "\ud800" not in name],
     )
-    made["constants"] |= {"name": HOSTILE[2], "source": HOSTILE[3], "says": HOSTILE[5]}
-    made["scaling"]["says"] = HOSTILE[6]
-    for choice in made["choices"]:
+    document["constants"] |= {"name": HOSTILE[2], "source": HOSTILE[3], "says": HOSTILE[5]}
+    document["scaling"]["says"] = HOSTILE[6]
+    for choice in document["choices"]:
         choice["plan"]["job"]["name"], choice["plan"]["job"]["model"]["name"] = HOSTILE[0], HOSTILE[1]
         for claim in choice["plan"]["assumptions"]:
             claim |= {"source": HOSTILE[6], "unit": HOSTILE[2]}
-    for claim in made["claims"].values():
+    for claim in document["claims"].values():
         claim |= {"source": HOSTILE[0], "unit": HOSTILE[5]}
-    for reached in (*made["scaling"]["strong"], *made["scaling"]["weak"]):
+    for reached in (*document["scaling"]["strong"], *document["scaling"]["weak"]):
         reached["why"] = reached["why"] and HOSTILE[1]
-    return made
+    return document
 
 
-def test_a_document_comes_back(plain: dict[str, Any], tmp_path: Path) -> None:
-    found = loaded(plain, tmp_path)
+def test_document_round_trip(plain: dict[str, Any], tmp_path: Path) -> None:
+    plans = loaded(plain, tmp_path)
     again = tmp_path / "again.json"
-    again.write_bytes(msgspec.json.encode(found, enc_hook=encode_hook))
-    assert read(again) == found
-    assert found.scaling is not None
-    assert [one.point is None for one in found.scaling.strong][:2] == [True, False]
-    assert "fits on 8 devices in none" in found.scaling.strong[0].why
+    again.write_bytes(msgspec.json.encode(plans, enc_hook=encode_hook))
+    assert read(again) == plans
+    assert plans.scaling is not None
+    assert [point.point is None for point in plans.scaling.strong][:2] == [True, False]
+    assert "fits on 8 devices in none" in plans.scaling.strong[0].why
 
 
-def test_what_is_drawn_is_what_was_planned(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_view_matches_the_plans(plain: dict[str, Any], tmp_path: Path) -> None:
     plans = loaded(plain, tmp_path)
     view = view_of_plans(plans)
     best = plans.best
@@ -83,9 +83,9 @@ def test_what_is_drawn_is_what_was_planned(plain: dict[str, Any], tmp_path: Path
     assert total.whiskers == (best.plan.low, best.plan.high)
     planned = view.planned
     assert planned is not None
-    for stack, one in zip(planned.stacks, plans.choices, strict=True):
-        assert sum(stack.sizes) == sum(one.plan.memory.values())
-        assert stack.reserved == one.reserved_bytes
+    for stack, choice in zip(planned.stacks, plans.choices, strict=True):
+        assert sum(stack.sizes) == sum(choice.plan.memory.values())
+        assert stack.reserved == choice.reserved_bytes
         assert len(stack.sizes) == len(planned.parts)
     assert planned.limit == plans.memory_bytes == 206141652992
     assert planned.front[0].wall_ns == best.plan.ledger.wall_ns
@@ -93,7 +93,7 @@ def test_what_is_drawn_is_what_was_planned(plain: dict[str, Any], tmp_path: Path
     assert [dot.wall_ns for dot in planned.front] == sorted(dot.wall_ns for dot in planned.front)
     assert len(planned.front) + len(planned.others) >= len(plans.choices)
     assert plans.scaling is not None
-    assert [dot.devices for dot in planned.strong] == [one.devices for one in plans.scaling.strong]
+    assert [dot.devices for dot in planned.strong] == [point.devices for point in plans.scaling.strong]
     sources = next(table for table in view.tables if table.title == "Assumptions")
     assert len(sources.rows) == len(plans.claims) + len(best.plan.assumptions)
     assert all(row[-1] for row in sources.rows), "each with its source"
@@ -115,7 +115,7 @@ def test_hostile_names_stay_text(plain: dict[str, Any], tmp_path: Path) -> None:
     assert not re.search(r"https?://(?!evil|www\.w3\.org)", html.page(view_of_plans(loaded(plain, tmp_path))))
 
 
-def test_plans_without_a_budget_have_no_scaling_and_no_days(plain: dict[str, Any], tmp_path: Path) -> None:
+def test_plans_without_a_budget_have_no_scaling_or_days(plain: dict[str, Any], tmp_path: Path) -> None:
     bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "front")}
     view = view_of_plans(loaded(bare, tmp_path))
     assert view.planned is not None
@@ -141,19 +141,19 @@ def test_plans_without_a_budget_have_no_scaling_and_no_days(plain: dict[str, Any
     ],
     ids=str,
 )  # fmt: skip
-def test_a_damaged_document_is_told(
+def test_damaged_document_error_names_the_path(
     plain: dict[str, Any], path: tuple[str | int, ...], value: Any, values: list[str], tmp_path: Path
 ) -> None:
-    made = json.loads(json.dumps(plain))
-    inner = made
+    document = json.loads(json.dumps(plain))
+    inner = document
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
     with refused(BadFile, tmp_path / "plans.json", *values):
-        loaded(made, tmp_path)
+        loaded(document, tmp_path)
 
 
-def test_report_writes_what_its_ending_says(
+def test_report_format_follows_the_suffix(
     plain: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plans = loaded(plain, tmp_path)
@@ -177,12 +177,12 @@ def test_report_writes_what_its_ending_says(
 @pytest.mark.parametrize("width", [800, 1400])
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("kind", ["plain", "hostile", "bare"])
-def test_a_browser_draws_it_without_complaint(
+def test_browser_renders_without_errors(
     plain: dict[str, Any], kind: str, theme: str, width: int, tmp_path: Path
 ) -> None:
     bare = {key: value for key, value in plain.items() if key not in ("scaling", "claims", "tokens", "front")}
-    made = {"plain": plain, "hostile": hostile(plain), "bare": bare}[kind]
-    html.write(view_of_plans(loaded(made, tmp_path)), tmp_path / "report.html")
+    document_of_kind = {"plain": plain, "hostile": hostile(plain), "bare": bare}[kind]
+    html.write(view_of_plans(loaded(document_of_kind, tmp_path)), tmp_path / "report.html")
     document, complaints = drawn(tmp_path / "report.html", f"#theme={theme}", width=width)
     assert complaints == []
     shown = re.sub(r"(?s)<script.*?</script>", "", document)

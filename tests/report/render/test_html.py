@@ -1,4 +1,4 @@
-"""The page: exact, small, closed to hostile names, readable in both themes, and drawn by a real browser."""
+"""The HTML page: exact, small, safe against hostile names, readable in both themes, rendered by a real browser."""
 
 import base64
 import hashlib
@@ -67,7 +67,7 @@ def inflate(text: str) -> bytes:
 
 
 def unpacked(packed: dict) -> list[Lane]:
-    """What the page's script reads out of a packed timeline, with names and looks in its own numbering."""
+    """The lanes that the page's script decodes from a packed timeline, with names and looks in its numbering."""
     total = sum(count for _, _, count in packed["lanes"])
     values = unvarint(inflate(packed["slices"]))
     gaps, lengths, kinds = (values[at * total : (at + 1) * total] for at in range(3))
@@ -83,7 +83,7 @@ def unpacked(packed: dict) -> list[Lane]:
 
 
 @given(st.lists(st.integers(0, 2**63 - 1)))
-def test_varints_come_back(values):
+def test_varint_round_trip(values):
     assert unvarint(packed_varints(np.array(values, np.uint64))) == values
 
 
@@ -93,13 +93,13 @@ def test_varints_come_back(values):
         max_size=4,
     )
 )
-def test_packing_keeps_every_slice_to_the_ns(lanes):
-    made = []
+def test_packing_keeps_every_slice_exactly(lanes):
+    expected_lanes = []
     for rank, slices in enumerate(lanes):
         ends = np.cumsum([gap + length for gap, length, _, _ in slices]).tolist()
         starts = [int(end) - length for end, (_, length, _, _) in zip(ends, slices)]
         columns = [list(column) for column in zip(*slices)] or [[], [], [], []]
-        made.append(
+        expected_lanes.append(
             Lane(rank=rank, label=f"stream {rank}", starts=starts, lengths=columns[1], name=columns[2], look=columns[3])
         )
     given_names = ["a", "b", "<c>", "\ud800"]
@@ -107,20 +107,20 @@ def test_packing_keeps_every_slice_to_the_ns(lanes):
         length_ns=1,
         names=given_names,
         legend=(Legend(label="x", colour="#000000"), Legend(label="y", colour="#ffffff")),
-        lanes=tuple(made),
+        lanes=tuple(expected_lanes),
         steps=(),
         events=0,
     )
     packed = html.pack(line)
     kinds = json.loads(inflate(packed["names"]))
-    for before, after in zip(made, unpacked(packed), strict=True):
+    for before, after in zip(expected_lanes, unpacked(packed), strict=True):
         assert (after.starts, after.lengths, after.look) == (before.starts, before.lengths, before.look)
         assert [kinds[kind] for kind in after.name] == [
             given_names[name].replace("\ud800", "⟨U+D800⟩") for name in before.name
         ]
 
 
-def test_slices_that_overlap_are_refused():
+def test_overlapping_slices_are_refused():
     lane = Lane(rank=0, label="stream 7", starts=[0, 5], lengths=[6, 1], name=[0, 0], look=[0, 0])
     line = Timeline(
         length_ns=6, names=["a"], legend=(Legend(label="x", colour="#000000"),), lanes=(lane,), steps=(), events=2
@@ -133,7 +133,7 @@ def test_64_ranks_and_100k_events_stay_under_1_MB():
     assert len(html.page(view()).encode()) < 1_000_000
 
 
-def test_names_are_written_once():
+def test_names_are_stored_once():
     text = json.dumps(html.pack(timeline(2, 2000)))
     assert len(text) < 2000 * 9 + sum(map(len, names()))
 
@@ -155,7 +155,7 @@ def test_hostile_names_stay_text():
     assert document.inside["title"] == [f"{HOSTILE[0]} · trainyard"]
 
 
-def test_the_policy_allows_this_script_and_this_style_and_no_network():
+def test_content_security_policy_allows_only_own_script_and_style():
     document = Elements(html.page(view(1, 0)))
     policy = next(
         attrs["content"] for tag, attrs in document.tags if attrs.get("http-equiv") == "Content-Security-Policy"
@@ -171,7 +171,7 @@ def test_the_policy_allows_this_script_and_this_style_and_no_network():
         assert (attrs.get("href") or "#").startswith(("#", "data:")), tag
 
 
-def test_the_script_writes_text_only():
+def test_scripts_never_write_html():
     for part in (*html.SCRIPTS, *html.PLANNED, *memory_view.SCRIPTS, *history_page.SCRIPTS):
         text = (PAGE / f"{part}.js").read_text(encoding="utf-8")
         assert not re.search(
@@ -194,7 +194,7 @@ def luminance(colour: str) -> float:
 
 @pytest.mark.parametrize("ground", ["card", "page", "chosen", "warn"])
 @pytest.mark.parametrize("ink", ["ink", "dim", "accent", "bad", "good"])
-def test_text_can_be_read_in_both_themes(ground, ink):
+def test_text_contrast_in_both_themes(ground, ink):
     """WCAG 2.2, 1.4.3: text has a contrast of 4.5 at least."""
     style = (PAGE / "page.css").read_text(encoding="utf-8")
     pairs = {name: colours for name, *colours in re.findall(r"--([a-z-]+): light-dark\((#\w{6}), (#\w{6})\)", style)}
@@ -203,7 +203,7 @@ def test_text_can_be_read_in_both_themes(ground, ink):
         assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
-def test_writing_is_whole_or_not_at_all(tmp_path):
+def test_writes_are_atomic(tmp_path):
     path = tmp_path / "report.html"
     html.write(view(1, 0), path)
     html.write(view(2, 100), path)
@@ -211,7 +211,7 @@ def test_writing_is_whole_or_not_at_all(tmp_path):
     assert [entry.name for entry in path.parent.iterdir()] == ["report.html"]
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path):
+def test_unwritable_path_is_named(tmp_path):
     (tmp_path / "file").write_text("here")
     with refused(PlaceUnwritable, tmp_path / "file" / "report.html") as caught:
         html.write(view(1, 0), tmp_path / "file" / "report.html")
@@ -223,11 +223,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 
 def drawn(path: Path, state: str = "", width: int = 1400) -> tuple[str, list[str]]:
-    """The document after a browser ran it, and what the browser complained of."""
+    """The document after a browser ran it, and the browser's console messages."""
     profile = f"--user-data-dir={path.parent / 'profile'}"
     quiet = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", profile]
-    asked = ["--virtual-time-budget=4000", f"--window-size={width},2400", "--dump-dom", f"{path.as_uri()}{state}"]
-    command = [str(BROWSER), *quiet, *asked]
+    options = ["--virtual-time-budget=4000", f"--window-size={width},2400", "--dump-dom", f"{path.as_uri()}{state}"]
+    command = [str(BROWSER), *quiet, *options]
     done = subprocess.run(command, capture_output=True, timeout=120, check=True)
     return done.stdout.decode(), [
         line for line in done.stderr.decode(errors="replace").splitlines() if "CONSOLE" in line
@@ -253,7 +253,7 @@ def drawn(path: Path, state: str = "", width: int = 1400) -> tuple[str, list[str
         ("bare", ["No events were recorded", "One rank was recorded", "left out of the mean", "418,004,000"]),
     ],
 )
-def test_a_browser_draws_it_without_complaint(tmp_path, called, has):
+def test_browser_renders_without_errors(tmp_path, called, has):
     html.write(VIEWS[called](), tmp_path / "report.html")
     document, complaints = drawn(tmp_path / "report.html")
     assert complaints == []
@@ -264,7 +264,7 @@ def test_a_browser_draws_it_without_complaint(tmp_path, called, has):
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
-def test_the_address_holds_the_state(tmp_path):
+def test_url_holds_the_state(tmp_path):
     html.write(view(4, 2000), tmp_path / "report.html")
     state = "#theme=dark&rank=2&account=comm%2Fall_gather%40dp_shard&q=nccldevkernel_all&t=1000000-9000000"
     document, complaints = drawn(tmp_path / "report.html", state, width=800)

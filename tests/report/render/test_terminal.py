@@ -1,4 +1,4 @@
-"""The terminal: what is read to its end is not cut, whatever the width."""
+"""The terminal output: figures, ids and prose are never cut, whatever the width."""
 
 import re
 from io import StringIO
@@ -16,21 +16,21 @@ from trainyard.report.render.terminal import Part, fitted, print_table, print_vi
 from trainyard.report.view.view import Bar, Column, KeyFigure, Table
 
 WIDTHS = st.integers(80, 200)
-SAYS = "rank 1 died: killed by SIGKILL (pid 18330), and what it said before that is told here at some length"
+SAYS = "rank 1 died: killed by SIGKILL (pid 18330), and this sentence repeats its last output at some length"
 
 
 def view(**parts):
     return replace(whole_view(1, 0), **parts)
 
 
-def printed(show, width, what):
+def printed(show, width, content):
     out = StringIO()
-    show(what, Console(width=width, color_system=None, file=out))
+    show(content, Console(width=width, color_system=None, file=out))
     return out.getvalue()
 
 
 @given(WIDTHS, st.lists(st.integers(0, 10**9), min_size=1, max_size=12))
-def test_a_figure_stands_whole_on_a_line(width, values):
+def test_figures_are_not_broken_across_lines(width, values):
     figures = tuple(KeyFigure(label="of matmul rate", value=f"{value:,}", unit="tok/s") for value in values)
     text = printed(print_view, width, view(figures=figures))
     lines = text.splitlines()
@@ -40,7 +40,7 @@ def test_a_figure_stands_whole_on_a_line(width, values):
 
 
 @given(WIDTHS)
-def test_a_sentence_of_a_table_is_whole_and_its_numbers_too(width):
+def test_prose_and_numbers_of_tables_are_complete(width):
     table = Table(
         title="Incidents",
         notes=(),
@@ -57,19 +57,19 @@ def test_a_sentence_of_a_table_is_whole_and_its_numbers_too(width):
     assert "…" not in text
 
 
-@pytest.mark.parametrize(("rows", "shown", "says"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more on the page.")])
-def test_one_row_more_is_shown_and_not_told_of(rows, shown, says):
+@pytest.mark.parametrize(("rows", "shown", "note"), [(8, 8, ""), (9, 9, ""), (10, 8, "2 more on the page.")])
+def test_single_extra_row_is_printed(rows, shown, note):
     table = Table(
         title="Ranks", notes=(), columns=(Column(head="Rank"),), rows=tuple((f"row{at}",) for at in range(rows))
     )
     text = printed(print_view, 100, view(tables=(table,)))
     assert len(re.findall(r"row\d", text)) == shown
-    assert ("more on the page" in text) == bool(says)
-    assert says in text
+    assert ("more on the page" in text) == bool(note)
+    assert note in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 120, 200])
-def test_ids_are_whole_at_any_width(width):
+def test_ids_are_complete_at_any_width(width):
     ids = ("f6d32633", "20261123-0101")
     name = "pretraining-of-a-model-with-a-name-of-sixty-five-characters-run17"
     columns = (Column(head="id", id=True), Column(head="job"), Column(head="step", digits=2, spare=True))
@@ -82,7 +82,7 @@ def test_ids_are_whole_at_any_width(width):
 
 
 @given(st.text(st.characters(categories=("L", "N"))), st.integers(1, 60))
-def test_a_shortened_name_fits_and_keeps_both_ends(text, width):
+def test_shortened_names_fit_and_keep_both_ends(text, width):
     short = shortened(text, width)
     assert cell_len(short) <= width
     if cell_len(text) <= width:
@@ -96,7 +96,7 @@ NARROW = st.integers(40, 120)
 
 
 @given(NARROW, st.lists(st.integers(1, 10**12), min_size=1, max_size=6))
-def test_the_ledger_drops_bars_before_it_cuts_figures(width, times):
+def test_ledger_drops_bars_before_cutting_figures(width, times):
     bars = tuple(
         Bar(label=f"account number {at} with a long name", ns=ns, start_ns=0, colour="red", evidence="seen " * 9)
         for at, ns in enumerate(times)
@@ -115,7 +115,7 @@ def test_the_ledger_drops_bars_before_it_cuts_figures(width, times):
 
 
 @given(NARROW, st.integers(1, 60))
-def test_a_long_name_is_cut_before_a_column_is_left_out(width, length):
+def test_long_names_are_cut_before_columns_are_dropped(width, length):
     def heads(name):
         columns = (Column(head="id", id=True), Column(head="job"), Column(head="ms", digits=1, spare=True))
         table = Table(title="id", notes=(), columns=columns, rows=(("f6d32633", name, 1234.5),))
@@ -127,7 +127,7 @@ def test_a_long_name_is_cut_before_a_column_is_left_out(width, length):
 
 
 @given(NARROW, st.lists(st.floats(0, 10**7), min_size=1, max_size=9))
-def test_columns_are_left_out_before_figures_are_cut(width, values):
+def test_columns_are_dropped_before_figures_are_cut(width, values):
     columns = (Column(head="Layout", prose=True), *(Column(head=f"h{at}", digits=2) for at in range(len(values))))
     table = Table(title="Layout", notes=(), columns=columns, rows=(("tp=8 pp=2", *values),))
     lines = printed(print_table, width, table).splitlines()
@@ -137,7 +137,7 @@ def test_columns_are_left_out_before_figures_are_cut(width, values):
 
 
 @given(NARROW, st.lists(st.integers(1, 10**11), min_size=1, max_size=4))
-def test_a_comparison_keeps_its_figures(width, times):
+def test_comparisons_keep_their_figures(width, times):
     parts = [
         Part("account", [Text("communication of a long name") for _ in times], name=True),
         Part("ms", [Text(f"{ns / 1e6:+,.3f}") for ns in times], right=True),

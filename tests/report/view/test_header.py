@@ -1,5 +1,5 @@
-"""What stands over a run's report: its recipe where it is not the default, in its workload's own unit; and why there is
-no MFU of a script."""
+"""The header of a run's report: the settings that differ from their defaults, in the workload's unit, and the reason
+for a missing MFU."""
 
 import pytest
 from msgspec.structs import replace
@@ -24,12 +24,12 @@ def view(job):
     return view_of(analyse_run(Run(id="x", job=job, started="", state="complete", samples=SAMPLES, ledgers=(LEDGER,))))
 
 
-def test_defaults_are_not_said():
+def test_defaults_are_not_shown():
     assert view(PLAIN).subtitle == "plain · 1 × CPU · one rank · float32 · seq 4 · 8 tokens a step"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "shown"),
     [
         ({"tokens_per_step": 24}, "24 tokens a step · 3 micro-batches of 2"),
         ({"optimizer": "muon"}, "optimizer muon"),
@@ -39,30 +39,30 @@ def test_defaults_are_not_said():
         ({"compile": "whole"}, "compile whole"),
     ],
 )
-def test_what_is_not_the_default_is(change, said):
-    assert view(replace(PLAIN, recipe=replace(PLAIN.recipe, **change))).subtitle.endswith(f" · {said}")
+def test_non_default_settings_are_shown(change, shown):
+    assert view(replace(PLAIN, recipe=replace(PLAIN.recipe, **change))).subtitle.endswith(f" · {shown}")
 
 
 @pytest.mark.parametrize(
     ("name", "unit"), [("tiny-vit", "images"), ("tiny-dit", "images"), ("tiny-dlrm", "samples"), ("", "tok")]
 )
-def test_a_workload_counts_in_its_own_unit(name, unit):
+def test_workloads_count_in_their_own_unit(name, unit):
     job = PLAIN
     if name:
         preset = presets.load(name)
         job = Job(name=name, workload=preset.workload, sizes=preset.sizes, recipe=Recipe(tokens_per_step=8))
-    made = view(job)
-    rate = next(figure for figure in made.figures if figure.label == "throughput")
+    report = view(job)
+    rate = next(figure for figure in report.figures if figure.label == "throughput")
     assert rate.unit.split()[-1] == f"{unit}/s"
-    assert ("seq" in made.subtitle) == (unit == "tok")
-    assert f"8 {unit}" in made.subtitle
+    assert ("seq" in report.subtitle) == (unit == "tok")
+    assert f"8 {unit}" in report.subtitle
 
 
-def test_an_unknown_workload_counts_tokens():
+def test_unknown_workloads_count_tokens():
     assert "8 tokens a step" in view(replace(PLAIN, workload="of-somebody-else")).subtitle
 
 
-def test_a_script_is_told_why_it_has_no_mfu():
+def test_scripts_note_why_mfu_is_missing():
     job = Job(name="s", workload=SCRIPT, sizes={"command": "python s.py"}, recipe=Recipe(tokens_per_step=0))
     assert "No MFU: no model FLOPs are known of a script." in view(job).notes
     assert not [note for note in view(PLAIN).notes if "MFU" in note]

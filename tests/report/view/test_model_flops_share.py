@@ -1,4 +1,4 @@
-"""MFU as it is shown: with its numerator and denominator, or with the reason why there is none."""
+"""MFU in reports: with numerator and denominator, or with the reason for its absence."""
 
 import json
 from io import StringIO
@@ -28,7 +28,7 @@ UNKNOWN = DeviceSeen(index=0, name="Some Processor", vendor="cpu")
 
 
 def a_run(device, dtype, matmul=247e12):
-    """Eight ranks, one step of 0.123 s, 126 TFLOP of model in it."""
+    """A run of eight ranks with one step of 0.123 s and 126 TFLOP of model FLOPs."""
     job = Job(model=MODEL, layout=Layout(dp_shard=8), recipe=Recipe(seq_len=8, tokens_per_step=64, dtype=dtype))
     rate = Claim(value=matmul, unit="FLOP/s", source="probe: product", measured=True)
     facts = RankFacts(
@@ -44,8 +44,8 @@ def a_run(device, dtype, matmul=247e12):
     return msgspec.structs.replace(run, claims=run_claims.of_run(run, [facts], vendors))
 
 
-def shown(run):
-    """By terminal, Markdown and page."""
+def rendered(run):
+    """The run as (terminal, Markdown, HTML)."""
     view = view_of(analyse_run(run))
     printed = StringIO()
     print_view(view, Console(file=printed, width=200))
@@ -53,55 +53,55 @@ def shown(run):
     return printed.getvalue(), markdown.text(view).replace("\\", ""), page
 
 
-def test_mfu_is_shown_with_numerator_and_denominator():
+def test_mfu_shows_numerator_and_denominator():
     run = a_run(A100, "bfloat16")
     mfu = 100 * 126.3e12 / (0.123 * 8 * 312e12)
     worked = "126.30 TFLOP a step / 123.0 ms / (8 × 312.0 TFLOP/s, the peak in bfloat16)"
-    terminal, text, page = shown(run)
+    terminal, text, page = rendered(run)
     assert f"MFU {mfu:.1f} % = {worked}" in terminal
     assert f"MFU {mfu:.1f} % = {worked}" in text
     assert worked in page
     assert "no MFU" not in terminal + text + page
-    said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]["mfu"]
-    assert said["value"] == pytest.approx(mfu / 100)
-    assert said["value"] == said["flops"] / (said["step_ns"] / 1e9) / (said["ranks"] * said["rate"])
-    assert (said["ranks"], said["rate"]) == (8, 312e12)
+    share = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]["mfu"]
+    assert share["value"] == pytest.approx(mfu / 100)
+    assert share["value"] == share["flops"] / (share["step_ns"] / 1e9) / (8 * 312e12)
+    assert (share["ranks"], share["rate"]) == (8, 312e12)
 
 
 @pytest.mark.parametrize(("device", "dtype"), [(UNKNOWN, "float32"), (A100, "float8")])
-def test_without_a_peak_there_is_no_mfu_but_a_reason_and_the_share_of_the_matmul_rate(device, dtype):
+def test_missing_peak_shows_reason_and_share_of_matmul_rate(device, dtype):
     run = a_run(device, dtype)
     share = 100 * 126.3e12 / (0.123 * 8 * 247e12)
     line = (
         f"of matmul rate {share:.1f} % = 126.30 TFLOP a step / 123.0 ms / (8 × 247.0 TFLOP/s, the rate that matrix "
         f"products reached here) (no MFU: no peak in {dtype} is known of {device.name})"
     )
-    terminal, text, page = shown(run)
+    terminal, text, page = rendered(run)
     assert line in " ".join(terminal.split())
     assert line[:150] in text
     assert f"no MFU: no peak in {dtype} is known of {device.name}" in page
-    said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
-    assert "mfu" not in said
-    assert said["no_mfu"] == f"no peak in {dtype} is known of {device.name}"
+    summary = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
+    assert "mfu" not in summary
+    assert summary["no_mfu"] == f"no peak in {dtype} is known of {device.name}"
 
 
-def test_the_denominator_is_of_the_format_that_is_multiplied_in():
+def test_mfu_denominator_is_the_peak_of_the_matmul_dtype():
     rates = {dtype: a_run(A100, dtype).claims["peak"].value for dtype in ("float32", "tf32", "float16", "bfloat16")}
     assert rates == {"float32": 19.5e12, "tf32": 156e12, "float16": 312e12, "bfloat16": 312e12}
     h100 = DeviceSeen(index=0, name="NVIDIA H100 80GB HBM3", vendor="nvidia")
     assert a_run(h100, "float8").claims["peak"].value == 1979e12
 
 
-def test_a_share_above_one_cannot_be_told():
-    """The job did 128 TFLOP/s a rank, a probe on a busy machine 100."""
+def test_share_of_matmul_rate_above_one_is_unknown():
+    """The job reached 128 TFLOP/s per rank, the probe on a busy machine only 100."""
     run = a_run(UNKNOWN, "float32", matmul=100e12)
-    terminal, text, page = shown(run)
+    terminal, text, page = rendered(run)
     assert "cannot tell of matmul rate (the probe reached less than the job)" in " ".join(terminal.split())
     assert "the probe reached less than the job" in text
     assert "the probe reached less than the job" in page
-    said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
-    assert "matmul_share" not in said
-    assert said["no_matmul_share"] == "the probe reached less than the job"
+    summary = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
+    assert "matmul_share" not in summary
+    assert summary["no_matmul_share"] == "the probe reached less than the job"
 
 
 def a_profiled_run(timed_ms, profiled_ms):
@@ -120,15 +120,15 @@ def a_profiled_run(timed_ms, profiled_ms):
     return msgspec.structs.replace(run, claims=run_claims.of_run(run, [], {}))
 
 
-def test_a_profilers_cost_that_cannot_be_told_is_not_nothing():
+def test_negative_profiler_cost_is_unknown():
     faster = a_profiled_run(timed_ms=1947, profiled_ms=997)
     assert "profiler_cost" not in faster.claims
-    terminal = " ".join(shown(faster)[0].split())
+    terminal = " ".join(rendered(faster)[0].split())
     assert "cannot tell profiler's cost (profiled steps were 950.0 ms faster)" in terminal
     assert a_profiled_run(timed_ms=100, profiled_ms=120).claims["profiler_cost"].value == 20_000_000
 
 
 @pytest.mark.parametrize(("profiled", "apart"), [(74, True), (76, False), (124, False), (126, True)])
-def test_profiled_steps_unlike_the_timed_ones_are_told_apart(profiled, apart):
+def test_warns_if_profiled_steps_differ_from_timed_ones(profiled, apart):
     warned = f"The ledger is of profiled steps, which took {profiled}.0 ms; the timed ones took 100.0 ms."
     assert view_of(analyse_run(a_profiled_run(100, profiled))).warnings == ((warned,) if apart else ())

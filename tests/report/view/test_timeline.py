@@ -1,4 +1,4 @@
-"""The timeline: lanes that do not overlap, and folding that always ends within its budget."""
+"""The timeline: slices of a lane do not overlap, and folding stays within its budget."""
 
 import pytest
 
@@ -14,14 +14,14 @@ def busy(tmp_path):
     return measure(read([write(tmp_path, trace(device=device))]), "all")
 
 
-def test_every_interval_is_drawn_where_there_is_room(busy):
+def test_every_interval_is_drawn_within_the_budget(busy):
     drawn = timeline(busy)
     assert drawn.events == sum(len(lane.starts) for lane in drawn.lanes) == 400
     assert drawn.merged == 0
 
 
 @pytest.mark.parametrize("most", [1, 2, 10, 100, 399])
-def test_folding_ends_and_loses_no_time_but_gaps(busy, most):
+def test_folding_meets_the_budget_and_keeps_slices_disjoint(busy, most):
     drawn = timeline(busy, most)
     slices = sum(len(lane.starts) for lane in drawn.lanes)
     assert slices <= max(most, 3 * len(drawn.lanes))

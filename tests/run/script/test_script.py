@@ -334,7 +334,7 @@ def test_what_is_neither_a_job_nor_a_program(tmp_path):
 
 @pytest.mark.parametrize(
     ("profiled", "says"), [(3, "was too short for a profile, which takes 17 timed steps; it had 4"),
-                           (0, "asked for no profile")],
+                           (0, "was not profiled")],
 )  # fmt: skip
 def test_a_script_too_short_for_a_profile_is_told_from_one_that_asked_for_none(profiled, says):
     measure = Measure(warmup=3, steps=10, repeats=1, profiled=profiled)

@@ -1,7 +1,7 @@
-"""A gate's result for what reads results: step summaries, test reports, dashboards.
+"""Gate results in the formats of CI systems: step summaries, test reports, dashboards.
 
-A format that programs read keeps every name as it is, escaped as the format has it; in Markdown, which people read,
-characters that cannot be seen are shown by their number.
+Machine-readable formats keep every name unchanged, escaped as the format requires. Markdown, which people read, shows
+invisible characters by their code point.
 """
 
 from __future__ import annotations
@@ -23,52 +23,58 @@ from trainyard.report.gate.gate_markdown import markdown
 
 
 def write(gate: GateResult, form: str) -> str:
+    """The text of the result in the format `form`. Raises `UnknownName`."""
     check_format(form)
     return FORMATS[form](gate)
 
 
 def check_format(form: str) -> None:
-    """Raises `UnknownName` for a format that is none."""
+    """Raises `UnknownName` for a format that does not exist."""
     if form not in FORMATS:
         raise UnknownName(f"--format {form}: there is no such format.", nearest(form, FORMATS))
 
 
 def junit(gate: GateResult) -> str:
-    """A test case a metric: worse is a failure, not enough evidence is skipped."""
-    count = {said: sum(one.says == said for one in gate.verdicts) for said in ("worse", "unclear")}
+    """JUnit XML with one test case per metric: worse is a failure, not enough evidence is skipped."""
+    count = {outcome: sum(verdict.says == outcome for verdict in gate.verdicts) for outcome in ("worse", "unclear")}
     suite = Xml.Element(
         "testsuite", name=f"trainyard gate {storable_xml(gate.job)}", tests=str(len(gate.verdicts)),
         failures=str(count["worse"]), skipped=str(count["unclear"]), errors="0",
     )  # fmt: skip
-    for one in gate.verdicts:
-        case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{storable_xml(gate.job)}", name=one.metric)
-        told = f"{sentences.LABELS[one.says]}: {sentences.decided(one)}"
-        if one.says == "worse":
-            Xml.SubElement(case, "failure", message=told, type="worse").text = storable_xml(sentences.culprit(gate.why))
-        elif one.says == "unclear":
-            Xml.SubElement(case, "skipped", message=told)
-        Xml.SubElement(case, "system-out").text = storable_xml(f"{told}\n{sentences.asked(gate)}")
+    for verdict in gate.verdicts:
+        case = Xml.SubElement(suite, "testcase", classname=f"trainyard.{storable_xml(gate.job)}", name=verdict.metric)
+        message = f"{sentences.LABELS[verdict.says]}: {sentences.decided(verdict)}"
+        if verdict.says == "worse":
+            Xml.SubElement(case, "failure", message=message, type="worse").text = storable_xml(
+                sentences.culprit(gate.why)
+            )
+        elif verdict.says == "unclear":
+            Xml.SubElement(case, "skipped", message=message)
+        Xml.SubElement(case, "system-out").text = storable_xml(f"{message}\n{sentences.description(gate)}")
     Xml.indent(suite)
     return printable_xml(Xml.tostring(suite, "unicode", xml_declaration=True)) + "\n"
 
 
 def github_action_benchmark(gate: GateResult) -> str:
-    """A list of head's medians, with half of the range of the middle half. Such a file is either of figures that are
-    better where they are smaller, or of others: raises `BadInput` for both in one."""
+    """Medians of HEAD with half the interquartile range, for github-action-benchmark.
+
+    Such a file is for metrics where smaller is better or for metrics where larger is better: raises `BadInput` for a
+    mixture of the two.
+    """
     if len({words.metric(name).better for name in gate.figures}) > 1:
         raise BadInput(
-            f"--format github-action-benchmark: of {', '.join(gate.figures)} some are better where they are larger, "
-            "and a file of it is of one kind.",
-            "Ask for each kind by itself.",
+            f"--format github-action-benchmark: {', '.join(gate.figures)} mix metrics where smaller is better with "
+            "metrics where larger is better; a file of this format holds one kind.",
+            "Write one file for each kind.",
         )
     return _json(
         [
             {
-                "name": f"{gate.job}/{one.metric}", "unit": words.metric(one.metric).unit,
-                "value": median(gate.figures[one.metric].head),
-                "range": f"± {_half(gate.figures[one.metric].head):.6g}", "extra": sentences.decided(one),
+                "name": f"{gate.job}/{verdict.metric}", "unit": words.metric(verdict.metric).unit,
+                "value": median(gate.figures[verdict.metric].head),
+                "range": f"± {_half(gate.figures[verdict.metric].head):.6g}", "extra": sentences.decided(verdict),
             }
-            for one in gate.verdicts
+            for verdict in gate.verdicts
         ]
     )  # fmt: skip
 
@@ -83,8 +89,8 @@ def bencher(gate: GateResult) -> str:
 
 
 def asv(gate: GateResult) -> str:
-    """asv's results file, version 2; times in seconds, as asv has them. Its date is when the last run of head began: of
-    the commit's own asv asks git."""
+    """asv results file, version 2, with times in seconds. Its date is the start of the last run of HEAD; asv reads the
+    date of the commit from git."""
     columns = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25",
                "stats_q_75", "stats_number", "stats_repeat", "samples", "profile"]  # fmt: skip
     results: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""A gate's result as GitHub's markdown: for a step's summary or a comment."""
+"""Gate results as GitHub-flavoured Markdown, for step summaries and comments."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ _DIFFER = 20
 def markdown(gate: GateResult) -> str:
     parts = [
         f"## {_MARKS[gate.says]} {escaped(sentences.headline(gate))}",
-        escaped(sentences.asked(gate)),
+        escaped(sentences.description(gate)),
         _table(
             ["metric", "base", "head", "worse by", "at least", "at most", "pairs", ""],
             (
                 [
-                    words.metric(one.metric).label, sentences.figure(one.metric, gate.figures[one.metric].base),
-                    sentences.figure(one.metric, gate.figures[one.metric].head), sentences.percent(one.change),
-                    sentences.percent(one.low), sentences.percent(one.high), str(one.pairs), sentences.LABELS[one.says],
+                    words.metric(verdict.metric).label,
+                    sentences.figure(verdict.metric, gate.figures[verdict.metric].base),
+                    sentences.figure(verdict.metric, gate.figures[verdict.metric].head),
+                    sentences.percent(verdict.change),
+                    sentences.percent(verdict.low),
+                    sentences.percent(verdict.high),
+                    str(verdict.pairs),
+                    sentences.LABELS[verdict.says],
                 ]
-                for one in gate.verdicts
+                for verdict in gate.verdicts
             ),
         ),
-    ]  # fmt: skip
+    ]
     if gate.why:
         parts += ["### Account by account", _accounts(gate.why)]
     parts += [escaped(sentences.address(account, inside)) for account, inside in gate.addresses.items()]
     if shifted := sentences.shifts(gate.why):
         parts.append(escaped(shifted))
-    notes = [f"{one.name}: {one.was} against {one.now}" for one in gate.differ[:_DIFFER]]
+    notes = [f"{difference.name}: {difference.was} against {difference.now}" for difference in gate.differ[:_DIFFER]]
     if len(gate.differ) > _DIFFER:
         notes.append(f"{len(gate.differ) - _DIFFER} more differences")
     parts.append(
@@ -48,15 +53,18 @@ def markdown(gate: GateResult) -> str:
 def _accounts(why: ChangedAccounts) -> str:
     rows = [
         [
-            sentences.label(one), f"{one.before_ns / 1e6:,.3f}", f"{one.after_ns / 1e6:,.3f}", f"{one.ns / 1e6:+,.3f}",
-            f"{sentences.percent(one.low)} … {sentences.percent(one.high)}",
-            "shifted" if one.shifted else words.VERDICTS[one.verdict].label,
+            sentences.label(account),
+            f"{account.before_ns / 1e6:,.3f}",
+            f"{account.after_ns / 1e6:,.3f}",
+            f"{account.ns / 1e6:+,.3f}",
+            f"{sentences.percent(account.low)} … {sentences.percent(account.high)}",
+            "shifted" if account.shifted else words.VERDICTS[account.verdict].label,
         ]
-        for one in why.by_interest()[:_ROWS]
-    ]  # fmt: skip
+        for account in why.by_interest()[:_ROWS]
+    ]
     if why.common.chance < 1:
         between = f"{sentences.percent(why.common.low)} … {sentences.percent(why.common.high)}"
-        rows.append([f"all accounts alike: {sentences.percent(why.common.change)}", "", "", "", between, ""])
+        rows.append([f"all accounts equally: {sentences.percent(why.common.change)}", "", "", "", between, ""])
     return _table(["account", "base ms", "head ms", "own change ms", "of it, between", ""], rows)
 
 

@@ -1,4 +1,4 @@
-"""Draws a gate's result on a terminal."""
+"""Prints a gate's result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROWS = 12
 
 def print_gate(gate: GateResult, console: Console) -> None:
     console.print(Text(plain(sentences.headline(gate)), style=f"bold {_STYLES[gate.says]}"))
-    console.print(Text(plain(sentences.asked(gate)), style="dim"))
+    console.print(Text(plain(sentences.description(gate)), style="dim"))
     console.print()
     console.print(_metrics(gate))
     if gate.why:
@@ -31,8 +31,13 @@ def print_gate(gate: GateResult, console: Console) -> None:
             console.print(Text(plain(line)))
     if shifted := sentences.shifts(gate.why):
         console.print(Text(plain(shifted)))
-    for one in gate.differ:
-        console.print(Text(f"differs: {plain(one.name)}: {plain(one.was)} against {plain(one.now)}", style="dim"))
+    for difference in gate.differ:
+        console.print(
+            Text(
+                f"differs: {plain(difference.name)}: {plain(difference.was)} against {plain(difference.now)}",
+                style="dim",
+            )
+        )
     for reading in gate.moved:
         console.print(Text(plain(f"differs: {sentences.reading(reading)}"), style="dim"))
     for caveat in gate.caveats:
@@ -45,17 +50,17 @@ def _metrics(gate: GateResult) -> Table:
     for head in ("base", "head", "worse by", "at least", "at most", "pairs"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for one in gate.verdicts:
-        figures = gate.figures[one.metric]
+    for verdict in gate.verdicts:
+        figures = gate.figures[verdict.metric]
         table.add_row(
-            Text(plain(words.metric(one.metric).label)),
-            sentences.figure(one.metric, figures.base),
-            sentences.figure(one.metric, figures.head),
-            Text(sentences.percent(one.change), style=_STYLES[one.says]),
-            Text(sentences.percent(one.low), style="dim"),
-            Text(sentences.percent(one.high), style="dim"),
-            str(one.pairs),
-            Text(sentences.LABELS[one.says], style=_STYLES[one.says]),
+            Text(plain(words.metric(verdict.metric).label)),
+            sentences.figure(verdict.metric, figures.base),
+            sentences.figure(verdict.metric, figures.head),
+            Text(sentences.percent(verdict.change), style=_STYLES[verdict.says]),
+            Text(sentences.percent(verdict.low), style="dim"),
+            Text(sentences.percent(verdict.high), style="dim"),
+            str(verdict.pairs),
+            Text(sentences.LABELS[verdict.says], style=_STYLES[verdict.says]),
         )
     return table
 
@@ -66,24 +71,26 @@ def _accounts(why: ChangedAccounts) -> Table:
     for head in ("base ms", "head ms", "own change ms", "of it", "between", "", "chance"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for one in why.by_interest()[:_ROWS]:
+    for account in why.by_interest()[:_ROWS]:
         table.add_row(
-            Text(plain(sentences.label(one)), no_wrap=True, overflow="ellipsis"),
-            f"{one.before_ns / 1e6:,.3f}",
-            f"{one.after_ns / 1e6:,.3f}",
-            Text(f"{one.ns / 1e6:+,.3f}", style=_STYLES[one.verdict]),
-            sentences.percent(one.change),
-            Text(sentences.percent(one.low), style="dim"),
-            Text(sentences.percent(one.high), style="dim"),
-            Text(f"{one.chance:.2g}", style="dim"),
-            Text("shifted" if one.shifted else words.VERDICTS[one.verdict].label, style=_STYLES[one.verdict]),
+            Text(plain(sentences.label(account)), no_wrap=True, overflow="ellipsis"),
+            f"{account.before_ns / 1e6:,.3f}",
+            f"{account.after_ns / 1e6:,.3f}",
+            Text(f"{account.ns / 1e6:+,.3f}", style=_STYLES[account.verdict]),
+            sentences.percent(account.change),
+            Text(sentences.percent(account.low), style="dim"),
+            Text(sentences.percent(account.high), style="dim"),
+            Text(f"{account.chance:.2g}", style="dim"),
+            Text(
+                "shifted" if account.shifted else words.VERDICTS[account.verdict].label, style=_STYLES[account.verdict]
+            ),
         )
     common = why.common
     if not common.chance < 1:
         return table
     table.add_section()
     table.add_row(
-        Text("all accounts alike", style="dim"), "", "", "", sentences.percent(common.change),
+        Text("all accounts equally", style="dim"), "", "", "", sentences.percent(common.change),
         Text(sentences.percent(common.low), style="dim"), Text(sentences.percent(common.high), style="dim"),
         Text(f"{common.chance:.2g}", style="dim"), "",
     )  # fmt: skip

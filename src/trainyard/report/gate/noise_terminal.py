@@ -1,4 +1,4 @@
-"""Draws what a machine's noise is on a terminal."""
+"""Prints a machine's noise and the smallest slowdown that a gate can detect there."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from trainyard.report.gate import sentences
 _SURE = 0.01
 
 
-def print_noise(found: Noise, rule: Rule, console: Console) -> None:
-    name = words.metric(found.metric).label
-    if found.smallest is None:
-        shows = "no slowdown that was tried can be shown here"
+def print_noise(noise: Noise, rule: Rule, console: Console) -> None:
+    name = words.metric(noise.metric).label
+    if noise.smallest is None:
+        shows = "none of the tried slowdowns can be detected here"
     else:
-        shows = f"a slowdown of {_share(found.smallest)} shows here in nine cases of ten"
-    console.print(Text(f"{name}: {shows}, in {found.runs} runs that were alike.", style="bold"))
-    for line in _lines(found, rule):
+        shows = f"a slowdown of {_share(noise.smallest)} is detected here in nine cases of ten"
+    console.print(Text(f"{name}: {shows}, in {noise.runs} identical runs.", style="bold"))
+    for line in _lines(noise, rule):
         console.print(Text(line))
     console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("slowdown", "found", "pairs it takes"):
+    for head in ("slowdown", "detected", "pairs it takes"):
         table.add_column(head, justify="right")
-    for share, (often, pairs) in found.seen.items():
+    for share, (often, pairs) in noise.seen.items():
         table.add_row(_share(float(share)), f"{100 * often:.0f} %", f"{pairs:.1f}")
     console.print(table)
 
 
-def _lines(found: Noise, rule: Rule) -> Iterator[str]:
-    within = "" if found.within is None else f"; steps within a run by {_share(found.within)}"
-    yield f"Runs vary by {_share(found.between)} (standard deviation){within}."
-    if found.carried is not None:
-        yield f"A step tells of the next with a correlation of {found.carried:.2f}: steps are no independent samples."
-    if found.drift_chance < _SURE:
-        drift = sentences.percent(found.drift)
-        yield f"Runs drift: {drift} from the first to the last. Taking turns makes up for that."
-    if found.modes:
-        yield f"Runs are of two kinds, {found.modes[1] / found.modes[0] - 1:.1%} apart: something has two states here."
+def _lines(noise: Noise, rule: Rule) -> Iterator[str]:
+    within = "" if noise.within is None else f"; steps within a run by {_share(noise.within)}"
+    yield f"Runs vary by {_share(noise.between)} (standard deviation){within}."
+    if noise.carried is not None:
+        yield f"Consecutive steps correlate by {noise.carried:.2f}: steps are not independent samples."
+    if noise.drift_chance < _SURE:
+        drift = sentences.percent(noise.drift)
+        yield f"Runs drift: {drift} from the first to the last. Interleaved pairs compensate for it."
+    if noise.modes:
+        yield f"Run times are bimodal, {noise.modes[1] / noise.modes[0] - 1:.1%} apart: something has two states here."
     yield (
-        f"False alarms of the gate, of pairs of these sizes with every sign: {_share(found.false_alarms)} "
-        f"(at most {_share(rule.alpha)}); of a threshold of 5 % on one run each: {_share(found.threshold_alarms)}."
+        f"False alarms of the gate, over all signs of these differences: {_share(noise.false_alarms)} "
+        f"(at most {_share(rule.alpha)}); of a threshold of 5 % on one run each: {_share(noise.threshold_alarms)}."
     )
-    yield f"These pairs themselves: {sentences.LABELS[found.verdict.says]}, {sentences.decided(found.verdict)}."
+    yield f"These pairs themselves: {sentences.LABELS[noise.verdict.says]}, {sentences.decided(noise.verdict)}."
 
 
 def _share(share: float) -> str:

@@ -1,4 +1,4 @@
-"""What a gate's result is in words: the same in every format."""
+"""A gate's result in sentences, which are the same in every output format."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trainyard.ledger import Account
 LABELS = {"worse": "worse", "not worse": "not worse", "unclear": "not enough evidence"}
 _SHOWN = 3
 _LIKELY = 0.1
-"""Chance below which an account is worth a look, though it is not named."""
+"""p-value below which an account is mentioned although it is not significant."""
 _TIMES = 10
-"""Growth, as a share, that is said as a multiple."""
+"""Growth, as a fraction, from which it is printed as a multiple."""
 
 
 def headline(gate: GateResult) -> str:
@@ -28,8 +28,8 @@ def headline(gate: GateResult) -> str:
     return " ".join(part for part in parts if part)
 
 
-def asked(gate: GateResult) -> str:
-    """What was held against what, and how sure an answer is."""
+def description(gate: GateResult) -> str:
+    """The compared sides, the number of pairs, the error probability and the margin."""
     rule, pairs = gate.verdicts[0].rule, f"{len(gate.runs)} pair{'s' if len(gate.runs) != 1 else ''}"
     return (
         f"{gate.base} → {gate.head}: {pairs} of runs of {gate.job}; each answer errs in "
@@ -38,6 +38,7 @@ def asked(gate: GateResult) -> str:
 
 
 def decided(verdict: Verdict) -> str:
+    """`step time +5.2 % (at least +3.1 %) after 7 pairs`"""
     name = words.metric(verdict.metric).label
     name = name if "/" in name else f"{name[0].lower()}{name[1:]}"
     pairs = f"after {verdict.pairs} pair{'s' if verdict.pairs != 1 else ''}"
@@ -64,63 +65,73 @@ def _more(verdict: Verdict) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`?` where nobody can tell; of what grew out of next to nothing, how many times as much it is."""
+    """A signed percentage; `?` if unknown, a multiple above 1,000 %."""
     if share is None:
         return "?"
     return f"{100 * share:+.1f} %" if share < _TIMES else f"{1 + share:,.0f} times"
 
 
 def culprit(why: ChangedAccounts | None) -> str:
-    """Which accounts did it, or why that cannot be said."""
+    """The accounts that caused the change, or why they are not known."""
     if why is None:
-        return "Which account did it is not known: fewer than three pairs have ledgers of a whole step."
-    named = [f"{label(one)} {time(one.ns)} a step ({percent(one.change)})" for one in why.named[:_SHOWN]]
-    said: list[str] = []
+        return "The account responsible is not known: fewer than three pairs have ledgers of a whole step."
+    named = [
+        f"{label(account)} {time(account.ns)} a step ({percent(account.change)})" for account in why.named[:_SHOWN]
+    ]
+    parts: list[str] = []
     if named:
-        said.append(f"{', '.join(named)} did it.")
+        parts.append(f"{', '.join(named)} did it.")
     if why.common.slower:
-        said.append(
-            f"All accounts are {percent(why.common.change)} longer alike: clocks, power or a neighbour, not one "
-            "operation."
+        parts.append(
+            f"All accounts are {percent(why.common.change)} longer, equally: clocks, power or another process, not "
+            "one operation."
         )
-    return " ".join(said) or _likeliest(why)
+    return " ".join(parts) or _likeliest(why)
 
 
 def _likeliest(why: ChangedAccounts) -> str:
-    longer = [one for one in why.accounts if one.ns > 0 and one.chance < _LIKELY]
+    longer = [account for account in why.accounts if account.ns > 0 and account.chance < _LIKELY]
     if not longer:
         return "No single account stands out."
-    one = min(longer, key=lambda one: one.chance)
+    likeliest = min(longer, key=lambda account: account.chance)
     return (
-        f"No account is surely the one; likeliest {label(one)}, {time(one.ns)} a step ({percent(one.change)}), "
-        f"by chance in {100 * one.chance:.2g} %."
+        f"No account is significant; likeliest {label(likeliest)}, {time(likeliest.ns)} a step "
+        f"({percent(likeliest.change)}), by chance in {100 * likeliest.chance:.2g} %."
     )
 
 
-def address(account: str, found: ChangedAccounts) -> str:
-    """Which operations of an account did it; empty where none stands out."""
-    named = [f"{one.account} {time(one.ns)} ({percent(one.change)})" for one in found.named[:_SHOWN]]
+def address(account: str, operations: ChangedAccounts) -> str:
+    """The operations of an account that caused its change; empty if none is significant."""
+    named = [
+        f"{operation.account} {time(operation.ns)} ({percent(operation.change)})"
+        for operation in operations.named[:_SHOWN]
+    ]
     return f"In {Account.parse(account).label}: {', '.join(named)}." if named else ""
 
 
-def reading(one: MachineReading) -> str:
+def reading(machine_reading: MachineReading) -> str:
     """`the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz, by chance in 0.02 %`"""
-    unit = f" {one.unit}" if one.unit else ""
-    was, now = (f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}" for value in (one.was, one.now))
-    return f"the machine's {one.name}: {was} against {now}, by chance in {100 * one.chance:.2g} %"
+    unit = f" {machine_reading.unit}" if machine_reading.unit else ""
+    was, now = (
+        f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
+        for value in (machine_reading.was, machine_reading.now)
+    )
+    return (
+        f"the machine's {machine_reading.name}: {was} against {now}, by chance in {100 * machine_reading.chance:.2g} %"
+    )
 
 
 def shifts(why: ChangedAccounts | None) -> str:
-    """What moved between accounts and costs nothing."""
-    moved = [one for one in why.accounts if one.shifted] if why else []
+    """Time that moved between accounts without changing the total."""
+    moved = [account for account in why.accounts if account.shifted] if why else []
     if not moved:
         return ""
-    listed = ", ".join(f"{label(one)} {time(one.ns)}" for one in moved)
-    return f"Moved between accounts, and nothing in all: {listed}."
+    listed = ", ".join(f"{label(account)} {time(account.ns)}" for account in moved)
+    return f"Moved between accounts, with no net change: {listed}."
 
 
-def label(one: ChangedAccount) -> str:
-    return Account.parse(one.account).label
+def label(account: ChangedAccount) -> str:
+    return Account.parse(account.account).label
 
 
 def time(ns: float) -> str:
@@ -128,7 +139,7 @@ def time(ns: float) -> str:
 
 
 def figure(metric: str, values: tuple[float, ...]) -> str:
-    """The median of some runs' values, in its unit."""
+    """The median of the runs' values, in its unit."""
     middle, unit = median(values), words.metric(metric).unit
     if unit == "ns":
         return units.show_time(middle)

@@ -1,4 +1,4 @@
-"""A history as one self-contained page: the series, its levels and changes, and what else differed at them."""
+"""A history as one self-contained page: the series, its levels, its changes and the differences between the runs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _SCALES = {
     "share": ((0.0, 0.01, "%"),),
     "": ((0.0, 1.0, ""),),
 }
-"""Of a unit: from which value on, over what, and its name."""
+"""Scales of each unit: (smallest value, divisor, name)."""
 _LIMITS = (
-    "A step is told from chance by ranks: fewer points than five on either side of it cannot be.",
-    "Noise that wanders slowly and goes nowhere, other than from one point to the next, is taken for steps or drift.",
-    "What differs between two runs need not be why they differ.",
+    "Steps are tested by ranks: a step with fewer than five points on either side of it cannot be significant.",
+    "Noise that wanders slowly over many points, without a trend, is reported as steps or drift.",
+    "A difference between two runs need not be the cause of the change.",
 )
 
 
@@ -40,12 +40,13 @@ def write(history: History, path: Path) -> None:
 
 
 def page(history: History) -> str:
+    """The HTML document."""
     plain = plain_view(history)
     return document(plain["title"], plain, SCRIPTS)
 
 
 def plain_view(history: History) -> dict[str, Any]:
-    """What the page's script draws."""
+    """The data that the page's script draws."""
     series = history.series
     values = np.array(series.values)
     return {
@@ -61,7 +62,7 @@ def plain_view(history: History) -> dict[str, Any]:
         "range": _range(history),
         "begin": history.begin,
         "levels": _levels(history),
-        "changes": [_change(one, history) for one in history.changes],
+        "changes": [_change(judged, history) for judged in history.changes],
         "tables": msgspec.to_builtins([_table(history)] if history.changes else []),
         "notes": [rests(history), *history.notes],
         "limits": _LIMITS,
@@ -76,7 +77,7 @@ def _scale(typical: float, unit: str) -> dict[str, Any]:
 
 
 def _range(history: History) -> tuple[float, float]:
-    """Of the vertical axis: spikes may be drawn at its edge, so that one does not flatten all others."""
+    """Limits of the vertical axis. Spikes beyond them are drawn at the edge, so that one does not flatten the rest."""
     values = np.array(history.series.values)
     low, high = np.percentile(values, [0.5, 99.5])
     room = 0.6 * (high - low) or abs(float(values[0])) * 0.01 or 1.0
@@ -84,35 +85,37 @@ def _range(history: History) -> tuple[float, float]:
 
 
 def _levels(history: History) -> list[dict[str, float]]:
-    """Between lasting changes; along a drift a line from level to level."""
+    """The level between lasting changes; a drift is a line from level to level."""
     values, wide = np.array(history.series.values), history.seen.inflation
-    edges = sorted({history.begin, len(values), *(p for one in _lasting(history) for p in (one.at, one.until))})
-    drifts = [one for one in _lasting(history) if one.kind == "drift"]
-    found: list[dict[str, float]] = []
+    edges = sorted(
+        {history.begin, len(values), *(p for change in _lasting(history) for p in (change.at, change.until))}
+    )
+    drifts = [change for change in _lasting(history) if change.kind == "drift"]
+    levels: list[dict[str, float]] = []
     for start, stop in pairwise(edges):
-        drift = next((one for one in drifts if one.at <= start and stop <= one.until), None)
+        drift = next((change for change in drifts if change.at <= start and stop <= change.until), None)
         own = level(values[start:stop], wide)
         if drift is None:
-            found.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
+            levels.append({"start": start, "stop": stop, "from": own.value, "to": own.value, "least": own.low,
                           "most": own.high})  # fmt: skip
         else:
             slope = np.polyfit(np.arange(start, stop), values[start:stop], 1) if stop - start > 2 else (0.0, own.value)
             ends = [float(np.polyval(slope, at)) for at in (start, stop)]
-            found.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
-    return found
+            levels.append({"start": start, "stop": stop, "from": ends[0], "to": ends[1], "least": 0.0, "most": 0.0})
+    return levels
 
 
 def _lasting(history: History) -> list[SeriesChange]:
-    return [one.change for one in history.changes if one.change.lasting]
+    return [judged.change for judged in history.changes if judged.change.lasting]
 
 
-def _change(one: Judged, history: History) -> dict[str, Any]:
-    change, label = one.change, words.CHANGES[one.change.kind].label
-    look = "accepted" if one.accepted else one.verdict if change.lasting else "gone"
-    says = f"{label} at {place(history, change.at)}: {size(change)}"
-    lines = [line.strip() for line in causes(one, history)] if change.lasting else []
-    if one.accepted and one.accepted.why:
-        lines.insert(0, f"accepted: {one.accepted.why}")
+def _change(judged: Judged, history: History) -> dict[str, Any]:
+    change, label = judged.change, words.CHANGES[judged.change.kind].label
+    look = "accepted" if judged.accepted else judged.verdict if change.lasting else "gone"
+    sentence = f"{label} at {place(history, change.at)}: {size(change)}"
+    lines = [line.strip() for line in causes(judged, history)] if change.lasting else []
+    if judged.accepted and judged.accepted.why:
+        lines.insert(0, f"accepted: {judged.accepted.why}")
     return {
         "kind": change.kind,
         "look": look,
@@ -120,7 +123,7 @@ def _change(one: Judged, history: History) -> dict[str, Any]:
         "until": change.until,
         "low": change.low,
         "high": change.high,
-        "says": says,
+        "says": sentence,
         "short": size(change).partition(" (")[0] if change.lasting else "",
         "range": f"may be {change.low} to {change.high}" if change.kind == "step" else "",
         "lines": lines,
@@ -131,20 +134,20 @@ def _table(history: History) -> Table:
     unit = history.series.about.unit
     return Table(
         title="Changes",
-        notes=("Newest first; a change that went away, and a spike, alert nobody.",),
+        notes=("Newest first. Excursions and spikes raise no alert.",),
         columns=(
             Column(head="kind"), Column(head="at"), Column(head="may be"), Column(head="before"), Column(head="after"),
             Column(head="change"), Column(head="verdict"), Column(head="why", prose=True),
         ),
         rows=tuple(
             (
-                words.CHANGES[one.change.kind].label, place(history, one.change.at),
-                f"{one.change.low} to {one.change.high}" if one.change.lasting else "",
-                show(one.change.before.value, unit), show(one.change.after.value, unit), size(one.change),
-                "accepted" if one.accepted else one.verdict if one.change.lasting else "",
-                one.accepted.why if one.accepted else "",
+                words.CHANGES[judged.change.kind].label, place(history, judged.change.at),
+                f"{judged.change.low} to {judged.change.high}" if judged.change.lasting else "",
+                show(judged.change.before.value, unit), show(judged.change.after.value, unit), size(judged.change),
+                "accepted" if judged.accepted else judged.verdict if judged.change.lasting else "",
+                judged.accepted.why if judged.accepted else "",
             )
-            for one in reversed(history.changes)
+            for judged in reversed(history.changes)
         ),
     )  # fmt: skip
 
@@ -152,10 +155,10 @@ def _table(history: History) -> Table:
 def _figures(history: History) -> list[KeyFigure]:
     series, unit = history.series, history.series.about.unit
     values, lasting = np.array(series.values), _lasting(history)
-    now = level(values[max([history.begin, *(one.until for one in lasting if one.until < len(values) - 2)]) :],
+    now = level(values[max([history.begin, *(change.until for change in lasting if change.until < len(values) - 2)]) :],
                 history.seen.inflation)  # fmt: skip
     value, _, name = show(now.value, unit).rpartition(" ") if unit else ("", "", "")
-    first = level(values[history.begin : min([len(values), *(one.at for one in lasting if one.at > 2)])])
+    first = level(values[history.begin : min([len(values), *(change.at for change in lasting if change.at > 2)])])
     moved = (now.value / first.value - 1) if first.value else 0.0
     better = (moved < 0) == (series.about.better == "lower") if lasting else None
     return [

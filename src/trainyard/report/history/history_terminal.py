@@ -1,4 +1,4 @@
-"""Draws a history on a terminal, and as JSON. Names come from files: they are printed as text, never as markup."""
+"""Prints a history, and builds its JSON. Names come from files: they are printed as text, never as markup."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SCHEMA = "trainyard/history/1"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
 _SPIKES = 4
-"""Spikes that are listed; there may be many, and they mean little."""
+"""Number of spikes in the table; there may be many, and they matter little."""
 
 
 def show(value: float, unit: str, digits: int = 2) -> str:
-    """A figure in its unit."""
+    """A value in its unit."""
     if unit == "ns":
         return units.show_time(value, digits)
     if unit == "B":
@@ -40,7 +40,7 @@ def show(value: float, unit: str, digits: int = 2) -> str:
 
 
 def size(change: SeriesChange) -> str:
-    """`+3.1 % (+2.6 to +3.5)`, of a spike without the interval; nothing where the level before was 0."""
+    """`+3.1 % (+2.6 to +3.5)`; a spike has no interval. `–` if the level before was 0."""
     share = change.share
     if share is None:
         return "–"
@@ -49,21 +49,21 @@ def size(change: SeriesChange) -> str:
 
 
 def title(history: History) -> str:
-    """The sentence that says whether something is to be done."""
+    """The sentence that names the newest lasting change, if any."""
     series, newest = history.series, history.newest
     known = series.metric in words.METRICS
-    what = f"{series.name}: {series.about.label.lower() if known else series.metric}"
-    if not known and series.metric.endswith(series.name):  # a benchmark, which its metric names in full
-        what = series.metric
+    subject = f"{series.name}: {series.about.label.lower() if known else series.metric}"
+    if not known and series.metric.endswith(series.name):  # the metric of a benchmark holds its full name
+        subject = series.metric
     if newest is None:
-        known = sum(one.change.lasting for one in history.changes)
+        known = sum(judged.change.lasting for judged in history.changes)
         accepted = f" but {known} accepted" if known else ""
-        return f"{what}: no change in {history.seen.points:,} points{accepted}"
+        return f"{subject}: no change in {history.seen.points:,} points{accepted}"
     change, point = newest.change, series.points[newest.change.at]
     since = f"since {point.name}" if point.name else f"since point {change.at}"
     ago = len(series.points) - change.at
     moves = "drifts," if change.kind == "drift" else "is"
-    return f"{what} {moves} {newest.verdict} {since}, {ago} points ago: {size(change).partition(' (')[0]}"
+    return f"{subject} {moves} {newest.verdict} {since}, {ago} points ago: {size(change).partition(' (')[0]}"
 
 
 def print_history(history: History, console: Console) -> None:
@@ -76,17 +76,17 @@ def print_history(history: History, console: Console) -> None:
     console.print()
     if history.changes:
         console.print(_table(history))
-    for one in history.changes:
-        if one is newest or (one.change.lasting and not one.accepted and one.cause and one.cause.differ):
-            _print_cause(one, history, console)
+    for judged in history.changes:
+        if judged is newest or (judged.change.lasting and not judged.accepted and judged.cause and judged.cause.differ):
+            _print_cause(judged, history, console)
     console.print(Text(rests(history), style="dim"))
     for note in history.notes:
         console.print(Text(f"note: {plain(note)}", style="dim"))
 
 
 def picture(history: History, width: int) -> list[str]:
-    """The series as blocks, a column the median of some points, between its 2nd and 98th percentile; and below it where
-    the changes are."""
+    """The series as block characters and, below, marks at its changes. A column is the median of its points, scaled
+    between the 2nd and the 98th percentile."""
     values = np.array(history.series.values)
     columns = min(width, values.size)
     edges = np.linspace(0, values.size, columns + 1).astype(int)
@@ -94,21 +94,21 @@ def picture(history: History, width: int) -> list[str]:
     low, high = np.percentile(values, [2, 98])
     steps = np.clip((middles - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)
     marks = [" "] * columns
-    for one in history.changes:
-        sign = {"step": "▲", "drift": "╱", "excursion": "^", "spike": "·"}[one.change.kind]
-        at = int(np.searchsorted(edges, one.change.at, "right")) - 1
+    for judged in history.changes:
+        sign = {"step": "▲", "drift": "╱", "excursion": "^", "spike": "·"}[judged.change.kind]
+        at = int(np.searchsorted(edges, judged.change.at, "right")) - 1
         if marks[at] in " ·":
             marks[at] = sign
     return ["".join(_BLOCKS[round(step)] for step in steps), "".join(marks).rstrip()]
 
 
 def rests(history: History) -> str:
-    """How it was found, and how far it can be trusted."""
+    """The number of points, the noise and the false alarm rate that the changes rest on."""
     seen = history.seen
     begun = f" since the reset at point {history.begin}" if history.begin else ""
     wide = f", noise {seen.inflation**0.5:.1f} times as wide as independent" if seen.inflation > 1.2 else ""
     return (
-        f"{seen.points:,} points{begun}{wide}. Of series without a change {100 * ALPHA:.0f} % show one; "
+        f"{seen.points:,} points{begun}{wide}. {100 * ALPHA:.0f} % of series without a change show one; "
         "intervals are of 95 %."
     )
 
@@ -121,13 +121,13 @@ def _table(history: History) -> Table:
     for head in ("before", "after", "change"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("")
-    spikes = [one for one in history.changes if one.change.kind == "spike"]
-    for one in history.changes:
-        change = one.change
-        if one in spikes[:-_SPIKES]:
+    spikes = [judged for judged in history.changes if judged.change.kind == "spike"]
+    for judged in history.changes:
+        change = judged.change
+        if judged in spikes[:-_SPIKES]:
             continue
-        verdict = "accepted" if one.accepted else one.verdict if change.lasting else ""
-        why = f"accepted: {one.accepted.why}" if one.accepted and one.accepted.why else verdict
+        verdict = "accepted" if judged.accepted else judged.verdict if change.lasting else ""
+        why = f"accepted: {judged.accepted.why}" if judged.accepted and judged.accepted.why else verdict
         table.add_row(
             words.CHANGES[change.kind].label,
             Text(plain(place(history, change.at))),
@@ -135,7 +135,7 @@ def _table(history: History) -> Table:
             _level(change.before, series.about.unit),
             _level(change.after, series.about.unit),
             size(change),
-            Text(plain(why), style="dim" if one.accepted else _STYLES.get(verdict, "")),
+            Text(plain(why), style="dim" if judged.accepted else _STYLES.get(verdict, "")),
         )
     if len(spikes) > _SPIKES:
         table.caption = f"and {len(spikes) - _SPIKES} spikes before"
@@ -153,29 +153,29 @@ def _level(level: Level, unit: str) -> str:
     return show(level.value, unit)
 
 
-def _print_cause(one: Judged, history: History, console: Console) -> None:
-    for line in causes(one, history):
+def _print_cause(judged: Judged, history: History, console: Console) -> None:
+    for line in causes(judged, history):
         console.print(Text(f"  {plain(line)}"))
 
 
-def causes(one: Judged, history: History) -> list[str]:
-    """What else changed there, a line each; the first names the runs on either side."""
-    points, change = history.series.points, one.change
+def causes(judged: Judged, history: History) -> list[str]:
+    """Differences between the runs at a change, one per line; the first line names the runs on either side."""
+    points, change = history.series.points, judged.change
     last, first = points[max(0, change.at - 1)], points[change.at]
     lines = []
     if last.name and first.name:
         lines.append(
             f"{words.CHANGES[change.kind].label} at {change.at}: last before {_who(last)}, first after {_who(first)}"
         )
-    if one.cause is None:
+    if judged.cause is None:
         return lines
-    lines += [f"  {what}" for what in one.cause.differ]
-    if lines and not one.cause.differ:
-        lines.append("  nothing that is recorded of the runs differs")
-    for moved in one.cause.moved[:1]:
+    lines += [f"  {difference}" for difference in judged.cause.differ]
+    if lines and not judged.cause.differ:
+        lines.append("  the records of the two runs do not differ")
+    for moved in judged.cause.moved[:1]:
         lines.append(
             f"  moved most: {moved.account} {units.show_time(moved.before_ns)} → {units.show_time(moved.after_ns)}, "
-            f"{moved.ns / 1e6:+,.3f} of {one.cause.wall_ns / 1e6:+,.3f} ms in the profiled step"
+            f"{moved.ns / 1e6:+,.3f} of {judged.cause.wall_ns / 1e6:+,.3f} ms in the profiled step"
         )
     return lines
 
@@ -187,14 +187,14 @@ def _who(point: Any) -> str:
 
 
 def as_plain(history: History) -> dict[str, Any]:
-    """For --json. Places count from the series' first point."""
+    """The document of `--json`. Indices count from the first point of the series."""
     built: dict[str, Any] = msgspec.to_builtins(history, enc_hook=encode_hook)
     built["series"]["about"] = history.series.about._asdict()
-    for change, one in zip(built["changes"], history.changes):
+    for change, judged in zip(built["changes"], history.changes):
         for side in ("before", "after", "shift"):
-            change["change"][side] = getattr(one.change, side)._asdict()
-        share = one.change.share
+            change["change"][side] = getattr(judged.change, side)._asdict()
+        share = judged.change.share
         change["share"] = share._asdict() if share else None
-        change["point"] = msgspec.to_builtins(history.series.points[one.change.at])
+        change["point"] = msgspec.to_builtins(history.series.points[judged.change.at])
     built["seen"].pop("changes")
     return {"schema": SCHEMA, "title": title(history), "worse": history.worse, "alpha": ALPHA, **built}

@@ -1,4 +1,4 @@
-"""Draws a MemoryView on a terminal: over time, what held the peak, how it lies. Rich is loaded here."""
+"""Prints a MemoryView: allocation over time, the holders of the peak, fragmentation. Imports Rich."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def print_memory(view: MemoryView, console: Console, top: int = 12) -> None:
     console.print(_kinds(view))
     console.print()
     console.print(_holders(view, top))
-    for when, one in view.fragments:
+    for label, fragments in view.fragments:
         size = units.show_size
         console.print()
         console.print(
-            f"{when}: {size(one.reserved)} reserved in {one.segments:,} segments, {size(one.unused)} unused in "
-            f"{one.pieces:,} pieces, the largest {size(one.largest)}; {size(one.split)} of it in segments that are in "
-            f"use, {size(one.rounding)} lost to rounding"
+            f"{label}: {size(fragments.reserved)} reserved in {fragments.segments:,} segments, "
+            f"{size(fragments.unused)} unused in {fragments.pieces:,} pieces, the largest {size(fragments.largest)}; "
+            f"{size(fragments.split)} of it in segments that are in use, {size(fragments.rounding)} lost to rounding"
         )
     for note in view.notes:
         console.print(Text(f"note: {plain(note)}", style="dim"))
 
 
 def sparkline(curve: MemoryCurve, wide: int = _WIDE) -> str:
-    """The most allocated in each of `wide` stretches of time, in eighths of the peak."""
+    """The maximum allocated in each of `wide` time intervals, in eighths of the peak."""
     allocated = [sum(column) for column in zip(*curve.kinds)] or [0] * len(curve.ns)
     most, end, start = max(allocated) or 1, curve.ns[-1] - curve.ns[0] + 1, curve.ns[0]
     heights, now, at = [], 0, 0

@@ -25,7 +25,7 @@ from trainyard.trace.memory.ranges import Range, ranges_at
 from trainyard.trace.memory.snapshot import Snapshot
 
 SCRIPTS = ("base", "export", "frame", "area", "segments", "memory")
-"""The script's parts in order of use."""
+"""The page's JavaScript files in order of use."""
 _BUCKETS = 400
 _HOLDERS = 40
 _SEGMENTS = 40
@@ -33,7 +33,7 @@ _PIECES = 150
 _MARKS = 200
 _FRAMES = 24
 FREE, PENDING = -1, -2
-"""In place of a category in a segment's pieces: nothing's, or waiting for another stream."""
+"""Stand-ins for the category of a segment's piece: free, or freed but still in use by another stream."""
 
 
 class MemoryKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +43,11 @@ class MemoryKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Moments (ns since the first event; a count of events where `timed` is False) and bytes at each: `kinds[k]` is
-    kind k's, and they sum to the allocated; steps, each valid until the next moment. `moments` of all were kept."""
+    """Bytes over time, as step functions: each value holds until the next moment.
+
+    `ns`: ns since the first event, or the number of events if `timed` is False. `kinds[k]`: bytes of kind k; they sum
+    to the allocated bytes. `moments`: number of moments before thinning.
+    """
 
     ns: list[int]
     active: list[int]
@@ -56,7 +59,8 @@ class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A reserved range; `pieces` are (kind, FREE or PENDING; bytes) from its start on, and sum to `size`."""
+    """A reserved address range. `pieces`: (kind index, FREE or PENDING; bytes) from its start on; they sum to
+    `size`."""
 
     address: int
     size: int
@@ -68,7 +72,7 @@ class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest segments at a moment; `left_out` smaller ones hold `left_bytes` bytes."""
+    """The largest segments at one moment. `left_out`: number of smaller ones, which hold `left_bytes` bytes."""
 
     label: str
     rows: list[SegmentRow]
@@ -101,25 +105,25 @@ class MemoryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def busiest(memories: Sequence[MeasuredMemory]) -> MeasuredMemory:
-    """The device with the highest peak: the one a page draws."""
+    """The device with the highest peak, which the page draws."""
     return max(memories, key=lambda memory: (memory.peak.allocated, memory.peak.reserved))
 
 
 def view_of(
     snapshot: Snapshot, memory: MeasuredMemory, others: Sequence[MeasuredMemory] = (), generated: str = ""
 ) -> MemoryView:
-    """The view of one device; `others` are named with their peaks."""
+    """The view of one device; the notes list the peaks of `others`."""
     used = [kind for kind in range(len(KINDS)) if memory.by_kind[kind].any()]
     shown = memory.peak.holders[:_HOLDERS]
     left = memory.peak.holders[_HOLDERS:]
     count = len(memory.device.trace.action)
     maps = [("at the peak", memory.peak.moment), ("at the end", count)] if count else [("in the snapshot", 0)]
-    told = list(notes(snapshot, memory))
+    lines = list(notes(snapshot, memory))
     for other in others:
         if other is not memory:
-            told.append(f"Device {other.device.index}: peak {units.show_size(other.peak.allocated)} allocated.")
+            lines.append(f"Device {other.device.index}: peak {units.show_size(other.peak.allocated)} allocated.")
     if len(memory.marks) > _MARKS:
-        told.append(f"{len(memory.marks):,} annotations; the first {_MARKS} are drawn.")
+        lines.append(f"{len(memory.marks):,} annotations; the first {_MARKS} are drawn.")
     return MemoryView(
         title=title_of(memory),
         subtitle=f"Device {memory.device.index}, {count:,} allocator events",
@@ -132,42 +136,44 @@ def view_of(
         rest=(len(left), sum(holder.size for holder in left), sum(holder.count for holder in left)),
         held={_kind(kind).label: size for kind, size in memory.peak.held.items()},
         fragments=tuple(
-            (label, one) for (label, _), one in zip(maps, (memory.peak.fragments, memory.end)) if one is not None
+            (label, fragments)
+            for (label, _), fragments in zip(maps, (memory.peak.fragments, memory.end))
+            if fragments is not None
         ),
         segments=tuple(segment_map(memory, label, at, used) for label, at in maps) if snapshot.allocator else (),
         shortages=memory.shortages,
         whys={why: f"{word.label}: {word.means}" for why, word in words.SHORTAGES.items()},
         marks=tuple((mark.ns, mark.text) for mark in memory.marks[:_MARKS]),
         warnings=tuple(dict.fromkeys(_REMEDIES[shortage.why] for shortage in memory.shortages)),
-        notes=tuple(told),
+        notes=tuple(lines),
         limits=_LIMITS,
         generated=generated,
     )
 
 
 _JOIN = (
-    "Free pieces do not join across segments, and a segment in use cannot go back to the driver: "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True lets both happen."
+    "Free pieces cannot merge across segments, and a segment in use cannot be returned to the driver. "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True allows both."
 )
 _REMEDIES = {
-    "elsewhere": "Memory cached for one stream or pool serves no other: make such requests on one stream, or call "
-    "torch.cuda.empty_cache() where the other is done.",
+    "elsewhere": "Memory cached for one stream or pool is not available to another: allocate on one stream, or call "
+    "torch.cuda.empty_cache() when the other is done.",
     "fragmented": _JOIN,
     "divided": _JOIN,
-    "full": "What is held has to shrink: recompute activations, shard or offload states, or cut the micro-batch.",
+    "full": "Reduce memory use: recompute activations, shard or offload states, or cut the micro-batch.",
 }
 
 _LIMITS = (
-    "What a block is for is concluded from its stack and its lifetime, unless the file says it.",
+    "The category of a block is inferred from its stack and its lifetime, unless the file records it.",
     "A block freed in the trace but allocated before it is counted at the rounded size of its request.",
-    "Which pool a failed request could have used is told by stream and size; private pools of CUDA graphs are not told "
-    "apart.",
-    "Memory that other libraries and processes hold on the device is in no snapshot.",
+    "The pool that a failed request could have used is inferred from stream and size; private pools of CUDA graphs are "
+    "not distinguished.",
+    "Snapshots do not contain memory that other libraries and processes hold on the device.",
 )
 
 
 def page(view: MemoryView) -> str:
-    """The whole document, self-contained, drawn by its own script (report/render/html.py says what may run)."""
+    """The self-contained HTML document. Its content security policy is in report/render/html.py."""
     plain: dict[str, Any] = msgspec.to_builtins(view)
     plain["categories"] = {kind: word.label for kind, word in words.MEMORY.items()}
     return document(view.title, plain, SCRIPTS)
@@ -179,48 +185,53 @@ def write(view: MemoryView, path: Path) -> None:
 
 
 def title_of(memory: MeasuredMemory) -> str:
-    """The sentence that names the peak and what held it."""
+    """The sentence that names the peak and its largest category and holder, or the last failed request."""
     if memory.shortages:
-        return says_shortage(memory.shortages[-1])
+        return describe_shortage(memory.shortages[-1])
     peak = memory.peak
     if not peak.allocated:
         return "Nothing was allocated."
     most = max(peak.held, key=lambda kind: peak.held[kind])
     share = units.show_share(peak.held[most], peak.allocated, 0)
-    told = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(most).label.lower()}"
+    sentence = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(most).label.lower()}"
     largest = peak.holders[0]
     if largest.where:
-        told += f"; the largest holder is {largest.where} with {units.show_size(largest.size)}"
-    return told
+        sentence += f"; the largest holder is {largest.where} with {units.show_size(largest.size)}"
+    return sentence
 
 
-def says_shortage(shortage: Shortage) -> str:
-    """Why a request failed, with the arithmetic."""
-    asked, unused = units.show_size(shortage.asked), units.show_size(shortage.unused)
-    told = f"Out of memory at event {shortage.event:,}: {asked} asked for"
+def describe_shortage(shortage: Shortage) -> str:
+    """Why an allocation failed, with the sizes."""
+    requested, unused = units.show_size(shortage.asked), units.show_size(shortage.unused)
+    sentence = f"Out of memory at event {shortage.event:,}: {requested} asked for"
     free = units.show_size(shortage.device_free)
     if shortage.why == "elsewhere":
         return (
-            f"{told}; a cached free block was large enough, but another stream's or pool's ({unused} cached and free)"
+            f"{sentence}; a cached free block was large enough, but belonged to another stream or pool "
+            f"({unused} cached and free)"
         )
     if shortage.why == "fragmented":
         largest = units.show_size(shortage.largest)
-        return f"{told}; {units.show_size(shortage.usable)} were cached and free for it, the largest piece {largest}"
+        return (
+            f"{sentence}; {units.show_size(shortage.usable)} were cached and free for it, the largest piece {largest}"
+        )
     if shortage.why == "divided":
-        return f"{told}; {unused} were cached and free and {free} free on the device, together enough"
-    return f"{told}; {unused} cached and free and {free} free on the device were less"
+        return f"{sentence}; {unused} were cached and free and {free} free on the device, together enough"
+    return f"{sentence}; {unused} cached and free and {free} free on the device were less"
 
 
 def _figures(memory: MeasuredMemory) -> tuple[KeyFigure, ...]:
-    peak, one = memory.peak, memory.peak.fragments
-    figures = [_size_figure("peak allocated", peak.allocated, "Blocks handed out, at the moment of most.")]
-    if one is not None:
-        share = units.show_share(one.unused, one.reserved)
+    peak, fragments = memory.peak, memory.peak.fragments
+    figures = [_size_figure("peak allocated", peak.allocated, "Bytes in allocated blocks at the peak.")]
+    if fragments is not None:
+        share = units.show_share(fragments.unused, fragments.reserved)
         figures += [
-            _size_figure("peak reserved", int(memory.replay.reserved.max()), "Taken from the driver, at its most."),
-            _size_figure(f"unused at the peak, {share}", one.unused, "Reserved, cached and in no use."),
-            _size_figure("largest free piece", one.largest, "At the peak."),
-            _size_figure("lost to rounding", one.rounding, "At the peak: blocks less what was asked for."),
+            _size_figure(
+                "peak reserved", int(memory.replay.reserved.max()), "Maximum of the bytes obtained from the driver."
+            ),
+            _size_figure(f"unused at the peak, {share}", fragments.unused, "Reserved and cached, but not in use."),
+            _size_figure("largest free piece", fragments.largest, "At the peak."),
+            _size_figure("lost to rounding", fragments.rounding, "At the peak: size of blocks minus requested bytes."),
         ]
     return tuple(figures)
 
@@ -251,7 +262,8 @@ def _curve(memory: MeasuredMemory, used: Sequence[int]) -> MemoryCurve:
 def moments_kept(
     ns: NDArray[np.int64], allocated: NDArray[np.int64], reserved: NDArray[np.int64], buckets: int = _BUCKETS
 ) -> NDArray[np.int64]:
-    """At most 5 moments a bucket of time: its first and last, its least and most allocated, its most reserved."""
+    """Indices of at most 5 moments per bucket of time: the first, the last, the minimum and the maximum of allocated
+    bytes, the maximum of reserved bytes."""
     if len(ns) <= 5 * buckets:
         return np.arange(len(ns))
     edges = np.searchsorted(ns, ns[0] + (np.arange(buckets + 1) * (int(ns[-1] - ns[0]) + 1)) // buckets)
@@ -267,19 +279,19 @@ def moments_kept(
 
 
 def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[int]) -> SegmentMap:
-    """What lies where in the largest segments; kinds are counted as in `used`."""
+    """The layout of the largest segments at `moment`. Kinds are numbered by their place in `used`."""
     ranges = sorted(ranges_at(memory.device, moment), key=lambda part: (part.start - part.end, part.start))
     shown = sorted(ranges[:_SEGMENTS])
     lives = memory.replay.lives
     here = np.flatnonzero(lives.is_active(moment))
     here = here[np.argsort(lives.address[here])]
     addresses = lives.address[here]
-    place = {kind: number for number, kind in enumerate(used)}
+    index_of_kind = {kind: number for number, kind in enumerate(used)}
     rows = []
     for part in shown:
         first, last = np.searchsorted(addresses, (part.start, part.end)).tolist()
         blocks = [
-            (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, place))
+            (int(lives.address[row]), int(lives.size[row]), _look(memory, row, moment, index_of_kind))
             for row in here[first:last].tolist()
         ]
         rows.append(_segment_row(part, blocks))
@@ -289,9 +301,9 @@ def segment_map(memory: MeasuredMemory, label: str, moment: int, used: Sequence[
     )
 
 
-def _look(memory: MeasuredMemory, row: int, moment: int, place: dict[int, int]) -> int:
+def _look(memory: MeasuredMemory, row: int, moment: int, index_of_kind: dict[int, int]) -> int:
     pending = int(memory.replay.lives.stop[row]) < moment
-    return PENDING if pending else place[int(memory.category[row])]
+    return PENDING if pending else index_of_kind[int(memory.category[row])]
 
 
 def _segment_row(part: Range, blocks: list[tuple[int, int, int]]) -> SegmentRow:
@@ -317,7 +329,8 @@ def _segment_row(part: Range, blocks: list[tuple[int, int, int]]) -> SegmentRow:
 
 
 def _drawn(pieces: list[tuple[int, int]], size: int) -> list[tuple[int, int]]:
-    """Neighbours of one kind as one; where there are too many, a piece too thin to be seen joins the one before it."""
+    """Pieces with neighbours of one kind merged. If there are too many, pieces too thin to be visible are merged into
+    the one before."""
     thin = size // _PIECES if len(pieces) > _PIECES else 0
     joined: list[tuple[int, int]] = []
     for look, length in pieces:

@@ -1,4 +1,4 @@
-// Memory over time: the allocated by category, stacked; what waits and what is cached above it; the peak.
+// Memory over time: allocated bytes stacked by category, pending and cached bytes above them, and the peak.
 
 const STAGE = 330;
 
@@ -101,7 +101,7 @@ function areaAxes({ width, left, right, bottom, x, y, most, last }) {
   return group;
 }
 
-/** The peak, what ran out of memory, and what the program annotated. */
+/** The peak, failed allocations, and the program's annotations. */
 function areaMarks({ x, y, top, bottom, left, right }) {
   const group = svg("g");
   const { curve } = view;
@@ -111,7 +111,7 @@ function areaMarks({ x, y, top, bottom, left, right }) {
   for (const { ns, asked } of view.shortages) {
     const at = x(ns);
     group.append(svg("path", { class: "shortage", d: `M${at} ${top}V${bottom}` }));
-    group.append(svg("text", { class: "shortage-told", x: at + (at > (left + right) / 2 ? -6 : 6), y: bottom - 6, "text-anchor": at > (left + right) / 2 ? "end" : "start" }, `out of memory: ${size(asked)}`));
+    group.append(svg("text", { class: "shortage-label", x: at + (at > (left + right) / 2 ? -6 : 6), y: bottom - 6, "text-anchor": at > (left + right) / 2 ? "end" : "start" }, `out of memory: ${size(asked)}`));
   }
   const at = x(curve.ns[curve.peak]);
   const high = y(allocatedAt(curve.peak));

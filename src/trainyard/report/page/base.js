@@ -101,7 +101,7 @@ function contrast(one, other) {
 
 const mix = (from, to, part) => from.map((value, at) => Math.round(value + (to[at] - value) * part));
 
-/** A colour of the view that can be told from the card: moved towards the ink until its contrast is `least`. */
+/** A colour with enough contrast to the card: moved towards the ink until its contrast is `least`. */
 function tuned(colour, least = 1.6) {
   const safe = /^#[0-9a-f]{6}$/i.test(colour) ? rgb(colour) : [138, 143, 152];
   const card = rgb(ink("--card"));
@@ -135,7 +135,7 @@ function fitted(text, room, font) {
 
 const tip = document.getElementById("tip");
 
-/** Shows lines beside a point of the window; the first is the heading. */
+/** Shows lines next to a point of the window; the first is the heading. */
 function showTip(lines, x, y) {
   tip.replaceChildren(...lines.filter(Boolean).map((line, at) => el(at ? "div" : "b", {}, line)));
   tip.hidden = false;

@@ -30,7 +30,7 @@ function foot() {
   content.append(el("footer", {}, view.generated));
 }
 
-/** The buttons of the header; `saveAll()` is what its CSV takes along. */
+/** The buttons of the header; `saveAll()` gives the data of its CSV button. */
 function actions(saveAll) {
   const copy = document.getElementById("copy");
   copy.addEventListener("click", async () => {

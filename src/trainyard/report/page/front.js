@@ -18,7 +18,7 @@ function front() {
 
 const frontRows = () => [["best", ...DOT_HEADS], ...view.planned.front.map((dot) => ["yes", ...dotRow(dot)]), ...view.planned.others.map((dot) => ["no", ...dotRow(dot)])];
 
-/** Dollars a ns of step time, where there is a price: on as many devices they are in proportion. */
+/** Dollars per ns of step time, if there is a price: at a fixed number of devices they are proportional. */
 function frontMoney() {
   const [dot] = view.planned.front;
   return dot?.dollars && dot.wall_ns ? dot.dollars / dot.wall_ns : 0;
@@ -44,7 +44,7 @@ function drawFront(width) {
   return chart;
 }
 
-/** The ends first, then what lies between them, as long as there is room. */
+/** The ends first, then the points between them, as long as there is space. */
 function frontLabels(best, x, y, box) {
   const group = svg("g", { "aria-hidden": "true" });
   const place = labeller(box, best.map((dot) => [x(dot.wall_ns), y(dot.reserved)]));

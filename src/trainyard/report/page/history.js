@@ -1,4 +1,4 @@
-// A series with its changes, from top to bottom: the chart, the changes, what else differed at them.
+// A series with its changes, from top to bottom: the chart, the changes, and the differences between the runs.
 
 const COURSE = 380;
 

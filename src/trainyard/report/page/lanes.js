@@ -9,7 +9,7 @@ async function inflate(text) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Reads `count` varints from `bytes` at `from.at`, which moves on. Times pass 2³², so this multiplies where it would shift. */
+/** Reads `count` varints from `bytes` at `from.at`, and advances it. Times exceed 2³², so this multiplies instead of shifting. */
 function readVarints(bytes, from, count) {
   const values = new Float64Array(count);
   let at = from.at;
@@ -94,7 +94,7 @@ function paintRow(lane, from, to, row, sums, paint) {
     row[slot] = sums[slot] / weight;
     row[slot + 1] = sums[slot + 1] / weight;
     row[slot + 2] = sums[slot + 2] / weight;
-    // The root lifts what is seldom busy: a lone short slice is pale, but seen.
+    // The square root raises low occupancy, so that a single short slice is pale but visible.
     row[slot + 3] = Math.min(1, weight ** 0.45) * 255;
   }
   for (let i = first; i < at; i += 1) {

@@ -28,7 +28,7 @@ function brief(value) {
   return `${fixed(value / one, value / one >= 100 || value / one === Math.round(value / one) ? 0 : 1)}${unit}`;
 }
 
-/** A device's bytes, where they can be drawn beside what is held of them. */
+/** A device's capacity in bytes, if it can be drawn next to the bytes in use. */
 function limitBeside(held) {
   const { limit } = view.planned;
   return limit <= 12 * Math.max(...held) ? limit : 0;
@@ -54,7 +54,7 @@ const dressed = (name) => (sign) => (sign.className = name);
 const BESIDE = [[9, -4, "start"], [9, 13, "start"], [-9, 13, "end"], [-9, -4, "end"], [9, 4, "start"], [-9, 4, "end"]];
 const ABOVE = [[8, -5, "start"], [0, -10, "middle"], [0, 19, "middle"]];
 
-/** Gives text a place around a point; none where it would cover another point, other text, or leave the chart. */
+/** Places text next to a point, unless it would cover another point or text or leave the chart. */
 function labeller([left, right, top, bottom], points, around = BESIDE) {
   const taken = points.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
   return (text, x, y, name = "point-label") => {

@@ -116,7 +116,7 @@ function heatNodes(heat, plan, bottom) {
   return marks;
 }
 
-/** Rank numbers over the columns: all where they fit, else every eighth, and always the blamed and the selected one. */
+/** Rank numbers over the columns: all if they fit, else every eighth, and always the blamed and the selected one. */
 function heatNumbers(heat, plan) {
   const every = plan.wide >= 22 ? 1 : 8;
   const loud = [heat.blamed, state.rank].filter((rank) => heat.ranks.includes(rank)).map((rank) => heat.ranks.indexOf(rank));

@@ -1,4 +1,4 @@
-// Other numbers of devices: tokens a second with the same batch and with one that grows, and what time costs.
+// Scaling over numbers of devices: tokens per second with the same batch and with a growing one, and dollars against days.
 
 const PANEL = 300;
 
@@ -55,7 +55,7 @@ function drawScaling(dots, width, title) {
   return chart;
 }
 
-/** Below its point, right of it, where it fits: what a device yields of what it does at the smallest number. */
+/** A label below or right of a point, if it fits: throughput per device relative to the smallest number of devices. */
 function efficiencies(known, x, y, right) {
   const group = svg("g", { "aria-hidden": "true" });
   known.forEach((dot, at) => {

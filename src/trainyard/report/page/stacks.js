@@ -1,4 +1,4 @@
-// Memory by part, a bar for each layout shown, against what a device has.
+// Memory by part, a bar for each layout shown, against the capacity of a device.
 
 function stacks() {
   const { parts, limit, usable, reserved } = view.planned;
@@ -44,7 +44,7 @@ function stackAxis(x, most, top, bottom) {
   return group;
 }
 
-/** What a device has, and what of it can be used. */
+/** The capacity of a device, and its usable part. */
 function stackLimits(x, top, bottom) {
   const { limit, usable } = view.planned;
   const group = svg("g", { "aria-hidden": "true" });

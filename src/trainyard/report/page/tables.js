@@ -110,7 +110,7 @@ function facts({ title, notes, columns, rows }, at, nav = "") {
   })), rows, { limit: SHORT }));
 }
 
-/** Prose is shown to its end; a name may be cut, and is not broken where all of its column are short. */
+/** Prose is shown in full; names may be cut, and do not wrap if all names of the column are short. */
 function textCell(text, prose, close) {
   return prose ? el("span", { class: "prose" }, text) : el("span", { class: close ? "name close" : "name", title: text }, text);
 }

@@ -49,7 +49,7 @@ class Line {
   get from() { return state.from ?? -this.length * 0.004; }
   get to() { return state.to ?? this.length * 1.012; }
 
-  /** Lays out lanes: thin ones where there are many, those of the selected rank tall enough for names. */
+  /** Lays out lanes: thin if there are many, but tall enough for names for the selected rank. */
   layout() {
     const thin = Math.max(5, Math.min(28, Math.floor(460 / this.lanes.length)));
     this.named = thin >= 11;

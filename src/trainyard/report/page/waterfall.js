@@ -1,4 +1,4 @@
-// The ledger as a waterfall: where the step's time goes, from the ideal to what was measured.
+// The ledger as a waterfall: the accounts of the step, from the ideal to the measured time.
 
 const HALF_BAR = 8.5;
 

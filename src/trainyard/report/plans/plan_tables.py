@@ -1,4 +1,4 @@
-"""Plans as tables: layouts side by side, the ledger of one, its memory, other numbers of devices."""
+"""Plans as tables: layouts side by side, the ledger and the memory of one, scaling over numbers of devices."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.view import Cell, Column, Table
 
 _OFFLOADED = (
-    "Offloaded: the optimizer's state waits in the host's memory and is updated there; where no weights are left on "
-    "the device, they and their gradients do too. No such step is among those that constants were fitted to."
+    "Offloaded: the optimizer's state is kept in host memory and updated there; if no weights are left on the device, "
+    "weights and gradients are too. The constants were not fitted to any such step."
 )
 OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
 
 
 def layouts(plans: Plans) -> Table:
-    """One row a layout, the fastest first."""
+    """One row per layout, the fastest first."""
     unit, ns = _unit(plans)
     columns = (
         Column(head="micro-batch", digits=0), Column(head="remat"), Column(head=f"step, {unit}", digits=2),
@@ -32,44 +32,44 @@ def layouts(plans: Plans) -> Table:
         Column(head="MFU, %", digits=1), Column(head="memory, GB", digits=1), *_spent_columns(plans),
     )  # fmt: skip
     tuned = plans.constants
-    said = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
+    origin = f"Fitted to {tuned.rows} measurements of {tuned.source}." if tuned.rows else tuned.says
     return Table(
         title="Layout",
         notes=(
-            *(("The first is the job as it is; the others are the fastest that fit.",) if plans.as_it_is else ()),
+            *(("The first is the job as configured; the others are the fastest that fit.",) if plans.as_it_is else ()),
             (f"{plans.searched:,} layouts divide everything, {plans.fitting:,} fit. " if plans.searched else "")
-            + f"Constants: {tuned.name}. {said}",
+            + f"Constants: {tuned.name}. {origin}",
             "From, to: four of five measured steps are expected between them. Memory is what the allocator reserves."
-            + " Where tp divides matrices it divides the sequence between them and the loss too, or the layout says so."
+            + " Tensor parallelism includes sequence and loss parallelism unless the layout says otherwise."
             * (plans.best.plan.job.model is not None),
-            *_disturbed(plans, plans.best.bill.goodput),
+            *_failure_note(plans, plans.best.bill.goodput),
             *_unpriced(plans),
             *_powered(plans),
-            *((_OFFLOADED,) if any(one.plan.job.recipe.offload for one in plans.choices) else ()),
-            *(f"Left out: {reason}" for reason in _unlike(plans.refused)[:3]),
+            *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
+            *(f"Left out: {reason}" for reason in _distinct_reasons(plans.refused)[:3]),
         ),
         columns=(Column(head="", prose=True), *columns),
-        rows=tuple(_row(one, ns, plans, plans.as_it_is and not at) for at, one in enumerate(plans.choices)),
+        rows=tuple(_row(record, ns, plans, plans.as_it_is and not at) for at, record in enumerate(plans.choices)),
     )  # fmt: skip
 
 
-def _unlike(refused: Sequence[str]) -> list[str]:
-    """One for each reason; each begins with its layout."""
-    return list({one.partition(": ")[2]: one for one in reversed(refused)}.values())[::-1]
+def _distinct_reasons(refused: Sequence[str]) -> list[str]:
+    """One entry per distinct reason; entries begin with their layout."""
+    return list({reason.partition(": ")[2]: reason for reason in reversed(refused)}.values())[::-1]
 
 
 def unit_of(job: Job) -> str:
-    """What a step trains on, in the plural."""
+    """The unit of training samples that the workload counts, in the plural."""
     return plugins.load("workloads", job.workload).unit
 
 
 def _unit(plans: Plans) -> tuple[str, float]:
-    """Of a step: its name, and ns."""
+    """(name, ns) of the unit of step times."""
     return ("s", 1e9) if plans.best.plan.ledger.wall_ns >= 1e9 else ("ms", 1e6)
 
 
 def _spent_columns(plans: Plans) -> tuple[Column, ...]:
-    """Of what is known of the budget."""
+    """Columns of the known costs of the token budget: days, dollars, kWh."""
     if not plans.tokens:
         return ()
     dollars = (Column(head="$", digits=0),) if "price" in plans.claims else ()
@@ -77,21 +77,21 @@ def _spent_columns(plans: Plans) -> tuple[Column, ...]:
     return (Column(head="days", digits=1), *dollars, *energy)
 
 
-def _spent(one: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
-    of = {"days": one.bill.days, "$": one.bill.dollars, "kWh": one.bill.kwh}
-    return tuple(of[column.head] for column in _spent_columns(plans))
+def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
+    amounts = {"days": planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
+    return tuple(amounts[column.head] for column in _spent_columns(plans))
 
 
-def _disturbed(plans: Plans, found: Goodput | None) -> tuple[str, ...]:
-    """What failures take."""
-    if found is None or not {"failures", "restart"} <= plans.claims.keys():
+def _failure_note(plans: Plans, goodput: Goodput | None) -> tuple[str, ...]:
+    """A note on the time lost to failures, restarts and checkpoints."""
+    if goodput is None or not {"failures", "restart"} <= plans.claims.keys():
         return ()
-    low, share, high = (f"{100 * part:.1f}" for part in (found.low, found.share, found.high))
-    what = "Days and dollars" if "price" in plans.claims else "Days"
-    restart, every = plans.claims["restart"].value / 60, found.every_s / 60
+    low, share, high = (f"{100 * part:.1f}" for part in (goodput.low, goodput.share, goodput.high))
+    affected = "Days and dollars" if "price" in plans.claims else "Days"
+    restart, every = plans.claims["restart"].value / 60, goodput.every_s / 60
     return (
-        f"{what} are of a run in which {share} % of the time trains ({low} to {high} in four of five runs): "
-        f"a failure every {found.mtbf_s / 3600:.1f} h ({plans.claims['failures'].source}), {restart:.0f} min to "
+        f"{affected} assume that {share} % of the time is training ({low} to {high} in four of five runs): "
+        f"a failure every {goodput.mtbf_s / 3600:.1f} h ({plans.claims['failures'].source}), {restart:.0f} min to "
         f"restart, a checkpoint every {every:.1f} min.",
     )
 
@@ -99,11 +99,11 @@ def _disturbed(plans: Plans, found: Goodput | None) -> tuple[str, ...]:
 def _unpriced(plans: Plans) -> tuple[str, ...]:
     if not plans.tokens or "price" in plans.claims:
         return ()
-    return (f"No price of {plans.machine} is known: copy its file, add price, and name that for dollars.",)
+    return (f"No price of {plans.machine} is known. For dollars, copy its file, add `price` and pass the copy.",)
 
 
 def _powered(plans: Plans) -> tuple[str, ...]:
-    """What energy rests on."""
+    """A note on the assumptions of the energy figure."""
     if not {"power", "overhead"} <= plans.claims.keys():
         return ()
     power, overhead = plans.claims["power"], plans.claims["overhead"]
@@ -114,13 +114,13 @@ def _powered(plans: Plans) -> tuple[str, ...]:
 
 
 _USUAL = ("none", "1f1b", "interleaved")
-"""Schedules that a layout tells by itself."""
+"""Schedules that need no mention next to a layout."""
 
 
 def short(layout: Layout, schedule: str = "none", offload: bool = False) -> str:
-    """Without what most have whose tp is more than 1; who has it not says so."""
+    """A layout's name without sequence and loss parallelism, the default at tp > 1; their absence is named."""
     both = layout.tp == 1 or (layout.sequence_parallel and layout.loss_parallel)
-    whole = "" if both or layout.sequence_parallel or layout.loss_parallel else ", sequence and loss whole"
+    whole = "" if both or layout.sequence_parallel or layout.loss_parallel else ", no sequence or loss parallelism"
     plain = replace(layout, sequence_parallel=False, loss_parallel=False) if both else layout
     order = "" if schedule in _USUAL else f", {schedule}"
     shards = f", ZeRO-{layout.zero}" if layout.dp_shard == 1 < layout.cp and layout.zero != 3 else ""
@@ -131,30 +131,30 @@ def remat(recipe: Recipe) -> str:
     return recipe.remat + (f", 1 in {recipe.remat_every}" if recipe.remat_every > 1 else "")
 
 
-def _row(one: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
-    plan, bill = one.plan, one.bill
+def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
+    plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
         short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_it_is, job.recipe.microbatch,
         remat(job.recipe), plan.ledger.wall_ns / unit_ns, plan.low / unit_ns, plan.high / unit_ns, bill.tokens_per_s,
-        100 * bill.mfu, one.reserved_bytes / 1e9,
+        100 * bill.mfu, record.reserved_bytes / 1e9,
     ]  # fmt: skip
-    return (*cells, *_spent(one, plans))
+    return (*cells, *_spent(record, plans))
 
 
 def scaling(plans: Plans) -> tuple[Table, ...]:
-    """The same batch on other numbers of devices, and one that grows with them."""
-    found = plans.scaling
-    if found is None:
+    """Strong scaling (the same batch) and weak scaling (a batch that grows with the devices)."""
+    device_scaling = plans.scaling
+    if device_scaling is None:
         return ()
-    weak = "As many samples a device as were asked for. A larger batch is another training: it may take more tokens."
+    weak = "Samples per device stay the same. A larger batch may need more tokens to reach the same loss."
     return (
-        _scaled("Same batch", found.strong, plans, found.says, layout=True),
-        _scaled("Batch grows", found.weak, plans, weak, layout=False),
+        _scaled("Same batch", device_scaling.strong, plans, device_scaling.says, layout=True),
+        _scaled("Batch grows", device_scaling.weak, plans, weak, layout=False),
     )
 
 
-def _scaled(title: str, found: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
+def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, note: str, layout: bool) -> Table:
     unit, ns = _unit(plans)
     columns = (
         Column(head="devices", digits=0), *(() if layout else (Column(head="samples", digits=0),)),
@@ -164,22 +164,22 @@ def _scaled(title: str, found: Sequence[ScalingPoint], plans: Plans, note: str, 
         *((Column(head="layout", prose=True),) if layout else ()),
     )  # fmt: skip
     rows: list[tuple[Cell, ...]] = []
-    for one in found:
-        known: tuple[Cell, ...] = (one.devices,) if layout else (one.devices, one.samples)
-        if point := one.point:
-            known += (point.wall_ns / ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * one.efficiency)
+    for scaled in scaling_points:
+        known: tuple[Cell, ...] = (scaled.devices,) if layout else (scaled.devices, scaled.samples)
+        if point := scaled.point:
+            known += (point.wall_ns / ns, point.bill.tokens_per_s, 100 * point.bill.mfu, 100 * scaled.efficiency)
             known += (*_spent(point, plans), *((short(point.layout, point.schedule, point.offload),) if layout else ()))
         rows.append((*known, *[None] * (len(columns) - len(known))))
-    return Table(title=title, notes=(note, *without(found)), columns=columns, rows=tuple(rows))
+    return Table(title=title, notes=(note, *_infeasible_notes(scaling_points)), columns=columns, rows=tuple(rows))
 
 
-def without(found: Sequence[ScalingPoint]) -> tuple[str, ...]:
-    """Why some have none."""
-    return tuple(f"{one.devices:,} devices: {one.why}" for one in found if one.why)
+def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
+    """The reasons for the numbers of devices without a layout."""
+    return tuple(f"{scaled.devices:,} devices: {scaled.why}" for scaled in scaling_points if scaled.why)
 
 
 def ledger(plan: Plan) -> Table:
-    """Where the time of a step goes, in order of precedence."""
+    """The time of a step by account, in order of precedence."""
     whole = plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = [
         (account.label, ns / 1e6, units.show_share(ns, whole)) for account, ns in plan.ledger.by_account().items() if ns
@@ -193,14 +193,14 @@ def ledger(plan: Plan) -> Table:
 
 
 def memory(plans: Plans) -> Table:
-    """Bytes of the first plan by part on the fullest rank."""
+    """Memory of the first plan by part on the fullest rank."""
     plan, limit = plans.best.plan, plans.memory_bytes
     rows: list[tuple[Cell, ...]] = [
         (OTHER_PARTS.get(part) or words.MEMORY[part].label, size / 1e9) for part, size in plan.memory.items() if size
     ]
     allocated = sum(plan.memory.values())
     exact: list[tuple[Cell, ...]] = [
-        (f"Counted, of rank {rank:,}", size / 1e9) for rank, size in plans.exact_bytes.items()
+        (f"Counted on rank {rank:,}", size / 1e9) for rank, size in plans.exact_bytes.items()
     ]
     return Table(
         title="Memory of the fullest rank",
@@ -211,7 +211,7 @@ def memory(plans: Plans) -> Table:
             ("Allocated", allocated / 1e9),
             *exact,
             ("Reserved", plans.best.reserved_bytes / 1e9),
-            ("The device has", limit / 1e9),
-            *((("Waits in its host's memory", waiting / 1e9),) if (waiting := plans.best.host_bytes) else ()),
+            ("Device capacity", limit / 1e9),
+            *((("In host memory", waiting / 1e9),) if (waiting := plans.best.host_bytes) else ()),
         ),
     )

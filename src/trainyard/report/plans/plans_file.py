@@ -1,4 +1,4 @@
-"""Plans as a document: what `trainyard plan --json` prints, and `report` and `diff` read."""
+"""The document of plans that `trainyard plan --json` prints and `report` and `diff` read."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trainyard.predict.search.search import SearchResult
 
 SCHEMA = "trainyard/plans/1"
 _HEAD = 200
-"""Bytes at a file's beginning that hold its schema."""
+"""Bytes at the start of a file that are searched for its schema."""
 
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout. `front`: what is as fast or faster needs more memory. `host_bytes`: of a rank, that wait in its host's
-    memory."""
+    """A layout. `front`: on the Pareto front of step time and memory. `host_bytes`: bytes of a rank that are offloaded
+    to host memory."""
 
     plan: Plan
     bill: Bill
@@ -37,8 +37,8 @@ class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Apart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a cluster by itself: its fastest, or why there is none. `dollars`: an hour of its devices, where
-    their price is known."""
+    """One part of a cluster alone: its fastest layout, or why it has none. `dollars`: price of an hour of its devices,
+    if known."""
 
     part: str
     nodes: int
@@ -48,18 +48,21 @@ class Apart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unlike(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a cluster of unlike parts: the stages of each choice, in its order of the parts, and each part by itself."""
+    """A cluster of heterogeneous parts: the stages of each choice, in its order of the parts, and each part alone."""
 
     stages: tuple[tuple[HeteroStage, ...], ...]
     apart: tuple[Apart, ...]
 
 
 class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`choices`: the fastest first, but that the first is the job `as_it_is` where that was asked. `memory_bytes`: a
-    device's. `tokens`: the budget that days, dollars, energy and `scaling` are of. `claims`: what those rest on.
-    `unlike`: where `machine` names several parts; `memory_bytes` is then of the first choice's fullest stage.
-    `exact_bytes`: rank -> bytes that a fake run counted of the first. `passed_over`, `otherwise`: what of somebody's
-    configuration costs nothing, and what is predicted otherwise than it says."""
+    """The predicted layouts of a job on a machine.
+
+    `choices`: the fastest first, except that with `as_it_is` the first is the job as configured. `memory_bytes`:
+    memory of one device. `tokens`: the budget of the days, dollars, energy and `scaling`; `claims`: the constants
+    behind those. `unlike`: set if `machine` names several parts; `memory_bytes` is then that of the fullest stage of
+    the first choice. `exact_bytes`: rank -> bytes that a fake run counted for the first choice. `passed_over`,
+    `otherwise`: settings of an imported configuration that cost nothing, and those that are predicted differently.
+    """
 
     schema: str
     machine: str
@@ -90,9 +93,9 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if not self.choices:
             raise BadInput("$.choices has 0 plans.")
-        depths = [one.plan.job.layout.pp for one in self.choices]
-        if self.unlike and depths != [len(one) for one in self.unlike.stages]:
-            raise BadInput("the stages are not those of its layouts.")
+        depths = [record.plan.job.layout.pp for record in self.choices]
+        if self.unlike and depths != [len(stages) for stages in self.unlike.stages]:
+            raise BadInput("The stages do not match the pipeline sizes of the layouts.")
         if self.devices < 1 or not (isfinite(self.memory_bytes) and self.memory_bytes >= 0 <= self.tokens):
             raise BadInput(f"{self.devices} devices of {self.memory_bytes:g} bytes, {self.tokens:g} tokens.")
 
@@ -108,24 +111,43 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return notebook_frame(view_of_plans(self))
 
 
-def of_found(
-    found: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
+def from_search(
+    result: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
     as_it_is: bool = False, exact_bytes: dict[int, int] | None = None, passed_over: tuple[str, ...] = (),
     otherwise: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
 ) -> Plans:  # fmt: skip
     return Plans(
-        schema=SCHEMA, machine=machine.name, device=machine.device.name, devices=devices,
-        memory_bytes=machine.rank_memory, tokens=tokens, searched=found.searched, fitting=found.fitting,
-        refused=found.refused, constants=found.tuned, as_it_is=as_it_is, claims=claims(machine) if tokens else {},
+        schema=SCHEMA,
+        machine=machine.name,
+        device=machine.device.name,
+        devices=devices,
+        memory_bytes=machine.rank_memory,
+        tokens=tokens,
+        searched=result.searched,
+        fitting=result.fitting,
+        refused=result.refused,
+        constants=result.tuned,
+        as_it_is=as_it_is,
+        claims=claims(machine) if tokens else {},
         choices=tuple(
             PlanRecord(
-                plan=one.plan, bill=one.bill, reserved_bytes=one.reserved, front=one.front, host_bytes=one.waiting
+                plan=candidate.plan,
+                bill=candidate.bill,
+                reserved_bytes=candidate.reserved,
+                front=candidate.front,
+                host_bytes=candidate.waiting,
             )
-            for one in found.choices
+            for candidate in result.choices
         ),
-        front=found.front, scaling=scaling, exact_bytes=exact_bytes or {}, passed_over=passed_over,
-        otherwise=otherwise, framework=framework, step=step, notes=notes,
-    )  # fmt: skip
+        front=result.front,
+        scaling=scaling,
+        exact_bytes=exact_bytes or {},
+        passed_over=passed_over,
+        otherwise=otherwise,
+        framework=framework,
+        step=step,
+        notes=notes,
+    )
 
 
 def claims(machine: Machine) -> dict[str, Claim]:
@@ -138,7 +160,7 @@ def claims(machine: Machine) -> dict[str, Claim]:
 
 
 def read(path: Path) -> Plans | None:
-    """The document of a file that `trainyard plan --json` wrote; None where it is another file. Raises `BadFile` for a
+    """The document of a file that `trainyard plan --json` wrote; None for any other file. Raises `BadFile` for a
     damaged one."""
     try:
         with path.open("rb") as file:

@@ -1,5 +1,5 @@
-"""Plans -> View: the fastest one's ledger, and what a page draws around it. Names come from files: whoever draws them
-escapes."""
+"""Builds the view of plans: the ledger of the fastest and the charts of the others. Names come from files: renderers
+must escape them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trainyard.report.view.view import Bar, Column, Dot, KeyFigure, Legend, Plan
 from trainyard.report.view.waterfall import waterfall
 
 _LIMITS = (
-    "Nothing here was measured on this machine: set it against a run with trainyard diff.",
-    "The interval is of a step's time; days, dollars and energy follow the step as it is predicted.",
+    "Nothing here was measured on this machine: compare it with a run using trainyard diff.",
+    "The interval is of the step time; days, dollars and energy follow from the predicted step.",
     "The ledger is the mean over pipeline stages, memory the fullest rank's.",
 )
 
@@ -66,40 +66,42 @@ def _title(plans: Plans) -> str:
     bill = plans.best.bill
     step = units.show_time(plans.best.plan.ledger.wall_ns).replace(" ", "\u00a0")
     on = plans.machine if plans.unlike else f"{plans.devices:,} × {plans.device or plans.machine}"
-    told = f"{plans.best.plan.job.name or 'A step'} on {on}: {step} a step"
+    title = f"{plans.best.plan.job.name or 'A step'} on {on}: {step} a step"
     if not plans.tokens:
-        return told
+        return title
     paid = f" for ${bill.dollars:,.0f}" if bill.dollars is not None else ""
     tokens = units.show_count(plans.tokens).replace(".0", "").replace(" ", "\u00a0")
-    return f"{told}, {tokens} tokens in {bill.days:,.1f} days{paid}"
+    return f"{title}, {tokens} tokens in {bill.days:,.1f} days{paid}"
 
 
 def _too_full(plans: Plans) -> str:
     needs, has = (units.show_size(size) for size in (plans.best.reserved_bytes, plans.memory_bytes))
-    return f"It does not fit: {needs} of {has}, of which {100 * USABLE:.0f} % can be used."
+    return f"It does not fit: {needs} of {has}, of which {100 * USABLE:.0f} % are usable."
 
 
 def _figures(plans: Plans) -> list[KeyFigure]:
     best, bill = plans.best, plans.best.bill
     low, high = units.show_time(best.plan.low), units.show_time(best.plan.high)
-    made = [
-        figure("step", units.show_time(best.plan.ledger.wall_ns), "Predicted; four of five measured steps lie between.",
-               f"{low} to {high}"),
+    figures = [
+        figure("step", units.show_time(best.plan.ledger.wall_ns),
+               "Predicted; four of five measured steps lie in this interval.", f"{low} to {high}"),
         figure("throughput", units.show_rate(bill.tokens_per_s, " tok/s"), "Tokens of all devices."),
         KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%", means="Model FLOPs a second, over the peak."),
-        KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="Of the fullest rank.",
+        KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB", means="The fullest rank's.",
                change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),
     ]  # fmt: skip
     if plans.tokens:
-        made.append(
-            KeyFigure(label="to train", value=f"{bill.days:,.1f}", unit="days", means="With what failures take.")
+        figures.append(
+            KeyFigure(
+                label="to train", value=f"{bill.days:,.1f}", unit="days", means="Including time lost to failures."
+            )
         )
     if bill.dollars is not None:
         value, _, unit = units.show_count(bill.dollars).partition(" ")
-        made.append(KeyFigure(label="to pay", value=f"${value}", unit=unit, means="Devices by the hour."))
+        figures.append(KeyFigure(label="to pay", value=f"${value}", unit=unit, means="Devices by the hour."))
     if bill.kwh is not None:
-        made.append(figure("energy", units.show_rate(bill.kwh * 1e3, "Wh"), "With hosts, networks and cooling."))
-    return made
+        figures.append(figure("energy", units.show_rate(bill.kwh * 1e3, "Wh"), "With hosts, networks and cooling."))
+    return figures
 
 
 def _bars(plans: Plans) -> tuple[Bar, ...]:
@@ -113,41 +115,46 @@ def _planned(plans: Plans) -> Planned:
         "logits": Legend(label=tables.OTHER_PARTS["logits"], colour=words.MEMORY["temporary"].colour),
         "gathered": Legend(label=tables.OTHER_PARTS["gathered"], colour=words.MEMORY["communication"].colour),
     }
-    used = [part for part in looks if any(one.plan.memory.get(part) for one in plans.choices)]
+    used = [part for part in looks if any(record.plan.memory.get(part) for record in plans.choices)]
     scaling = plans.scaling
     return Planned(
         parts=tuple(looks[part] for part in used),
         stacks=tuple(
-            Stack(label=_label(_point(one)), sizes=tuple(one.plan.memory.get(part, 0) for part in used),
-                  reserved=one.reserved_bytes)
-            for one in plans.choices
+            Stack(
+                label=_label(_point(record)),
+                sizes=tuple(record.plan.memory.get(part, 0) for part in used),
+                reserved=record.reserved_bytes,
+            )
+            for record in plans.choices
         ),
         limit=plans.memory_bytes,
         usable=USABLE,
         reserved=RESERVED,
         devices=plans.devices,
-        front=tuple(_dot(one) for one in plans.front or [_point(one) for one in plans.choices if one.front]),
-        others=tuple(_dot(_point(one)) for one in plans.choices if not one.front),
+        front=tuple(
+            _dot(record) for record in plans.front or [_point(record) for record in plans.choices if record.front]
+        ),
+        others=tuple(_dot(_point(record)) for record in plans.choices if not record.front),
         strong=_dots(scaling.strong) if scaling else (),
         weak=_dots(scaling.weak) if scaling else (),
         says=scaling.says if scaling else "",
-    )  # fmt: skip
+    )
 
 
-def _point(one: PlanRecord) -> LayoutPoint:
-    plan = one.plan
-    return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, one.reserved_bytes, one.bill)
+def _point(record: PlanRecord) -> LayoutPoint:
+    plan = record.plan
+    return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, record.reserved_bytes, record.bill)
 
 
 def _label(point: LayoutPoint) -> str:
     return f"{tables.short(point.layout, point.schedule, point.offload)} · {point.microbatch} · {point.remat}"
 
 
-def _dots(found: Sequence[ScalingPoint]) -> tuple[Dot, ...]:
+def _dots(scaling_points: Sequence[ScalingPoint]) -> tuple[Dot, ...]:
     return tuple(
-        replace(_dot(one.point), efficiency=one.efficiency) if one.point
-        else Dot(label="", devices=one.devices, samples=one.samples, why=one.why)
-        for one in found
+        replace(_dot(scaled.point), efficiency=scaled.efficiency) if scaled.point
+        else Dot(label="", devices=scaled.devices, samples=scaled.samples, why=scaled.why)
+        for scaled in scaling_points
     )  # fmt: skip
 
 
@@ -161,12 +168,12 @@ def _dot(point: LayoutPoint) -> Dot:
 
 
 def _assumed(plans: Plans) -> Table:
-    """What the plan rests on, and who says so."""
+    """The constants behind the plan, with their sources."""
     named = [(name, claim.unit, claim) for name, claim in plans.claims.items()]
     fitted = [_named(claim) for claim in plans.best.plan.assumptions]
     return Table(
         title="Assumptions",
-        notes=("What prices, failures and energy rest on; then the constants that no data sheet has.",),
+        notes=("Constants of prices, failures and energy; then those that no data sheet lists.",),
         columns=(
             Column(head="constant"), Column(head="value"), Column(head="unit"), Column(head="measured"),
             Column(head="date"), Column(head="source", prose=True),

@@ -1,4 +1,4 @@
-"""What a probe measured, and what became of constants, as tables."""
+"""Tables of a probe: measured times, the machine's constants, and a fit to runs."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from trainyard.units import show_size, show_time
 
 
 def timed(some: Sequence[ProbedTime], ranks: int) -> Table:
-    """The median of several tries, with its quartiles."""
-    products = sorted((one for one in some if one.what == "matmul"), key=lambda one: one.rate)
+    """The median of several repeats, with its quartiles."""
+    products = sorted((probe for probe in some if probe.what == "matmul"), key=lambda probe: probe.rate)
     shown = [products[0], products[len(products) // 2], products[-1]]
     return Table(
         title="Measured",
         notes=(
-            f"The median of several tries, on rank 0 of {ranks} at work at once. From, to: half of the tries lay "
-            f"between them. Of {len(products)} products the slowest, the median and the fastest.",
+            f"Median of several repeats on rank 0 while all {ranks} ranks work. From, to: quartiles. Matrix products: "
+            f"the slowest, the median and the fastest of {len(products)}.",
         ),
         columns=(
             Column(head=""), Column(head="size"), Column(head="a call"), Column(head="from"), Column(head="to"),
             Column(head="rate"),
         ),
-        rows=tuple(_row(one) for one in (*(one for one in some if one.what != "matmul"), *shown)),
+        rows=tuple(_row(probe) for probe in (*(probe for probe in some if probe.what != "matmul"), *shown)),
     )  # fmt: skip
 
 
-def _row(one: ProbedTime) -> tuple[Cell, ...]:
-    if one.what == "matmul":
-        size, rate = " x ".join(map(str, one.size)), f"{one.rate / 1e9:,.1f} GFLOP/s"
-    elif one.what == "attention":
-        way = "backward" if one.size[2] else "forward"
-        size, rate = f"{one.size[0]:,} tokens, {one.size[1]} channels, {way}", f"{one.rate / 1e9:,.1f} GFLOP/s"
+def _row(probe: ProbedTime) -> tuple[Cell, ...]:
+    if probe.what == "matmul":
+        size, rate = " x ".join(map(str, probe.size)), f"{probe.rate / 1e9:,.1f} GFLOP/s"
+    elif probe.what == "attention":
+        way = "backward" if probe.size[2] else "forward"
+        size, rate = f"{probe.size[0]:,} tokens, {probe.size[1]} channels, {way}", f"{probe.rate / 1e9:,.1f} GFLOP/s"
     else:
-        size, rate = show_size(one.size[0]), f"{one.rate / 1e9:,.2f} GB/s"
-    return (one.what, size, *(show_time(round(value * 1e9)) for value in one[2:]), rate)
+        size, rate = show_size(probe.size[0]), f"{probe.rate / 1e9:,.2f} GB/s"
+    return (probe.what, size, *(show_time(round(value * 1e9)) for value in probe[2:]), rate)
 
 
 def constants(machine: Machine) -> Table:
-    """Those that are the machine's own, beside what is assumed elsewhere."""
+    """The constants measured on the machine, next to the defaults."""
     assumed = Constants()._asdict()
     spread = f"Measured over predicted: {machine.spread[0]:.2f} to {machine.spread[1]:.2f}." if machine.spread else ""
     return Table(
         title="Constants",
         notes=tuple(note for note in (spread,) if note),
-        columns=(Column(head=""), Column(head="here"), Column(head="assumed elsewhere")),
+        columns=(Column(head=""), Column(head="here"), Column(head="default")),
         rows=tuple((name, f"{claim.value:.4g}", f"{assumed[name]:.4g}") for name, claim in machine.tuned.items()),
     )
 
 
 def fit(runs: Sequence[MeasuredRun], before: Machine, assumed: Constants, after: Machine) -> Table:
-    """Each run as it was predicted before and is now."""
+    """Each run's prediction before and after the fit."""
     from trainyard.predict.inputs import constant_sets
 
     now = constant_sets.choose(after, "fsdp").values()
@@ -68,7 +68,7 @@ def fit(runs: Sequence[MeasuredRun], before: Machine, assumed: Constants, after:
         ))  # fmt: skip
     return Table(
         title="Runs",
-        notes=("Steps without the profiler. What is fitted is not a test: predict a run that was not named.",),
+        notes=("Steps without the profiler. Fitted runs are not a test: predict a run that was not in the fit.",),
         columns=(
             Column(head=""), Column(head="layout", prose=True), Column(head="measured, ms", digits=1),
             Column(head="before, ms", digits=1), Column(head="error"), Column(head="after, ms", digits=1),

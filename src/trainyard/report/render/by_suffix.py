@@ -1,4 +1,4 @@
-"""A report as a file: its name's ending decides what is written."""
+"""Writes a report to a file in the format of its suffix."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class Reported(NamedTuple):
-    """What there is to report. `ledgers`: of each part, and the mean last. `measured`: where the traces are at hand;
-    `run`: where one is stored."""
+    """The data of a report. `ledgers`: one for each rank and step, the mean last. `measured`: the traces, if available;
+    `run`: the stored run, if any."""
 
     view: View
     ledgers: tuple[Ledger, ...]
@@ -26,15 +26,18 @@ class Reported(NamedTuple):
 
 
 def ending(path: Path) -> str:
-    """The ending that decides: known before anything is read. Raises `BadInput` for one that nothing is written for."""
+    """The suffix that selects the format, in lower case. Raises `BadInput` for an unsupported one, before anything is
+    read."""
     if path.suffix.lower() not in _WRITERS:
-        raise BadInput(f"{path}: nothing is written as {path.suffix or 'a name without an ending'}.",
-                       f"End it in one of {', '.join(_WRITERS)}.")  # fmt: skip
+        raise BadInput(
+            f"{path}: no report format for {path.suffix or 'a name without a suffix'}.",
+            f"Use one of {', '.join(_WRITERS)}.",
+        )
     return path.suffix.lower()
 
 
 def write(reported: Reported, path: Path) -> None:
-    """Raises `BadInput`, `MissingLibrary`, `PlaceUnwritable`."""
+    """Writes the report. Raises `BadInput`, `MissingLibrary`, `PlaceUnwritable`."""
     _WRITERS[ending(path)](reported, path)
 
 
@@ -72,7 +75,7 @@ def _pftrace(reported: Reported, path: Path) -> None:
 
     if reported.measured is None:
         raise BadInput(
-            f"{path}: a Perfetto file needs traces, but the run has none.", "Name a run that kept its traces."
+            f"{path}: a Perfetto file needs traces, but the run has none.", "Choose a run that kept its traces."
         )
     perfetto.write(reported.measured, path)
 
@@ -82,7 +85,7 @@ def _mllog(reported: Reported, path: Path) -> None:
 
     if reported.run is None:
         raise BadInput(
-            "an MLLOG file is made of a stored run, and this is none.", "`trainyard runs` lists what is stored."
+            f"{path}: an MLLOG file needs a stored run.", "Pass the id of a run: `trainyard runs` lists them."
         )
     write_text(mllog_export.text(reported.run), path)
 

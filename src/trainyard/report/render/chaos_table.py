@@ -1,4 +1,4 @@
-"""How a job took the faults that were made in it, as a table."""
+"""Table of a fault-injection run: how each fault was detected and recovered from."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from trainyard.run.chaos.score_recovery import FaultScore
 
 
 def table(rows: Sequence[FaultScore], strays: Sequence[Incident] = ()) -> Table:
-    """One row a fault, in the order of the plan. `strays`: incidents of none of them."""
+    """One row per fault, in the order of the plan. `strays`: incidents that match no planned fault."""
     well = sum(row.well for row in rows)
     return Table(
         title="Chaos",
         notes=(
-            f"{well} of {len(rows)} faults were got over, with the culprit named and the losses of the run without "
-            "faults. Each was made after the step named (0: before the first). In seconds: from the fault to its being "
-            "noticed, from then until all ranks trained again, and of training that was done again.",
-            *(f"Of no planned fault: {words.FAULTS[one.kind].label}: {one.says}" for one in strays),
+            f"The job recovered from {well} of {len(rows)} faults with the correct culprit and the losses of the run "
+            "without faults. Each fault was injected after the given step (0: before the first). In seconds: from the "
+            "fault to its detection, from detection until all ranks trained again, and of training that was repeated.",
+            *(f"Not a planned fault: {words.FAULTS[incident.kind].label}: {incident.says}" for incident in strays),
         ),
         columns=(
             Column(head="fault"),
@@ -53,7 +53,7 @@ def struck(rank: int, node: int) -> str:
 
 
 def blamed(row: FaultScore) -> str:
-    """Of an incident that names a rank and its node, whichever the fault struck."""
+    """The incident's fault and culprit: a rank, or a node if the fault was injected into a node."""
     if not row.blamed:
         return ""
     node = row.blamed_node if row.node >= 0 else -1

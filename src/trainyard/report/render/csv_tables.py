@@ -1,7 +1,7 @@
 """Tables as CSV (RFC 4180).
 
-Names come from files, and spreadsheets run a cell that looks like a formula. So a text that begins with `=`, `+`, `-`,
-`@`, a tab or a line's end is written after an apostrophe, as OWASP advises. Numbers are never touched.
+Names come from files, and spreadsheets evaluate a cell that looks like a formula. Text that begins with `=`, `+`, `-`,
+`@`, a tab or a line break is therefore prefixed with an apostrophe, as OWASP recommends. Numbers are never changed.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def text(columns: Columns) -> str:
-    """A header and the table's rows; what is unknown is empty."""
+    """A header and the table's rows; unknown values are empty."""
     return text_of(columns.names, columns.rows())
 
 
 def text_of(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A header and rows of plain values, None where unknown."""
+    """A header and rows of plain values; None is unknown."""
     out = io.StringIO(newline="")
     write(names, rows, out)
     return out.getvalue()
 
 
 def write(names: Sequence[str], rows: Iterable[Sequence[Any]], out: TextIO) -> None:
-    """As `text_of`, row by row. `out` was opened with `newline=""`."""
+    """Writes the rows of `text_of` one by one. Open `out` with `newline=""`."""
     writer = csv.writer(out)
     writer.writerow([_cell(name) for name in names])
     writer.writerows([_cell(value) for value in row] for row in rows)

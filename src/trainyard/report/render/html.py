@@ -31,13 +31,13 @@ from trainyard.printable import printable, printable_tree
 from trainyard.report.view.view import Lane, Timeline, View
 
 SCRIPTS = ("base", "export", "frame", "waterfall", "ranks", "lanes", "marks", "timeline", "controls", "tables", "main")
-"""The script's parts in order of use; they share one scope."""
+"""The JavaScript files of a page in order of use; they share one scope."""
 PLANNED = ("base", "export", "frame", "waterfall", "plot", "stacks", "front", "scaling", "tables", "plans")
-"""Those of a page of plans."""
+"""The JavaScript files of a page of plans."""
 
 
 def page(view: View) -> str:
-    """The whole document."""
+    """The HTML document."""
     plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(view, timeline=None), enc_hook=encode_hook)
     if view.timeline is not None:
         plain["timeline"] = pack(view.timeline)
@@ -46,7 +46,7 @@ def page(view: View) -> str:
 
 
 def document(title: str, plain: dict[str, Any], scripts: tuple[str, ...]) -> str:
-    """A page that `scripts` of the folder page/ draw from `plain` data; its last one runs."""
+    """A page that draws `plain` with the `scripts` of the folder page/; the last of them runs the others."""
     style, script = _part("page.css"), _script(scripts)
     # Inside a script element, JSON must not close it.
     data = _json(printable_tree(plain)).replace("<", "\\u003c")
@@ -62,7 +62,7 @@ def write(view: View, path: Path) -> None:
 
 @cache
 def notebook_frame(view: View) -> str:
-    """The page of a view as a frame: its style and script do not reach the notebook, nor the notebook's them."""
+    """The page of a view in an iframe, which isolates the styles and scripts of page and notebook."""
     return (
         f'<iframe srcdoc="{html.escape(page(view))}" sandbox="allow-scripts allow-downloads" '
         'style="width: 100%; height: 720px; border: 0"></iframe>'
@@ -82,7 +82,7 @@ def _policy(style: str, script: str) -> str:
     def source(text: str) -> str:
         return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
-    # Images: the mark in the tab, and a chart on its way to a PNG. Nothing else may be fetched.
+    # Images: the tab icon, and charts that are exported as PNG. Nothing else may be fetched.
     return (
         f"default-src 'none'; script-src {source(script)}; style-src {source(style)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -99,17 +99,17 @@ def pack(timeline: Timeline) -> dict[str, Any]:
     gaps = _column([_gaps(lane) for lane in lanes])
     lengths = _column([lane.lengths for lane in lanes])
     pairs = _column([lane.name for lane in lanes]) * wide + _column([lane.look for lane in lanes])
-    found, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    distinct, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    found, kinds = found[order], place[inverse]
-    names = [timeline.names[pair // wide] for pair in found.tolist()]
+    rank_of_pair = np.empty_like(order)
+    rank_of_pair[order] = np.arange(len(order))
+    distinct, kinds = distinct[order], rank_of_pair[inverse]
+    names = [timeline.names[pair // wide] for pair in distinct.tolist()]
     return {
         "length": timeline.length_ns,
         "legend": msgspec.to_builtins(timeline.legend),
         "lanes": [[lane.rank, lane.label, len(lane.starts)] for lane in timeline.lanes],
-        "looks": (found % wide).tolist(),
+        "looks": (distinct % wide).tolist(),
         "names": _squeeze(_json(printable_tree(names)).encode()),
         "slices": _squeeze(b"".join(packed_varints(column.astype(np.uint64)) for column in (gaps, lengths, kinds))),
         "steps": timeline.steps,

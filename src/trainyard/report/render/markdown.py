@@ -1,6 +1,6 @@
-"""A View as GitHub's markdown: for a pull request, an issue, a step's summary.
+"""A View as GitHub-flavoured Markdown, for pull requests, issues and step summaries.
 
-Names come from files. A text is escaped: no markup, no HTML, no link, and nobody is mentioned. Kernels' names are code.
+Names come from files, so text is escaped: no markup, no HTML, no links, no @-mentions. Kernel names are set as code.
 """
 
 from __future__ import annotations
@@ -19,39 +19,42 @@ _KERNELS = 12
 
 
 def text(view: View) -> str:
-    """The title, the figures, the ledger, what was found, the longest kernels, the notes."""
+    """The title, key figures, ledger, findings, longest kernels and notes."""
     parts = [f"## {escaped(view.title)}", escaped(" · ".join([view.subtitle, *view.chips]))]
     parts += [f"> **{escaped(warning)}**" for warning in view.warnings]
     if view.figures:
         parts.append(
-            " · ".join(f"**{escaped(f'{one.value} {one.unit}'.strip())}** {escaped(one.label)}" for one in view.figures)
+            " · ".join(
+                f"**{escaped(f'{figure.value} {figure.unit}'.strip())}** {escaped(figure.label)}"
+                for figure in view.figures
+            )
         )
-        parts += [escaped(one.line) for one in view.figures if one.line]
+        parts += [escaped(figure.line) for figure in view.figures if figure.line]
     if view.wall_ns:
         parts.append(_ledger(view))
     if view.findings:
         parts += ["### Findings", _findings(view)]
     if view.kernels:
         parts += ["### Top kernels", _kernels(view)]
-    said = [*view.notes, *view.limits, view.generated]
-    parts.append("\n".join(f"- {escaped(line)}" for line in said if line))
+    notes = [*view.notes, *view.limits, view.generated]
+    parts.append("\n".join(f"- {escaped(line)}" for line in notes if line))
     return "\n\n".join(parts) + "\n"
 
 
 def escaped(text: str) -> str:
-    """As the text itself."""
+    """Markdown that renders as the literal text."""
     return _MENTION.sub("@&#8203;", _SIGNS.sub(r"\\\g<0>", _short(text)))
 
 
 def code(text: str) -> str:
-    """In the type of code, where nothing has a meaning but the backtick, and the bar that parts a table's cells: no
-    backslash of ours would keep it, after one that stands in the name."""
+    """The text as inline code. Only the backtick and, in tables, the bar have a meaning there. The bar is replaced, not
+    escaped: a backslash before it in the name would cancel ours."""
     shown = _short(text).replace("`", "'").replace("|", "¦")
     return f"`{shown or ' '}`"
 
 
 def _short(text: str) -> str:
-    """On one line and not too long."""
+    """The text on one line, truncated."""
     shown = plain(" ".join(text.split()))
     return shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
 
@@ -68,9 +71,9 @@ def _ledger(view: View) -> str:
 
 def _findings(view: View) -> str:
     rows = [
-        (found.severity, escaped(found.says), units.show_time(found.cost_ns), escaped(found.evidence),
-         escaped(found.remedy.says) if found.remedy else "", f"{100 * found.sure:.0f} %")
-        for found in view.findings
+        (finding.severity, escaped(finding.says), units.show_time(finding.cost_ns), escaped(finding.evidence),
+         escaped(finding.remedy.says) if finding.remedy else "", f"{100 * finding.sure:.0f} %")
+        for finding in view.findings
     ]  # fmt: skip
     return _table(("severity", "finding", "a step", "evidence", "remedy", "sure"), "llrllr", rows)
 

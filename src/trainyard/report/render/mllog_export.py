@@ -11,6 +11,7 @@ from trainyard.record import Run
 
 
 def text(run: Run) -> str:
+    """The log of a run, one line per entry."""
     return "".join(f"{entry}\n" for entry in _lines(run))
 
 

@@ -1,4 +1,4 @@
-"""The parity of many mixes as a table."""
+"""Table of parity results over combinations of parallelism."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from trainyard.report.view.view import Column, Table
 
 
 def table(results: Sequence[Parity], steps: int) -> Table:
-    """One row a mix, in the order they were tried."""
-    counts = {verdict: sum(one.verdict == verdict for one in results) for verdict in ("equal", "different", "refused")}
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    """One row per combination, in the order they were run."""
+    counts = {
+        verdict: sum(parity.verdict == verdict for parity in results) for verdict in ("equal", "different", "refused")
+    }
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     return Table(
         title="Parity with one process",
         notes=(
-            f"{said}, over {steps} steps. Errors are the largest relative ones of any step, of the loss and of the "
-            "global gradient norm. The reference is one process that computes in the same number format, the same "
-            "micro-batches one after the other, nothing computed again, compiled or offloaded.",
-            *(f"{one.mix}: {one.verdict}: {one.why}" for one in results if one.why),
+            f"{summary}, over {steps} steps. Errors are the largest relative errors of any step, of the loss and "
+            "of the global gradient norm. The reference is one process that runs the same micro-batches in sequence in "
+            "the same number format, without recomputation, compilation or offloading.",
+            *(f"{parity.mix}: {parity.verdict}: {parity.why}" for parity in results if parity.why),
         ),
         columns=(
             Column(head="mix"),
@@ -32,19 +34,19 @@ def table(results: Sequence[Parity], steps: int) -> Table:
         ),
         rows=tuple(
             (
-                one.mix,
-                one.ranks,
-                one.dtype,
-                shown(one.loss_error),
-                shown(one.grad_norm_error),
-                f"{one.tolerance:g}",
-                one.verdict,
-                one.seconds,
+                parity.mix,
+                parity.ranks,
+                parity.dtype,
+                format_error(parity.loss_error),
+                format_error(parity.grad_norm_error),
+                f"{parity.tolerance:g}",
+                parity.verdict,
+                parity.seconds,
             )
-            for one in results
+            for parity in results
         ),
     )
 
 
-def shown(error: float | None) -> str | None:
+def format_error(error: float | None) -> str | None:
     return None if error is None else "0" if error == 0 else f"{error:.1e}"

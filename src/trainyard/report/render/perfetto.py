@@ -1,8 +1,8 @@
-"""All ranks as one Perfetto archive, with our verdicts as tracks: ui.perfetto.dev opens it, a file of any size.
+"""Export of all ranks to one Perfetto trace for ui.perfetto.dev, with the ledger as tracks.
 
 Schema: https://perfetto.dev/docs/reference/trace-packet-proto. Each rank is a process on the ranks' common clock, with
-these tracks: its steps, the verdict (who owns each instant: the slices tile the window and add up to the ledger), waits
-for late ranks, how busy it is, and its streams as the profiler saw them. The archive is gzipped, written rank by rank.
+these tracks: its steps, the verdict (the account of each instant: the slices tile the window and add up to the ledger),
+waits for late ranks, its busy fraction, and its streams as profiled. The file is gzipped and written rank by rank.
 """
 
 from __future__ import annotations
@@ -29,68 +29,69 @@ _PACKET = 1
 _TIME, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
 _ANNOTATION, _TYPE, _NAME, _TRACK, _COUNTER = 4, 9, 10, 11, 44
 _BEGIN, _END, _COUNT = 1, 2, 4
-_UUID, _LABEL, _PROCESS, _PARENT, _COUNTS, _ORDERING, _PLACE = 1, 2, 3, 5, 8, 11, 12
+_UUID, _LABEL, _PROCESS, _PARENT, _COUNTS, _ORDERING, _SIBLING_ORDER = 1, 2, 3, 5, 8, 11, 12
 _NAMES, _KEYS, _TEXTS = 2, 3, 29
 _CLEARED, _NEEDED, _EXPLICIT = 1, 2, 3
 _BINS = 1000
 _MOST_LANES = 128
 _CHUNK = 1 << 20
 _TRACKS = 1 << 32
-"""Room for the tracks of one rank, among the numbers of all tracks."""
+"""Track ids reserved for each rank."""
 
 Facts = tuple[tuple[str, "int | str"], ...]
 
 
 class Slices(NamedTuple):
-    """n slices of a track: what slice i is called and what is said of it is asked for by its `kind`, once a kind."""
+    """n slices of a track. `describe(kind)` gives the name and the arguments of the slices of a kind; it is called once
+    for each. `owned`: ns of each slice that its account owns, -1 if unknown."""
 
     start: I64
     stop: I64
     kind: I64
-    said: Callable[[int], tuple[str, Facts]]
+    describe: Callable[[int], tuple[str, Facts]]
     owned: I64 | None = None
 
 
 def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
-    """`host`: with the spans of the host's threads. Ranks whose clocks are not known to agree are moved to begin with
-    the first one, and say so. Raises `PlaceUnwritable`."""
+    """Writes the trace. `host`: includes the spans of host threads. Ranks without a common clock are shifted to start
+    with the first one, and labelled as such. Raises `PlaceUnwritable`."""
     numbers = rank_numbers(measured)
     opens = [rank.parts[0].start for rank in measured.ranks]
     apart = measured.alignment.aligned == "no" and len(opens) > 1
     moves = [opens[0] - begins if apart else 0 for begins in opens]
-    # The format's stamps are unsigned.
+    # Timestamps of the format are unsigned.
     below = min(0, *(_first(rank, host) + move for rank, move in zip(measured.ranks, moves)))
     with replacing(path) as partial, partial.open("wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as out:
-        for place, (rank, move) in enumerate(zip(measured.ranks, moves)):
-            _Writer(out, place, move - below).rank(rank, numbers, move != 0, host)
+        for index, (rank, move) in enumerate(zip(measured.ranks, moves)):
+            _Writer(out, index, move - below).rank(rank, numbers, move != 0, host)
 
 
 def _first(rank: RankTrace, host: bool) -> int:
-    """The earliest stamp that is written."""
+    """The earliest timestamp that is written."""
     columns = (began(rank), rank.waits.start, *([rank.events.host.start] if host else []))
     return min([rank.parts[0].start, *(int(column.min()) for column in columns if len(column))])
 
 
 class _Writer:
-    """Writes one rank, as one sequence of packets. `shift`: ns to add to stamps."""
+    """Writes one rank as one sequence of packets. `shift`: ns to add to timestamps."""
 
-    def __init__(self, out: gzip.GzipFile | BinaryIO, place: int, shift: int) -> None:
+    def __init__(self, out: gzip.GzipFile | BinaryIO, index: int, shift: int) -> None:
         self.out = out
         self.shift = shift
-        self.place = place
-        self.root = (place + 1) * _TRACKS
+        self.index = index
+        self.root = (index + 1) * _TRACKS
         self.tracks = 0
-        self.sequence = int_field(_SEQUENCE, place + 1)
+        self.sequence = int_field(_SEQUENCE, index + 1)
         self.tail = self.sequence + int_field(_FLAGS, _NEEDED)
         self.numbers: dict[tuple[int, str], int] = {}
         self.fresh: list[bytes] = []
         self.chunk = bytearray()
 
     def rank(self, rank: RankTrace, numbers: Sequence[int], moved: bool, host: bool) -> None:
-        said = f"rank {rank.events.rank}" + (" (its clock is its own: moved to begin with the first)" if moved else "")
+        process = f"rank {rank.events.rank}" + (" (clock not aligned: moved to start with the first)" if moved else "")
         self.packet(self.sequence, int_field(_FLAGS, _CLEARED), message_field(
             _DESCRIPTOR, int_field(_UUID, self.root), int_field(_ORDERING, _EXPLICIT),
-            message_field(_PROCESS, int_field(1, self.place + 1), text_field(6, said)),
+            message_field(_PROCESS, int_field(1, self.index + 1), text_field(6, process)),
         ))  # fmt: skip
         self.slices("steps", _steps(rank))
         self.slices("verdict", _verdicts(rank, numbers))
@@ -104,7 +105,7 @@ class _Writer:
         self.flush()
 
     def slices(self, label: str, slices: Slices) -> None:
-        """As many tracks of one name as it takes for slices to stand inside each other or apart."""
+        """Writes slices to as many tracks of one name as it takes for the slices of each to nest or be disjoint."""
         order = np.lexsort((-slices.stop, slices.start))
         columns = (slices.start[order], slices.stop[order])
         begins, ends = (padded_varints(column + self.shift) for column in columns)
@@ -118,7 +119,7 @@ class _Writer:
             for lane in lanes:
                 while lane.open and lane.open[-1][0] <= start:
                     self.timed(lane.open.pop()[1], lane.end)
-            lane = next((one for one in lanes if not one.open or one.open[-1][0] >= stop), None)
+            lane = next((candidate for candidate in lanes if not candidate.open or candidate.open[-1][0] >= stop), None)
             if lane is None:
                 if len(lanes) == _MOST_LANES:
                     left_out += 1
@@ -127,7 +128,7 @@ class _Writer:
                 lanes.append(lane)
             body = bodies.get(kind)
             if body is None:
-                body = bodies[kind] = self.body(*slices.said(kind))
+                body = bodies[kind] = self.body(*slices.describe(kind))
             facts = body if ns < 0 else body + message_field(_ANNOTATION, owns, int_field(4, ns))
             self.timed(begin, message_field(_EVENT, lane.begin, facts))
             lane.open.append((stop, end))
@@ -138,7 +139,7 @@ class _Writer:
             self.track(f"{label}: {left_out:,} slices that overlap with {_MOST_LANES} others were left out")
 
     def busy(self, rank: RankTrace) -> None:
-        """The share of each of a thousand stretches of the window in which the rank works, in per cent."""
+        """Writes the percentage of work in each of a thousand intervals of the window as a counter track."""
         track = self.track("busy", message_field(_COUNTS, text_field(6, "%")))
         edges, ns = busy_ns(rank)
         shares = 100 * ns / np.maximum(1, np.diff(edges))
@@ -157,26 +158,26 @@ class _Writer:
             int_field(_UUID, uuid),
             text_field(_LABEL, label),
             int_field(_PARENT, self.root),
-            int_field(_PLACE, self.tracks),
+            int_field(_SIBLING_ORDER, self.tracks),
         )
         self.packet(self.sequence, message_field(_DESCRIPTOR, *parts, *more))
         return uuid
 
     def body(self, name: str, facts: Facts) -> bytes:
-        """A slice's name and what is said of it, by the numbers of their texts."""
-        made = [int_field(_NAME, self.iid(_NAMES, name))]
+        """A slice's name and arguments, with interned strings."""
+        parts = [int_field(_NAME, self.iid(_NAMES, name))]
         for key, value in facts:
-            said = int_field(4, value) if isinstance(value, int) else int_field(17, self.iid(_TEXTS, value))
-            made.append(message_field(_ANNOTATION, int_field(1, self.iid(_KEYS, key)), said))
-        return b"".join(made)
+            encoded = int_field(4, value) if isinstance(value, int) else int_field(17, self.iid(_TEXTS, value))
+            parts.append(message_field(_ANNOTATION, int_field(1, self.iid(_KEYS, key)), encoded))
+        return b"".join(parts)
 
-    def iid(self, table: int, said: str) -> int:
-        """A text's number, which is written before the packet that uses it."""
-        found = self.numbers.get((table, said))
-        if found is None:
-            found = self.numbers[table, said] = len(self.numbers) + 1
-            self.fresh.append(message_field(table, int_field(1, found), text_field(2, said)))
-        return found
+    def iid(self, table: int, text: str) -> int:
+        """The interning id of a string; a new one is written before the packet that uses it."""
+        number = self.numbers.get((table, text))
+        if number is None:
+            number = self.numbers[table, text] = len(self.numbers) + 1
+            self.fresh.append(message_field(table, int_field(1, number), text_field(2, text)))
+        return number
 
     def timed(self, stamp: bytes, event: bytes) -> None:
         if self.fresh:
@@ -198,7 +199,7 @@ _TIME_TAG = varint(_TIME << 3)
 
 
 class _Lane:
-    """A track with its open slices: (stop, its stamp), the innermost last."""
+    """A track with its open slices: (stop, encoded timestamp), the innermost last."""
 
     def __init__(self, track: int) -> None:
         self.begin = int_field(_TYPE, _BEGIN) + int_field(_TRACK, track)
@@ -207,17 +208,17 @@ class _Lane:
 
 
 def busy_ns(rank: RankTrace) -> tuple[I64, I64]:
-    """(1,001 edges, ns of work between each two) of a thousand equal stretches of the window. Work is what owns
-    an instant as compute, communication, a copy, or a wait for a rank that is late."""
+    """(1,001 edges, ns of work between consecutive edges) of a thousand equal intervals of the window. Work is time
+    owned by compute, communication, copies, or waits for a late rank."""
     opening, closing = rank.parts[0].start, rank.parts[-1].stop
-    edges = np.array([opening + place * (closing - opening) // _BINS for place in range(_BINS + 1)], np.int64)
-    found = owners(rank)
-    works = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[found.key]
-    begin, end = found.start[works], found.stop[works]
+    edges = np.array([opening + edge * (closing - opening) // _BINS for edge in range(_BINS + 1)], np.int64)
+    owned = owners(rank)
+    works = np.array([*(account.kind in _WORKS for account, _ in rank.keys.pairs), False])[owned.key]
+    begin, end = owned.start[works], owned.stop[works]
     before = np.concatenate([[0], np.cumsum(end - begin)])
-    place = np.searchsorted(begin, edges, "right")
-    inside = np.minimum(edges, np.append(opening, end)[place]) - np.append(opening, begin)[place]
-    until = before[np.maximum(place - 1, 0)] + np.where(place > 0, inside, 0)
+    following = np.searchsorted(begin, edges, "right")
+    inside = np.minimum(edges, np.append(opening, end)[following]) - np.append(opening, begin)[following]
+    until = before[np.maximum(following - 1, 0)] + np.where(following > 0, inside, 0)
     return edges, np.diff(until)
 
 
@@ -225,37 +226,39 @@ _WORKS = ("compute", "straggler", "comm", "copy")
 
 
 def _steps(rank: RankTrace) -> Slices:
-    """Each part of the window, with the ns of each account."""
+    """Each part of the window, with the ns of each account as arguments."""
 
-    def said(place: int) -> tuple[str, Facts]:
-        part, ledger = rank.parts[place], rank.ledgers[place]
+    def describe(index: int) -> tuple[str, Facts]:
+        part, ledger = rank.parts[index], rank.ledgers[index]
         return step_label(part.label) + (" (partial)" if part.partial else ""), tuple(
             (f"{account} ns", ns) for account, ns in ledger.by_account().items() if ns
         )
 
     bounds = np.array([[part.start, part.stop] for part in rank.parts], np.int64)
-    return Slices(bounds[:, 0], bounds[:, 1], np.arange(len(bounds)), said)
+    return Slices(bounds[:, 0], bounds[:, 1], np.arange(len(bounds)), describe)
 
 
 def _verdicts(rank: RankTrace, numbers: Sequence[int]) -> Slices:
-    found = owners(rank)
-    late = found.late.astype(np.int64) + 1
+    owned = owners(rank)
+    late = owned.late.astype(np.int64) + 1
 
-    def said(kind: int) -> tuple[str, Facts]:
+    def describe(kind: int) -> tuple[str, Facts]:
         key, late = divmod(kind, len(numbers) + 1)
         return _account(rank, key - 1, numbers[late - 1] if late else None)
 
-    return Slices(found.start, found.stop, (found.key.astype(np.int64) + 1) * (len(numbers) + 1) + late, said)
+    return Slices(owned.start, owned.stop, (owned.key.astype(np.int64) + 1) * (len(numbers) + 1) + late, describe)
 
 
 def _waits(rank: RankTrace, numbers: Sequence[int]) -> Slices:
     waits = rank.waits
 
-    def said(kind: int) -> tuple[str, Facts]:
+    def describe(kind: int) -> tuple[str, Facts]:
         key, late = divmod(kind, len(numbers))
         return _account(rank, key, numbers[late])
 
-    return Slices(waits.start, waits.stop, waits.key.astype(np.int64) * len(numbers) + waits.late, said, rank.waited)
+    return Slices(
+        waits.start, waits.stop, waits.key.astype(np.int64) * len(numbers) + waits.late, describe, rank.waited
+    )
 
 
 def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
@@ -267,14 +270,16 @@ def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
 
 
 def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
-    one, events = rank.classified, rank.events
+    classified, events = rank.classified, rank.events
     lane_of, labels = lane_numbers(rank)
     start, names = began(rank), list(events.names)
-    kinds, kind = np.unique(np.stack([one.name, one.key, one.module, op_names(rank)]), axis=1, return_inverse=True)
+    kinds, kind = np.unique(
+        np.stack([classified.name, classified.key, classified.module, op_names(rank)]), axis=1, return_inverse=True
+    )
     kind = kind.reshape(-1)
 
-    def said(place: int) -> tuple[str, Facts]:
-        name, key, module, op = kinds[:, place].tolist()
+    def describe(index: int) -> tuple[str, Facts]:
+        name, key, module, op = kinds[:, index].tolist()
         account, phase = rank.keys.pairs[key]
         launched = (("op", names[op]),) if op >= 0 else ()
         inside = (("module", names[module]),) if module >= 0 else ()
@@ -285,7 +290,7 @@ def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     for lane, label in enumerate(labels):
         rows = np.flatnonzero(lane_of == lane)
         if len(rows):
-            yield label, Slices(start[rows], one.stop[rows], kind[rows], said, rank.owned[rows])
+            yield label, Slices(start[rows], classified.stop[rows], kind[rows], describe, rank.owned[rows])
 
 
 def _threads(rank: RankTrace) -> Iterator[tuple[str, Slices]]:

@@ -1,4 +1,4 @@
-"""Draws a View on a terminal: the ledger, what was found, the top kernels. Rich is loaded here."""
+"""Prints a View: the ledger, the findings, the top kernels. Imports Rich."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from trainyard.report.view.view import Table as Facts
 _BAR, _NARROW_BAR, _WIDE = 30, 14, 120
 _PARTS = 12
 _PROSE = 24
-"""Characters that a column of text keeps, however narrow the terminal."""
+"""Minimum width of a prose column, in characters."""
 _FIRST_NAME, _NAME, _LEAST_NAME = 44, 28, 8
-"""Characters of a name in a table's first column and in others at most, and in any however narrow the terminal."""
+"""Width of names in characters: maximum in the first column, maximum in other columns, minimum in any column."""
 _KERNEL = 60
-"""Characters of a kernel's or a module's name at most."""
-_LONGEST = 2000  # characters of a text: a name may be a megabyte
+"""Maximum width of a kernel's or a module's name, in characters."""
+_LONGEST = 2000  # characters of any text: a name in a file may be a megabyte
 
 
 def print_view(view: View, console: Console, kernels: int = 8) -> None:
@@ -37,7 +37,7 @@ def print_view(view: View, console: Console, kernels: int = 8) -> None:
 
 
 def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = False) -> None:
-    """Every rank's every step by kind of account, ms; the first dozen unless `everything`."""
+    """Prints each step of each rank by kind of account, in ms; the first dozen unless `everything`."""
     parts = [ledger for ledger in ledgers if ledger.scope.reduce == "one" and ledger.scope.ranks]
     kinds = [kind for kind in words.KINDS if any(kind in ledger.by_kind() for ledger in parts)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -63,7 +63,7 @@ def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = 
 
 
 def print_table(table: Facts, console: Console, top: int | None = None) -> None:
-    """One table by itself; all of its rows unless `top` says how many."""
+    """Prints one table; all of its rows, or the first `top`."""
     console.print(_table(_fitting(table, console.width), len(table.rows) if top is None else top))
 
 
@@ -99,7 +99,7 @@ def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableTyp
 
 
 def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
-    """One after the other; a line ends between two of them."""
+    """Key figures side by side, wrapped between figures only."""
     return _Flow(
         [
             Text.assemble(
@@ -113,7 +113,7 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
 
 
 class _Flow:
-    """Texts in lines, none broken that fits into one."""
+    """Texts side by side, wrapped between texts if each fits a line."""
 
     def __init__(self, texts: Sequence[Text], between: Text) -> None:
         self.texts, self.between = texts, between
@@ -128,31 +128,31 @@ class _Flow:
         yield line
 
 
-def _ledger(view: View, bar: int, width: int) -> Table:
-    """Where all does not fit, the bars are left out first, then the evidence."""
-    total = [one.role == "total" for one in view.bars]
-    bold = ["bold" if whole else "" for whole in total]
+def _ledger(view: View, bar_width: int, width: int) -> Table:
+    """On narrow terminals the bars are left out first, then the evidence."""
+    total = [bar.role == "total" for bar in view.bars]
+    bold = ["bold" if is_total else "" for is_total in total]
     evidence = [
         f"{units.show_ns(bar.ns)} ns exactly" if bar.role == "total" else plain(bar.evidence) for bar in view.bars
     ]
-    said = [Text(one, style="dim", no_wrap=True, overflow="ellipsis") for one in evidence]
-    exact = max((len(one) for one, whole in zip(evidence, total) if whole), default=_LEAST_NAME)
-    labels = [Text(plain(one.label), style=style) for one, style in zip(view.bars, bold)]
+    evidence_texts = [Text(text, style="dim", no_wrap=True, overflow="ellipsis") for text in evidence]
+    exact = max((len(text) for text, is_total in zip(evidence, total) if is_total), default=_LEAST_NAME)
+    labels = [Text(plain(bar.label), style=style) for bar, style in zip(view.bars, bold)]
     return fitted(
         [
             Part("account", labels, name=True, least=_FIRST_NAME),
             Part("ms", [Text(f"{bar.ns / 1e6:,.3f}", style=style) for bar, style in zip(view.bars, bold)], right=True),
             Part("share", [Text(units.show_share(bar.ns, view.wall_ns)) for bar in view.bars], right=True),
-            Part("", [_drawn(one, view.wall_ns, bar) for one in view.bars], spare=2, least=bar),
-            Part("evidence", said, spare=1, least=exact),
+            Part("", [_drawn(bar, view.wall_ns, bar_width) for bar in view.bars], spare=2, least=bar_width),
+            Part("evidence", evidence_texts, spare=1, least=exact),
         ],
         width,
     )
 
 
 class Part(NamedTuple):
-    """A column of a table that must fit. `spare`: those of the highest number are left out first, those of 0 never.
-    `name`: its cells are cut in their middle. `least`: cells of the terminal that it keeps, if it may be cut at all."""
+    """A column of a table that must fit the terminal. `spare`: the highest number is left out first, 0 never. `name`:
+    cells are shortened in the middle. `least`: minimum width in cells, if the column may be cut."""
 
     head: str
     cells: Sequence[Text]
@@ -168,7 +168,7 @@ class Part(NamedTuple):
 
 
 def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
-    """A table of the columns that there is room for. Figures are never cut. `most`: cells of a name."""
+    """A table of the columns that fit into `width`. Numbers are never cut. `most`: maximum width of a name."""
     left = [part for part in parts if part.cells]
     while sum(part.needs + 2 for part in left) - 2 > width and max(part.spare for part in left):
         left.remove(max(left, key=lambda part: part.spare))
@@ -188,7 +188,7 @@ def fitted(parts: Sequence[Part], width: int, most: int | None = None) -> Table:
 
 
 def _drawn(bar: Bar, wall: int, width: int) -> Text:
-    """A floating bar of half-cell precision; a cost that is there is never invisible."""
+    """A floating bar of half-cell precision, at least half a cell wide."""
     if not wall:
         return Text("")
     begin = round(2 * width * bar.start_ns / wall)
@@ -208,11 +208,11 @@ def _phases(view: View) -> Text:
 
 
 def _fitting(table: Facts, width: int) -> Facts:
-    """Without the last columns that can be spared, as many as there is no room for; then without the last others, but
-    for ids and the first two."""
+    """The table without columns that do not fit: `spare` columns are dropped from the last on, then others except ids
+    and the first two."""
     while _needed(table) > width and (
-        spare := [at for at, one in enumerate(table.columns) if one.spare]
-        or [at for at, one in enumerate(table.columns) if at > 1 and not one.id]
+        spare := [at for at, column in enumerate(table.columns) if column.spare]
+        or [at for at, column in enumerate(table.columns) if at > 1 and not column.id]
     ):
         left = [at for at in range(len(table.columns)) if at != spare[-1]]
         rows = tuple(tuple(row[at] for at in left) for row in table.rows)
@@ -221,7 +221,7 @@ def _fitting(table: Facts, width: int) -> Facts:
 
 
 def _needed(table: Facts) -> int:
-    """Characters, with the gaps."""
+    """Width of the table in characters, including gaps."""
     cells = [[_cell(row[at], column) for row in table.rows] for at, column in enumerate(table.columns)]
     widths = [
         _needs(column, max(map(cell_len, [column.head, *some])))
@@ -231,33 +231,34 @@ def _needed(table: Facts) -> int:
 
 
 def _needs(column: Column, widest: int) -> int:
-    """Characters that the column keeps: a name is cut before a column is left out."""
+    """Minimum width of the column in characters: names are cut before a column is left out."""
     if column.id or column.digits is not None:
         return widest
     return _PROSE if column.prose else min(widest, _LEAST_NAME)
 
 
 def _most(column: Column, at: int) -> int:
-    """Characters that a cell of the column takes at most. `at`: its place."""
+    """Maximum width of a cell in characters. `at`: index of the column."""
     if column.id or column.digits is not None:
         return _LONGEST
     return _FIRST_NAME if at == 0 else _NAME
 
 
 def _table(table: Facts, most: int) -> Group:
-    """The first rows; the columns of text give way on a narrow terminal. One row more costs no more than saying so."""
+    """The first `most` rows; text columns shrink on a narrow terminal. A single further row is printed in place of the
+    note about it."""
     most += len(table.rows) == most + 1
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, column in enumerate(table.columns):
-        head = Text(plain(column.head if place else table.title))
+    for index, column in enumerate(table.columns):
+        head = Text(plain(column.head if index else table.title))
         if column.prose:
             drawn.add_column(head, style="dim", min_width=_PROSE)
         elif column.id:
-            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[place])) for row in table.rows))
+            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[index])) for row in table.rows))
         elif column.digits is None:
-            drawn.add_column(head, max_width=_most(column, place), style="dim" if place else "")
+            drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
         else:
-            figures = max((cell_len(_cell(row[place], column)) for row in table.rows), default=0)
+            figures = max((cell_len(_cell(row[index], column)) for row in table.rows), default=0)
             drawn.add_column(head, justify="right", no_wrap=True, min_width=figures)
     for row in table.rows[:most]:
         drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
@@ -271,7 +272,7 @@ def _drawn_cell(cell: Cell, column: Column) -> RenderableType:
 
 
 class Name:
-    """A name on one line, cut in its middle if it does not fit: its beginning and its end identify it."""
+    """A name on one line, shortened in the middle to fit: its beginning and its end identify it."""
 
     def __init__(self, text: str, style: str | Style = "") -> None:
         self.text, self.style = text, style
@@ -285,7 +286,7 @@ class Name:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text within so many cells of a terminal: what is too long loses its middle to an ellipsis."""
+    """The text within `width` terminal cells, with an ellipsis in the middle if it is longer."""
     if cell_len(text) <= width:
         return text
     head, tail = width // 2, max(0, width - width // 2 - 1)
@@ -314,5 +315,5 @@ def _rows(title: str, rows: Sequence[KernelRow], width: int) -> Table:
 
 
 def plain(text: str) -> str:
-    """On one line, not too long, and printable: a name from a file must not steer the terminal."""
+    """The text truncated and without control characters: a name from a file must not control the terminal."""
     return printable(text[:_LONGEST])

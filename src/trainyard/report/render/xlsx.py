@@ -1,7 +1,7 @@
-"""A report as a workbook: the ledger, ranks, steps, findings, kernels, ops, collectives, notes, a sheet each.
+"""A report as an Excel workbook: a sheet each for the ledger, ranks, steps, findings, kernels, ops, collectives, notes.
 
-Cells are typed here and never guessed: a text is written as a text, so that a name is no formula and no link. Times
-stay integer ns.
+Cell types are explicit, never guessed: text is written as text, so that a name cannot become a formula or a link. Times
+are integer ns.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from trainyard.trace.flops.roofline import OpRow, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 
 _ROWS, _LETTERS = 1_048_576, 32_767
-"""What a sheet and a cell hold."""
+"""Maximum rows of a sheet and characters of a cell."""
 _EXACT = 2**53
-"""Up to here a spreadsheet's numbers are exact integers."""
+"""Largest exact integer of a spreadsheet."""
 _WIDE, _NARROW = 48, 16
 _COUNT, _SHARE, _RATE = "#,##0", "0.0%", "0.00E+00"
 _FORMATS = {"share": _SHARE, "sure": _SHARE, "flops_rate": _RATE, "bytes_rate": _RATE, "intensity": "#,##0.0"}
@@ -32,7 +32,7 @@ _TEXTS = ("account", "label", "name", "says", "evidence", "remedy", "op", "shape
 
 
 class Sheet(NamedTuple):
-    """`heads`: a column each. Rows are plain values, None where unknown."""
+    """A sheet with a column per head. Rows are plain values; None is unknown."""
 
     name: str
     heads: tuple[str, ...]
@@ -40,7 +40,7 @@ class Sheet(NamedTuple):
 
 
 def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None, path: Path) -> None:
-    """Raises `MissingLibrary` without XlsxWriter, `PlaceUnwritable`."""
+    """Writes the workbook. Raises `MissingLibrary` without XlsxWriter, `PlaceUnwritable`."""
     try:
         import xlsxwriter
         from xlsxwriter.exceptions import FileCreateError
@@ -59,34 +59,46 @@ def write(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None,
 
 
 def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None) -> Iterator[Sheet]:
-    """What the workbook shows, but for its notes. `ledgers`: of each part, and the mean last."""
+    """The sheets of the workbook except its notes. `ledgers`: one for each rank and step, the mean last."""
     yield _ledger(ledgers[-1]) if ledgers else Sheet("Ledger", ("account",), [])
     ranks = per_rank(ledgers)
-    accounts = sorted({account for one in ranks.values() for account in one.by_account()}, key=_precedence)
+    accounts = sorted({account for ledger in ranks.values() for account in ledger.by_account()}, key=_precedence)
     yield Sheet(
         "Ranks",
         ("rank", "wall_ns", *(f"{account} ns" for account in accounts)),
-        [(rank, one.wall_ns, *(one.by_account().get(each, 0) for each in accounts)) for rank, one in ranks.items()],
+        [
+            (rank, ledger.wall_ns, *(ledger.by_account().get(account, 0) for account in accounts))
+            for rank, ledger in ranks.items()
+        ],
     )
     yield Sheet(
         "Steps",
         ("rank", "step", "partial", "wall_ns", *(f"{kind} ns" for kind in words.KINDS)),
         (
-            (one.scope.ranks[0], one.scope.steps[0], one.scope.partial, one.wall_ns,
-             *(one.by_kind().get(kind, 0) for kind in words.KINDS))
-            for one in ledgers
-            if one.scope.reduce == "one" and one.scope.ranks
+            (ledger.scope.ranks[0], ledger.scope.steps[0], ledger.scope.partial, ledger.wall_ns,
+             *(ledger.by_kind().get(kind, 0) for kind in words.KINDS))
+            for ledger in ledgers
+            if ledger.scope.reduce == "one" and ledger.scope.ranks
         ),
     )  # fmt: skip
     yield Sheet(
         "Findings",
         ("severity", "rule", "says", "account", "cost_ns", "evidence", "remedy", "wins_ns", "sure"),
         [
-            (one.severity, one.rule, one.says, str(one.account), one.cost_ns, one.evidence,
-             one.remedy.says if one.remedy else None, one.remedy.wins_ns if one.remedy else None, one.sure)
-            for one in view.findings
+            (
+                finding.severity,
+                finding.rule,
+                finding.says,
+                str(finding.account),
+                finding.cost_ns,
+                finding.evidence,
+                finding.remedy.says if finding.remedy else None,
+                finding.remedy.wins_ns if finding.remedy else None,
+                finding.sure,
+            )
+            for finding in view.findings
         ],
-    )  # fmt: skip
+    )
     yield Sheet(
         "Kernels",
         ("name", "account", "phase", "ns", "count", "share"),
@@ -99,10 +111,20 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
 
 def _ledger(mean: Ledger) -> Sheet:
     rows = [
-        (str(one.account), one.account.label, one.phase, one.ns, one.ns / mean.wall_ns if mean.wall_ns else None,
-         one.hidden_ns, one.count, one.flops, one.bytes, one.how)
-        for one in mean.sorted_entries()
-    ]  # fmt: skip
+        (
+            str(entry.account),
+            entry.account.label,
+            entry.phase,
+            entry.ns,
+            entry.ns / mean.wall_ns if mean.wall_ns else None,
+            entry.hidden_ns,
+            entry.count,
+            entry.flops,
+            entry.bytes,
+            entry.how,
+        )
+        for entry in mean.sorted_entries()
+    ]
     heads = ("account", "label", "phase", "ns", "share", "hidden_ns", "count", "flops", "bytes", "how")
     return Sheet("Ledger", heads, [*rows, ("step", "the whole step", None, mean.wall_ns, 1.0, *[None] * 5)])
 
@@ -117,22 +139,22 @@ def _notes(view: View, cut: Sequence[str]) -> list[str]:
 
 
 def _add(book: Any, sheet: Sheet, cut: list[str]) -> None:
-    """Writes a sheet, and appends to `cut` what it could not hold."""
+    """Writes a sheet, and appends a message to `cut` if data did not fit."""
     page = book.add_worksheet(sheet.name)
     page.freeze_panes(1, 0)
     bold = book.add_format({"bold": True})
     formats = [book.add_format({"num_format": _FORMATS.get(head, _COUNT)}) for head in sheet.heads]
-    for place, head in enumerate(sheet.heads):
-        page.set_column(place, place, _WIDE if head in _TEXTS else _NARROW)
-        page.write_string(0, place, head, bold)
+    for column, head in enumerate(sheet.heads):
+        page.set_column(column, column, _WIDE if head in _TEXTS else _NARROW)
+        page.write_string(0, column, head, bold)
     left_out, rounded = 0, False
     for number, row in enumerate(sheet.rows, 1):
         if number >= _ROWS:
             left_out += 1
             continue
-        for place, value in enumerate(row):
+        for column, value in enumerate(row):
             rounded |= isinstance(value, int) and abs(value) > _EXACT
-            _cell(page, number, place, value, formats[place])
+            _cell(page, number, column, value, formats[column])
     if left_out:
         cut.append(f"Sheet {sheet.name}: {left_out:,} more rows than a sheet holds were left out.")
     if rounded:

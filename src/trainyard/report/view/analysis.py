@@ -16,7 +16,7 @@ ANALYSIS_SCHEMA = "trainyard/analysis/1"
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """The ledgers of profiler files or of a stored run, with the findings of all rules.
 
-    Times are integer ns. Texts may hold names from traces: escape them before you draw them.
+    Times are integer ns. Texts may contain names from traces: escape them before rendering.
     """
 
     schema: Literal["trainyard/analysis/1"] = ANALYSIS_SCHEMA
@@ -34,18 +34,18 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """Sorted by severity; among equals causes before symptoms, and larger costs before smaller ones."""
     figures: tuple[KeyFigure, ...]
     ideal: tuple[int, str] | None = None
-    """Time of the step's model FLOPs at the best known rate, in ns, and which rate that is."""
+    """(ns, rate): the time of the step's model FLOPs at the best known rate, and a description of that rate."""
     kernels: tuple[KernelRow, ...] = ()
     """Kernels by time, the longest 30."""
     modules: tuple[KernelRow, ...] = ()
     """Modules by the time of the kernels launched from them, the longest 30."""
     tables: tuple[Table, ...] = ()
-    """Idle time, host operations, bandwidths, arrival at collectives, roofline, ..., where they are known."""
+    """Idle time, host operations, bandwidths, arrival at collectives, roofline, ..., as far as they are known."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """Dropped and unknown events, and how the ledgers came about."""
+    """Dropped and unknown events, and how the ledgers were computed."""
     limits: tuple[str, ...] = ()
-    """Limits of what such a ledger can show."""
+    """What such a ledger cannot show."""
 
     @property
     def mean(self) -> Ledger:

@@ -13,8 +13,8 @@ from trainyard.job import SCRIPT, Job, Recipe
 from trainyard.ledger import WINDOW, Ledger
 from trainyard.record import Run
 from trainyard.report.view.analysis import Analysis
-from trainyard.report.view.fact_tables import of_life, tables
-from trainyard.report.view.key_figures import apart, figures_of_run, ideal_ns, unit_of
+from trainyard.report.view.fact_tables import run_tables, tables
+from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled_step_warning, unit_of
 from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.run_summary import summarise
 from trainyard.trace.measured_trace import MeasuredTrace
@@ -25,8 +25,8 @@ _MOST = 30
 """Kernels and modules in an analysis."""
 _COMPUTE_BOUND = 0.85
 _LIMITS = (
-    "Contention from hidden communication slows the compute above it: it is booked as compute.",
-    "The profiler itself costs time. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
+    "Overlapped communication slows concurrent compute through contention; that time is booked as compute.",
+    "Profiling has overhead. The ledger is of profiled steps; a run's step time is of unprofiled ones.",
 )
 
 
@@ -66,7 +66,7 @@ def _analysis(
         ideal=ideal_ns(run) if run else None,
         kernels=_rows(top(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
         modules=_rows(top(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
-        tables=(*(of_life(run) if run else ()), *(tables(measured) if measured else ())),
+        tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
         warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
         limits=(*_LIMITS, measured.alignment.why if measured else words.ALIGNMENTS[mean.scope.aligned].means),
@@ -74,17 +74,17 @@ def _analysis(
 
 
 def _recipe(job: Job) -> str:
-    """The number format and the batch; of the rest what is not the default."""
+    """The number format, the batch, and the other settings that differ from their defaults."""
     recipe, unit = job.recipe, unit_of(job)
-    said = [recipe.dtype, *([f"seq {recipe.seq_len}"] if unit == "tokens" else [])]
-    said.append(f"{recipe.tokens_per_step:,} {unit} a step")
+    parts = [recipe.dtype, *([f"seq {recipe.seq_len}"] if unit == "tokens" else [])]
+    parts.append(f"{recipe.tokens_per_step:,} {unit} a step")
     if job.accumulate > 1:
-        said.append(f"{job.accumulate} micro-batches of {recipe.microbatch}")
+        parts.append(f"{job.accumulate} micro-batches of {recipe.microbatch}")
     for name, default in _SHOWN.items():
         value = getattr(recipe, name)
         if value != default:
-            said.append(name if value is True else f"{name} {value}")
-    return " · ".join(said)
+            parts.append(name if value is True else f"{name} {value}")
+    return " · ".join(parts)
 
 
 _SHOWN = {
@@ -99,14 +99,14 @@ def _ranks(here: int, world: int) -> str:
     return f"{here} of {world} ranks" if world else f"{here} rank{'s' if here != 1 else ''}"
 
 
-def _headline(mean: Ledger, found: list[Finding], run: Run | None) -> str:
+def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str:
     if run and run.state == "damaged":
         return f"Run {run.id} is damaged: {run.failure}"
     if run and run.state != "complete":
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
     if run and not run.ledgers:
-        return f"Run {run.id} {_unprofiled(run)}: its samples alone are here"
-    avoidable = [finding for finding in found if finding.rule != "coverage"]
+        return f"Run {run.id} {_unprofiled(run)}: only its step samples are available"
+    avoidable = [finding for finding in all_findings if finding.rule != "coverage"]
     if avoidable and avoidable[0].severity == "high":
         return avoidable[0].says
     if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns > 0:
@@ -116,39 +116,44 @@ def _headline(mean: Ledger, found: list[Finding], run: Run | None) -> str:
 
 
 def _unprofiled(run: Run) -> str:
-    """A script may end before the window begins; a step that was under way when it was first seen is not timed."""
+    """Why a run has no profile. A script may end before the window begins; the step that was running when it was first
+    observed is not timed."""
     measure = run.job.measure
     if not measure.profiled:
-        return "asked for no profile"
-    took = len({sample.step for sample in run.samples})
-    return f"was too short for a profile, which takes {measure.in_all} timed steps; it had {took}"
+        return "was not profiled"
+    timed = len({sample.step for sample in run.samples})
+    return f"was too short for a profile, which takes {measure.in_all} timed steps; it had {timed}"
 
 
 def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
     kinds = mean.by_kind()
     comm = mean.unions.get("comm", 0)
-    made: list[KeyFigure] = []
+    figures: list[KeyFigure] = []
     if run is None:
         value, unit = units.show_time(mean.wall_ns).rsplit(" ", 1)
-        what = "window" if mean.scope.steps == (WINDOW,) else "step time"
-        made.append(KeyFigure(label=what, value=value, unit=unit, means="Mean over ranks and full steps."))
+        label = "window" if mean.scope.steps == (WINDOW,) else "step time"
+        figures.append(KeyFigure(label=label, value=value, unit=unit, means="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
-    made.append(KeyFigure(label="computing", value=share, unit="%", means="Share of the step in which compute runs."))
+    figures.append(
+        KeyFigure(label="computing", value=share, unit="%", means="Share of the step in which compute runs.")
+    )
     if comm:
         hidden = units.show_share(comm - kinds.get("comm", 0), comm).removesuffix(" %")
-        made.append(
+        figures.append(
             KeyFigure(label="comm. hidden", value=hidden, unit="%", means="Share of communication under compute.")
         )
     covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
-    made.append(KeyFigure(label="coverage", value=covered, unit="%", means="Share of the step a rule could name."))
-    return made
+    figures.append(
+        KeyFigure(label="coverage", value=covered, unit="%", means="Share of the step that rules could attribute.")
+    )
+    return figures
 
 
 def _no_mfu(run: Run) -> list[str]:
-    """Why there is no MFU, where no other share of a rate would say it, and why no such share."""
+    """Notes on a missing MFU, if no other share of a rate mentions it, and on a missing share of the matmul rate."""
     summary = summarise(run)
-    said = [f"No MFU: {summary.no_mfu}."] if summary.no_mfu and not (summary.mfu or summary.matmul_share) else []
-    return [*said, *([f"No share of the matmul rate: {why}."] if (why := summary.no_matmul_share) else [])]
+    notes = [f"No MFU: {summary.no_mfu}."] if summary.no_mfu and not (summary.mfu or summary.matmul_share) else []
+    return [*notes, *([f"No share of the matmul rate: {why}."] if (why := summary.no_matmul_share) else [])]
 
 
 def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
@@ -162,12 +167,14 @@ def _rows(rows: list[Busy], wall: int) -> tuple[KernelRow, ...]:
 
 
 def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
-    said: list[str] = []
+    warnings: list[str] = []
     if run and run.state != "complete":
-        said.append(f"The run is {run.state}: {words.STATES[run.state].means}")
-    if run and mean.wall_ns and (differ := apart(run, mean.wall_ns)):
-        said.append(differ)
+        warnings.append(f"The run is {run.state}: {words.STATES[run.state].means}")
+    if run and mean.wall_ns and (warning := profiled_step_warning(run, mean.wall_ns)):
+        warnings.append(warning)
     if mean.unrecognised_ns > UNEXPLAINED_LEAST * mean.wall_ns:
         share = units.show_share(mean.unrecognised_ns, mean.wall_ns)
-        said.append(f"{share} of the step is unexplained or unrecognised ({units.show_time(mean.unrecognised_ns)}).")
-    return tuple(said)
+        warnings.append(
+            f"{share} of the step is unexplained or unrecognised ({units.show_time(mean.unrecognised_ns)})."
+        )
+    return tuple(warnings)

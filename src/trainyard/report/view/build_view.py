@@ -1,4 +1,4 @@
-"""Builds the view of an analysis: what the terminal and the page draw."""
+"""Builds the view of an analysis, which the terminal and the page render."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.report.view.waterfall import SMALL, waterfall
 
 
 def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
-    """The view of an analysis; `timeline`: of the trace, which a page draws and a terminal does not."""
+    """The view of an analysis. `timeline`: of the trace; only pages draw it."""
     mean, ranks = analysis.mean, per_rank(analysis.ledgers)
     of_run = bool(analysis.state)
     return View(
@@ -44,7 +44,7 @@ def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
 
 
 def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
-    """rank -> the mean of its full steps (of all its parts where none is full)."""
+    """rank -> the mean of its full steps, or of all its parts if none is full."""
     by_rank: dict[int, list[Ledger]] = {}
     for ledger in ledgers:
         if ledger.scope.reduce == "one" and ledger.scope.ranks:

@@ -1,4 +1,4 @@
-"""Tables that a report shows where their subject is there: ops below the roofline, who came last, bandwidths."""
+"""Tables of a report, as far as there are data: ops below the roofline, last arrivals, bandwidths, incidents."""
 
 from __future__ import annotations
 
@@ -19,44 +19,45 @@ _ROWS = 40
 
 
 def tables(measured: MeasuredTrace) -> tuple[Table, ...]:
-    """Those that have something to say."""
-    found = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
-    return tuple(table for table in found if table.rows)
+    """The non-empty tables of a trace."""
+    all_tables = (ops(measured), lateness(measured.lateness), bandwidths(measured.bandwidths))
+    return tuple(table for table in all_tables if table.rows)
 
 
-def of_life(run: Run) -> tuple[Table, ...]:
-    """What went wrong while a job ran, and where its life went; the latter of one that saved, too."""
+def run_tables(run: Run) -> tuple[Table, ...]:
+    """Incidents and goodput of a run that had incidents; goodput also of one that saved checkpoints."""
     wrong = (incidents(run),) if run.incidents else ()
     return (*wrong, goodput(run)) if wrong or run.goodput.get("save") else ()
 
 
 def incidents(run: Run) -> Table:
-    """Who was blamed, and what it cost."""
+    """The incidents of a run: the culprit and the time they cost."""
     return Table(
         title="Incidents",
         notes=(
-            "In seconds: from the fault to its being noticed, from then until all ranks trained again, and of training "
-            "that was done again. Step: the last that had ended; resumed: the one after which training went on.",
+            "In seconds: from the fault to its detection, from detection until all ranks trained again, and of "
+            "training that was repeated. Step: the last that had ended; resumed: the step after which training "
+            "continued.",
         ),
         columns=_columns("What", "Says", Rank=0, Node=0, Step=0, Noticed=2, Restart=2, Lost=2, Resumed=0),
         rows=tuple(
             (
-                words.FAULTS[one.kind].label,
-                one.says.splitlines()[0] if one.says else "",
-                *(None if number < 0 else number for number in (one.rank, one.node)),
-                None if one.step < 0 else one.step + 1,
-                one.detect_s,
-                one.restart_s,
-                one.lost_s,
-                None if one.resumed < 0 else one.resumed,
+                words.FAULTS[incident.kind].label,
+                incident.says.splitlines()[0] if incident.says else "",
+                *(None if number < 0 else number for number in (incident.rank, incident.node)),
+                None if incident.step < 0 else incident.step + 1,
+                incident.detect_s,
+                incident.restart_s,
+                incident.lost_s,
+                None if incident.resumed < 0 else incident.resumed,
             )
-            for one in run.incidents
+            for incident in run.incidents
         ),
     )
 
 
 def goodput(run: Run) -> Table:
-    """The job's life by cause."""
+    """The job's wall time by cause."""
     whole = sum(run.goodput.values())
     shares = {cause: units.show_share(round(spent * 1e9), round(whole * 1e9)) for cause, spent in run.goodput.items()}
     return Table(
@@ -72,18 +73,18 @@ def goodput(run: Run) -> Table:
 
 
 def ops(measured: MeasuredTrace) -> Table:
-    """The ops that lie furthest below what they could reach, in ns a step."""
-    found = op_roofline(measured)
-    covered = units.show_share(found.known_ns, found.compute_ns) if found.compute_ns else "none"
-    known = [row for row in found.rows if row.flops is not None or row.bytes is not None]
-    unknown = sorted((row for row in found.rows if row not in known), key=lambda row: -row.ns)[:3]
+    """The ops that lose the most time to their roofline, per step."""
+    roofline = op_roofline(measured)
+    covered = units.show_share(roofline.known_ns, roofline.compute_ns) if roofline.compute_ns else "none"
+    known = [row for row in roofline.rows if row.flops is not None or row.bytes is not None]
+    unknown = sorted((row for row in roofline.rows if row not in known), key=lambda row: -row.ns)[:3]
     missing = ", ".join(f"{row.op} {units.show_time(row.ns)}" for row in unknown)
     return Table(
         title="Ops against the roofline",
         notes=(
-            f"In ms a step. Formulas cover {covered} of compute time"
-            + (f"; not, for want of a formula or of what the file says: {missing}." if missing else "."),
-            *found.notes,
+            f"In ms per step. Formulas cover {covered} of compute time"
+            + (f"; not covered, without a formula or shapes in the file: {missing}." if missing else "."),
+            *roofline.notes,
         ),
         columns=_columns("Op", "Shapes", "Bound", Calls=1, ms=3, Reachable=3, Loss=3, TFLOPs=2, GBs=1),
         rows=tuple(_op(row) for row in known[:_ROWS]),
@@ -106,12 +107,12 @@ def _op(row: OpRow) -> tuple[Cell, ...]:
 
 
 def lateness(rows: Sequence[Lateness]) -> Table:
-    """Who came last to collectives, how often, and what that cost the others."""
+    """The ranks that arrived last at collectives, how often, and how long the others waited."""
     return Table(
-        title="Who came last",
+        title="Last arrivals",
         notes=(
-            "What the others waited in ms, summed over all waits that began in full steps: exposed, where no compute "
-            "hid it, and in all. The ledger also holds the end of waits that began before them.",
+            "Waiting time of the other ranks in ms, summed over waits that began in full steps: exposed (no compute "
+            "overlapped it) and total. The ledger also includes the end of waits that began before.",
         ),
         columns=_columns("Rank", Last=0, Of=0, Exposed=3, All=3),
         rows=tuple(
@@ -121,12 +122,12 @@ def lateness(rows: Sequence[Lateness]) -> Table:
 
 
 def bandwidths(rows: Sequence[Bandwidth]) -> Table:
-    """How fast collectives moved their data."""
+    """The bandwidths of collectives."""
     return Table(
         title="Collectives' bandwidth",
         notes=(
             "In MB, µs and GB/s; medians. Bus bandwidth as nccl-tests defines it.",
-            "Timed from the last arrival to the end, or where that is not known by the shortest member: a lower bound.",
+            "Timed from the last arrival to the end, or, if that is unknown, by the shortest member: a lower bound.",
         ),
         columns=_columns(
             "Collective", "Group", "Timed by", Ranks=0, MB=3, Count=0, µs=1, Algorithm=2, Bus=2, Slowest=2, Fastest=2
@@ -150,32 +151,34 @@ def _bandwidth(row: Bandwidth) -> tuple[Cell, ...]:
 
 
 def reconciled(figures: Sequence[tuple[int, ToolFigures]]) -> Table:
-    """Each rank by the rules of another tool, and how they differ from ours."""
+    """Figures of each rank by the definitions of another tool, and how these differ from ours."""
     tool, first = figures[0][1].tool, figures[0][1]
     return Table(
         title=f"By {tool}'s definitions",
         notes=first.differs,
         columns=(Column(head="Figure"), *(Column(head=f"rank {rank}, ns", digits=0) for rank, _ in figures)),
-        rows=tuple((figure.name, *(one.ns(figure.name) for _, one in figures)) for figure in first.figures),
+        rows=tuple(
+            (figure.name, *(tool_figures.ns(figure.name) for _, tool_figures in figures)) for figure in first.figures
+        ),
     )
 
 
-def predicted(mean: Ledger, found: Prediction) -> Table:
-    """The mean step as measured and as supposed, account by account; the changes sum to the change of the step."""
-    before, after = mean.wall_ns, found.mean.wall_ns
+def predicted(mean: Ledger, prediction: Prediction) -> Table:
+    """The mean step as measured and as predicted for a what-if, by account; the changes sum to the step's change."""
+    before, after = mean.wall_ns, prediction.mean.wall_ns
     share = units.show_share(after - before, before) if before else ""
     longer = (
-        "Where nothing was slowed, a longer step means that its bounds moved and work from before them came in: "
+        "If nothing was slowed, a longer step means that its bounds moved and now include earlier work: "
         "--window all books the whole window."
     )
-    rows = [(change.account.label, change.before_ns, change.after_ns) for change in found.changes]
+    rows = [(change.account.label, change.before_ns, change.after_ns) for change in prediction.changes]
     rows.sort(key=lambda row: -abs(row[2] - row[1]))
     rows.append(("Step", before, after))
     return Table(
-        title=f"With {', '.join(found.supposed)}",
+        title=f"With {', '.join(prediction.supposed)}",
         notes=(
             f"Predicted by replaying the steps' dependencies: {units.show_time(before)} → {units.show_time(after)} "
-            f"({share}). What a change would alter beyond them (caches, clocks, other work) is not in it.",
+            f"({share}). Other effects of the change (caches, clocks, other work) are not predicted.",
             *((longer,) if after > before else ()),
         ),
         columns=_columns("Account", **{"measured ms": 3, "predicted ms": 3, "change ms": 3}),
@@ -184,8 +187,8 @@ def predicted(mean: Ledger, found: Prediction) -> Table:
 
 
 def answered(answer: Answer) -> Table:
-    """The rows of a query, as many as there are."""
-    kinds = [{type(row[place]) for row in answer.rows} - {type(None)} for place in range(len(answer.columns))]
+    """All rows of a query."""
+    kinds = [{type(row[column]) for row in answer.rows} - {type(None)} for column in range(len(answer.columns))]
     digits = [0 if kind == {int} else 6 if kind and kind <= {int, float} else None for kind in kinds]
     return Table(
         title=answer.columns[0] if answer.columns else "",
@@ -199,7 +202,7 @@ def answered(answer: Answer) -> Table:
 
 
 def _columns(*texts: str, **numbers: int) -> tuple[Column, ...]:
-    """Columns of text, then of numbers with so many decimals."""
+    """Text columns, then number columns (head=decimals)."""
     heads = {"TFLOPs": "TFLOP/s", "GBs": "GB/s"}
     return (
         *(Column(head=head, prose=head in ("Says", "Means")) for head in texts),

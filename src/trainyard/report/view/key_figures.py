@@ -1,4 +1,4 @@
-"""A run's key figures as a report shows them, and the time its arithmetic would take at the best known rate."""
+"""A run's key figures, and the time of its matrix products at the best known rate."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from trainyard.report.view.view import KeyFigure
 from trainyard.store.run_summary import summarise
 
 _APART = 0.25
-"""Of the step time: from here on profiled and timed steps are no longer of one kind."""
+"""Relative difference of profiled and timed steps above which they are not comparable."""
 
 
 def ideal_ns(run: Run) -> tuple[int, str] | None:
-    """(ns a rank's matrix products take at the best known rate, which rate that is), if there is one."""
+    """(ns of a rank's matrix products at the best known rate, description of the rate); None if no rate is known."""
     flops = run.claims.get("matmul_flops")
-    for claim, says in (("peak", "at peak"), ("matmul_rate", "at the matmul rate measured here")):
+    for claim, phrase in (("peak", "at peak"), ("matmul_rate", "at the matmul rate measured here")):
         rate = run.claims[claim].value if claim in run.claims else 0.0
         if claim == "matmul_rate" and summarise(run).no_matmul_share:
             continue
         if flops and rate:
             counted = units.show_rate(flops.value, "FLOP")
-            return int(flops.value / rate * 1e9), f"{counted} a rank {says}, {units.show_rate(rate, 'FLOP/s')}"
+            return int(flops.value / rate * 1e9), f"{counted} a rank {phrase}, {units.show_rate(rate, 'FLOP/s')}"
     return None
 
 
 def unit_of(job: Job) -> str:
-    """What `tokens_per_step` counts, as the workload calls it; tokens of one that is not installed here."""
+    """The workload's unit of `tokens_per_step`; tokens if the workload is not installed here."""
     return plugins.load("workloads", job.workload).unit if job.workload in plugins.names("workloads") else "tokens"
 
 
 def figures_of_run(run: Run) -> list[KeyFigure]:
-    """Step time, throughput, MFU or share of the matmul rate, peak memory, loss: each where it was measured."""
+    """Step time, throughput, MFU or share of the matmul rate, peak memory and loss, as far as they were measured."""
     summary = summarise(run)
-    made: list[KeyFigure] = []
+    figures: list[KeyFigure] = []
     if summary.step_ns:
         spread = (max(summary.repeats_ns) - min(summary.repeats_ns)) / 2 / summary.step_ns
-        made.append(
+        figures.append(
             figure(
                 "step time",
                 units.show_time(summary.step_ns),
@@ -47,17 +47,17 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
         if summary.tokens_per_s:
             unit = unit_of(run.job)
             rate = units.show_rate(summary.tokens_per_s, " tok/s" if unit == "tokens" else f" {unit}/s")
-            made.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
-    made += shares_of_run(run)
+            figures.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
+    figures += shares_of_run(run)
     if summary.memory_bytes:
-        made.append(figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
+        figures.append(figure("peak memory", units.show_size(summary.memory_bytes), "The fullest rank's."))
     if summary.profiler_ns is not None and summary.step_ns:
-        made.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
+        figures.append(_profilers_cost(summary.profiler_ns, summary.step_ns))
     if summary.loss_first is not None and summary.loss_last is not None:
         change = f"from {summary.loss_first:.3f}"
         means = "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
-        made.append(KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means=means))
-    return made
+        figures.append(KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=change, means=means))
+    return figures
 
 
 def _profilers_cost(ns: int, step_ns: int) -> KeyFigure:
@@ -68,8 +68,8 @@ def _profilers_cost(ns: int, step_ns: int) -> KeyFigure:
     return figure(label, units.show_share(ns, step_ns), means, f"{units.show_time(ns)} a step")
 
 
-def apart(run: Run, wall_ns: int) -> str:
-    """A warning where the ledger's steps, which were profiled, took much longer or less than the timed ones."""
+def profiled_step_warning(run: Run, wall_ns: int) -> str:
+    """A warning if the profiled steps of the ledger differ much from the timed ones; else empty."""
     step_ns = summarise(run).step_ns
     if not step_ns or abs(wall_ns - step_ns) <= _APART * step_ns:
         return ""
@@ -78,15 +78,15 @@ def apart(run: Run, wall_ns: int) -> str:
 
 
 def shares_of_run(run: Run) -> list[KeyFigure]:
-    """MFU, and the share of the measured matmul rate, each with its numerator and denominator. Without MFU, why."""
+    """MFU and the share of the measured matmul rate, with their arithmetic; if there is no MFU, the reason."""
     summary = summarise(run)
-    made: list[KeyFigure] = []
+    figures: list[KeyFigure] = []
     for share, label in ((summary.mfu, "MFU"), (summary.matmul_share, "of matmul rate")):
         if share is None:
             continue
         why = f" (no MFU: {summary.no_mfu})" if summary.no_mfu else ""
         counted = run.claims["model_flops"].source
-        made.append(
+        figures.append(
             KeyFigure(
                 label=label,
                 value=f"{100 * share.value:.1f}",
@@ -100,12 +100,14 @@ def shares_of_run(run: Run) -> list[KeyFigure]:
         )
     if summary.no_matmul_share:
         rate = units.show_rate(run.claims["matmul_rate"].value, "FLOP/s")
-        means = f"Matrix products alone reached {rate} a rank before the run, the steps more: it was busy then."
-        made.append(KeyFigure(label="of matmul rate", value="cannot tell", change=summary.no_matmul_share, means=means))
-    return made
+        means = f"Matrix products alone reached {rate} per rank before the run, the steps more: the device was busy."
+        figures.append(
+            KeyFigure(label="of matmul rate", value="cannot tell", change=summary.no_matmul_share, means=means)
+        )
+    return figures
 
 
 def figure(label: str, shown: str, means: str, change: str = "") -> KeyFigure:
-    """Of a value as `units` shows it, with its unit."""
+    """A key figure from a formatted value with its unit, such as `418.0 ms`."""
     value, unit = shown.split(" ", 1)
     return KeyFigure(label=label, value=value, unit=unit.strip(), means=means, change=change)

@@ -24,10 +24,10 @@ class _Table:
 
 
 def timeline(measured: MeasuredTrace, most: int = _MOST) -> Timeline:
-    """All ranks' intervals from the earliest window's start. Above `most`, short neighbours are folded into one
-    slice that looks like the longest of them, as coarsely as it takes.
+    """All ranks' intervals from the start of the earliest window on. Above `most` slices, short neighbours are merged
+    into one slice with the name and colour of the longest, as coarsely as needed.
 
-    Unaligned ranks each start at zero: their clocks say nothing about each other.
+    Unaligned ranks each start at zero, since their clocks are not comparable.
     """
     aligned = measured.alignment.aligned
     starts = [rank.parts[0].start for rank in measured.ranks]
@@ -60,18 +60,18 @@ def timeline(measured: MeasuredTrace, most: int = _MOST) -> Timeline:
 
 
 def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
-    one, waits = rank.classified, rank.waits
+    classified, waits = rank.classified, rank.waits
     lane_of, labels = lane_numbers(rank)
     window = (rank.parts[0].start, rank.parts[-1].stop)
-    start = np.clip(np.concatenate([one.start, waits.start]), *window) - origin
-    stop = np.clip(np.concatenate([one.stop, waits.stop]), *window) - origin
-    key = np.concatenate([one.key, waits.key])
-    name = np.concatenate([one.name, np.full(len(waits.start), -1)])
+    start = np.clip(np.concatenate([classified.start, waits.start]), *window) - origin
+    stop = np.clip(np.concatenate([classified.stop, waits.stop]), *window) - origin
+    key = np.concatenate([classified.key, waits.key])
+    name = np.concatenate([classified.name, np.full(len(waits.start), -1)])
     wait_lane = lane_of[_collective_rows(rank)] if len(waits.start) else np.empty(0, np.int64)
     lane_of = np.concatenate([lane_of, wait_lane])
     look = np.array([_look(rank, k, looks, colours) for k in range(len(rank.keys.pairs))], np.int64)
     texts = list(rank.events.names)
-    made: list[Lane] = []
+    lanes: list[Lane] = []
     for lane, label in enumerate(labels):
         rows = np.flatnonzero((lane_of == lane) & (stop > start))
         rows = rows[np.argsort(start[rows], kind="stable")]
@@ -86,7 +86,7 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
         last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
         longest = rows[_longest(end - begin, first)]
         named = zip(name[longest].tolist(), key[longest].tolist())
-        made.append(
+        lanes.append(
             Lane(
                 rank=rank.events.rank,
                 label=label,
@@ -96,29 +96,30 @@ def _lanes(rank: RankTrace, origin: int, fold: int, names: _Table, looks: _Table
                 look=look[key[longest]].tolist(),
             )
         )
-    return made
+    return lanes
 
 
 def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
+    """(lane of each classified interval, label of each lane)."""
     events = rank.events
     if len(events.work):
         return events.work.stream.astype(np.int64), list(events.streams)
-    # On a CPU the collectives follow the training thread's stretches in the table.
+    # On CPUs the collectives come after the intervals of the training thread in the table.
     spans = np.array(sorted(rank.classified.collectives), np.int64)
     lane = np.zeros(len(rank.classified.start), np.int64)
     threads = events.host.thread[rank.classified.launcher[spans]] if len(spans) else spans
-    numbers = {thread: place + 1 for place, thread in enumerate(dict.fromkeys(threads.tolist()))}
+    numbers = {thread: number + 1 for number, thread in enumerate(dict.fromkeys(threads.tolist()))}
     lane[spans] = [numbers[thread] for thread in threads.tolist()]
-    return lane, ["training thread", *(f"comm thread {place}" for place in numbers.values())]
+    return lane, ["training thread", *(f"comm thread {number}" for number in numbers.values())]
 
 
 def _collective_rows(rank: RankTrace) -> I64:
-    """For each wait, the collective that follows it (its interval now starts where the wait ends)."""
+    """The row of the collective that follows each wait (its interval starts at the end of the wait)."""
     rows = np.array(sorted(rank.classified.collectives), np.int64)
     starts = rank.classified.start[rows]
     order = np.argsort(starts, kind="stable")
-    place = np.searchsorted(starts[order], rank.waits.stop, "left")
-    return rows[order][np.minimum(place, len(rows) - 1)]
+    following = np.searchsorted(starts[order], rank.waits.stop, "left")
+    return rows[order][np.minimum(following, len(rows) - 1)]
 
 
 def step_label(label: str) -> str:
@@ -126,7 +127,7 @@ def step_label(label: str) -> str:
 
 
 def shown_name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
-    """The event's own name; a gap's or a wait's account, since the span around it says less."""
+    """The event's name; for gaps and waits the account, which is more specific than the enclosing span."""
     account = rank.keys.pairs[key][0]
     return account.label if name < 0 or account.kind in ("launch_gap", "straggler") else texts[name]
 
@@ -140,8 +141,8 @@ def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
 
 
 def _folds(begin: I64, end: I64, fold: int) -> I64:
-    """The first of each run of slices that are drawn as one: those shorter than `fold` that begin in the same
-    stretch of that length."""
+    """The first slice of each group that is drawn as one: slices shorter than `fold` that begin in the same interval of
+    that length."""
     if not fold:
         return np.arange(len(begin))
     bucket, long = begin // fold, end - begin >= fold
@@ -150,7 +151,7 @@ def _folds(begin: I64, end: I64, fold: int) -> I64:
 
 
 def _longest(length: I64, first: I64) -> I64:
-    """The place of the longest slice of each run: it gives the run its name and look."""
+    """The index of the longest slice of each group, which gives the group its name and colour."""
     run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length))))
     order = np.lexsort((-length, run))
     return order[first]

@@ -1,6 +1,6 @@
-"""View: everything a report shows, as plain data. The terminal and the page draw the same one.
+"""View: the content of a report as plain data, rendered by the terminal, the page and the exporters.
 
-Times are integer ns. Text fields may hold hostile names (kernels, groups): whoever draws them escapes.
+Times are integer ns. Text fields may hold hostile names (kernels, groups): renderers must escape them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from trainyard.finding import Finding
 
 
 class KeyFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One key figure: `418.0` `ms` `step time`; `change` is what it was compared with, if anything, `worked` the
-    arithmetic that gives it, where that is worth a line."""
+    """One key figure: `418.0` `ms` `step time`. `change`: a comparison or interval, if any; `worked`: the arithmetic
+    behind it, if shown."""
 
     label: str
     value: str
@@ -26,12 +26,12 @@ class KeyFigure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """`MFU 41.2 % = ...`, or nothing."""
+        """`MFU 41.2 % = ...`, or empty."""
         return f"{self.label} {self.value} {self.unit} = {self.worked}" if self.worked else ""
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the waterfall, floating from `start_ns` for `ns`; `whiskers` bound its end (ns), if known."""
+    """One row of the waterfall, from `start_ns` for `ns`. `whiskers`: bounds of its end in ns, if known."""
 
     label: str
     ns: int
@@ -44,9 +44,9 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heat(msgspec.Struct, frozen=True, kw_only=True):
-    """ns a step: `values[row][column]` of account row, rank column, and the deviation from the median rank.
+    """ns per step by account (row) and rank (column), and the deviations from the median rank.
 
-    `nodes[column]` is the host of that rank (equal neighbours are drawn together); `blamed` a rank or -1.
+    `nodes[column]`: host of that rank (equal neighbours are drawn together). `blamed`: a rank, or -1.
     """
 
     accounts: tuple[str, ...]
@@ -79,8 +79,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """`steps`: (label, start, stop) of each step on the first rank. `events`: how many intervals were given;
-    `merged`: how many of them were folded into neighbours too close to tell apart."""
+    """`steps`: (label, start, stop) of each step on the first rank. `events`: number of intervals; `merged`: number of
+    those merged into neighbours too close to distinguish."""
 
     length_ns: int
     names: list[str]
@@ -93,7 +93,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the kernel or module table: `share` of the step's wall time, 0 to 1."""
+    """A row of the kernel or module table. `share`: fraction of the step's wall time, 0 to 1."""
 
     name: str
     account: str
@@ -104,9 +104,9 @@ class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """`digits`: decimals to show of numbers, whose unit the head names; None for text. `prose`: text that is read to
-    its end, where a name may be cut in its middle. `id`: never cut, as ids that users copy and dates. `spare`:
-    left out if not all columns fit."""
+    """`digits`: decimals of numbers, whose unit is in the head; None for text. `prose`: text that wraps, while names
+    are cut in the middle. `id`: never cut, for dates and for ids that users copy. `spare`: left out if not all
+    columns fit."""
 
     head: str
     digits: int | None = None
@@ -119,8 +119,7 @@ Cell = str | int | float | None
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows in an order that means something, the most important first; `notes` say what they rest on. None is
-    unknown."""
+    """Rows, the most important first; None is unknown. `notes`: units, definitions and sources."""
 
     title: str
     notes: tuple[str, ...]
@@ -129,7 +128,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of a layout by part, in the order of the legend; `reserved` with what the allocator takes beyond."""
+    """Bytes of a layout by part, in the order of the legend. `reserved`: total that the allocator reserves."""
 
     label: str
     sizes: tuple[int, ...]
@@ -137,7 +136,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dot(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout in a chart: `wall_ns` from `low` to `high`, `reserved` bytes; or `why` so many devices have none."""
+    """A layout in a chart: `wall_ns` with its interval from `low` to `high`, `reserved` bytes. `why`: the reason if
+    there is no layout for that number of devices."""
 
     label: str
     devices: int
@@ -156,9 +156,9 @@ class Dot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page of plans draws beside the ledger. `limit`: bytes of a device, of which the share `usable` can be had;
-    `reserved` over allocated. `front`: the fastest first; `others`: shown layouts that are not on it. `devices`: those
-    that were asked for."""
+    """The charts of a page of plans. `limit`: bytes of a device, of which the fraction `usable` is available;
+    `reserved`: ratio of reserved to allocated bytes. `front`: the Pareto front, the fastest first; `others`: shown
+    layouts off the front. `devices`: the requested number. `says`: the note on scaling."""
 
     parts: tuple[Legend, ...]
     stacks: tuple[Stack, ...]
@@ -174,9 +174,9 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole report. `title` is the sentence that names the biggest avoidable cost; `warnings` stand above
-    everything, `notes` (how the ledger came about) and `limits` at the foot. `table` is the mean ledger:
-    (account, label, phase, ns, hidden_ns, count).
+    """A report. `title`: the sentence that names the largest avoidable cost. `warnings` are at the top, `notes` (how
+    the ledger was computed) and `limits` at the bottom. `table`: the mean ledger as (account, label, phase, ns,
+    hidden_ns, count).
     """
 
     title: str

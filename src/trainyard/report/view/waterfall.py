@@ -1,4 +1,4 @@
-"""The waterfall: the step's accounts as bars that float one on top of the other up to the wall time."""
+"""The waterfall: the step's accounts as stacked floating bars that add up to the wall time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trainyard.ledger import WINDOW, Account, Ledger
 from trainyard.report.view.view import Bar, KernelRow
 
 SMALL = 0.005
-"""Of the step: smaller accounts of one kind share a bar."""
+"""Fraction of the step below which accounts of one kind share a bar."""
 
 _IDEAL_COLOUR = "#c3d0f2"
 _TOTAL_COLOUR = "#3f4347"
 
 
 class _Step(NamedTuple):
-    """A bar before it is known where it floats."""
+    """A bar without its position."""
 
     label: str
     ns: int
@@ -25,7 +25,7 @@ class _Step(NamedTuple):
     evidence: str = ""
     account: Account | None = None
     before_ns: int = 0
-    """What of the account stands in the bar before this one."""
+    """ns of the account that are in the bar before this one."""
     role: Literal["ideal", "step"] = "step"
 
 
@@ -36,16 +36,16 @@ def waterfall(
     ideal: tuple[int, str] | None,
     profiled: bool = False,
 ) -> tuple[Bar, ...]:
-    """The bars of a mean ledger; their `ns` add up to the last one's, the wall time.
+    """The bars of a mean ledger; their `ns` add up to the last bar, the wall time.
 
-    `ranks` give the whiskers, `kernels` (top rows) the evidence. `ideal`: (ns of the model's arithmetic at the
-    best known rate, which rate): it splits matmul into that and the loss below it. `profiled`: the step's time
-    without the profiler is known too, so this one is named for what it is.
+    `ranks` give the whiskers, `kernels` (top rows) the evidence. `ideal`: (ns of the model's FLOPs at the best known
+    rate, description of the rate); it splits matmul into that time and the excess. `profiled`: labels the total as
+    profiled, because the unprofiled step time is known too.
     """
     bars: list[Bar] = []
     at = 0
     for step in _steps(mean, kernels, ideal):
-        whiskers = _spread(step.account, at - step.before_ns, ranks) if step.account else None
+        whiskers = _whiskers(step.account, at - step.before_ns, ranks) if step.account else None
         bars.append(
             Bar(
                 label=step.label,
@@ -59,14 +59,14 @@ def waterfall(
             )
         )
         at += step.ns
-    what = "window" if mean.scope.steps == (WINDOW,) else "step"
-    label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {what}".capitalize()
+    total = "window" if mean.scope.steps == (WINDOW,) else "step"
+    label = f"{'profiled' if profiled else words.BASES[mean.basis].label} {total}".capitalize()
     return (*bars, Bar(label=label, ns=mean.wall_ns, start_ns=0, colour=_TOTAL_COLOUR, role="total"))
 
 
 def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | None) -> list[_Step]:
-    """Kind by kind in order of precedence: the large accounts, then the small ones together."""
-    made: list[_Step] = []
+    """By kind in order of precedence: the large accounts, then one bar for the small ones."""
+    steps: list[_Step] = []
     accounts = {account: ns for account, ns in mean.by_account().items() if ns}
     for kind in words.KINDS:
         own = {account: ns for account, ns in accounts.items() if account.kind == kind}
@@ -76,18 +76,18 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
                 continue
             step = _Step(account.label, ns, account.colour, _evidence(mean, account, kernels), account)
             if str(account) == "compute/matmul" and ideal and ideal[0] < ns:
-                made.append(_Step("Ideal matmul", ideal[0], _IDEAL_COLOUR, ideal[1], role="ideal"))
+                steps.append(_Step("Ideal matmul", ideal[0], _IDEAL_COLOUR, ideal[1], role="ideal"))
                 step = step._replace(label="Matmul over ideal", ns=ns - ideal[0], before_ns=ideal[0])
-            made.append(step)
+            steps.append(step)
         if len(small) > 1:
             listed = ", ".join(f"{account.what} {units.show_time(own[account])}" for account in small[:4])
             label = f"{words.KINDS[kind].label}: {len(small)} small"
-            made.append(_Step(label, sum(own[account] for account in small), words.KINDS[kind].colour, listed))
-    return made
+            steps.append(_Step(label, sum(own[account] for account in small), words.KINDS[kind].colour, listed))
+    return steps
 
 
-def _spread(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
-    """Where the bar would end on the rank with the least and with the most of the account."""
+def _whiskers(account: Account, at: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
+    """Ends of the bar on the ranks with the least and with the most of the account."""
     if len(ranks) < 2:
         return None
     values = [ledger.by_account().get(account, 0) for ledger in ranks.values()]
@@ -98,18 +98,18 @@ def _evidence(mean: Ledger, account: Account, kernels: Sequence[KernelRow]) -> s
     entries = [entry for entry in mean.entries if entry.account == account]
     hidden = sum(entry.hidden_ns for entry in entries)
     count = sum(entry.count for entry in entries)
-    said: list[str] = []
+    parts: list[str] = []
     if account.kind == "unexplained":
-        said.append("no rule claimed it")
+        parts.append("not claimed by any rule")
     elif account.kind == "launch_gap":
-        said.append(words.GAPS[account.what].means.rstrip(".").replace("The host", "the host"))
+        parts.append(words.GAPS[account.what].means.rstrip(".").replace("The host", "the host"))
     elif own := [row for row in kernels if row.account == str(account) and account.kind == "compute"]:
-        said.append(f"most: {_short(own[0].name)} {units.show_time(own[0].ns)}")
+        parts.append(f"most: {_short(own[0].name)} {units.show_time(own[0].ns)}")
     if count:
-        said.append(f"{count:,} interval{'s' if count != 1 else ''}")
+        parts.append(f"{count:,} interval{'s' if count != 1 else ''}")
     if hidden and account.kind in ("comm", "copy", "straggler"):
-        said.append(f"{units.show_time(hidden)} more under compute")
-    return " · ".join(said)
+        parts.append(f"{units.show_time(hidden)} more overlapped by compute")
+    return " · ".join(parts)
 
 
 def _short(name: str, most: int = 34) -> str:
