@@ -112,7 +112,7 @@ def figures_agree(path: Path) -> None:
 def owners_agree(rank: RankTrace) -> None:
     """Every account's ns and hidden ns, but for the idle device's: nothing but those it ranks above can own theirs."""
     one, waits, keys = rank.classified, rank.waits, rank.keys
-    places = keys.places().tolist()
+    places = keys.precedence().tolist()
     columns = zip(
         [*one.start.tolist(), *waits.start.tolist()],
         [*one.stop.tolist(), *waits.stop.tolist()],

@@ -82,7 +82,7 @@ _ArrowStream._fields_ = [
 ]
 _Release = CFUNCTYPE(None, c_void_p)
 _numbers = count(1)
-_kept: dict[int, Any] = {}
+_alive: dict[int, Any] = {}
 """What structures point to, by their `private_data`."""
 _in_capsules: dict[int, _ArrowStream] = {}
 """Streams by address, as long as their capsules are there."""
@@ -90,20 +90,20 @@ _in_capsules: dict[int, _ArrowStream] = {}
 
 def stream(columns: Mapping[str, Column], length: int) -> object:
     """A capsule named `arrow_array_stream` that holds the columns, all of `length` rows, as one batch."""
-    one = _ArrowStream(
+    arrow_stream = _ArrowStream(
         get_schema=_address(_get_schema),
         get_next=_address(_get_next),
         get_last_error=_address(_get_last_error),
         release=_address(_release_stream),
         private_data=_keep([columns, length, False]),
     )
-    _in_capsules[ctypes.addressof(one)] = one
-    return _new_capsule(ctypes.addressof(one), _NAME, _address(_destroy))
+    _in_capsules[ctypes.addressof(arrow_stream)] = arrow_stream
+    return _new_capsule(ctypes.addressof(arrow_stream), _NAME, _address(_destroy))
 
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Schema))
-def _get_schema(one: Any, into: Any) -> int:
-    columns: Mapping[str, Column] = _kept[one.contents.private_data][0]
+def _get_schema(arrow_stream: Any, into: Any) -> int:
+    columns: Mapping[str, Column] = _alive[arrow_stream.contents.private_data][0]
     children = (_Schema * len(columns))()
     for child, (name, column) in zip(children, columns.items()):
         if isinstance(column, Words):
@@ -117,10 +117,10 @@ def _get_schema(one: Any, into: Any) -> int:
 
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Array))
-def _get_next(one: Any, into: Any) -> int:
-    state = _kept[one.contents.private_data]
-    columns, length, given = state
-    if given:
+def _get_next(arrow_stream: Any, into: Any) -> int:
+    state = _alive[arrow_stream.contents.private_data]
+    columns, length, delivered = state
+    if delivered:
         into.contents.release = None
         return 0
     state[2] = True
@@ -137,15 +137,15 @@ def _get_next(one: Any, into: Any) -> int:
 
 
 @CFUNCTYPE(c_void_p, POINTER(_ArrowStream))
-def _get_last_error(one: Any) -> None:
+def _get_last_error(arrow_stream: Any) -> None:
     """There is none."""
 
 
 @_Release
 def _release_stream(address: int) -> None:
-    one = _ArrowStream.from_address(address)
-    _kept.pop(one.private_data, None)
-    one.release = None
+    arrow_stream = _ArrowStream.from_address(address)
+    _alive.pop(arrow_stream.private_data, None)
+    arrow_stream.release = None
 
 
 @_Release
@@ -158,15 +158,17 @@ def _release_array(address: int) -> None:
     _release(_Array.from_address(address))
 
 
-def _release(one: Any) -> None:
+def _release(structure: Any) -> None:
     """Children and dictionary too, unless the consumer has moved them elsewhere."""
-    parts = [one.children[place] for place in range(one.n_children)] + ([one.dictionary] if one.dictionary else [])
+    parts = [structure.children[index] for index in range(structure.n_children)] + (
+        [structure.dictionary] if structure.dictionary else []
+    )
     for part in parts:
         if part.contents.release:
             _Release(part.contents.release)(ctypes.addressof(part.contents))
-    number = one.private_data
-    one.release = None
-    _kept.pop(number, None)
+    number = structure.private_data
+    structure.release = None
+    _alive.pop(number, None)
 
 
 @_Release
@@ -215,7 +217,7 @@ def _fill_array(
     dictionary: _Array | None = None,
 ) -> None:
     pointers = _pointers(_Array, children)
-    addresses = (c_void_p * len(buffers))(*(None if one is None else one.ctypes.data for one in buffers))
+    addresses = (c_void_p * len(buffers))(*(None if buffer is None else buffer.ctypes.data for buffer in buffers))
     into.length, into.null_count, into.offset = length, nulls, 0
     into.n_buffers, into.buffers = len(buffers), addresses
     into.n_children, into.children = len(children), pointers
@@ -228,9 +230,9 @@ def _pointers(kind: type[Structure], children: Any) -> Any:
     return (POINTER(kind) * len(children))(*(ctypes.pointer(child) for child in children))
 
 
-def _keep(what: object) -> int:
+def _keep(referenced: object) -> int:
     number = next(_numbers)
-    _kept[number] = what
+    _alive[number] = referenced
     return number
 
 

@@ -71,8 +71,8 @@ class Columns:
 
     def to_pandas(self) -> pandas.DataFrame:
         """Texts as categories, numbers with unknown ones as nullable integers. Raises `MissingLibrary`."""
-        found = needed("pandas")
-        return found.DataFrame({name: _for_pandas(found, column) for name, column in self.items()}, copy=False)
+        library = needed("pandas")
+        return library.DataFrame({name: _for_pandas(library, column) for name, column in self.items()}, copy=False)
 
     def to_polars(self) -> polars.DataFrame:
         """Raises `MissingLibrary`."""
@@ -93,11 +93,11 @@ def spell(codes: I32, texts: Sequence[str]) -> Words:
     used = np.zeros(len(texts) + 1, bool)
     used[codes] = True
     numbers: dict[str, int] = {}
-    place = np.full(len(texts) + 1, -1, np.int32)
+    new_code = np.full(len(texts) + 1, -1, np.int32)
     for code in np.flatnonzero(used[:-1]).tolist():
         text = texts[code].encode("utf-8", "replace").decode()
-        place[code] = numbers.setdefault(text, len(numbers))
-    return Words(place[codes], tuple(numbers))
+        new_code[code] = numbers.setdefault(text, len(numbers))
+    return Words(new_code[codes], tuple(numbers))
 
 
 def words_of(texts: Sequence[str | None]) -> Words:
@@ -109,8 +109,8 @@ def words_of(texts: Sequence[str | None]) -> Words:
 
 def known(values: ArrayLike, unknown: int = -1) -> Column:
     """Numbers, of which `unknown` stands for none."""
-    found = np.asarray(values)
-    return np.ma.MaskedArray(found, found == unknown)
+    array = np.asarray(values)
+    return np.ma.MaskedArray(array, array == unknown)
 
 
 def numbers_of(values: Sequence[float | None], dtype: str = "int64") -> Column:

@@ -46,9 +46,9 @@ def query(measured: MeasuredTrace, sql: str, most: int = MOST, seconds: float = 
     """One SELECT over those of `schema.TABLES` that it names (all, where it names none): at most `most` rows, within
     `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is wrong, is none, or takes too
     long."""
-    asked = sql.lower()
+    lowered = sql.lower()
     with _opened() as database:
-        for tables in by_rank(measured, [name for name in TABLES if name in asked] or TABLES):
+        for tables in by_rank(measured, [name for name in TABLES if name in lowered] or TABLES):
             for name, table in tables.items():
                 _add(database, name, table)
         # From here on nothing can be set, and nothing outside be reached.
@@ -70,8 +70,8 @@ def _opened() -> DuckDBPyConnection:
 
 def _add(database: DuckDBPyConnection, name: str, table: Columns) -> None:
     """Appends to a table, which is made first. Its name and its columns' are this package's own."""
-    made = ", ".join(f'"{column}" {_type(values)}' for column, values in table.items())
-    database.execute(f'CREATE TABLE IF NOT EXISTS "{name}" ({made})')
+    definitions = ", ".join(f'"{column}" {_type(values)}' for column, values in table.items())
+    database.execute(f'CREATE TABLE IF NOT EXISTS "{name}" ({definitions})')
     added: dict[str, np.ndarray] = {}
     chosen: list[str] = []
     for column, values in table.items():
@@ -98,9 +98,9 @@ def _answer(database: DuckDBPyConnection, sql: str, most: int, seconds: float) -
     try:
         kinds = [statement.type.name for statement in database.extract_statements(sql)]
         if kinds == ["SELECT"]:
-            found = database.execute(sql)
-            rows = found.fetchmany(most + 1)
-            columns = tuple(str(column[0]) for column in found.description or ())
+            result = database.execute(sql)
+            rows = result.fetchmany(most + 1)
+            columns = tuple(str(column[0]) for column in result.description or ())
             return Answer(columns, tuple(tuple(row) for row in rows[:most]), len(rows) > most)
     except duckdb.InterruptException as error:
         raise BadInput(f"the query took more than {units.show_time(seconds * 1e9)}.", "Ask for less.") from error

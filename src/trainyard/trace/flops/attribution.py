@@ -18,7 +18,7 @@ from trainyard.events import I8, I32, I64, OP, Events, OperandShape
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.kernels import Classified, Keys
 from trainyard.trace.flops import products, traffic
-from trainyard.trace.flops.operands import Cost, OpArguments, Unsaid
+from trainyard.trace.flops.operands import Cost, OpArguments, UnknownOperand
 from trainyard.trace.flops.signatures import SIGNATURES
 from trainyard.trace.readers.nesting import nearest
 
@@ -40,14 +40,14 @@ class Arithmetic(NamedTuple):
     costed: NDArray[np.bool_]
 
 
-def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) -> Arithmetic:
+def arithmetic(events: Events, context: Context, keys: Keys, classified: Classified) -> Arithmetic:
     """Intervals of compute by formula; copies and fills by the bytes that the file says; the rest is unknown."""
-    n = len(one.start)
-    compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[one.key]
+    n = len(classified.start)
+    compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[classified.key]
     cost, costs = _costs(events)
     above = nearest(cost >= 0, events.host.parent)
-    launched = np.flatnonzero(compute & (one.launcher >= 0))
-    launcher = one.launcher[launched]
+    launched = np.flatnonzero(compute & (classified.launcher >= 0))
+    launcher = classified.launcher[launched]
     op = np.full(n, -1, np.int32)
     op[launched] = np.where(cost[launcher] >= 0, launcher, above[launcher])
     cost[_around(np.unique(op[op >= 0]), above, context.op_class, cost, costs)] = -1
@@ -58,10 +58,10 @@ def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) ->
     flops[rows] = moved[rows] = 0
     rows = rows[cost[op[rows]] >= 0]
     # What an op launched of its own class does its work, else all that it launched.
-    alike = context.op_class[one.launcher[rows]] == context.op_class[op[rows]]
-    some = np.isin(op[rows], op[rows[alike]])
-    rows = rows[alike | ~some]
-    length = (one.stop - one.start)[rows]
+    same_class = context.op_class[classified.launcher[rows]] == context.op_class[op[rows]]
+    some = np.isin(op[rows], op[rows[same_class]])
+    rows = rows[same_class | ~some]
+    length = (classified.stop - classified.start)[rows]
     known = np.array([-1 if each.flops is None or each.at_most else each.flops for each in costs], np.int64)
     flops[rows] = _shares(op[rows], length, known[cost[op[rows]]])
     known = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
@@ -72,17 +72,17 @@ def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) ->
 def _costs(events: Events) -> tuple[I32, tuple[Cost, ...]]:
     """For each host row the number of its cost, -1 where it has none, and the costs."""
     host = events.host
-    asked = np.flatnonzero((host.what == OP) & (host.shape >= 0))
+    rows = np.flatnonzero((host.what == OP) & (host.shape >= 0))
     width = max(1, len(events.shapes))
-    pairs, inverse = np.unique(host.name[asked].astype(np.int64) * width + host.shape[asked], return_inverse=True)
+    pairs, inverse = np.unique(host.name[rows].astype(np.int64) * width + host.shape[rows], return_inverse=True)
     costs: list[Cost] = []
     numbers: list[int] = []
     for name, shape in (divmod(pair, width) for pair in pairs.tolist()):
-        found = cost_of(events.names[name], events.shapes[shape])
-        numbers.append(-1 if found is None else len(costs))
-        costs += [found] if found else []
+        call_cost = cost_of(events.names[name], events.shapes[shape])
+        numbers.append(-1 if call_cost is None else len(costs))
+        costs += [call_cost] if call_cost else []
     cost = np.full(len(host), -1, np.int32)
-    cost[asked] = np.array(numbers, np.int32)[inverse.reshape(-1)]
+    cost[rows] = np.array(numbers, np.int32)[inverse.reshape(-1)]
     return cost, tuple(costs)
 
 
@@ -101,7 +101,7 @@ def cost_of(op: str, shape: OperandShape) -> Cost | None:
             cost = traffic.FORMULAS[bare](given, name.endswith("_"))
         else:
             return None
-    except (Unsaid, IndexError):  # A tensor with fewer dims than the op takes is no such op's.
+    except (UnknownOperand, IndexError):  # A tensor with fewer dims than the op takes is no such op's.
         return None
     # Columns are 64 bits wide; nothing real is as large.
     return cost if max(cost.flops or 0, cost.bytes or 0) < _MOST else None
@@ -111,13 +111,13 @@ def _around(rows: I32, above: I32, op_class: I8, cost: I32, costs: tuple[Cost, .
     """Ops around others that do their work: around any that computes, unless they are heavy: then around heavy ones."""
     computes = np.array([bool(each.flops) for each in costs], bool)
     inner, outer = rows, above[rows]
-    found = [np.empty(0, np.int32)]
+    wrappers = [np.empty(0, np.int32)]
     while (on := outer >= 0).any():
         inner, outer = inner[on], outer[on]
         heavy = np.isin(op_class[inner], _HEAVY)
-        found.append(outer[heavy | (computes[cost[inner]] & ~np.isin(op_class[outer], _HEAVY))])
+        wrappers.append(outer[heavy | (computes[cost[inner]] & ~np.isin(op_class[outer], _HEAVY))])
         outer = above[outer]
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(wrappers))
 
 
 def _shares(op: I32, length: I64, whole: I64) -> I64:
@@ -125,12 +125,12 @@ def _shares(op: I32, length: I64, whole: I64) -> I64:
     order = np.argsort(op, kind="stable")
     first = np.flatnonzero(np.diff(op[order], prepend=-1))
     sizes = np.diff(first, append=len(order))
-    made = whole.copy()
+    shares = whole.copy()
     for begin, size in zip(first[sizes > 1].tolist(), sizes[sizes > 1].tolist()):
         rows = order[begin : begin + size]
         if whole[rows[0]] >= 0:
-            made[rows] = apportion(int(whole[rows[0]]), length[rows].tolist())
-    return made
+            shares[rows] = apportion(int(whole[rows[0]]), length[rows].tolist())
+    return shares
 
 
 def apportion(whole: int, weights: list[int]) -> list[int]:
@@ -146,18 +146,18 @@ def apportion(whole: int, weights: list[int]) -> list[int]:
     return shares
 
 
-def by_part(column: I64, one: Classified, bounds: I64, keys: int) -> I64:
+def by_part(column: I64, classified: Classified, bounds: I64, keys: int) -> I64:
     """[p, k]: sum of `column` over each key's intervals that start in each part; -1 where any of them is unknown or so
     large that as many as it might not fit a column, and for keys that no interval has."""
-    part = np.searchsorted(bounds, one.start, "right") - 1
+    part = np.searchsorted(bounds, classified.start, "right") - 1
     inside = np.flatnonzero((part >= 0) & (part < len(bounds) - 1))
-    place = (part[inside], one.key[inside])
+    cell = (part[inside], classified.key[inside])
     value = column[inside]
     count, total = np.zeros((2, len(bounds) - 1, keys), np.int64)
-    np.add.at(count, place, 1)
-    np.add.at(total, place, value)
-    lost = (value < 0) | (value > _MOST // count[place])
+    np.add.at(count, cell, 1)
+    np.add.at(total, cell, value)
+    lost = (value < 0) | (value > _MOST // count[cell])
     unknown = np.zeros(total.shape, bool)
-    unknown[tuple(axis[lost] for axis in place)] = True
-    unknown[:, np.setdiff1d(np.arange(keys), one.key)] = True
+    unknown[tuple(axis[lost] for axis in cell)] = True
+    unknown[:, np.setdiff1d(np.arange(keys), classified.key)] = True
     return np.where(unknown, -1, total)

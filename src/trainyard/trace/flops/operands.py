@@ -19,7 +19,7 @@ Key = int | str
 """An argument's place or name."""
 
 
-class Unsaid(Exception):
+class UnknownOperand(Exception):
     """The file does not say what a formula needs, or says what cannot be."""
 
 
@@ -57,7 +57,7 @@ FORMATS = {
 }
 """The formats as Kineto's `Input type` words them."""
 BOOL, LONG, INT, FLOAT = FORMATS["bool"], FORMATS["long int"], FORMATS["int"], FORMATS["float"]
-UNSAID = Format(0, _TRUTH)
+UNKNOWN_FORMAT = Format(0, _TRUTH)
 """Where the file does not say."""
 # Places in torch's `ScalarType`, as a `dtype` argument is written.
 _NUMBERED = {
@@ -97,52 +97,52 @@ class OpArguments:
 
     def __init__(self, shape: OperandShape, names: str = "") -> None:
         self._shape = shape
-        self._places = {name: place for place, name in enumerate(names.split())}
+        self._indices = {name: index for index, name in enumerate(names.split())}
 
     def __len__(self) -> int:
         return len(self._shape.types)
 
     def __contains__(self, name: str) -> bool:
         """Whether the op has such an argument."""
-        return name in self._places
+        return name in self._indices
 
     def __getitem__(self, key: Key) -> Tensor:
-        found = self.maybe(key)
-        if found is None:
-            raise Unsaid
-        return found
+        tensor = self.maybe(key)
+        if tensor is None:
+            raise UnknownOperand
+        return tensor
 
     def maybe(self, key: Key) -> Tensor | None:
         """The tensor under `key`; None for what is no tensor. Raises for a tensor of a format or size nobody knows."""
-        place = self._place(key)
-        kind = self._kind(place)
+        index = self._index(key)
+        kind = self._kind(index)
         if kind in ("", "Scalar", "ScalarList", "TensorList", "GenericList"):
             return None
-        if kind not in FORMATS or place >= len(self._shape.dims):
-            raise Unsaid
-        dims = self._shape.dims[place]
+        if kind not in FORMATS or index >= len(self._shape.dims):
+            raise UnknownOperand
+        dims = self._shape.dims[index]
         if any(not isinstance(length, int) or length < 0 for length in dims):
-            raise Unsaid
+            raise UnknownOperand
         return Tensor(dims, FORMATS[kind])
 
     def tensors(self, stop: int | None = None) -> list[Tensor]:
         """All tensors among the first `stop` arguments. Raises where a list of tensors hides some of them."""
-        places = range(len(self) if stop is None else min(stop, len(self)))
-        if any(self._kind(place) in ("TensorList", "GenericList") for place in places):
-            raise Unsaid
-        return [found for place in places if (found := self.maybe(place)) is not None]
+        indices = range(len(self) if stop is None else min(stop, len(self)))
+        if any(self._kind(index) in ("TensorList", "GenericList") for index in indices):
+            raise UnknownOperand
+        return [tensor for index in indices if (tensor := self.maybe(index)) is not None]
 
     def flag(self, key: Key) -> bool:
         text = self._value(key)
         if text not in ("True", "False"):
-            raise Unsaid
+            raise UnknownOperand
         return text == "True"
 
     def flags(self, key: Key) -> tuple[bool, ...]:
         """`[True, False, True]`."""
         parts = [part.strip() for part in self._value(key).strip("[]").split(",")]
         if not set(parts) <= {"True", "False"}:
-            raise Unsaid
+            raise UnknownOperand
         return tuple(part == "True" for part in parts)
 
     def ints(self, key: Key) -> tuple[int, ...]:
@@ -150,65 +150,65 @@ class OpArguments:
         text = self._value(key)
         match = _INTEGERS.match(text)
         if not text or match is None:
-            raise Unsaid
+            raise UnknownOperand
         return tuple(int(part) for part in (match[1] or "").split(",") if part)
 
     def int(self, key: Key) -> int:
-        found = self.ints(key)
-        if len(found) != 1:
-            raise Unsaid
-        return found[0]
+        values = self.ints(key)
+        if len(values) != 1:
+            raise UnknownOperand
+        return values[0]
 
-    def said(self, key: Key) -> bool:
+    def is_given(self, key: Key) -> bool:
         """Whether an optional argument that is no tensor was given; raises where the file keeps no values."""
         if not any(self._shape.values):
-            raise Unsaid
-        place = self._place(key)
-        return place < len(self._shape.values) and bool(self._shape.values[place])
+            raise UnknownOperand
+        index = self._index(key)
+        return index < len(self._shape.values) and bool(self._shape.values[index])
 
     def format(self, key: Key, otherwise: Format) -> Format:
         """What an optional `dtype` argument asks for."""
-        if self._kind(self._place(key)) == "":
+        if self._kind(self._index(key)) == "":
             return otherwise
         number = self.int(key)
         if number not in _NUMBERED:
-            raise Unsaid
+            raise UnknownOperand
         return _NUMBERED[number]
 
     def text(self) -> str:
         """The tensors' formats and dims: `bfloat16[8944,1024] float32[]`; lists of tensors as `[...]`."""
-        said = []
+        texts = []
         for kind, dims in zip(self._shape.types, self._shape.dims):
             if kind == "TensorList":
-                said.append("[...]")
+                texts.append("[...]")
             elif kind in FORMATS:
                 word = FORMATS[kind].word or kind.removeprefix("c10::")
-                said.append(f"{word}[{','.join(str(length) for length in dims)}]")
-        return " ".join(said)
+                texts.append(f"{word}[{','.join(str(length) for length in dims)}]")
+        return " ".join(texts)
 
-    def _kind(self, place: int) -> str:
-        return self._shape.types[place] if place < len(self._shape.types) else ""
+    def _kind(self, index: int) -> str:
+        return self._shape.types[index] if index < len(self._shape.types) else ""
 
-    def _place(self, key: Key) -> int:
-        return self._places[key] if isinstance(key, str) else key
+    def _index(self, key: Key) -> int:
+        return self._indices[key] if isinstance(key, str) else key
 
     def _value(self, key: Key) -> str:
-        place = self._place(key)
-        if place >= len(self._shape.values):
-            raise Unsaid
-        return self._shape.values[place]
+        index = self._index(key)
+        if index >= len(self._shape.values):
+            raise UnknownOperand
+        return self._shape.values[index]
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Dims of a pointwise result. Raises `Unsaid` for shapes that do not fit."""
     width = max((len(dims) for dims in shapes), default=0)
-    made = []
+    result = []
     for lengths in zip(*((1,) * (width - len(dims)) + dims for dims in shapes)):
         wide = {length for length in lengths if length != 1}
         if len(wide) > 1:
-            raise Unsaid
-        made.append(wide.pop() if wide else 1)
-    return tuple(made)
+            raise UnknownOperand
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
 
 
 def promoted(tensors: list[Tensor]) -> Format:
@@ -217,27 +217,27 @@ def promoted(tensors: list[Tensor]) -> Format:
     float16 with bfloat16 gives float32; whole numbers of one width but different kinds are not told apart here.
     """
     if not tensors:
-        raise Unsaid
+        raise UnknownOperand
     wide = [tensor.format for tensor in tensors if tensor.dims]
     flat = [tensor.format for tensor in tensors if not tensor.dims]
     top = max((format.category for format in wide), default=-1)
     if any(format.category > top for format in flat):
         # A real number on whole ones takes the default format, which the file does not say.
         if wide:
-            raise Unsaid
+            raise UnknownOperand
         wide = flat
         top = max(format.category for format in flat)
-    found = {format for format in wide if format.category == top}
-    if len(found) > 1 and top == _REAL and any(format.size == 1 for format in found):
-        raise Unsaid
-    widest = max(found, key=lambda format: format.size)
-    return FLOAT if widest.size == 2 and len(found) > 1 and top == _REAL else widest
+    formats = {format for format in wide if format.category == top}
+    if len(formats) > 1 and top == _REAL and any(format.size == 1 for format in formats):
+        raise UnknownOperand
+    widest = max(formats, key=lambda format: format.size)
+    return FLOAT if widest.size == 2 and len(formats) > 1 and top == _REAL else widest
 
 
 def real(format: Format) -> Format:
     """`format` itself; raises where whole numbers would become ones of the default format."""
     if format.category < _REAL:
-        raise Unsaid
+        raise UnknownOperand
     return format
 
 

@@ -130,57 +130,57 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
 def _add(rank: RankTrace, sums: dict[_Key, _Sum]) -> None:
     """Adds a rank's full steps. Ops are counted where their first interval starts, if that begins a call; other work by
     interval."""
-    one, events = rank.classified, rank.events
+    classified, events = rank.classified, rank.events
     op = rank.arithmetic.op
     name, shape, key, first = _identity(rank)
     compute = np.array([account.kind == "compute" for account, _ in rank.keys.pairs], bool)
-    rows = np.flatnonzero(compute[one.key] & in_full(rank.parts, one.start))
-    counted = np.where(op >= 0, first, one.begins)
-    idents, of = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
-    of = of.reshape(-1)
+    rows = np.flatnonzero(compute[classified.key] & in_full(rank.parts, classified.start))
+    counted = np.where(op >= 0, first, classified.begins)
+    idents, group = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
+    group = group.reshape(-1)
     keys = [_key(rank, *ident) for ident in idents.T.tolist()]
     totals = np.zeros((3, len(keys)), np.int64)
-    for total, column in zip(totals, (rank.owned, one.stop - one.start, counted)):
-        np.add.at(total, of, column[rows])
+    for total, column in zip(totals, (rank.owned, classified.stop - classified.start, counted)):
+        np.add.at(total, group, column[rows])
     for ident, (ns, busy_ns, count) in zip(keys, totals.T.tolist()):
         total = sums.setdefault(ident, _Sum())
         total.ns, total.busy_ns, total.count = total.ns + ns, total.busy_ns + busy_ns, total.count + count
-    for ident, kernel in np.unique(np.stack([of, one.name[rows]]), axis=1).T.tolist():
+    for ident, kernel in np.unique(np.stack([group, classified.name[rows]]), axis=1).T.tolist():
         sums[keys[ident]].kernels.add(events.names[kernel])
 
 
 def _identity(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
     """Of each interval: name of its op (else of the innermost op around the launch, else its own), that op's shape (-1
     where it has no cost), the key its op is booked under, and whether it is its op's first."""
-    one, host, work = rank.classified, rank.events.host, rank.arithmetic
-    name, key = one.name.astype(np.int64), one.key.astype(np.int64)
+    classified, host, work = rank.classified, rank.events.host, rank.arithmetic
+    name, key = classified.name.astype(np.int64), classified.key.astype(np.int64)
     shape = np.full(len(name), -1, np.int64)
     first = np.zeros(len(name), bool)
-    launched = np.flatnonzero(one.launcher >= 0)
-    launcher = one.launcher[launched]
+    launched = np.flatnonzero(classified.launcher >= 0)
+    launcher = classified.launcher[launched]
     around = np.where(host.what[launcher] == OP, launcher, nearest(host.what == OP, host.parent)[launcher])
     name[launched] = np.where(around >= 0, host.name[around], name[launched])
     own = np.flatnonzero(work.op >= 0)
     op = work.op[own]
     name[own] = host.name[op]
     shape[own] = np.where(work.costed[op], host.shape[op], -1)
-    _, begins, of = np.unique(op, return_index=True, return_inverse=True)
-    key[own] = key[own[begins]][of.reshape(-1)]
-    first[own[begins]] = one.begins[own[begins]]
+    _, begins, group = np.unique(op, return_index=True, return_inverse=True)
+    key[own] = key[own[begins]][group.reshape(-1)]
+    first[own[begins]] = classified.begins[own[begins]]
     return name, shape, key, first
 
 
 def _key(rank: RankTrace, name: int, shape: int, key: int) -> _Key:
     events = rank.events
     account, phase = rank.keys.pairs[key]
-    said = events.shapes[shape] if shape >= 0 else None
+    operands = events.shapes[shape] if shape >= 0 else None
     return _Key(
         op=events.names[name],
-        shape=OpArguments(said).text() if said else "",
+        shape=OpArguments(operands).text() if operands else "",
         account=account,
         phase=PHASES[phase],
         device=events.device,
-        cost=cost_of(events.names[name], said) if said else None,
+        cost=cost_of(events.names[name], operands) if operands else None,
     )
 
 

@@ -41,14 +41,14 @@ def processes(workers: int) -> Iterator[RunEngine]:
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:
             waiting = [pool.submit(work, item) for item in items]
             try:
-                return [one.result() for one in waiting]
+                return [future.result() for future in waiting]
             except BrokenProcessPool as error:
                 raise WorkerDied(
                     f"one of {workers} worker processes died.", "Was memory short? --engine serial needs the least."
                 ) from error
             finally:
-                for one in waiting:
-                    one.cancel()
+                for future in waiting:
+                    future.cancel()
 
         yield run
 

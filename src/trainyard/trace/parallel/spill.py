@@ -30,7 +30,7 @@ def save(path: Path, value: object) -> None:
     """Writes a tree of named tuples and structs with numpy columns. Raises `PlaceUnwritable`."""
     try:
         with path.open("wb") as file:
-            tail = msgspec.msgpack.encode(value, enc_hook=partial(_written, file))
+            tail = msgspec.msgpack.encode(value, enc_hook=partial(_encode, file))
             file.write(tail + len(tail).to_bytes(8, "little"))
     except OSError as error:
         raise PlaceUnwritable(
@@ -44,7 +44,7 @@ def load(path: Path, kind: type[_T]) -> _T:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     length = int.from_bytes(data[-8:], "little")
     return msgspec.msgpack.decode(
-        data[-8 - length : -8], type=kind, dec_hook=lambda kind, part: _read(data, kind, part)
+        data[-8 - length : -8], type=kind, dec_hook=lambda kind, part: _decode(data, kind, part)
     )
 
 
@@ -63,15 +63,15 @@ class SpilledItems(Sequence[_T]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[_T]: ...
     def __getitem__(self, index: int | slice) -> _T | Sequence[_T]:
-        places = range(self._count)[index]
+        selected = range(self._count)[index]
         return (
-            self._open(places)
-            if isinstance(places, int)
-            else SpilledItems(len(places), lambda i: self._open(places[i]))
+            self._open(selected)
+            if isinstance(selected, int)
+            else SpilledItems(len(selected), lambda i: self._open(selected[i]))
         )
 
 
-def _written(file: BinaryIO, part: object) -> object:
+def _encode(file: BinaryIO, part: object) -> object:
     if isinstance(part, np.ndarray):
         file.write(bytes(-file.tell() % _ALIGN))
         offset = file.tell()
@@ -80,7 +80,7 @@ def _written(file: BinaryIO, part: object) -> object:
     return part.pairs if isinstance(part, Keys) else encode_hook(part)
 
 
-def _read(data: memoryview, kind: Any, part: Any) -> object:
+def _decode(data: memoryview, kind: Any, part: Any) -> object:
     if get_origin(kind) is np.ndarray:
         dtype, shape, offset = part
         count = prod(shape)
