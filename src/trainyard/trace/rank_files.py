@@ -1,8 +1,8 @@
 """Finds the trace files of a job's ranks, and reports those that cannot be read.
 
 All kinds of damage (empty, cut before the first event, random bytes, a broken gzip, no permission, wrong content) are
-handled the same way: of several files, the readable ones are analysed and the others are listed; if none can be read, it
-is an error. With `strict`, every damaged file is an error, including one that was cut short and read in part.
+handled the same way: of several files, the readable ones are analysed and the others are listed; if none can be read,
+it is an error. With `strict`, every damaged file is an error, including one that was cut short and read in part.
 
 In a folder, rank files are the files that a reader recognises, those whose names differ from these in digits only,
 and those named as JSON that do not hold a JSON object. Other files (such as a run's records) are ignored. Only regular

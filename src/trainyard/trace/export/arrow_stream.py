@@ -1,7 +1,7 @@
-"""Columns as an Arrow C stream, without Arrow: the three structures of its C data interface, filled by ctypes.
+"""Exports columns as an Arrow C stream without the Arrow library, by filling the C structures through ctypes.
 
 Source: https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html. A structure's
-`private_data` is a number under which what it points to is kept until its consumer releases it.
+`private_data` is the key under which the objects that it points to stay alive until its consumer releases it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _NAME = b"arrow_array_stream"
 
 
 class Words(NamedTuple):
-    """Text by dictionary: row i says `words[codes[i]]`, and nothing where the code is -1. Make it with `spell`."""
+    """A dictionary-encoded text column: row i is `words[codes[i]]`, or missing if the code is -1. Built by `spell`."""
 
     codes: I32
     words: tuple[str, ...]
 
     def texts(self) -> NDArray[np.object_]:
-        """Row by row, None where there is no text."""
+        """The text of each row, None if missing."""
         return np.array([*self.words, None], object)[self.codes]
 
 
 Column = NDArray[Any] | Words
-"""Numbers, a numpy.ma.MaskedArray where some are unknown; or texts."""
+"""Numbers (a numpy.ma.MaskedArray if some are missing) or texts."""
 
 
 class _Schema(Structure):
@@ -83,9 +83,9 @@ _ArrowStream._fields_ = [
 _Release = CFUNCTYPE(None, c_void_p)
 _numbers = count(1)
 _alive: dict[int, Any] = {}
-"""What structures point to, by their `private_data`."""
+"""Objects that structures point to, by `private_data`."""
 _in_capsules: dict[int, _ArrowStream] = {}
-"""Streams by address, as long as their capsules are there."""
+"""Streams by address, as long as their capsules exist."""
 
 
 def stream(columns: Mapping[str, Column], length: int) -> object:
@@ -138,7 +138,7 @@ def _get_next(arrow_stream: Any, into: Any) -> int:
 
 @CFUNCTYPE(c_void_p, POINTER(_ArrowStream))
 def _get_last_error(arrow_stream: Any) -> None:
-    """There is none."""
+    """No error message: NULL."""
 
 
 @_Release
@@ -159,7 +159,7 @@ def _release_array(address: int) -> None:
 
 
 def _release(structure: Any) -> None:
-    """Children and dictionary too, unless the consumer has moved them elsewhere."""
+    """Releases a structure with its children and dictionary, except those that the consumer has moved."""
     parts = [structure.children[index] for index in range(structure.n_children)] + (
         [structure.dictionary] if structure.dictionary else []
     )
@@ -173,7 +173,7 @@ def _release(structure: Any) -> None:
 
 @_Release
 def _destroy(capsule: int) -> None:
-    """The capsule's end: a stream that nobody took over is released."""
+    """The capsule's destructor: releases a stream that no consumer took over."""
     address = _pointer_in(capsule, _NAME)
     if _ArrowStream.from_address(address).release:
         _release_stream(address)
@@ -193,7 +193,7 @@ def _fill_schema(into: _Schema, format: bytes, name: bytes, children: Any = (), 
 def _fill_column(
     into: _Array, values: NDArray[Any], valid: NDArray[np.bool_] | None = None, dictionary: _Array | None = None
 ) -> None:
-    """Numbers as they lie; truths and what is known as bits."""
+    """Fills in a column: numbers without a copy; booleans and validity as bitmaps."""
     nulls = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
     bits = np.packbits(valid, bitorder="little") if valid is not None and nulls else None
     data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
@@ -241,5 +241,5 @@ def _address(function: Any) -> int | None:
 
 
 _new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
-# The capsule by its address: taking hold of an object that is going would bring it back.
+# Takes the capsule's address: a reference to an object in destruction would resurrect it.
 _pointer_in = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))

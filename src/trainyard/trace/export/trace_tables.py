@@ -1,6 +1,6 @@
-"""What was measured, as tables of plain columns: for notebooks, SQL and spreadsheets.
+"""A measured trace as tables of plain columns, for notebooks, SQL and spreadsheets.
 
-`schema` says what each column holds.
+`schema` describes each column.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _MODULE = "nn.Module: "
 
 
 def tables(measured: MeasuredTrace) -> dict[str, Columns]:
-    """Each of `TABLES` over all ranks, in memory."""
+    """All `TABLES` over all ranks, in memory."""
     ranks = list(by_rank(measured))
     return {name: Columns.joined([rank_tables[name] for rank_tables in ranks]) for name in TABLES}
 
 
 def by_rank(measured: MeasuredTrace, wanted: Iterable[str] = TABLES) -> Iterator[dict[str, Columns]]:
-    """The `wanted` of `TABLES`, rank by rank, each rank loaded when its turn comes."""
+    """Yields the `wanted` tables of each rank in turn; one rank is loaded at a time."""
     names, numbers = tuple(wanted), np.array(rank_numbers(measured), np.int32)
     for rank in measured.ranks:
         yield {name: _MAKERS[name](rank, numbers) for name in names}
 
 
 def rank_numbers(measured: MeasuredTrace) -> tuple[int, ...]:
-    """Of the rank at each place of `measured.ranks`, without loading them."""
+    """The rank number of each item in `measured.ranks`, without loading them."""
     return tuple(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank))
 
 
 def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
-    """The entries of ledgers of one rank and part each, or of means, whose rank and step are missing."""
+    """The entries of ledgers, each of one rank and part, or of a mean, whose rank and step are missing."""
     rows = [(ledger, entry) for ledger in ledgers for entry in ledger.sorted_entries()]
     single = [ledger.scope.reduce == "one" for ledger, _ in rows]
     return Columns(
@@ -71,7 +71,7 @@ def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
 
 
 def began(rank: RankTrace) -> I64:
-    """When each interval of `classified` began: a collective before its last member arrived."""
+    """When each interval of `classified` began; for a collective, its own start and not the last member's arrival."""
     classified, events = rank.classified, rank.events
     if len(events.work):
         return events.work.start
@@ -82,7 +82,7 @@ def began(rank: RankTrace) -> I64:
 
 
 def op_names(rank: RankTrace) -> I32:
-    """Of each interval, the name number of the innermost op around its launch, -1 where there is none."""
+    """The name number of the innermost op around the launch of each interval, -1 for none."""
     host = rank.events.host
     op = np.where(host.what == OP, np.arange(len(host), dtype=np.int32), nearest(host.what == OP, host.parent))
     return _take(host.name, _take(op, rank.classified.launcher))
@@ -219,7 +219,7 @@ def _host(rank: RankTrace, numbers: I32) -> Columns:
     )
 
 
-# Of one rank's trace and the numbers of the ranks at each place.
+# Table -> function of one rank's trace and the rank number of each rank index.
 _MAKERS: Mapping[str, Callable[[RankTrace, I32], Columns]] = {
     "steps": _steps,
     "ledger": _ledger,
@@ -243,7 +243,7 @@ def _where(rank: RankTrace, start: I64) -> dict[str, Column]:
 
 
 def _account(rank: RankTrace, key: I32) -> dict[str, Column]:
-    """Account, its kind, and phase; what no key claims is unexplained."""
+    """The account, kind and phase of each key; -1 is unexplained time."""
     pairs = rank.keys.pairs
     accounts = [*(str(account) for account, _ in pairs), "unexplained"]
     kinds = [*(account.kind for account, _ in pairs), "unexplained"]
@@ -258,5 +258,5 @@ def _module(rank: RankTrace, name: I32) -> Column:
 
 
 def _take(column: np.ndarray, rows: I32) -> np.ndarray:
-    """`column` at `rows`, -1 where the row is."""
+    """`column[rows]`, -1 for row -1."""
     return np.append(column, np.array([-1], column.dtype))[rows]

@@ -1,10 +1,10 @@
-"""Matrix products, convolutions and attention: FLOPs and bytes from what the op was given.
+"""FLOPs and bytes of matrix products, convolutions and attention, from the op's arguments.
 
-A multiplication and an addition are two FLOPs; a bias, a scale and the softmax inside attention count none, and a
-convolution's taps on padding count like others, as torch's own FlopCounterMode has it. Causal attention counts the
-pairs that the mask keeps (FlopCounterMode: all). Its backward pass is five products, since a fused kernel computes the
-scores again (Dao 2023, arXiv:2307.08691, section 2).
-Bytes: every tensor given is read once and every result written once, as if nothing were read twice.
+A multiplication and an addition are two FLOPs; a bias, a scale and the softmax inside attention count zero, and a
+convolution's taps on padding count like others, as in torch's FlopCounterMode. Causal attention counts the pairs that
+the mask keeps (FlopCounterMode: all). Its backward pass is five products, since a fused kernel recomputes the scores
+(Dao 2023, arXiv:2307.08691, section 2).
+Bytes: every input tensor is read once and every result written once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainyard.trace.flops.operands import (
 )
 from trainyard.trace.flops.signatures import ATTENTIONS, CONVOLUTIONS
 
-# Their tensors are [batch, sequence, head, width]; all others' [batch, head, sequence, width].
+# Ops with tensors [batch, sequence, head, width]; all others have [batch, head, sequence, width].
 _SEQUENCE_FIRST = ("_flash_attention_forward", "_flash_attention_backward", "_efficient_attention_forward",
                    "_efficient_attention_backward")  # fmt: skip
 
@@ -50,7 +50,7 @@ def _product(left: Tensor, right: Tensor) -> tuple[int, tuple[int, ...]]:
 
 
 def _matmul(at: int, summed: bool = False) -> Callable[[OpArguments], Cost]:
-    """`given[at] @ given[at + 1]`, to which the tensor before the two is added; `summed` over the batch."""
+    """`args[at] @ args[at + 1]`, plus the tensors before these two. `summed`: over the batch."""
 
     def formula(args: OpArguments) -> Cost:
         left, right = args[at], args[at + 1]
@@ -80,9 +80,9 @@ def _scaled_mm(args: OpArguments) -> Cost:
 
 
 def _grouped_mm(offsets_at: int, dtype_at: int) -> Callable[[OpArguments], Cost]:
-    """Products of groups that offsets mark off along the rows, the columns or the summed dim.
+    """Products of groups that offsets delimit along the rows, the columns or the summed dim.
 
-    What lies beyond the last offset belongs to no group, and how much that is the file does not say: an upper bound.
+    An upper bound: data beyond the last offset belongs to no group, and its size is not in the file.
     """
 
     def formula(args: OpArguments) -> Cost:
@@ -93,7 +93,7 @@ def _grouped_mm(offsets_at: int, dtype_at: int) -> Callable[[OpArguments], Cost]
             flops, dims = _product(left, right)
         elif len(a) in (2, 3) and len(b) in (2, 3) and a[-1] == b[-2] and offsets is not None:
             flops = 2 * a[-2] * a[-1] * b[-1] * left.format.packs
-            # Groups along the summed dim have a result each.
+            # Each group along the summed dim has its own result.
             dims = (*((offsets.numel,) if len(a) == len(b) else ()), a[-2], b[-1])
         else:
             raise UnknownOperand
@@ -104,7 +104,7 @@ def _grouped_mm(offsets_at: int, dtype_at: int) -> Callable[[OpArguments], Cost]
 
 
 def _convolution(args: OpArguments) -> Cost:
-    """Input [B, C, ...] and weight [O, C / groups, ...]; transposed, weight [C, O / groups, ...]."""
+    """A convolution of input [B, C, ...] with weight [O, C / groups, ...]; transposed: [C, O / groups, ...]."""
     image, weight = args[0], args[1]
     width = len(weight.dims) - 2
     if width < 1 or len(image.dims) not in (width + 1, width + 2):
@@ -142,8 +142,8 @@ def _by_axis(args: OpArguments, name: str, width: int) -> tuple[int, ...]:
 
 
 def _convolution_backward(args: OpArguments) -> Cost:
-    """The gradients that `output_mask` asks for: the input's and the weight's are a forward pass each; the bias's is a
-    sum and counts no FLOPs here."""
+    """The gradients that `output_mask` selects: those of input and weight cost as much as a forward pass each; that of
+    the bias is a sum and counts zero FLOPs."""
     gradient, image, weight = args["grad_output"], args["input"], args["weight"]
     to_image, to_weight, to_bias = args.flags("output_mask")
     pixels = image.numel if args.flag("transposed") else gradient.numel
@@ -190,14 +190,14 @@ def _pairs(name: str, args: OpArguments) -> tuple[int, bool]:
     matrices = prod(query.dims[:-1]) // max(1, rows)
     windows = [word for word in ("window_size_left", "window_size_right", "window_size") if word in args]
     windowed = any(args.is_given(word) and args.int(word) >= 0 for word in windows)
-    # Flash kernels called directly and the efficient one's mask 2 end the diagonal at the last key, others begin it
-    # at the first.
+    # The causal diagonal ends at the last key in flash kernels called directly and with mask 2 of the efficient kernel;
+    # in others it begins at the first key.
     shift = columns - rows if name.startswith("_flash") or kind == 2 else 0
     return matrices * (_triangle(rows, columns, shift) if kind else rows * columns), windowed
 
 
 def _packed_pairs(args: OpArguments, query: Tensor, key: Tensor, causal: bool) -> int:
-    """Sequences laid end to end, [tokens, head, width]: most pairs when all are as long as the longest."""
+    """Upper bound for packed sequences, [tokens, head, width]: the pairs if all are as long as the longest."""
     tokens, heads = prod(query.dims[:-2]), query.dims[-2]
     prefix = "max_seqlen_" if "max_seqlen_q" in args else "max_"
     longest_q, longest = args.int(f"{prefix}q"), args.int(f"{prefix}k")
@@ -238,5 +238,5 @@ FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "convolution_backward": _convolution_backward,
     **{name: _attention(name) for name in ATTENTIONS},
 }
-"""Name without `aten::` and in-place underscore -> formula. An einsum's equation is in no file: the products below it
-count."""
+"""Name without `aten::` and in-place underscore -> formula. Files do not record an einsum's equation: the products that
+it calls count."""

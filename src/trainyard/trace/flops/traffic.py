@@ -1,9 +1,9 @@
-"""Ops that memory bounds: bytes moved, and FLOPs by a stated count, from what the op was given.
+"""Bytes and FLOPs of memory-bound ops, from the op's arguments.
 
-Bytes: every tensor given is read once and every result written once. A look-up reads and writes the rows it names, once
-for each time they are named. A number handed over as a tensor without dims moves nothing.
-FLOPs: one an element of a pointwise result or of what a reduction takes in; none for copies, fills and look-ups; four
-an element for a norm and a softmax, eight for a norm's backward pass and three for a softmax's.
+Bytes: every input tensor is read once and every result written once. A look-up reads and writes each row as often as it
+is indexed. A number passed as a tensor without dims moves nothing.
+FLOPs: one per element of a pointwise result or of a reduction's input; zero for copies, fills and look-ups; four per
+element for a norm and a softmax, eight for a norm's backward pass and three for a softmax's.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _COMPARISONS = {
 }
 _FILLS = "fill_ zero_ uniform_ normal_ random_ bernoulli_ exponential_ log_normal_ cauchy_ geometric_"
 
-# Views and bookkeeping, which touch no data.
+# Views and bookkeeping ops, which do not touch data.
 _VIEWS = (
     "view _unsafe_view _reshape_alias reshape view_as transpose t numpy_T permute as_strided expand expand_as select "
     "slice squeeze unsqueeze detach detach_ alias narrow unbind split split_with_sizes chunk flatten unflatten movedim "
     "swapaxes diagonal empty empty_strided empty_like new_empty resize_ resolve_conj resolve_neg result_type "
     "is_same_size set_ expand_copy lift_fresh broadcast_tensors"
 )
-# Ops around others that do their work.
+# Ops that call others, which do the work.
 _AROUND = (
     "einsum to _to_copy type_as clone contiguous zeros zeros_like new_zeros ones ones_like new_ones full full_like "
     "new_full scalar_tensor softmax log_softmax cross_entropy_loss nll_loss nll_loss_nd dropout batch_norm layer_norm "
@@ -61,8 +61,8 @@ _AROUND = (
     "select_backward concat stack flatten_dense_tensors unflatten_dense_tensors item is_nonzero conv_transpose1d"
 )
 
-# Reductions: op -> {how many arguments the overload has: places of (dim, keepdim, dtype)}; None where it has none such.
-# The longer overload of a pair takes the result's tensor last.
+# Reductions: op -> {number of arguments of the overload: indices of (dim, keepdim, dtype)}; None if it has no such
+# argument. The longer overload of a pair takes the result's tensor last.
 _Overload = tuple[int | None, int | None, int | None]
 _WHOLE: _Overload = (None, None, None)
 _ALL: _Overload = (None, None, 1)
@@ -90,7 +90,7 @@ def _pointwise(tensors: int, of_reals: bool = False, compares: bool = False) -> 
 
 
 def _in_memory(tensors: list[Tensor]) -> list[Tensor]:
-    """Without Python numbers, which come as 64-bit tensors without dims."""
+    """The tensors without Python numbers, which are recorded as 64-bit tensors without dims."""
     wide = any(tensor.dims for tensor in tensors)
     return [tensor for tensor in tensors if tensor.dims or not wide or tensor.format.size < 8]
 
@@ -104,12 +104,12 @@ def _fill(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _copy(args: OpArguments, in_place: bool) -> Cost:
-    """(self, src): `src` may be smaller and of another format."""
+    """(self, src): `src` may be smaller and have another format."""
     return _moved(0, [args[1]], [args[0]])
 
 
 def _only_moves(args: OpArguments, in_place: bool) -> Cost:
-    """Computes nothing; how much it moves is another op's, or unknown: no file says a tensor list's formats."""
+    """Zero FLOPs; the bytes are those of another op, or unknown: files do not record the formats of tensor lists."""
     return Cost(0, None, UNKNOWN_FORMAT)
 
 
@@ -213,7 +213,7 @@ def _norm(name: str) -> Callable[[OpArguments, bool], Cost]:
 
 
 def _norm_backward(args: OpArguments, in_place: bool) -> Cost:
-    """Gradients of the input, the weight and the bias: those that `output_mask` asks for, all where there is none."""
+    """Gradients of the input, the weight and the bias: those that `output_mask` selects, all if it is missing."""
     image, weight = args["input"], args.maybe("weight")
     wanted = args.flags("output_mask") if "output_mask" in args else (True, True, True)
     of_weight = [weight or Tensor((0,), image.format)] * (len(wanted) - 1)
@@ -270,7 +270,7 @@ def _gather(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _embedding_backward(args: OpArguments, in_place: bool) -> Cost:
-    """The zeros below the rows are another op's."""
+    """The gradients' rows; filling the table with zeros is another op."""
     gradient = args["grad_output"]
     return _moved(gradient.numel, [gradient, args["indices"]], [gradient])
 
@@ -283,7 +283,7 @@ def _embedding_bag(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _nll_loss(args: OpArguments, in_place: bool) -> Cost:
-    """One logit a target, and the sum (or each, where nothing is summed) and the weights' sum."""
+    """Reads one logit per target; writes the sum (or each, without reduction) and the sum of the weights."""
     target, logits = args["target"], args["self"]
     picked = Tensor((target.numel * (2 if args.maybe("weight") else 1),), logits.format)
     summed_up = Tensor((target.numel if args.int("reduction") == 0 else 1,), logits.format)
@@ -291,7 +291,7 @@ def _nll_loss(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _nll_loss_backward(args: OpArguments, in_place: bool) -> Cost:
-    """The zeros below the targets' gradients are another op's."""
+    """The targets' gradients; filling the others with zeros is another op."""
     target, logits = args["target"], args["self"]
     return _moved(0, [args["grad_output"], target], [Tensor((target.numel,), logits.format)])
 
@@ -331,4 +331,4 @@ FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
     "nll_loss_forward": _nll_loss,
     "nll_loss_backward": _nll_loss_backward,
 }  # fmt: skip
-"""Name without `aten::` (and in-place underscore, unless the op has no other form) -> formula(given, in place)."""
+"""Name without `aten::` (and in-place underscore, unless the op has no other form) -> formula(args, in_place)."""

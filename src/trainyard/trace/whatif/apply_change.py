@@ -94,7 +94,7 @@ class Supposed:
                     length[number], known = int(length[number]) * least // took, True
         if not known:
             raise BadInput(
-                f"{supposition.text}: the roofline of that op is not known.", "Give a factor: 2x is twice as fast."
+                f"{supposition.text}: the roofline of that op is unknown.", "Give a factor: 2x is twice as fast."
             )
         return length
 

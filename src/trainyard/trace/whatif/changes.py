@@ -27,8 +27,8 @@ _WAITED = ("straggler", "bubble", "unexplained")
 
 
 class Supposition(NamedTuple):
-    """`target`: one of `WHOLE`, `network`, an account pattern, or `op:` and a name pattern. `share`: the fraction of its
-    time that remains, None for the roofline, 0 for those without a factor."""
+    """`target`: one of `WHOLE`, `network`, an account pattern, or `op:` and a name pattern. `share`: the fraction of
+    its time that remains, None for the roofline, 0 for those without a factor."""
 
     text: str
     target: str

@@ -52,7 +52,7 @@ def profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bo
 def _arrivals(
     classified: Sequence[Classified], surveys: Sequence[Survey], met: Meetings | None, sent: Transfers | None
 ) -> list[I64]:
-    """When each interval of each rank stopped waiting for other ranks; `_ALONE` for intervals that meet no other rank."""
+    """When each interval of each rank stopped waiting for other ranks; `_ALONE` if it meets no other rank."""
     arrived = [np.full(len(item.start), _ALONE) for item in classified]
     if met is None or sent is None:
         return arrived

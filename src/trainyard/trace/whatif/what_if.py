@@ -36,8 +36,8 @@ class Prediction(NamedTuple):
 
 
 def what_if(measured: MeasuredTrace, texts: Sequence[str], device: Device | None = None) -> Prediction:
-    """Predicts the ledgers under all suppositions in `texts`. `device`: the device of rooflines; by default the one named
-    in each rank's file. Raises `BadInput` for suppositions that are invalid or match nothing in these traces."""
+    """Predicts the ledgers under all suppositions in `texts`. `device`: the device of rooflines; by default the one
+    named in each rank's file. Raises `BadInput` for suppositions that are invalid or match nothing in the traces."""
     supposed = [parse(text) for text in texts]
     ranks = tuple(measured.ranks)
     aligned = measured.alignment.aligned
