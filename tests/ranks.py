@@ -41,21 +41,21 @@ def on_ranks(world, work, *given, patience_s=120.0):
 
 
 def _gather(processes, pipes, until):
-    told = {}
-    while len(told) < len(pipes):
-        waiting = {pipes[rank]: rank for rank in range(len(pipes)) if rank not in told}
+    results = {}
+    while len(results) < len(pipes):
+        waiting = {pipes[rank]: rank for rank in range(len(pipes)) if rank not in results}
         ready = wait(list(waiting), timeout=max(0.0, until - time.monotonic()))
         assert ready, f"ranks {sorted(waiting.values())} did not end in time"
         for pipe in ready:
             rank = waiting[pipe]
             try:
-                good, said = pipe.recv()
+                good, result = pipe.recv()
             except EOFError:
                 processes[rank].join()
-                good, said = True, processes[rank].exitcode
-            assert good, f"rank {rank}: {said}"
-            told[rank] = said
-    return [told[rank] for rank in range(len(pipes))]
+                good, result = True, processes[rank].exitcode
+            assert good, f"rank {rank}: {result}"
+            results[rank] = result
+    return [results[rank] for rank in range(len(pipes))]
 
 
 def _rank(rank, world, folder, pipe, work, given):

@@ -71,8 +71,8 @@ def run(tmp_path, monkeypatch):
             json.loads((store.find(done.id) / "planted" / f"rank{rank}.json").read_text())[-job.measure.profiled :]
             for rank in range(ranks)
         ]
-        found = findings(measured.mean, done, all_booked(measured), RULES)
-        return found, [sum(cost) // max(1, len(cost)) for cost in costs]
+        results = findings(measured.mean, done, all_booked(measured), RULES)
+        return results, [sum(cost) // max(1, len(cost)) for cost in costs]
 
     return started
 
@@ -87,17 +87,17 @@ def first_good(attempt):
     return wrong
 
 
-def judged(found, costs, fault):
+def judged(results, costs, fault):
     """What is wrong with the findings of a run with this fault planted; empty where nothing is."""
     planted = costs[LATE] if fault == "straggler" else sum(costs) // len(costs)
-    said = "\n".join(f"{one.rule} {one.cost_ns} {one.says} ({one.evidence})" for one in found)
-    first = found[0] if found else None
+    listing = "\n".join(f"{finding.rule} {finding.cost_ns} {finding.says} ({finding.evidence})" for finding in results)
+    first = results[0] if results else None
     if first is None or first.rule != FAULTS[fault]:
-        return f"first is not {FAULTS[fault]}, planted {planted}:\n{said}"
+        return f"first is not {FAULTS[fault]}, planted {planted}:\n{listing}"
     if first.cost_ns != pytest.approx(planted, rel=0.2):
-        return f"planted {planted}:\n{said}"
-    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} comes late"):
-        return f"rank {LATE} was late:\n{said}"
+        return f"planted {planted}:\n{listing}"
+    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} arrives late"):
+        return f"rank {LATE} was late:\n{listing}"
     return ""
 
 
@@ -111,8 +111,8 @@ def test_what_is_planted_is_the_first_finding_at_its_price(run, fault, ranks):
 
 def test_a_clean_run_has_none_of_them(run):
     def planted_ones():
-        found, _ = run("", 2)
-        return "\n".join(f"{one.rule} {one.says}" for one in found if one.rule in FAULTS.values())
+        results, _ = run("", 2)
+        return "\n".join(f"{finding.rule} {finding.says}" for finding in results if finding.rule in FAULTS.values())
 
     wrong = first_good(planted_ones)
     assert not wrong, wrong

@@ -126,7 +126,7 @@ def test_hta_printed_what_its_rules_say(name, public_trace):
     (events,) = read([public_trace(f"{name}.json.gz")])
     figures = reconcile.hta(events)
     share = figures.overlap
-    got = [figures.ns(what) // US for what in ("kernel_time", "idle_time", "compute_time", "non_compute_time")]
+    got = [figures.ns(name_) // US for name_ in ("kernel_time", "idle_time", "compute_time", "non_compute_time")]
     assert (*got, share if share is None else round(100 * share, 2)) == PRINTED[name]
 
 

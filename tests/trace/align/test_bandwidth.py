@@ -86,17 +86,17 @@ def test_every_collective_is_in_one_row_and_rates_are_ordered(rows, aligned):
     for size, ns in rows:
         placed.append((size, at, at, at + ns, at + ns))
         at += 2 * ns
-    found = bandwidths(_two(placed), aligned)
-    assert sum(row.count for row in found) == len(rows)
-    for row in found:
+    rates = bandwidths(_two(placed), aligned)
+    assert sum(row.count for row in rates) == len(rows)
+    for row in rates:
         assert row.slowest <= row.busbw <= row.fastest
         assert row.size.bit_length() in {size.bit_length() for size, _ in rows}
 
 
 def test_eight_real_ranks(public_trace):
     """V100s over NVLink: the 1.6 MB all-reduce at 32 GB/s of bus bandwidth is what the trace shows, to the byte."""
-    found = measure(read([public_trace("v100_dlrm_8ranks")])).bandwidths
-    largest = max((row for row in found if row.collective == "all_reduce"), key=lambda row: row.size)
+    rates = measure(read([public_trace("v100_dlrm_8ranks")])).bandwidths
+    largest = max((row for row in rates if row.collective == "all_reduce"), key=lambda row: row.size)
     assert (largest.size, largest.time_ns, largest.from_last) == (1_576_964, 87_000, True)
     assert largest.busbw == 1_576_964 * 7 * 10**9 // (4 * 87_000)
-    assert sum(row.count for row in found) == 8
+    assert sum(row.count for row in rates) == 8

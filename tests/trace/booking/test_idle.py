@@ -93,11 +93,11 @@ def test_only_queueing_turns_into_waiting_for_a_stream(tmp_path_factory, documen
     around = context(events)
     streams = st.integers(-1, len(events.streams) - 1)
     awaits = np.array(data.draw(st.lists(streams, min_size=len(events.work), max_size=len(events.work))), np.int32)
-    told = msgspec.structs.replace(events, work=msgspec.structs.replace(events.work, awaits=awaits))
+    awaiting = msgspec.structs.replace(events, work=msgspec.structs.replace(events.work, awaits=awaits))
     before, after = Keys(), Keys()
-    columns, others = idle(events, around, before), idle(told, around, after)
+    columns, others = idle(events, around, before), idle(awaiting, around, after)
     assert [column.tolist() for column in columns[:2]] == [column.tolist() for column in others[:2]]
-    work = told.work
+    work = awaiting.work
     for start, old, new in zip(columns[0], columns[2], others[2]):
         was, is_ = before.pairs[old], after.pairs[new]
         following = int(np.searchsorted(work.start, start, "right"))

@@ -71,11 +71,11 @@ def _expected(events, around, row):
     assert work.what[row] == KERNEL
     named = account_of(name)
     if named is not None and named.kind == "comm":
-        said = next((found for op in ops if (found := launched_by(op))), named.what)
-        return f"comm/{said}", words_phase
+        collective = next((name for op in ops if (name := launched_by(op))), named.what)
+        return f"comm/{collective}", words_phase
     if named is not None and named.kind == "copy":
         return str(named), phase
-    decided = next((found for op in ops if (found := class_of(op))), named.what if named else "other")
+    decided = next((op_class for op in ops if (op_class := class_of(op))), named.what if named else "other")
     if phase == "optimizer" and decided not in ("matmul", "softmax"):
         decided = "optimizer"
     return f"compute/{decided}", phase

@@ -33,8 +33,8 @@ def phases(folder, *trees):
     """Phase of each row in order, by name."""
     rows, at = [], 0
     for tree in trees:
-        made, at = spans(tree, at)
-        rows += made
+        host_rows, at = spans(tree, at)
+        rows += host_rows
     (events,) = read([write(folder, trace(host=rows))])
     around = context(events)
     return [(events.names[name], PHASES[phase]) for name, phase in zip(events.host.name, around.phase)]
@@ -45,8 +45,8 @@ OWN_WORK = op("aten::mm")
 
 
 def inside_node(folder, *children, node="MmBackward0"):
-    made = phases(folder, FORWARD, evaluated(node, 1, *children))
-    return [phase for _, phase in made[3:]]
+    by_row = phases(folder, FORWARD, evaluated(node, 1, *children))
+    return [phase for _, phase in by_row[3:]]
 
 
 def test_numbered_ops_before_a_nodes_own_work_are_done_again(tmp_path):
@@ -55,8 +55,8 @@ def test_numbered_ops_before_a_nodes_own_work_are_done_again(tmp_path):
 
 def test_a_pass_of_the_engine_inside_a_node_follows_on_work_done_again(tmp_path):
     again = [op("aten::detach"), op("aten::silu", 9), evaluated("SiluBackward0", 9, op("aten::silu_backward"))]
-    found = inside_node(tmp_path, *again, node="CheckpointFunctionBackward")
-    assert found == ["backward", "recompute", *["backward"] * 3]
+    counts = inside_node(tmp_path, *again, node="CheckpointFunctionBackward")
+    assert counts == ["backward", "recompute", *["backward"] * 3]
 
 
 def test_a_function_applied_as_a_nodes_own_work_is_not_done_again(tmp_path):
@@ -86,10 +86,10 @@ def recorded(folder, step):
     from torch.profiler import ProfilerActivity, profile
 
     step()
-    with profile(activities=[ProfilerActivity.CPU]) as made:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
     file = folder / "recorded.json"
-    made.export_chrome_trace(str(file))
+    profiler.export_chrome_trace(str(file))
     (events,) = read([file])
     return Counter((events.names[name], PHASES[phase]) for name, phase in zip(events.host.name, context(events).phase))
 
@@ -106,11 +106,11 @@ def test_torch_checkpointing(reentrant, tmp_path):
         x = torch.randn(2, 4, requires_grad=True)
         checkpoint(block, x, use_reentrant=reentrant).sum().backward()
 
-    found = recorded(tmp_path, step)
-    assert found["aten::linear", "recompute"] == found["aten::linear", "forward"] == 2
-    assert found["aten::gelu", "recompute"] == 1
-    assert found["aten::gelu_backward", "backward"] == 1
-    assert not found["aten::gelu_backward", "recompute"]
+    counts = recorded(tmp_path, step)
+    assert counts["aten::linear", "recompute"] == counts["aten::linear", "forward"] == 2
+    assert counts["aten::gelu", "recompute"] == 1
+    assert counts["aten::gelu_backward", "backward"] == 1
+    assert not counts["aten::gelu_backward", "recompute"]
 
 
 @pytest.mark.torch
@@ -135,9 +135,9 @@ def test_torch_functions_whose_gradient_is_another_function(tmp_path):
         x = torch.randn(2, 4, requires_grad=True)
         Halved.apply(x.exp()).sum().backward()
 
-    found = recorded(tmp_path, step)
-    assert found["Doubled", "backward"] == 1
-    assert not [name for name, phase in found if phase == "recompute"]
+    counts = recorded(tmp_path, step)
+    assert counts["Doubled", "backward"] == 1
+    assert not [name for name, phase in counts if phase == "recompute"]
 
 
 @pytest.mark.torch
@@ -150,6 +150,6 @@ def test_torch_gradients_of_gradients(tmp_path):
         (gradient,) = torch.autograd.grad(linear(x).pow(2).sum(), x, create_graph=True)
         gradient.pow(2).sum().backward()
 
-    found = recorded(tmp_path, step)
-    assert found["aten::mm", "backward"] > 1
-    assert not [name for name, phase in found if phase == "recompute"]
+    counts = recorded(tmp_path, step)
+    assert counts["aten::mm", "backward"] > 1
+    assert not [name for name, phase in counts if phase == "recompute"]

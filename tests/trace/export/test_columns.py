@@ -35,14 +35,14 @@ def test_each_instant_has_the_owner_that_a_walk_finds(timeline):
     assert end[-1] == bounds[-1]
     assert (end > begin).all()
     assert set(bounds.tolist()) <= {*begin.tolist(), bounds[-1]}
-    found = {now: owner for a, b, owner in zip(begin, end, row) for now in range(a, b)}
+    owners = {now: owner for a, b, owner in zip(begin, end, row) for now in range(a, b)}
     for now in range(bounds[0], bounds[-1]):
         live = [
-            (kind, max(start, bounds[0]), key, place)
-            for place, (start, stop, kind, key) in enumerate(zip(*intervals))
+            (kind, max(start, bounds[0]), key, index)
+            for index, (start, stop, kind, key) in enumerate(zip(*intervals))
             if start <= now < stop
         ]
-        assert found[now] == (min(live)[3] if live else -1)
+        assert owners[now] == (min(live)[3] if live else -1)
 
 
 def sums(table, ns, *by):
@@ -58,23 +58,23 @@ def values(column):
 
 def balance(measured):
     """Verdicts tile each window, and add up to the ledger; what intervals own, they own of the verdicts."""
-    made = tables(measured)
+    by_name = tables(measured)
     keys = ("rank", "step", "account", "phase")
-    assert sums(made["verdicts"], "ns", *keys) == sums(made["ledger"], "ns", *keys)
+    assert sums(by_name["verdicts"], "ns", *keys) == sums(by_name["ledger"], "ns", *keys)
     for rank in measured.ranks:
-        mine = np.asarray(made["verdicts"]["rank"]) == rank.events.rank
-        start, stop = made["verdicts"]["start_ns"][mine], made["verdicts"]["stop_ns"][mine]
+        mine = np.asarray(by_name["verdicts"]["rank"]) == rank.events.rank
+        start, stop = by_name["verdicts"]["start_ns"][mine], by_name["verdicts"]["stop_ns"][mine]
         bounds = sorted({*start.tolist(), *stop.tolist()}) or [rank.parts[0].start]
         assert list(zip(start, stop)) == list(pairwise(bounds))
         assert (bounds[0], bounds[-1]) == (rank.parts[0].start, rank.parts[-1].stop)
     kinds = ("compute", "comm", "copy")
-    owned, verdicts = sums(made["work"], "owned_ns", "rank", "kind"), sums(made["verdicts"], "ns", "rank", "kind")
+    owned, verdicts = sums(by_name["work"], "owned_ns", "rank", "kind"), sums(by_name["verdicts"], "ns", "rank", "kind")
     assert [owned[key] for key in sorted(verdicts) if key[1] in kinds] == [
         verdicts[key] for key in sorted(verdicts) if key[1] in kinds
     ]
-    waits = sums(made["waits"], "owned_ns", "rank", "account", "late_rank")
+    waits = sums(by_name["waits"], "owned_ns", "rank", "account", "late_rank")
     assert waits == +Counter({key: ns for key, ns in sums(
-        made["verdicts"], "ns", "rank", "account", "late_rank").items() if key[2] is not None})  # fmt: skip
+        by_name["verdicts"], "ns", "rank", "account", "late_rank").items() if key[2] is not None})  # fmt: skip
 
 
 @settings(max_examples=200)
@@ -98,15 +98,15 @@ def test_verdicts_of_recorded_traces_add_up_too(name, public_trace):
 def test_a_table_says_what_the_file_says(tmp_path):
     device = [("gemm", 7, 100, 300, 50), ("Memcpy HtoD", 8, 200, 450, 60, {"bytes": 4096})]
     host = [("aten::mm", 100, 40, 58, "cpu_op"), ("aten::copy_", 100, 59, 70, "cpu_op")]
-    made = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))
-    assert {name: table.names for name, table in made.items()} == {name: (*TABLES[name].columns,) for name in TABLES}
-    work = made["work"]
+    by_name = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))
+    assert {name: table.names for name, table in by_name.items()} == {name: (*TABLES[name].columns,) for name in TABLES}
+    work = by_name["work"]
     shown = ("name", "account", "stream", "op", "start_ns", "stop_ns", "owned_ns", "launch_ns", "bytes", "flops")
     assert list(zip(*(values(work[name]) for name in shown))) == [
         ("gemm", "compute/matmul", "stream 7", "aten::mm", 100, 300, 200, 50, None, None),
         ("Memcpy HtoD", "copy/h2d", "stream 8", "aten::copy_", 200, 450, 150, 60, 4096, 0),
     ]
-    assert list(zip(*(values(made["verdicts"][name]) for name in ("start_ns", "stop_ns", "account", "name")))) == [
+    assert list(zip(*(values(by_name["verdicts"][name]) for name in ("start_ns", "stop_ns", "account", "name")))) == [
         (100, 300, "compute/matmul", "gemm"),
         (300, 450, "copy/h2d", "Memcpy HtoD"),
     ]
@@ -115,9 +115,9 @@ def test_a_table_says_what_the_file_says(tmp_path):
 def test_idle_stretches_say_what_the_host_was_in(tmp_path):
     device = [("gemm", 7, 100, 200, 50), ("gemm", 7, 500, 600, 400)]
     host = [("torch.cuda.synchronize", 100, 150, 350, "python_function")]
-    made = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))["idle"]
-    assert sum(values(made["owned_ns"])) == 300
-    assert ("torch.cuda.synchronize", "gemm") in set(zip(values(made["host"]), values(made["next"])))
+    idle = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))["idle"]
+    assert sum(values(idle["owned_ns"])) == 300
+    assert ("torch.cuda.synchronize", "gemm") in set(zip(values(idle["host"]), values(idle["next"])))
 
 
 def table(*names):
@@ -150,9 +150,9 @@ def test_rows_are_plain_values():
 
 
 def test_columns_do_not_change_and_fit_each_other():
-    made = table()
+    columns = table()
     for name in ("whole", "unknown"):
-        assert not made[name].flags.writeable
+        assert not columns[name].flags.writeable
     with refused(ValueError, "[2, 3]"):
         Columns({"a": np.arange(2), "b": np.arange(3)})
     with refused(ValueError, "uint8"):
@@ -161,15 +161,15 @@ def test_columns_do_not_change_and_fit_each_other():
 
 def test_the_arrays_given_are_not_copied_and_stay_as_they_were():
     given_one = np.arange(4)
-    made = Columns({"a": given_one})
+    columns = Columns({"a": given_one})
     given_one[0] = 9
-    assert made["a"][0] == 9
+    assert columns["a"][0] == 9
 
 
 def test_a_dictionary_keeps_what_is_in_use_once():
-    made = spell(np.array([3, 0, -1, 2], np.int32), ("x", "never", "x", "\ud800"))
-    assert made.words == ("x", "?")
-    assert made.texts().tolist() == ["?", "x", None, "x"]
+    words = spell(np.array([3, 0, -1, 2], np.int32), ("x", "never", "x", "\ud800"))
+    assert words.words == ("x", "?")
+    assert words.texts().tolist() == ["?", "x", None, "x"]
 
 
 def test_pandas_reads_every_value():
@@ -189,9 +189,9 @@ def test_polars_reads_every_value():
 
 def test_arrow_reads_every_value():
     pytest.importorskip("pyarrow")
-    made = table().to_arrow()
-    made.validate(full=True)
-    assert list(zip(*(column.to_pylist() for column in made.columns))) == ROWS
+    arrow = table().to_arrow()
+    arrow.validate(full=True)
+    assert list(zip(*(column.to_pylist() for column in arrow.columns))) == ROWS
 
 
 def test_duckdb_reads_every_value():
@@ -237,5 +237,5 @@ def test_a_missing_library_is_named(method, monkeypatch):
 
 def test_hostile_names_are_data_in_every_table(tmp_path):
     device = [(name, 7, 100 * i, 100 * i + 50, None) for i, name in enumerate(HOSTILE)]
-    made = tables(measure(read([write(tmp_path, trace(device=device))])))["work"]
-    assert values(made["name"]) == [name.encode("utf-8", "replace").decode() for name in HOSTILE]
+    work = tables(measure(read([write(tmp_path, trace(device=device))])))["work"]
+    assert values(work["name"]) == [name.encode("utf-8", "replace").decode() for name in HOSTILE]

@@ -113,34 +113,34 @@ def cells(path):
     space = {"m": "http://schemas.openxmlformats.org/spreadsheetml/2006/main"}
     with zipfile.ZipFile(path) as book:
         names = re.findall(r'<sheet name="([^"]+)"', book.read("xl/workbook.xml").decode())
-        made = {}
+        sheets = {}
         for number, name in enumerate(names, 1):
             text = book.read(f"xl/worksheets/sheet{number}.xml").decode()
             assert "<f>" not in text
             assert "hyperlink" not in text.lower().replace("=hyperlink(", "")
-            made[name] = [
+            sheets[name] = [
                 [
                     (cell.get("t", "n"), "".join(cell.itertext()).replace("_x000D_", "\r"))
                     for cell in row.iterfind("m:c", space)
                 ]
                 for row in ElementTree.fromstring(text).iterfind(".//m:row", space)  # noqa: S314
             ]
-    return made
+    return sheets
 
 
 def test_a_workbook_holds_numbers_as_numbers_and_names_as_texts(reported, tmp_path):
     pytest.importorskip("xlsxwriter")
     by_suffix.write(reported, tmp_path / "x.xlsx")
-    found = cells(tmp_path / "x.xlsx")
-    assert list(found) == ["Ledger", "Ranks", "Steps", "Findings", "Kernels", "Ops", "Collectives", "Notes"]
-    heads, *rows, total = found["Ledger"]
+    workbook = cells(tmp_path / "x.xlsx")
+    assert list(workbook) == ["Ledger", "Ranks", "Steps", "Findings", "Kernels", "Ops", "Collectives", "Notes"]
+    heads, *rows, total = workbook["Ledger"]
     ns = [text for _, text in heads].index("ns")
     assert sum(int(row[ns][1]) for row in rows) == reported.ledgers[-1].wall_ns
     assert {row[ns][0] for row in rows} == {"n"}
     assert total[0] == ("inlineStr", "step")
-    assert {row[2] for row in found["Findings"][1:]} == {("inlineStr", name) for name in FORMULAS}
-    assert {kind for kind, _ in (row[0] for row in found["Kernels"][1:])} == {"inlineStr"}
-    assert [row[:2] for row in found["Ranks"][1:]] == [
+    assert {row[2] for row in workbook["Findings"][1:]} == {("inlineStr", name) for name in FORMULAS}
+    assert {kind for kind, _ in (row[0] for row in workbook["Kernels"][1:])} == {"inlineStr"}
+    assert [row[:2] for row in workbook["Ranks"][1:]] == [
         [("n", str(rank)), ("n", str(reported.ledgers[rank].wall_ns))] for rank in (0, 1)
     ]
 
@@ -150,9 +150,9 @@ def test_a_workbook_says_what_it_could_not_hold(reported, tmp_path, monkeypatch)
     monkeypatch.setattr(xlsx, "_ROWS", 5)
     monkeypatch.setattr(xlsx, "_EXACT", 100)
     by_suffix.write(reported, tmp_path / "x.xlsx")
-    found = cells(tmp_path / "x.xlsx")
-    assert len(found["Kernels"]) == 5
-    assert len(found["Notes"]) == 5
+    workbook = cells(tmp_path / "x.xlsx")
+    assert len(workbook["Kernels"]) == 5
+    assert len(workbook["Notes"]) == 5
 
 
 def test_another_reader_agrees(reported, tmp_path):
@@ -268,7 +268,7 @@ def test_sql_sees_the_ledger(measured):
 @pytest.mark.parametrize("name", TABLES)
 def test_sql_sees_every_row_and_what_is_unknown(name, measured):
     pytest.importorskip("duckdb")
-    tables = {key: Columns.joined([one[key] for one in sql.by_rank(measured)]) for key in TABLES}
+    tables = {key: Columns.joined([rank_tables[key] for rank_tables in sql.by_rank(measured)]) for key in TABLES}
     assert sorted(sql.query(measured, f"SELECT * FROM {name}").rows, key=str) == sorted(tables[name].rows(), key=str)  # noqa: S608
 
 

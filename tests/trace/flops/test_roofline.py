@@ -33,8 +33,8 @@ DEVICE = Device(
 
 
 def op(name, start, stop, dims, types, values=(), thread=MAIN):
-    said = {"Input Dims": dims, "Input type": types, "Concrete Inputs": list(values) or [""] * len(dims)}
-    return (name, thread, start, stop, "cpu_op", said)
+    args = {"Input Dims": dims, "Input type": types, "Concrete Inputs": list(values) or [""] * len(dims)}
+    return (name, thread, start, stop, "cpu_op", args)
 
 
 def addmm(start, stop, m=8, k=10, n=5, kind=HALF, name="aten::addmm"):
@@ -91,14 +91,14 @@ def test_the_least_time_is_the_measured_best_or_the_memorys_whichever_is_longer(
     assert next(row for row in bare.rows if row.op == "aten::addmm").flops_rate == product.flops_rate
 
 
-@pytest.mark.parametrize(("kernel", "ns", "said"), [("sgemm", 20000, "float32"), ("sgemm", 3000, "tf32"),
+@pytest.mark.parametrize(("kernel", "ns", "dtype"), [("sgemm", 20000, "float32"), ("sgemm", 3000, "tf32"),
                                                     ("xmma_gemm_tf32f32_x", 20000, "tf32")])  # fmt: skip
-def test_float32_products_ran_in_tf32_where_the_name_or_the_speed_says_so(tmp_path, kernel, ns, said):
+def test_float32_products_ran_in_tf32_where_the_name_or_the_speed_says_so(tmp_path, kernel, ns, dtype):
     """800 FLOPs take float32 4000 ns at least."""
     seen = measured(tmp_path, host=[addmm(1000, 2000, kind=SINGLE)], device=[(kernel, 7, 20000, 20000 + ns, 1500)])
     (row,) = op_roofline(seen, DEVICE).rows
-    assert row.dtype == said
-    assert row.reachable_ns == (4000 if said == "float32" else 2000)
+    assert row.dtype == dtype
+    assert row.reachable_ns == (4000 if dtype == "float32" else 2000)
 
 
 def test_an_upper_bound_is_said_and_judges_nothing(tmp_path):
@@ -167,10 +167,10 @@ def test_shares_sum_to_the_whole_and_lie_within_one_of_their_due(whole, weights)
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), max_size=60))
 def test_the_nearest_wanted_row_above_is_what_a_walk_finds(rows):
-    parent = [choice % (place + 1) - 1 for place, (_, choice) in enumerate(rows)]
+    parent = [choice % (index + 1) - 1 for index, (_, choice) in enumerate(rows)]
     wanted = [want for want, _ in rows]
-    found = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
-    for row, above in zip(range(len(rows)), found):
+    nearest_rows = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
+    for row, above in zip(range(len(rows)), nearest_rows):
         at = parent[row]
         while at >= 0 and not wanted[at]:
             at = parent[at]
@@ -190,8 +190,8 @@ def test_a_profiled_step_counts_what_torchs_counter_does(tmp_path):
     image = torch.randn(3, 4, 8, 8, requires_grad=True)
 
     def step():
-        made = layers(image)
-        torch.einsum("bi,bj->bij", made, made).softmax(-1).sum().backward()
+        output = layers(image)
+        torch.einsum("bi,bj->bij", output, output).softmax(-1).sum().backward()
 
     with FlopCounterMode(display=False) as counter:
         step()
@@ -246,8 +246,8 @@ def test_no_sum_of_costs_wraps(rows):
     start = np.arange(len(rows))
     classified = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {}, np.empty(0, np.int8))
     sums = by_part(column, classified, np.array([0, 99]), 2)[0].tolist()
-    for place, found in enumerate(sums):
-        values = column[key == place].tolist()
+    for index, total in enumerate(sums):
+        values = column[key == index].tolist()
         most = 2**62 // max(1, len(values))
         known = values and min(values) >= 0 and max(values) <= most
-        assert found == (sum(values) if known else -1)
+        assert total == (sum(values) if known else -1)

@@ -28,23 +28,23 @@ def files(tmp_path_factory):
 
 
 def _document(rank):
-    said = {"Collective name": "allreduce", "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20, "dtype": "Float"}
-    said |= {"Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]"}
+    args = {"Collective name": "allreduce", "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20, "dtype": "Float"}
+    args |= {"Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]"}
     device, at = [], 1_000
     for step in range(6):
         device.append(("gemm", 7, at, at + 100 + 10 * rank, at - 50))
         device.append(
-            ("ncclDevKernel_AllReduce_RING", 8, at + 100 + 10 * rank, at + 300, at - 40, said | {"Seq": step})
+            ("ncclDevKernel_AllReduce_RING", 8, at + 100 + 10 * rank, at + 300, at - 40, args | {"Seq": step})
         )
         at += 400
     marks = [("1", 900, 2_000), ("2", 2_000, 3_600)]
     return trace(device=device, marks=marks, rank=rank, world=4, host_name="one")
 
 
-def same(one: MeasuredTrace, other: MeasuredTrace):
-    assert one.ledgers == other.ledgers
-    assert one[3:] == other[3:]
-    for mine, theirs in zip(one.ranks, other.ranks, strict=True):
+def same(left: MeasuredTrace, right: MeasuredTrace):
+    assert left.ledgers == right.ledgers
+    assert left[3:] == right[3:]
+    for mine, theirs in zip(left.ranks, right.ranks, strict=True):
         assert mine.events.names == theirs.events.names
         assert mine.keys.pairs == theirs.keys.pairs
         assert mine.classified.collectives == theirs.classified.collectives
@@ -142,11 +142,11 @@ def test_no_room_is_told(tmp_path):
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9), min_size=5, max_size=5))
 def test_columns_come_back_as_they_were(tmp_path_factory, columns):
     path = tmp_path_factory.mktemp("t") / "x"
-    made = Meetings(*(np.array(column, np.int64) for column in columns))
-    spill.save(path, made)
-    for one, other in zip(spill.load(path, Meetings), made, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+    meetings = Meetings(*(np.array(column, np.int64) for column in columns))
+    spill.save(path, meetings)
+    for loaded, other in zip(spill.load(path, Meetings), meetings, strict=True):
+        np.testing.assert_array_equal(loaded, other)
+        assert loaded.dtype == other.dtype
 
 
 def test_keys_come_back_as_they_were(files, tmp_path):
@@ -189,15 +189,16 @@ HOSTILE = (
 @pytest.mark.parametrize("name", ["auto", "serial", "processes"])
 def test_no_number_that_a_file_gives_a_collective_is_too_large_to_be_kept_or_shown(tmp_path, name):
     nccl = "ncclDevKernel_AllReduce_RING"
-    device = [(nccl, 8, at, at + 80, at - 10, said) for at, said in zip(range(100, 9_000, 100), HOSTILE)]
+    device = [(nccl, 8, at, at + 80, at - 10, args) for at, args in zip(range(100, 9_000, 100), HOSTILE)]
     shapes = {"Input Dims": [[10**30, 2], [-1], [True], [2**62]], "Input type": ["float"] * 4}
     document = trace(device=device, host=[("aten::mm", 100, 0, 50, "cpu_op", shapes)], rank=0, world=2)
     document["distributedInfo"]["pg_config"] = [{"pg_name": "deep", "ranks": DEEP}]
     path = write(tmp_path, document)
     measured = measure_files([path], engine=name)
     same(measured, measure(read([path])))
-    said = measured.ranks[0].classified.collectives.values()
-    assert len(said) == len(HOSTILE)
-    assert {(one.ranks, one.members, one.seq, one.peer, one.size) for one in said} == {((), 0, -1, -1, 0)}
+    collectives = measured.ranks[0].classified.collectives.values()
+    assert len(collectives) == len(HOSTILE)
+    values = {(item.ranks, item.members, item.seq, item.peer, item.size) for item in collectives}
+    assert values == {((), 0, -1, -1, 0)}
     assert len(tables(measured)["collectives"]) == len(HOSTILE)
     assert measured.ranks[0].events.shapes[-1].dims == ((), (), (), ())

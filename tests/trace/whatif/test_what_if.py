@@ -68,7 +68,7 @@ def test_ops_that_wait_for_each_other_in_a_circle_are_refused():
         plan(np.ones(3, np.int64), Needs(np.array([1, 2]), np.array([2, 1]), np.zeros(2, np.int64)))
 
 
-def told(measured):
+def comparable(measured):
     """All ledgers without what a prediction says of itself."""
     plain = [
         msgspec.structs.replace(
@@ -89,7 +89,7 @@ def read_all(folder, *documents):
 def test_with_nothing_supposed_the_ledgers_are_the_measured_ones(tmp_path_factory, documents):
     measured = measure(read_all(tmp_path_factory.mktemp("t"), *documents))
     prediction = what_if(measured, [])
-    assert told(prediction.would) == told(measured)
+    assert comparable(prediction.would) == comparable(measured)
     assert prediction.mean.basis == "predicted"
     assert {entry.how for entry in prediction.mean.entries} <= {"modelled"}
     assert sum(change.ns for change in prediction.changes) == 0
@@ -120,8 +120,8 @@ def test_whatever_is_supposed_balances_and_the_window_grows_no_longer(tmp_path_f
         assert prediction.would.ranks[0].events.window[1] <= measured.ranks[0].events.window[1]
 
 
-def wall_and_accounts(prediction, place=0):
-    (ledger,) = prediction.would.ranks[place].ledgers
+def wall_and_accounts(prediction, rank_index=0):
+    (ledger,) = prediction.would.ranks[rank_index].ledgers
     return ledger.wall_ns, {str(account): ns for account, ns in ledger.by_account().items() if ns}
 
 
@@ -137,8 +137,8 @@ def test_without_stragglers_every_rank_computes_as_the_one_in_time(tmp_path):
     measured = measure(read_all(tmp_path, late_rank(0), late_rank(30)), "all")
     assert measured.mean.late == {1: 30}
     prediction = what_if(measured, ["no-stragglers"])
-    for place in (0, 1):
-        assert wall_and_accounts(prediction, place) == (30, {"compute/matmul": 20, "comm/all_reduce@world": 10})
+    for rank_index in (0, 1):
+        assert wall_and_accounts(prediction, rank_index) == (30, {"compute/matmul": 20, "comm/all_reduce@world": 10})
     assert prediction.mean.late == {}
 
 
@@ -205,9 +205,9 @@ def test_overlapped_perfectly_communication_costs_where_nothing_else_is_to_do(tm
 def stage(rank):
     """Stage 0 computes until 40 and sends; stage 1 has waited since 12, and computes from 50."""
     name, peer, start = ("recv", "Src Rank", 12) if rank else ("send", "Dst Rank", 40)
-    said = {"Collective name": name, peer: 1 - rank, "Process Group Name": "0", "Process Group Ranks": [0, 1]}
+    args = {"Collective name": name, peer: 1 - rank, "Process Group Name": "0", "Process Group Ranks": [0, 1]}
     before, after = ([], [("gemm", 7, 50, 60, 7)]) if rank else ([("gemm", 7, 10, 40, 5)], [])
-    device = [*before, ("ncclDevKernel_SendRecv", 8, start, 50, 6, said | {"Group size": 2}), *after]
+    device = [*before, ("ncclDevKernel_SendRecv", 8, start, 50, 6, args | {"Group size": 2}), *after]
     return trace(device=device, rank=rank, world=2, host_name="one")
 
 
@@ -241,10 +241,11 @@ def test_on_cpus_the_training_thread_waits_for_its_collectives(tmp_path):
     assert faster.mean.wall_ns == 220 - 24  # the transfer lasts from 152 to 200
 
 
-def one_op_each(took, place, step):
+def one_op_each(took, rank_index, step):
     n = len(took)
     zero, every = np.zeros(n, np.int64), np.ones(n, bool)
-    ops = Ops(np.array(step) * 100, zero, zero + WORK, np.array(place), zero, zero, zero, np.arange(n), np.array(step))
+    start, unit = np.array(step) * 100, np.arange(n)
+    ops = Ops(start, zero, zero + WORK, np.array(rank_index), zero, zero, zero, unit, np.array(step))
     return typical(ops, np.array(took, np.int64), every, every).tolist()
 
 
@@ -268,24 +269,24 @@ def test_a_rank_is_late_by_its_mean_over_steps():
 
 def test_an_op_without_its_like_keeps_its_own_ranks_mean():
     n = np.arange(4)
-    place, label = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 7])
-    ops = Ops(n, n, n * 0 + WORK, place, n * 0, label, n, n, n * 0)
+    rank_index, label = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 7])
+    ops = Ops(n, n, n * 0 + WORK, rank_index, n * 0, label, n, n, n * 0)
     # Rank 1 is late; its op with label 7 no other rank has.
-    found = typical(ops, np.array([10, 20, 30, 90]), np.ones(4, bool), np.ones(4, bool))
-    assert found.tolist() == [10, 20, 10, 90]
+    lengths = typical(ops, np.array([10, 20, 30, 90]), np.ones(4, bool), np.ones(4, bool))
+    assert lengths.tolist() == [10, 20, 10, 90]
 
 
 def test_pieces_of_one_thing_keep_their_proportion():
-    place = np.array([0, 0, 1])
+    rank_index = np.array([0, 0, 1])
     zero = np.zeros(3, np.int64)
-    ops = Ops(np.array([0, 30, 0]), zero, zero + HOST, place, zero, zero, zero, place, zero)
+    ops = Ops(np.array([0, 30, 0]), zero, zero + HOST, rank_index, zero, zero, zero, rank_index, zero)
     assert typical(ops, np.array([30, 10, 20]), np.ones(3, bool), np.ones(3, bool)).tolist() == [15, 5, 20]
 
 
 def test_times_of_transfers_do_not_make_a_rank_late():
     zero = np.zeros(4, np.int64)
-    role, place = np.array([WORK, TRANSFER, WORK, TRANSFER]), np.array([0, 0, 1, 1])
-    ops = Ops(zero, zero, role, place, zero, zero, zero, zero, zero)
+    role, rank_index = np.array([WORK, TRANSFER, WORK, TRANSFER]), np.array([0, 0, 1, 1])
+    ops = Ops(zero, zero, role, rank_index, zero, zero, zero, zero, zero)
     own = role == WORK
     assert typical(ops, np.array([10, 90, 10, 30]), np.ones(4, bool), own).tolist() == [10, 60, 10, 60]
 
@@ -346,7 +347,7 @@ PUBLIC = [
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_traces_replay_to_the_nanosecond(public_trace, name):
     measured = measure(read([public_trace(name)]))
-    assert told(what_if(measured, []).would) == told(measured)
+    assert comparable(what_if(measured, []).would) == comparable(measured)
 
 
 def test_hidden_altogether_and_for_nothing_cost_a_lone_rank_the_same(public_trace):
@@ -365,8 +366,8 @@ def test_the_published_answer_of_a_64_rank_job():
     if not (folder / "trace-AR.parquet").exists():
         pytest.skip("the public straggler trace is not on this machine")
     answer = analyse(model(read_ops(folder / "trace-AR.parquet")))
-    for what, published, ours in rows(answer, folder):
-        assert ours == pytest.approx(published, rel=1e-3, abs=1e-3), what
+    for row, published, ours in rows(answer, folder):
+        assert ours == pytest.approx(published, rel=1e-3, abs=1e-3), row
 
 
 @pytest.mark.torch
@@ -375,5 +376,5 @@ def test_a_planted_wait_for_data_is_what_the_prediction_saves():
     pytest.importorskip("torch")
     from validation.whatif import Plant, pair
 
-    found = pair(Plant("loader", 1, 512, 60, "data_wait=0"))
-    assert 0.98 * 60e6 < found.planted - found.predicted < 1.5 * 60e6
+    measured_pair = pair(Plant("loader", 1, 512, 60, "data_wait=0"))
+    assert 0.98 * 60e6 < measured_pair.planted - measured_pair.predicted < 1.5 * 60e6
