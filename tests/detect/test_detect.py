@@ -71,7 +71,7 @@ def in_a_row(count, length, pause, begin=0, **about):
 # The room
 
 
-def test_each_rule_is_a_file_of_its_name_with_the_fixed_headings():
+def test_each_rule_has_its_own_module_with_the_standard_headings():
     for rule, kind in KINDS.items():
         module = inspect.getmodule(kind)
         assert module.__name__.startswith("trainyard.detect.")
@@ -87,17 +87,17 @@ def test_every_rule_is_an_entry_point(root):
     assert points == {rule: f"{kind.__module__}:{kind.__name__}" for rule, kind in KINDS.items()}
 
 
-def test_a_clean_step_finds_nothing():
+def test_a_clean_step_has_no_findings():
     clean = ledger(compute__matmul=9_900 * US, comm__all_reduce=100 * US)
     assert findings(clean, rules=RULES) == []
     assert findings(clean, None, [a_rank([Did("gemm", 0, 9_900 * US, "compute/matmul")])], RULES) == []
 
 
-def test_an_empty_ledger_finds_nothing():
+def test_an_empty_ledger_has_no_findings():
     assert findings(Ledger(wall_ns=0, entries=()), None, None, RULES) == []
 
 
-def test_the_gravest_comes_first_and_a_culprit_before_a_symptom():
+def test_findings_are_sorted_by_severity_and_causes_before_symptoms():
     results = findings(
         ledger(compute__matmul=400, data_wait=120, launch_gap__python=300, comm__all_reduce=150, checkpoint__save=30),
         rules=RULES,
@@ -126,7 +126,7 @@ def test_the_gravest_comes_first_and_a_culprit_before_a_symptom():
         ("imbalance", {"compute__matmul": 980, "straggler__all_reduce": 20}, 20, "in turn"),
     ],
 )  # fmt: skip
-def test_a_rule_fires_with_its_price_and_not_just_below(rule, accounts, cost, sentence):
+def test_a_rule_reports_its_exact_cost_and_not_below_threshold(rule, accounts, cost, sentence):
     (finding,) = findings(ledger(**accounts), rules=RULES)
     assert (finding.rule, finding.cost_ns) == (rule, cost)
     assert sentence in finding.says
@@ -135,13 +135,13 @@ def test_a_rule_fires_with_its_price_and_not_just_below(rule, accounts, cost, se
     assert findings(ledger(**{**accounts, "compute__matmul": 11_000}), rules=RULES) == []
 
 
-def test_each_collective_is_a_finding_with_its_own_remedy():
+def test_each_exposed_collective_has_its_own_finding_and_remedy():
     results = found_by("exposed_comm", mean=ledger(compute__matmul=500, comm__all_reduce=300, comm__all_gather=200))
     assert [finding.rule for finding in results] == ["exposed_all_reduce", "exposed_all_gather"]
     assert len({finding.remedy.says for finding in results}) == 2
 
 
-def test_unaligned_communication_is_judged_with_less_certainty():
+def test_unaligned_communication_has_lower_certainty():
     (sure,) = found_by("exposed_comm", mean=ledger(compute__matmul=700, comm__all_reduce=300))
     (unsure,) = found_by("exposed_comm", mean=ledger(aligned="no", compute__matmul=700, comm__all_reduce=300))
     assert unsure.sure < sure.sure
@@ -163,13 +163,13 @@ def test_unaligned_communication_is_judged_with_less_certainty():
         ({}, None),
     ],
 )
-def test_one_late_rank_is_named_and_several_are_not(late, named):
+def test_one_late_rank_is_named_but_several_are_not(late, named):
     results = findings(ledger(late=late, compute__matmul=900, straggler__all_reduce=100), rules=RULES)
     headline = results[0].says
     assert headline.startswith(f"Rank {named} arrives late" if named is not None else "Ranks arrive late in turn")
 
 
-def test_the_culprit_stands_first_among_eight():
+def test_straggler_is_the_first_finding_of_eight_ranks():
     waiting = ledger(
         late={7: 9946, 5: 5059, 4: 5009}, ranks=tuple(range(8)), compute__matmul=1_500, straggler__all_to_all=3_900,
         launch_gap__launch=5_700,
@@ -181,7 +181,7 @@ def test_the_culprit_stands_first_among_eight():
     assert results[2].cost_ns == 3_900 - 3_900 * 9946 // 20014
 
 
-def test_the_price_of_a_late_rank_is_what_each_other_one_waits():
+def test_straggler_cost_is_the_wait_of_each_other_rank():
     """Three ranks, two of which wait 30: the mean ledger has 20, the step would be shorter by 30."""
     waiting = ledger(late={1: 60}, ranks=(0, 1, 2), compute__matmul=80, straggler__all_reduce=20)
     (finding,) = found_by("straggler", mean=waiting)
@@ -189,7 +189,7 @@ def test_the_price_of_a_late_rank_is_what_each_other_one_waits():
     assert found_by("imbalance", mean=waiting) == []
 
 
-def test_a_rank_late_in_one_step_of_many_is_not_named():
+def test_a_rank_late_in_one_of_many_steps_is_not_a_straggler():
     mean = ledger(late={1: 60}, ranks=(0, 1), compute__matmul=80, straggler__all_reduce=30, steps=tuple("01234"))
     waits = [(step * STEP, 10 if step else 1_000, "all_reduce", 0 if step else 1) for step in range(5)]
     once = [a_rank(number=0, steps=5, waits=waits[:1]), a_rank(number=1, steps=5, waits=waits[1:])]
@@ -199,7 +199,7 @@ def test_a_rank_late_in_one_step_of_many_is_not_named():
     assert finding.sure == round(0.95 * 5 / 6, 2)
 
 
-def test_a_straggler_is_told_by_what_it_spends_more():
+def test_straggler_evidence_names_the_account_with_more_time():
     mean = ledger(late={1: 60}, ranks=(0, 1, 2), compute__matmul=80, straggler__all_reduce=20)
     quick = [a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], number=rank) for rank in (0, 2)]
     slow = a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], [Gap(100 * US, 400 * US)], number=1)
@@ -209,7 +209,7 @@ def test_a_straggler_is_told_by_what_it_spends_more():
     assert found_by("launch_bound", *quick, slow, mean=mean) == []
 
 
-def test_uneven_experts_are_named():
+def test_imbalance_names_uneven_experts():
     mean = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=90, straggler__all_to_all=10)
     sizes = [(0, 900), (1, 300)]
     ranks = [
@@ -227,7 +227,7 @@ def test_uneven_experts_are_named():
     assert other.sure < finding.sure
 
 
-def test_uneven_sequences_are_named():
+def test_imbalance_names_uneven_sequences():
     mean = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=9_600 * US, straggler__all_reduce=400 * US)
     ranks = [
         a_rank([Did("flash", 0, ns, "compute/attention")], number=rank)
@@ -245,7 +245,7 @@ def attending(*lengths):
     return a_rank([*works, met], steps=len(lengths))
 
 
-def test_sequences_that_differ_from_step_to_step_without_a_common_clock():
+def test_imbalance_without_aligned_clocks_compares_steps():
     mean = ledger(aligned="no", compute__matmul=STEP)
     (finding,) = found_by("imbalance", attending(*(1_000 * US, 1_000 * US, 1_000 * US, 2_000 * US)), mean=mean)
     assert (finding.cost_ns, finding.sure) == (750 * US, 0.5)
@@ -271,7 +271,7 @@ def synced(refill):
     return a_rank(works, gaps, ITEM)
 
 
-def test_a_sync_answers_for_the_refilling_too():
+def test_a_sync_claims_the_time_to_refill_the_queue():
     (finding,) = found_by("sync_in_step", synced(400 * US))
     assert finding.cost_ns == 410 * US
     assert finding.says.startswith("1 host sync a step costs")
@@ -279,13 +279,13 @@ def test_a_sync_answers_for_the_refilling_too():
     assert found_by("launch_bound", synced(400 * US)) == []
 
 
-def test_a_host_slower_than_the_sync_is_its_own_culprit():
+def test_a_host_slower_than_the_sync_is_launch_bound():
     """It waited 770 µs and then took 2 ms: without the sync the device would have starved all the same."""
     assert found_by("sync_in_step", synced(2_000 * US)) == []
     assert the_cost("launch_bound", synced(2_000 * US)) == 2_000 * US
 
 
-def test_values_read_one_by_one_on_a_cpu_are_syncs_and_no_storm():
+def test_values_read_one_by_one_on_a_cpu_are_syncs():
     host = [Span("aten::item", 0, STEP, OP, "launch_gap/sync")]
     works = [Did("aten::item", at * 20 * US, at * 20 * US + 5 * US, by=0) for at in range(RUN)]
     gaps = [Gap(at * 20 * US + 5 * US, (at + 1) * 20 * US) for at in range(RUN - 1)]
@@ -296,7 +296,7 @@ def test_values_read_one_by_one_on_a_cpu_are_syncs_and_no_storm():
 
 
 @pytest.mark.parametrize("cpu", [False, True])
-def test_a_storm_of_tiny_kernels_takes_its_gaps_along(cpu):
+def test_a_run_of_tiny_kernels_claims_its_gaps(cpu):
     works, gaps = in_a_row(RUN, 5 * US, 10 * US)
     rank = a_rank(works, gaps, cpu=cpu)
     (finding,) = found_by("tiny_kernels", rank)
@@ -307,7 +307,7 @@ def test_a_storm_of_tiny_kernels_takes_its_gaps_along(cpu):
 
 
 @pytest.mark.parametrize("cpu", [False, True])
-def test_no_storm(cpu):
+def test_short_or_interrupted_runs_are_not_tiny_kernels(cpu):
     few, _ = in_a_row(RUN - 1, 5 * US, 0)
     longer, _ = in_a_row(RUN, 10 * US, 0)
     apart = [*in_a_row(RUN // 2, 5 * US, 0)[0], Did("gemm", 4_000 * US, 5_000 * US, "compute/matmul")]
@@ -316,7 +316,7 @@ def test_no_storm(cpu):
         assert found_by("tiny_kernels", a_rank(works, cpu=cpu)) == []
 
 
-def test_a_pause_ends_a_storm():
+def test_a_pause_ends_a_run_of_tiny_kernels():
     works, gaps = in_a_row(RUN, 5 * US, 0)
     late, _ = in_a_row(RUN, 5 * US, 0, begin=5_000 * US)
     pause = Gap(works[-1].stop, 5_000 * US)
@@ -326,7 +326,7 @@ def test_a_pause_ends_a_storm():
 
 
 @pytest.mark.parametrize("name", ["add", "fused_adam"])
-def test_a_plain_optimizer_answers_for_its_gaps(name):
+def test_an_unfused_optimizer_claims_its_gaps(name):
     starts = range(0, 50 * 40 * US, 40 * US)
     works = [Did(name, at, at + 20 * US, "compute/optimizer", "optimizer") for at in starts]
     gaps = [Gap(at + 20 * US, at + 40 * US, phase="optimizer") for at in starts]
@@ -344,7 +344,7 @@ def test_a_plain_optimizer_answers_for_its_gaps(name):
         ("recompilation", "compile", "compile"),
     ],
 )
-def test_what_stops_the_host_answers_for_its_stretch(rule, cause, call):
+def test_calls_that_stop_the_host_claim_their_gaps(rule, cause, call):
     host = [Span(call, STEP + 100 * US, STEP + 400 * US, CALL, f"launch_gap/{cause}")]
     works = [
         Did("gemm", 0, STEP + 100 * US, "compute/matmul"),
@@ -358,7 +358,7 @@ def test_what_stops_the_host_answers_for_its_stretch(rule, cause, call):
     assert found_by(rule, short) == []
 
 
-def test_compiling_in_the_first_step_only_is_no_recompilation():
+def test_compiling_only_in_the_first_step_is_not_recompilation():
     host = [Span("compile", 0, 400 * US, CALL, "launch_gap/compile")]
     gap = Gap(0, 400 * US, "launch_gap/compile", during=0)
     assert found_by("recompilation", a_rank([Did("k", 400 * US, STEP)], [gap], host, steps=2)) == []
@@ -385,11 +385,11 @@ def test_low_occupancy(occupancy, length, account, cost):
 CHAIN = [Did("mul", 0, 300 * US), Did("tanh", 300 * US, 500 * US), Did("add", 500 * US, 600 * US)]
 
 
-def test_a_chain_of_elementwise_kernels_costs_all_but_its_longest():
+def test_an_elementwise_chain_wastes_all_but_its_longest_kernel():
     assert the_cost("unfused_elementwise", a_rank(CHAIN)) == 300 * US
 
 
-def test_a_chain_saves_no_more_than_its_traffic():
+def test_an_elementwise_chain_saves_at_most_its_traffic():
     moved = [did._replace(bytes=size) for did, size in zip(CHAIN, (100, 100, 400))]
     assert the_cost("unfused_elementwise", a_rank(moved)) == 200 * US
     assert the_cost("unfused_elementwise", a_rank([*moved[:2], CHAIN[2]])) == 300 * US
@@ -406,7 +406,7 @@ def test_a_chain_saves_no_more_than_its_traffic():
         [did._replace(start=did.start // 100, stop=did.stop // 100) for did in CHAIN],
     ],
 )
-def test_no_chain(works):
+def test_other_kernel_sequences_are_not_elementwise_chains(works):
     assert found_by("unfused_elementwise", a_rank(works)) == []
 
 
@@ -467,7 +467,7 @@ def messages(count, size, length, ranks=(0, 1), begin=0):
     ]
 
 
-def test_small_messages_cost_what_buckets_would_not():
+def test_small_messages_cost_their_time_in_excess_of_buckets():
     # The large one shows 100 bytes a ns; sixteen of 200 kB in 20 µs each fit one bucket: 20 µs + 32 µs.
     works = [*messages(16, 200_000, 20 * US), *messages(1, 100_000_000, 1_000 * US, begin=1_000 * US)]
     (finding,) = found_by("small_messages", a_rank(works))
@@ -477,7 +477,7 @@ def test_small_messages_cost_what_buckets_would_not():
     assert found_by("small_messages", a_rank(messages(16, 300_000, 20 * US))) == []
 
 
-def test_the_slow_link_is_named():
+def test_a_slow_link_is_named():
     def rank(number, length):
         return a_rank(messages(4, 1 << 20, length, (number, number + 1)), number=number)
 
@@ -531,7 +531,7 @@ def ranks_of_anything(draw):
 
 @settings(max_examples=40)
 @given(st.lists(ranks_of_anything(), min_size=1, max_size=2))
-def test_no_rule_claims_more_than_there_is_and_no_two_the_same_gap(ranks):
+def test_rules_claim_each_gap_at_most_once(ranks):
     ranks = [
         msgspec.structs.replace(rank, events=msgspec.structs.replace(rank.events, rank=n))
         for n, rank in enumerate(ranks)
@@ -546,7 +546,7 @@ def test_no_rule_claims_more_than_there_is_and_no_two_the_same_gap(ranks):
     assert sum(finding.cost_ns for finding in results if finding.rule in waste) <= idle
 
 
-def test_steps_are_counted_where_they_are_full():
+def test_only_full_steps_are_counted():
     rank = a_rank([Did("k", 0, US), Did("k", STEP, STEP + US)], steps=2)
     parts = (BookedPart(label="before", start=0, stop=STEP, partial=True), rank.parts[1])
     cut_off = msgspec.structs.replace(rank, parts=parts)
@@ -581,14 +581,14 @@ def test_all_rules_run_over_every_public_trace(name, public_trace):
 IDLE = ("launch_gap", "data_wait", "checkpoint", "bubble")
 
 
-def test_of_very_many_rows_some_ranks_are_read_and_the_late_one_always(public_trace, monkeypatch):
+def test_many_rows_load_a_subset_of_ranks_with_the_straggler(public_trace, monkeypatch):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     for most, ranks in ((10**9, list(range(8))), (8_000, [0, 3, 7]), (1, [0, 7])):
         monkeypatch.setattr(rank_results, "_MOST_ROWS", most)
         assert [booked.events.rank for booked in all_booked(measured)] == ranks
 
 
-def test_the_headline_of_eight_ranks_names_the_culprit_and_how_often_it_was_last(public_trace):
+def test_the_headline_of_eight_ranks_names_the_straggler(public_trace):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     first = findings(measured.mean, None, all_booked(measured), RULES)[0]
     assert first.says.startswith("Rank 7 arrives late")

@@ -104,12 +104,12 @@ def judged(results, costs, fault):
 @pytest.mark.parametrize(
     ("fault", "ranks"), [("straggler", 2), ("straggler", 3), ("item", 2), ("loader", 2), ("tiny_kernels", 2)]
 )
-def test_what_is_planted_is_the_first_finding_at_its_price(run, fault, ranks):
+def test_a_planted_fault_is_the_first_finding_with_its_cost(run, fault, ranks):
     wrong = first_good(lambda: judged(*run(fault, ranks), fault))
     assert not wrong, wrong
 
 
-def test_a_clean_run_has_none_of_them(run):
+def test_a_clean_run_has_no_planted_findings(run):
     def planted_ones():
         results, _ = run("", 2)
         return "\n".join(f"{finding.rule} {finding.says}" for finding in results if finding.rule in FAULTS.values())

@@ -37,7 +37,7 @@ def worlds(draw):
 
 
 @given(worlds())
-def test_offsets_are_recovered_exactly_where_ends_are_common(world):
+def test_clock_offsets_are_recovered_exactly_from_common_ends(world):
     met, offsets = world
     shifted = [
         made_survey(rank, [(kind, start - by, stop - by) for kind, start, stop in met[rank]])
@@ -54,7 +54,7 @@ def test_offsets_are_recovered_exactly_where_ends_are_common(world):
 
 
 @given(st.integers(-100_000, 100_000), st.integers(-SECOND, SECOND), st.integers(0, 2**31))
-def test_a_drift_over_seconds_is_recovered_within_the_noise(drift, offset, seed):
+def test_clock_drift_is_recovered_within_the_noise(drift, offset, seed):
     random = np.random.default_rng(seed)
     ends = np.sort(random.integers(0, 5 * SECOND, 60))
     noise = random.integers(-1000, 1000, (2, 60))
@@ -72,7 +72,7 @@ def test_a_drift_over_seconds_is_recovered_within_the_noise(drift, offset, seed)
 
 
 @given(st.integers(0, 2**31))
-def test_noise_is_taken_for_no_drift(seed):
+def test_noise_is_not_mistaken_for_drift(seed):
     random = np.random.default_rng(seed)
     ends = np.sort(random.integers(0, 5 * SECOND, 100)) + random.integers(-1000, 1000, (3, 100))
     surveys = [
@@ -82,7 +82,7 @@ def test_noise_is_taken_for_no_drift(seed):
     assert all(clock.drift == 0 for clock in alignment(surveys).clocks)
 
 
-def test_a_few_odd_ends_do_no_harm():
+def test_a_few_outlying_ends_do_not_change_the_clocks():
     ends = [[1000 * n for n in range(1, 22)], [1000 * n + 77 for n in range(1, 22)]]
     for n in (3, 8, 15):
         ends[1][n] += 300
@@ -103,7 +103,7 @@ def _pair(ends, **more):
     ]
 
 
-def test_what_cannot_be_trusted_is_not_solved():
+def test_unreliable_clock_solutions_are_rejected():
     fine = [[1000 * n for n in range(1, 10)], [1000 * n + 7 for n in range(1, 10)]]
     assert alignment(_pair(fine)).aligned == "collectives"
     on_cpu = alignment(_pair(fine, on_device=False))
@@ -119,7 +119,7 @@ def test_what_cannot_be_trusted_is_not_solved():
     assert alignment(strangers).aligned == "no"
 
 
-def test_two_islands_are_not_aligned():
+def test_unconnected_groups_of_ranks_are_not_aligned():
     surveys = [
         made_survey(
             rank, [(collective(group=str(rank // 2), ranks=pair, seq=n), 100 * n, 100 * n + 50) for n in range(5)]
@@ -131,7 +131,7 @@ def test_two_islands_are_not_aligned():
     assert missing_values(agreed.why, "rank 2", "rank 0") == []
 
 
-def test_ranks_of_one_host_keep_one_clock():
+def test_ranks_of_one_host_share_a_clock():
     def met(by, jitter):
         return [(collective(ranks=range(4), seq=n), 1000 * n - 600 + by, 1000 * n + by + jitter) for n in range(1, 9)]
 
@@ -143,7 +143,7 @@ def test_ranks_of_one_host_keep_one_clock():
 
 
 @given(st.lists(st.lists(st.integers(-(2**61), 2**61 - 10), min_size=12, max_size=12), min_size=2, max_size=4))
-def test_no_stamps_are_too_odd(ends):
+def test_extreme_timestamps_do_not_overflow(ends):
     members = tuple(range(len(ends)))
     met = [[(collective(ranks=members, seq=n), end, end + 9) for n, end in enumerate(own)] for own in ends]
     surveys = [made_survey(rank, own) for rank, own in enumerate(met)]
@@ -152,7 +152,7 @@ def test_no_stamps_are_too_odd(ends):
         assert clock.at(np.array(survey.window)).tolist() == [clock.when(stamp) for stamp in survey.window]
 
 
-def test_a_group_untold_is_of_all_ranks_only_where_all_are_here():
+def test_an_unnamed_group_is_the_world_only_if_all_ranks_are_given():
     met = [(collective(), 0, 10)]
     assert meetings([made_survey(rank, met, world=2) for rank in (0, 1)]).size == 1
     assert meetings([made_survey(rank, met, world=8) for rank in (0, 1)]).size == 0
@@ -185,7 +185,7 @@ def shown(draw):
 
 
 @given(shown())
-def test_meetings_are_those_that_plain_search_finds(surveys):
+def test_meetings_match_a_plain_search(surveys):
     met = meetings(surveys)
     members = list(zip(met.rank_index.tolist(), met.entry.tolist()))
     got = {tuple(members[a:b]) for a, b in zip(met.first[:-1], met.first[1:])}
@@ -222,12 +222,12 @@ def _by_search(surveys):
     return matches
 
 
-def test_the_lower_median_is_one_of_what_there_is():
+def test_the_lower_median_is_one_of_the_values():
     assert [lower_median(range(count)) for count in (1, 2, 3, 4)] == [0, 0, 1, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**60), 2**60)), min_size=1))
-def test_medians_are_integers_in_the_middle(rows):
+def test_group_medians_are_integers_between_the_middle_values(rows):
     group, values = np.array(rows, np.int64).T
     middles, some = medians(values, group, 6)
     for number in range(6):
@@ -239,7 +239,7 @@ def test_medians_are_integers_in_the_middle(rows):
 
 
 @given(st.integers(-500_000, 500_000), st.lists(st.integers(0, 10**12), min_size=2))
-def test_a_corrected_clock_keeps_the_order(drift, stamps):
+def test_clock_correction_preserves_the_order(drift, stamps):
     on = ClockCorrection(offset=-5, drift=drift, origin=10**11).at(np.sort(np.array(stamps, np.int64)))
     assert (np.diff(on) >= 0).all()
 
@@ -249,7 +249,7 @@ def dlrm(public_trace):
     return read([public_trace("v100_dlrm_8ranks")])
 
 
-def test_the_straggler_of_eight_is_named(dlrm):
+def test_the_straggler_of_eight_ranks_is_identified(dlrm):
     """Rank 7 came last to 5 of 8 collectives, has the shortest window, and costs the others most."""
     measured = measure(dlrm)
     assert measured.lateness[0] == Lateness(rank=7, last=5, met=8, exposed_ns=9_946_000, waited_ns=10_130_000)
@@ -260,7 +260,7 @@ def test_the_straggler_of_eight_is_named(dlrm):
 
 
 @pytest.mark.parametrize("drift", [0, 40_000])
-def test_shifted_copies_of_eight_real_ranks_come_back(dlrm, drift):
+def test_shifted_clocks_of_eight_real_ranks_are_recovered(dlrm, drift):
     """Each rank on a clock of its own by up to 1000 s; the trace lasts 20 ms, so that a drift is part of the offset."""
     true = measure(dlrm)
     by = [0, *np.random.default_rng(7).integers(-(10**12), 10**12, 7).tolist()]
@@ -285,7 +285,7 @@ def test_shifted_copies_of_eight_real_ranks_come_back(dlrm, drift):
     assert [row[:3] for row in measured.lateness[:3]] == [row[:3] for row in true.lateness[:3]]
 
 
-def test_long_copies_of_eight_real_ranks_show_their_drift(dlrm):
+def test_drift_of_eight_real_ranks_is_recovered_over_seconds(dlrm):
     """The same collectives again each 200 ms for 4 s, so that each clock's drift shows."""
 
     def repeated(survey_of):
@@ -316,7 +316,7 @@ def test_long_copies_of_eight_real_ranks_show_their_drift(dlrm):
     assert agreed.residual.p95 <= 4_000
 
 
-def test_pairs_of_the_eight_agree_with_all(dlrm):
+def test_pairs_of_ranks_agree_with_the_solution_of_all_eight(dlrm):
     """Any two ranks alone give the same difference of clocks as all eight, within the residual."""
     moved = [msgspec.structs.replace(events, host_name=f"node{events.rank}", world=0) for events in dlrm]
     agreed = measure(moved).alignment

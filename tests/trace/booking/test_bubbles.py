@@ -105,7 +105,7 @@ def expected(stage, schedule, steps):
 
 @settings(max_examples=25)
 @given(st.integers(2, 4), st.integers(1, 5), st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
-def test_one_step_of_any_schedule(tmp_path_factory, stages, micro, forward, backward, transfer):
+def test_bubbles_of_any_schedule_match_a_simulation(tmp_path_factory, stages, micro, forward, backward, transfer):
     schedule = one_forward_one_backward(stages, micro, forward, backward, transfer, 1)
     measured = booked(tmp_path_factory.mktemp("t"), schedule, 1)
     for stage, rank in zip(schedule, measured.ranks):
@@ -114,7 +114,7 @@ def test_one_step_of_any_schedule(tmp_path_factory, stages, micro, forward, back
 
 
 @pytest.mark.parametrize(("stages", "micro"), [(2, 2), (4, 4), (4, 8)])
-def test_a_plain_schedule_idles_as_the_textbook_says(tmp_path, stages, micro):
+def test_a_plain_schedule_has_the_textbook_bubble(tmp_path, stages, micro):
     """(p - 1) turns of forward and backward less its own, for the first stage; transfers are next to nothing."""
     forward, backward = 10_000, 20_000
     schedule = one_forward_one_backward(stages, micro, forward, backward, 1, 1)
@@ -127,7 +127,7 @@ def test_a_plain_schedule_idles_as_the_textbook_says(tmp_path, stages, micro):
     assert abs(last["warmup"] - (stages - 1) * forward) <= stages
 
 
-def test_the_last_stage_drains_until_all_are_done(tmp_path):
+def test_a_stage_drains_until_the_step_ends(tmp_path):
     """The next step's first receive waits from the last compute on: drain up to the end of the step, then warm-up."""
     schedule = one_forward_one_backward(4, 4, 10, 20, 1, 2)
     measured = booked(tmp_path, schedule, 2)
@@ -137,7 +137,7 @@ def test_the_last_stage_drains_until_all_are_done(tmp_path):
     assert "drain" not in bubbles(measured.ranks[0].ledgers)
 
 
-def test_ranks_without_one_clock_have_no_bubbles(tmp_path):
+def test_unaligned_ranks_have_no_bubbles(tmp_path):
     schedule = one_forward_one_backward(2, 3, 10, 20, 1, 1)
     files = []
     for number, document in enumerate(documents(schedule, 1)):
@@ -152,7 +152,7 @@ def _moves(rank, rows):
     return made_survey(rank, met)
 
 
-def test_a_transfer_is_matched_only_where_both_ends_show_the_same_sizes():
+def test_transfers_match_only_if_both_ends_have_equal_sizes():
     sends = [(False, 8, 0), (False, 16, 10)]
     both = transfers([_moves(0, sends), _moves(1, [(True, 8, 1), (True, 16, 12)])])
     assert list(zip(both.send.tolist(), both.receive.tolist())) == [(0, 0), (1, 1)]
@@ -161,13 +161,13 @@ def test_a_transfer_is_matched_only_where_both_ends_show_the_same_sizes():
     assert not len(transfers([_moves(0, sends), _moves(1, [(True, 8, 1)])]).send)
 
 
-def test_a_receive_that_ends_before_the_send_begins_is_no_transfer():
+def test_a_receive_that_ends_before_its_send_is_not_matched():
     late = transfers([_moves(0, [(False, 8, 100)]), _moves(1, [(True, 8, 0)])])
     assert len(late.send) == 1
     assert not len(late.possible().send)
 
 
-def test_gloo_names_no_peer_but_of_two_stages_it_is_the_other(tmp_path):
+def test_gloo_transfers_of_two_ranks_are_matched_without_peer(tmp_path):
     """A call that sends has sent when it returns and its span opens; the span lasts until the rank waits for it, here
     beside a receive that waits for the other stage to compute."""
 

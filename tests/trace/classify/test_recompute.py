@@ -49,35 +49,35 @@ def inside_node(folder, *children, node="MmBackward0"):
     return [phase for _, phase in by_row[3:]]
 
 
-def test_numbered_ops_before_a_nodes_own_work_are_done_again(tmp_path):
+def test_numbered_ops_before_a_nodes_own_work_are_recomputation(tmp_path):
     assert inside_node(tmp_path, op("aten::silu", 9, op("aten::exp")), OWN_WORK) == [*["recompute"] * 2, "backward"]
 
 
-def test_a_pass_of_the_engine_inside_a_node_follows_on_work_done_again(tmp_path):
+def test_an_engine_pass_inside_a_node_follows_recomputation(tmp_path):
     again = [op("aten::detach"), op("aten::silu", 9), evaluated("SiluBackward0", 9, op("aten::silu_backward"))]
     counts = inside_node(tmp_path, *again, node="CheckpointFunctionBackward")
     assert counts == ["backward", "recompute", *["backward"] * 3]
 
 
-def test_a_function_applied_as_a_nodes_own_work_is_not_done_again(tmp_path):
+def test_a_function_applied_as_a_nodes_own_work_is_not_recomputation(tmp_path):
     nested = op("NestedRedistribute", 9, op("c10d::allreduce_"))
     assert inside_node(tmp_path, nested, node="RedistributeBackward") == ["backward"] * 2
     assert inside_node(tmp_path, op("aten::mul"), nested, OWN_WORK, node="RedistributeBackward") == ["backward"] * 4
 
 
 @pytest.mark.parametrize("name", ["Norm", "CompiledFunction"])
-def test_a_function_applied_amid_work_done_again_is_done_again(name, tmp_path):
+def test_a_function_applied_within_recomputation_is_recomputed(name, tmp_path):
     amid = [op("aten::silu", 9), op(name, 9, op("aten::mm")), op("aten::mul", 10), OWN_WORK]
     assert inside_node(tmp_path, *amid) == [*["recompute"] * 4, "backward"]
 
 
-def test_a_compiled_graph_is_done_again_whatever_follows(tmp_path):
+def test_a_compiled_graph_is_recomputed_whatever_follows(tmp_path):
     compiled = op("CompiledFunction", 9, op("triton_poi_0"))
     assert inside_node(tmp_path, compiled, OWN_WORK) == [*["recompute"] * 2, "backward"]
     assert inside_node(tmp_path, compiled, node="CompiledFunctionBackward") == ["recompute"] * 2
 
 
-def test_gradients_of_gradients_are_recorded_to_the_nodes_end(tmp_path):
+def test_gradients_of_gradients_are_not_recomputation(tmp_path):
     assert inside_node(tmp_path, op("aten::t", 9), op("aten::matmul", 10, op("aten::mm", 10))) == ["backward"] * 3
 
 

@@ -28,7 +28,7 @@ MODULES = {"to_pandas": "pandas", "to_polars": "polars", "to_arrow": "pyarrow"}
 
 
 @given(timelines())
-def test_each_instant_has_the_owner_that_a_walk_finds(timeline):
+def test_owners_match_a_walk_over_every_instant(timeline):
     intervals, bounds = timeline
     begin, end, row = stretches(intervals, bounds)
     assert begin.tolist() == [bounds[0], *end[:-1].tolist()]
@@ -85,17 +85,17 @@ def test_verdicts_add_up_to_the_ledger(tmp_path_factory, document, window):
 
 @settings(max_examples=100)
 @given(rank_traces(0, 2), rank_traces(1, 2))
-def test_verdicts_of_random_ranks_add_up_too(tmp_path_factory, first, second):
+def test_verdicts_of_random_ranks_add_up_to_the_ledger(tmp_path_factory, first, second):
     folder = tmp_path_factory.mktemp("t")
     balance(measure(read([write(folder, first, "0.json"), write(folder, second, "1.json")])))
 
 
 @pytest.mark.parametrize("name", ["v100_dlrm_8ranks", "cpu_gloo_3ranks", "a100_ddp_resnet.json.gz"])
-def test_verdicts_of_recorded_traces_add_up_too(name, public_trace):
+def test_verdicts_of_recorded_traces_add_up_to_the_ledger(name, public_trace):
     balance(measure(read([public_trace(name)])))
 
 
-def test_a_table_says_what_the_file_says(tmp_path):
+def test_tables_contain_the_values_of_the_file(tmp_path):
     device = [("gemm", 7, 100, 300, 50), ("Memcpy HtoD", 8, 200, 450, 60, {"bytes": 4096})]
     host = [("aten::mm", 100, 40, 58, "cpu_op"), ("aten::copy_", 100, 59, 70, "cpu_op")]
     by_name = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))
@@ -112,7 +112,7 @@ def test_a_table_says_what_the_file_says(tmp_path):
     ]
 
 
-def test_idle_stretches_say_what_the_host_was_in(tmp_path):
+def test_idle_table_names_the_host_span(tmp_path):
     device = [("gemm", 7, 100, 200, 50), ("gemm", 7, 500, 600, 400)]
     host = [("torch.cuda.synchronize", 100, 150, 350, "python_function")]
     idle = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))["idle"]
@@ -149,7 +149,7 @@ def test_rows_are_plain_values():
     assert list(Columns.joined([table(), table()]).rows()) == ROWS * 2
 
 
-def test_columns_do_not_change_and_fit_each_other():
+def test_columns_are_immutable_and_of_equal_length():
     columns = table()
     for name in ("whole", "unknown"):
         assert not columns[name].flags.writeable
@@ -159,14 +159,14 @@ def test_columns_do_not_change_and_fit_each_other():
         Columns({"a": np.arange(2, dtype=np.uint8)})
 
 
-def test_the_arrays_given_are_not_copied_and_stay_as_they_were():
+def test_columns_do_not_copy_or_change_their_arrays():
     given_one = np.arange(4)
     columns = Columns({"a": given_one})
     given_one[0] = 9
     assert columns["a"][0] == 9
 
 
-def test_a_dictionary_keeps_what_is_in_use_once():
+def test_a_dictionary_has_each_text_in_use_once():
     words = spell(np.array([3, 0, -1, 2], np.int32), ("x", "never", "x", "\ud800"))
     assert words.words == ("x", "?")
     assert words.texts().tolist() == ["?", "x", None, "x"]
@@ -199,14 +199,14 @@ def test_duckdb_reads_every_value():
     assert duckdb.connect().from_arrow(table()).fetchall() == ROWS
 
 
-def test_what_a_library_read_outlives_the_columns():
+def test_imported_data_outlives_the_columns():
     duckdb = pytest.importorskip("duckdb", minversion="2.0")
     relation = duckdb.connect().from_arrow(Columns({"a": np.arange(100_000)}))
     gc.collect()
     assert relation.sum("a").fetchall() == [(100_000 * 99_999 // 2,)]
 
 
-def test_a_stream_that_nobody_takes_is_released():
+def test_an_unconsumed_stream_is_released():
     gc.collect()
     before = len(arrow_stream._kept), len(arrow_stream._in_capsules)
     capsule = table().__arrow_c_stream__()
@@ -217,7 +217,7 @@ def test_a_stream_that_nobody_takes_is_released():
     assert (len(arrow_stream._kept), len(arrow_stream._in_capsules)) == before
 
 
-def test_a_stream_that_was_read_is_released():
+def test_a_consumed_stream_is_released():
     duckdb = pytest.importorskip("duckdb", minversion="2.0")
     gc.collect()
     before = len(arrow_stream._kept), len(arrow_stream._in_capsules)

@@ -41,7 +41,7 @@ def cost(name, *arguments):
 
 
 @given(sizes, sizes, sizes, sizes)
-def test_products_count_a_multiplication_and_an_addition_each_time_round(b, m, n, k):
+def test_matrix_products_count_two_flops_per_multiply_add(b, m, n, k):
     loops = 2 * sum(1 for _ in product(range(b), range(m), range(n), range(k)))
     read, bias = b * m * k + b * k * n, b * m * n
     batch = cost("bmm", (HALF, (b, m, k)), (HALF, (b, k, n)))
@@ -54,7 +54,7 @@ def test_products_count_a_multiplication_and_an_addition_each_time_round(b, m, n
     assert (grouped.flops, grouped.at_most) == (2 * m * k * n, True)
 
 
-def test_a_product_of_packed_four_bit_numbers_counts_both_of_each_byte():
+def test_float4_products_count_both_numbers_of_each_byte():
     four = "c10::Float4_e2m1fn_x2"
     call_cost = cost("_scaled_mm", (four, (32, 64)), (four, (64, 16)), (SINGLE, ()), (SINGLE, ()), None, None, 15)
     assert call_cost.flops == 2 * 32 * 16 * 128
@@ -74,7 +74,7 @@ def convolutions(draw):
 
 
 @given(convolutions())
-def test_a_convolution_against_loops_over_its_taps(case):
+def test_convolution_flops_match_loops_over_its_taps(case):
     """`axes`: (length, taps, stride, dilation, padding)."""
     batch, channels, channels_out, groups, axes = case
     if any(n + 2 * pad < gap * (k - 1) + 1 for n, k, step, gap, pad in axes):
@@ -97,7 +97,7 @@ def test_a_convolution_against_loops_over_its_taps(case):
 
 
 @given(convolutions())
-def test_a_transposed_convolution_is_the_other_ones_input_gradient(case):
+def test_transposed_convolution_costs_the_input_gradient(case):
     """Turned round, its input is the plain one's output: the same taps, and as many pixels where strides leave none."""
     batch, channels, features, groups, axes = case
     lengths, taps, steps, gaps, pads = ([axis[index] for axis in axes] for index in range(5))
@@ -117,7 +117,7 @@ def test_a_transposed_convolution_is_the_other_ones_input_gradient(case):
     assert back.flops == 2 * loops
 
 
-def test_resnet_50s_convolutions_are_the_published_four_billion():
+def test_resnet_50_convolutions_match_the_published_flops():
     """torchvision (stride on the 3 x 3) states 4.09 billion multiply-adds an image, 0.002 of them in its last layer."""
     layers = [(3, 64, 7, 2, 224)]
     width, inside = 64, 56
@@ -142,7 +142,7 @@ def test_resnet_50s_convolutions_are_the_published_four_billion():
 
 
 @given(sizes, st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), sizes, sizes)
-def test_attention_counts_the_pairs_its_mask_keeps(batch, groups, heads, rows, columns, wide, deep):
+def test_attention_counts_the_pairs_that_its_mask_keeps(batch, groups, heads, rows, columns, wide, deep):
     """Grouped queries: `heads` query heads a key head. Causal from the first key (sdpa) or to the last one (flash)."""
     query, key, value = (
         (batch, groups * heads, rows, wide),
@@ -170,7 +170,7 @@ def test_attention_counts_the_pairs_its_mask_keeps(batch, groups, heads, rows, c
         assert efficient.flops == each * len(kept[name])
 
 
-def test_backward_attention_is_five_products_and_a_packed_one_an_upper_bound():
+def test_attention_backward_is_five_products():
     tensor = (HALF, (2, 8, 128, 64))
     forward = cost("_scaled_dot_product_flash_attention", tensor, tensor, tensor, 0.0, False, False, None)
     sums = (SINGLE, (2, 8, 128))
@@ -186,7 +186,7 @@ def test_backward_attention_is_five_products_and_a_packed_one_an_upper_bound():
 # ---- what the file does not say
 
 
-def test_nothing_is_guessed():
+def test_missing_values_give_no_cost():
     image, weight = (SINGLE, (2, 4, 9, 9)), (SINGLE, (6, 4, 3, 3))
     bare = OperandShape(dims=(image[1], weight[1], (), (), (), ()), types=(SINGLE, SINGLE, "", "", "", ""))
     assert cost_of("aten::conv2d", bare) is None
@@ -218,7 +218,7 @@ KINDS = st.one_of(st.sampled_from([*FORMATS, "", "Scalar", "ScalarList", "Tensor
     st.lists(KINDS, max_size=14).map(tuple),
     st.lists(ODD, max_size=14).map(tuple),
 )
-def test_whatever_a_file_says_there_is_a_cost_or_none(name, dims, types, values):
+def test_any_recorded_values_give_a_cost_or_none(name, dims, types, values):
     call_cost = cost_of(f"aten::{name}", OperandShape(dims=dims, types=types, values=values))
     assert call_cost is None or all(part is None or part >= 0 for part in call_cost[:2])
 
@@ -261,7 +261,7 @@ def run(name, arguments):
 
 
 @pytest.mark.torch
-def test_bytes_are_those_of_torchs_inputs_and_outputs():
+def test_bytes_match_torchs_inputs_and_outputs():
     torch = pytest.importorskip("torch")
     f, h = torch.rand(4, 6, 5), torch.rand(4, 6, 5).bfloat16()
     i, mask = torch.randint(0, 4, (6, 5)), torch.rand(4, 6, 5) > 0.5
@@ -306,7 +306,7 @@ def test_bytes_are_those_of_torchs_inputs_and_outputs():
 @pytest.mark.torch
 @settings(max_examples=40)
 @given(convolutions(), st.booleans())
-def test_flops_are_those_of_torchs_counter(case, transposed):
+def test_flops_match_torchs_flop_counter(case, transposed):
     """A convolution forward and backward, a matrix product and attention without a mask."""
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
@@ -336,7 +336,7 @@ def test_flops_are_those_of_torchs_counter(case, transposed):
 
 
 @pytest.mark.torch
-def test_arguments_stand_where_torchs_schemas_have_them():
+def test_argument_names_match_torchs_schemas():
     torch = pytest.importorskip("torch")
     checked = 0
     for name, ours in SIGNATURES.items():

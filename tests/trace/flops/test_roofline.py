@@ -47,7 +47,7 @@ def measured(tmp_path, **rows):
     return measure(read([write(tmp_path, trace(**rows))]))
 
 
-def test_kernels_share_their_innermost_ops_work_and_composites_have_none(tmp_path):
+def test_kernels_share_the_work_of_their_innermost_op(tmp_path):
     """linear around addmm: two kernels of the product share it 3 : 1, linear's own kernel has none of it."""
     host = [addmm(1000, 9000, name="aten::linear"), addmm(2000, 5000)]
     device = [("gemm", 7, 20000, 20300, 3000), ("splitKreduce", 7, 20300, 20400, 4000), ("pad", 7, 20400, 20500, 6000)]
@@ -64,7 +64,7 @@ def test_kernels_share_their_innermost_ops_work_and_composites_have_none(tmp_pat
     assert rows["aten::linear"].ns == 100
 
 
-def test_the_least_time_is_the_measured_best_or_the_memorys_whichever_is_longer(tmp_path):
+def test_reachable_time_is_the_longer_of_compute_and_memory(tmp_path):
     host = [
         addmm(1000, 2000, m=100, k=100, n=100),
         op("aten::add", 3000, 4000, [[50, 20], [20], []], [SINGLE, SINGLE, "Scalar"], ["", "", "1"]),
@@ -93,7 +93,7 @@ def test_the_least_time_is_the_measured_best_or_the_memorys_whichever_is_longer(
 
 @pytest.mark.parametrize(("kernel", "ns", "dtype"), [("sgemm", 20000, "float32"), ("sgemm", 3000, "tf32"),
                                                     ("xmma_gemm_tf32f32_x", 20000, "tf32")])  # fmt: skip
-def test_float32_products_ran_in_tf32_where_the_name_or_the_speed_says_so(tmp_path, kernel, ns, dtype):
+def test_tf32_is_detected_by_kernel_name_or_speed(tmp_path, kernel, ns, dtype):
     """800 FLOPs take float32 4000 ns at least."""
     seen = measured(tmp_path, host=[addmm(1000, 2000, kind=SINGLE)], device=[(kernel, 7, 20000, 20000 + ns, 1500)])
     (row,) = op_roofline(seen, DEVICE).rows
@@ -101,7 +101,7 @@ def test_float32_products_ran_in_tf32_where_the_name_or_the_speed_says_so(tmp_pa
     assert row.reachable_ns == (4000 if dtype == "float32" else 2000)
 
 
-def test_an_upper_bound_is_said_and_judges_nothing(tmp_path):
+def test_an_upper_bound_of_flops_has_no_reachable_time(tmp_path):
     packed, starts = [300, 8, 64], [3]
     values = ["", "", "", "", "", "150", "150", "0.", "True", "False", "", "", ""]
     types = [HALF] * 3 + ["int"] * 2 + ["Scalar"] * 5 + [""] * 3
@@ -116,7 +116,7 @@ def test_an_upper_bound_is_said_and_judges_nothing(tmp_path):
     assert seen.mean.entries[0].flops is None
 
 
-def test_steps_and_ranks_are_averaged_and_ops_counted_once(tmp_path):
+def test_roofline_averages_steps_and_counts_ops_once(tmp_path):
     """Three steps, the first cut off; an op whose two kernels run in it is one call."""
     host, device = [], []
     for step in range(3):
@@ -130,7 +130,7 @@ def test_steps_and_ranks_are_averaged_and_ops_counted_once(tmp_path):
     assert next(entry for entry in seen.mean.entries if entry.account.what == "matmul").flops == 800
 
 
-def test_a_copys_bytes_are_the_files_and_a_cpus_ops_carry_their_work(tmp_path):
+def test_copies_have_recorded_bytes_and_cpu_ops_their_work(tmp_path):
     copy = ("Memcpy HtoD (Pageable -> Device)", 7, 20000, 30000, 1500, {"bytes": 4096})
     seen = measured(tmp_path, device=[copy, ("gemm", 7, 30000, 31000, 1600)])
     assert seen.ranks[0].bytes.tolist() == [4096, -1]
@@ -141,7 +141,7 @@ def test_a_copys_bytes_are_the_files_and_a_cpus_ops_carry_their_work(tmp_path):
     assert (product.count, product.ns, product.flops) == (1, 2900, 800)
 
 
-def test_a_call_that_a_tensor_subclass_passes_on_counts_once(tmp_path):
+def test_a_call_forwarded_by_a_tensor_subclass_counts_once(tmp_path):
     """DTensor: the outer op has the whole's shape, the inner one the local part's; between them is its dispatch."""
     host = [
         addmm(1000, 9000, m=16), ("PythonSubclass", MAIN, 1500, 8000, "cpu_op"), addmm(2000, 5000),
@@ -158,7 +158,7 @@ def test_a_call_that_a_tensor_subclass_passes_on_counts_once(tmp_path):
 
 
 @given(st.integers(0, 10**15), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
-def test_shares_sum_to_the_whole_and_lie_within_one_of_their_due(whole, weights):
+def test_apportioned_shares_sum_to_the_whole(whole, weights):
     shares = apportion(whole, weights)
     assert sum(shares) == whole
     if total := sum(weights):
@@ -166,7 +166,7 @@ def test_shares_sum_to_the_whole_and_lie_within_one_of_their_due(whole, weights)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), max_size=60))
-def test_the_nearest_wanted_row_above_is_what_a_walk_finds(rows):
+def test_nearest_matches_a_walk_over_parents(rows):
     parent = [choice % (index + 1) - 1 for index, (_, choice) in enumerate(rows)]
     wanted = [want for want, _ in rows]
     nearest_rows = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
@@ -178,7 +178,7 @@ def test_the_nearest_wanted_row_above_is_what_a_walk_finds(rows):
 
 
 @pytest.mark.torch
-def test_a_profiled_step_counts_what_torchs_counter_does(tmp_path):
+def test_flops_of_a_profiled_step_match_torchs_counter(tmp_path):
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -205,7 +205,7 @@ def test_a_profiled_step_counts_what_torchs_counter_does(tmp_path):
     assert None not in {entry.flops for entry in heavy}
 
 
-def test_a_trace_that_computes_nothing_has_an_empty_table(tmp_path):
+def test_a_trace_without_compute_has_an_empty_roofline(tmp_path):
     copy = ("Memcpy HtoD (Pageable -> Device)", 7, 20000, 30000, 1500, {"bytes": 4096})
     table = op_roofline(measured(tmp_path, device=[copy]), DEVICE)
     assert (table.rows, table.compute_ns) == ((), 0)
@@ -215,7 +215,7 @@ def test_a_trace_that_computes_nothing_has_an_empty_table(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["h100_qwen_0.5b", "mi300_qwen_0.5b"])
-def test_qwens_matrix_products_are_two_flops_a_weight_and_token(name, public_trace):
+def test_qwen_matrix_products_are_two_flops_per_weight_and_token(name, public_trace):
     """24 layers of 4 x 1024 x 1024 and 3 x 1024 x 2816 weights, 16 sequences of 559 tokens, and the rotary angles."""
     seen = measure(read([public_trace(f"{name}.json.gz")]))
     flops = sum(entry.flops or 0 for entry in seen.mean.entries if entry.account.what == "matmul")
@@ -230,7 +230,7 @@ def test_qwens_matrix_products_are_two_flops_a_weight_and_token(name, public_tra
     assert table.rows[0].op == "aten::_flash_attention_forward"
 
 
-def test_resnet_18s_backward_pass_is_two_forward_ones_less_the_first_layers_input(public_trace):
+def test_resnet_18_backward_flops_are_twice_the_forward(public_trace):
     """1.81 billion multiply-adds an image are published (torchvision); ten images."""
     mean = measure(read([public_trace("mi300_resnet_ac.json.gz")])).mean
     conv = {entry.phase: entry.flops for entry in mean.entries if entry.account.what == "conv"}
@@ -241,7 +241,7 @@ def test_resnet_18s_backward_pass_is_two_forward_ones_less_the_first_layers_inpu
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(-1, 2**62)), max_size=9))
-def test_no_sum_of_costs_wraps(rows):
+def test_sums_of_costs_do_not_overflow(rows):
     key, column = np.array(rows, np.int64).reshape(-1, 2).T
     start = np.arange(len(rows))
     classified = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {}, np.empty(0, np.int8))
