@@ -1,4 +1,4 @@
-"""Writes small `Booked` ranks from a few rows a case, so that a test shows all of its input."""
+"""Builds small `Booked` ranks from a few rows, so that a test shows all of its input."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,7 @@
-"""What a trace's ledgers must say, found apart from the package: the file is read with `json` and `decimal`, every
-instant between two neighbouring endpoints is looked at by itself, and there is no array in sight.
+"""The expected ledgers of a trace, computed independently of the package: reads the file with `json` and `decimal`, and
+goes through every interval between two neighbouring endpoints, without arrays.
 
-A `Piece` is a device event; `live` is all there is to busy time, unions, exposed communication and ownership.
+A `Piece` is a device event; `live` is the basis of busy time, unions, exposed communication and ownership.
 """
 
 import gzip
@@ -78,14 +78,14 @@ class _Span:
 
 
 def _launch(calls: dict[int, list[_Span]], span: _Span) -> int | None:
-    """Of several calls under one number the last that launches is meant, else the first."""
+    """The start of the call that launched a span: of several with its correlation, the last launch, else the first."""
     candidates = calls.get(span.args["correlation"], [])
     launching = [call for call in candidates if "aunch" in call.name]
     return launching[-1].start if launching else candidates[0].start if candidates else None
 
 
 def _marks(spans: Iterable[_Span], cats: tuple[str, ...]) -> list[Mark]:
-    """Those of the thread with the most; a label once, and none inside another."""
+    """The marks of the thread with the most of them; each label once, no nested marks."""
     annotations = [span for span in spans if span.cat in cats and span.name.startswith("ProfilerStep#")]
     threads = Counter(span.thread for span in annotations)
     marks: list[Mark] = []
@@ -98,7 +98,7 @@ def _marks(spans: Iterable[_Span], cats: tuple[str, ...]) -> list[Mark]:
 
 
 def live(pieces: Iterable[tuple[int, int, str]], begin: int, end: int) -> Counter[frozenset[str]]:
-    """How many ns of [begin, end) exactly these kinds are live; none of them stands as the empty set."""
+    """ns of [begin, end) in which exactly these kinds are live; the empty set if none is."""
     changes: dict[int, Counter[str]] = defaultdict(Counter)
     for start, stop, kind in pieces:
         start, stop = max(start, begin), min(stop, end)
@@ -115,7 +115,7 @@ def live(pieces: Iterable[tuple[int, int, str]], begin: int, end: int) -> Counte
 
 
 class Breakdown(NamedTuple):
-    """A stretch of one rank: how long any, and each, kind is live, and what each owns by precedence."""
+    """A stretch of one rank: ns in which any kind is live, in which each is, and which each owns by precedence."""
 
     busy: int
     unions: dict[str, int]
@@ -166,7 +166,7 @@ def _step(marks: Sequence[Mark], launch: int) -> int:
 
 
 class Interval(NamedTuple):
-    """What is booked under `key`; of those live, the lowest (kind, start, place) owns the instant."""
+    """An interval booked under `key`; among live ones, the lowest (kind, start, place) owns the instant."""
 
     start: int
     stop: int
@@ -178,8 +178,8 @@ class Interval(NamedTuple):
 def owners(
     intervals: Iterable[Interval], opening: int, begin: int, end: int
 ) -> tuple[Counter[object], Counter[object]]:
-    """ns of [begin, end) each key owns, and ns in which any interval of it is live. Whatever began before the window
-    did so at its `opening`."""
+    """ns of [begin, end) that each key owns, and in which any interval of it is live. Intervals that began before the
+    window count from its `opening`."""
     inside = [interval for interval in intervals if max(interval.start, begin) < min(interval.stop, end)]
     opens: dict[int, list[Interval]] = defaultdict(list)
     for interval in inside:
@@ -224,7 +224,7 @@ def hta(trace: Trace) -> dict[str, int]:
 
 
 def _stretches(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merged by start; a span that ends before it starts, and that nothing before it covers, stands by itself."""
+    """The union of spans, sorted by start; an uncovered span that ends before it starts is kept separately."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(spans, key=lambda span: span[0]):
         if merged and start <= merged[-1][1]:
@@ -243,7 +243,7 @@ def _hta_kind(name: str) -> str:
 
 
 def tracelens(trace: Trace) -> dict[str, int]:
-    """TraceLens' figures in ns, by its rules, where every launch in the file has its flow arrow."""
+    """TraceLens' figures in ns, by its rules, if every launch in the file has its flow event."""
     pieces = [piece for piece in trace.pieces if piece.launch is not None]
     begin, end = min(piece.start for piece in pieces), max(piece.stop for piece in pieces)
     figures = breakdown(of_kind(pieces, _lens_kind), begin, end)

@@ -1,4 +1,4 @@
-"""Each rule fires on its case at the exact price, is silent just short of it, and names what the design asks."""
+"""Each rule reports its case with the exact cost, and is silent just below its threshold."""
 
 import importlib
 import inspect
@@ -38,7 +38,7 @@ KINDS = {
 RULES = [kind() for kind in KINDS.values()]
 
 
-# Small ranks, written out
+# Small ranks, written by hand
 
 
 def ledger(aligned="host", late=None, ranks=(), steps=("1",), **accounts):
@@ -55,20 +55,20 @@ def found_by(rule, *ranks, mean=WHOLE):
 
 
 def the_cost(rule, *ranks, mean=WHOLE):
-    """Of the only finding, 0 for none."""
+    """The cost of the only finding, 0 if there is none."""
     results = found_by(rule, *ranks, mean=mean)
     assert len(results) < 2
     return results[0].cost_ns if results else 0
 
 
 def in_a_row(count, length, pause, begin=0, **about):
-    """Works of one length with pauses between, and the gaps."""
+    """Intervals of equal length with pauses between them, and the gaps."""
     starts = [begin + number * (length + pause) for number in range(count)]
     works = [Did(about.get("name", "k"), at, at + length, *list(about.values())[1:]) for at in starts]
     return works, [Gap(at + length, at + length + pause) for at in starts[:-1] if pause]
 
 
-# The room
+# The rules
 
 
 def test_each_rule_has_its_own_module_with_the_standard_headings():
@@ -205,7 +205,7 @@ def test_straggler_evidence_names_the_account_with_more_time():
     slow = a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], [Gap(100 * US, 400 * US)], number=1)
     (finding,) = found_by("straggler", *quick, slow, mean=mean)
     assert "spends 300.0 µs more than the others on Gap: Python" in finding.evidence
-    # Its gaps are no launch-bound job.
+    # The gaps belong to the straggler, not to launch_bound.
     assert found_by("launch_bound", *quick, slow, mean=mean) == []
 
 
@@ -254,7 +254,7 @@ def test_imbalance_without_aligned_clocks_compares_steps():
     assert found_by("imbalance", attending(1_000 * US, 1_000 * US, 2_000 * US), mean=mean) == []
 
 
-# Who answers for idle time
+# Rules that claim idle time
 
 
 ITEM = [
@@ -280,7 +280,7 @@ def test_a_sync_claims_the_time_to_refill_the_queue():
 
 
 def test_a_host_slower_than_the_sync_is_launch_bound():
-    """It waited 770 µs and then took 2 ms: without the sync the device would have starved all the same."""
+    """The host waited 770 µs and then took 2 ms: without the sync the device would have been idle as well."""
     assert found_by("sync_in_step", synced(2_000 * US)) == []
     assert the_cost("launch_bound", synced(2_000 * US)) == 2_000 * US
 
@@ -491,12 +491,12 @@ def test_a_slow_link_is_named():
     assert found_by("slow_link", *ranks[:2], ranks[3], rank(8, 300 * US)) == []  # half of them: another network
 
 
-# Laws
+# Properties
 
 
 @st.composite
 def ranks_of_anything(draw):
-    """A rank whose stretches follow one another: works and gaps of any account, each under some host span."""
+    """A rank of successive stretches: work and gaps of any account, each under some host span."""
     cpu = draw(st.booleans())
     accounts = st.sampled_from(
         ["compute/matmul", "compute/elementwise", "compute/optimizer", "comm/all_reduce", "copy/h2d"]

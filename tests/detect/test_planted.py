@@ -1,5 +1,5 @@
-"""Faults planted in real runs of our own, on two and three ranks: each is the first finding, at its price, and a clean
-run has none of them. The price is held against what the planting rank measured by its own clock."""
+"""Faults planted in real runs on two and three ranks: each is the first finding with its cost, and a clean run has none
+of them. The cost is compared with the time that the planting rank measured by its own clock."""
 
 import json
 import os
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "4"}),)
 FAULTS = {"straggler": "straggler", "item": "sync_in_step", "loader": "data_wait", "tiny_kernels": "tiny_kernels"}
-"""What is planted -> the rule that finds it."""
+"""Planted fault -> the rule that finds it."""
 ATTEMPTS = 5
 JOB = """
 [model]
@@ -78,8 +78,8 @@ def run(tmp_path, monkeypatch):
 
 
 def first_good(attempt):
-    """Empty where one of `ATTEMPTS` is good, else what was wrong with the last. What else runs on a machine plants
-    faults of its own: it takes a core from a rank, which is then really late."""
+    """Empty if one of `ATTEMPTS` passes, else the failure of the last one. Other processes on the machine can take a
+    core from a rank, which then really is late."""
     wrong = ""
     for _ in range(ATTEMPTS):
         if not (wrong := attempt()):
@@ -88,7 +88,7 @@ def first_good(attempt):
 
 
 def judged(results, costs, fault):
-    """What is wrong with the findings of a run with this fault planted; empty where nothing is."""
+    """The failure of the findings of a run with this planted fault; empty if they are correct."""
     planted = costs[LATE] if fault == "straggler" else sum(costs) // len(costs)
     listing = "\n".join(f"{finding.rule} {finding.cost_ns} {finding.says} ({finding.evidence})" for finding in results)
     first = results[0] if results else None

@@ -1,4 +1,4 @@
-"""Damaged ranks among whole ones, and pipes: the others are analysed, the missing rank is named, nothing hangs."""
+"""Damaged files among readable ones, and pipes: the others are analysed, missing ranks are named, nothing hangs."""
 
 import errno
 import gzip
@@ -85,7 +85,7 @@ DAMAGES = {
     "a link to a device": _link_to_a_device,
 }
 INCOMPLETE = ("empty", "empty gzip", "cut in the header", "gzip of random", "zip without members")
-"""Those in which a trace is recognised and incomplete; the others are no trace."""
+"""Damages that leave a recognisable but incomplete trace; the others are not recognised as traces."""
 
 
 @pytest.fixture(params=DAMAGES)

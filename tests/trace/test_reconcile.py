@@ -1,4 +1,4 @@
-"""HTA's and TraceLens' figures by their own rules: small cases by hand, and what HTA 0.5.0 printed of public traces."""
+"""HTA's and TraceLens' figures by their own rules: small cases, and the figures HTA 0.5.0 printed for public traces."""
 
 import pytest
 

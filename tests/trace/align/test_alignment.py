@@ -1,4 +1,4 @@
-"""Clocks from the common ends of collectives, and which collectives of different ranks are one."""
+"""Clock alignment from the common ends of collectives, and matching of collectives across ranks."""
 
 from itertools import combinations
 
@@ -159,8 +159,8 @@ def test_an_unnamed_group_is_the_world_only_if_all_ranks_are_given():
 
 
 @st.composite
-def shown(draw):
-    """Surveys that may or may not agree on what they met in."""
+def survey_lists(draw):
+    """Surveys whose collectives may or may not match."""
     count = draw(st.integers(1, 4))
     surveys = []
     for rank in range(count):
@@ -184,7 +184,7 @@ def shown(draw):
     return surveys
 
 
-@given(shown())
+@given(survey_lists())
 def test_meetings_match_a_plain_search(surveys):
     met = meetings(surveys)
     members = list(zip(met.rank_index.tolist(), met.entry.tolist()))
@@ -194,7 +194,7 @@ def test_meetings_match_a_plain_search(surveys):
 
 
 def _by_search(surveys):
-    """For each identity that any rank shows: the members' rows of it in order, where all show as many."""
+    """For each identity on any rank: the members' rows of it in order, if all have equally many."""
     everyone = set(range(len(surveys)))
     idents = set()
     for survey in surveys:
@@ -250,7 +250,7 @@ def dlrm(public_trace):
 
 
 def test_the_straggler_of_eight_ranks_is_identified(dlrm):
-    """Rank 7 came last to 5 of 8 collectives, has the shortest window, and costs the others most."""
+    """Rank 7 is the last to arrive at 5 of 8 collectives, has the shortest window, and costs the others most."""
     measured = measure(dlrm)
     assert measured.lateness[0] == Lateness(rank=7, last=5, met=8, exposed_ns=9_946_000, waited_ns=10_130_000)
     assert sum(row.last for row in measured.lateness) == 8
@@ -261,7 +261,7 @@ def test_the_straggler_of_eight_ranks_is_identified(dlrm):
 
 @pytest.mark.parametrize("drift", [0, 40_000])
 def test_shifted_clocks_of_eight_real_ranks_are_recovered(dlrm, drift):
-    """Each rank on a clock of its own by up to 1000 s; the trace lasts 20 ms, so that a drift is part of the offset."""
+    """Each rank's clock is shifted by up to 1000 s; the trace lasts 20 ms, so that a drift is part of the offset."""
     true = measure(dlrm)
     by = [0, *np.random.default_rng(7).integers(-(10**12), 10**12, 7).tolist()]
     origin = dlrm[0].span[0]

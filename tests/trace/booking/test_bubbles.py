@@ -14,7 +14,7 @@ BEFORE = 100  # by then all is launched, so that only waits are left
 
 
 class Stage:
-    """One stage: when it is free, its kernels, and what it waited: (begin, end) before each transfer."""
+    """One stage: when it is free, its kernels, and its waits (begin, end) before each transfer."""
 
     def __init__(self, number, stages, micro):
         self.number, self.free = number, BEFORE
@@ -89,7 +89,7 @@ def bubbles(ledgers):
 
 
 def expected(stage, schedule, steps):
-    """By going through every instant that the stage waited and neither computed nor sent."""
+    """The bubbles by a walk over every instant in which the stage waited and neither computed nor sent."""
     ends = [max(stop for other in schedule for _, stop in other.computes[step]) for step in range(steps)]
     moving = {t for begin, end in stage.moving for t in range(begin, end)}
     totals = {}
@@ -115,7 +115,7 @@ def test_bubbles_of_any_schedule_match_a_simulation(tmp_path_factory, stages, mi
 
 @pytest.mark.parametrize(("stages", "micro"), [(2, 2), (4, 4), (4, 8)])
 def test_a_plain_schedule_has_the_textbook_bubble(tmp_path, stages, micro):
-    """(p - 1) turns of forward and backward less its own, for the first stage; transfers are next to nothing."""
+    """(p - 1) slots of forward and backward less its own, for the first stage; transfers take almost no time."""
     forward, backward = 10_000, 20_000
     schedule = one_forward_one_backward(stages, micro, forward, backward, 1, 1)
     measured = booked(tmp_path, schedule, 1)
@@ -168,8 +168,8 @@ def test_a_receive_that_ends_before_its_send_is_not_matched():
 
 
 def test_gloo_transfers_of_two_ranks_are_matched_without_peer(tmp_path):
-    """A call that sends has sent when it returns and its span opens; the span lasts until the rank waits for it, here
-    beside a receive that waits for the other stage to compute."""
+    """A sending call has sent when it returns and its span opens; the span lasts until the rank waits for it, here
+    during a receive that waits for the other stage to compute."""
 
     def moved(name, at, returns, until):
         call = (f"c10d::{name}", MAIN, at, returns, "cpu_op")

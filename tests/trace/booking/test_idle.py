@@ -1,4 +1,4 @@
-"""Laws of idle time: what the stretches cover, and that each has one cause."""
+"""Properties of idle time: the intervals that it covers, and that each has one cause."""
 
 from itertools import pairwise
 

@@ -44,7 +44,7 @@ OPS = {
     "vllm::unified_attention_with_output": "attention",
     "LigerRMSNormFunction": "norm",
     "LigerCrossEntropyFunctionBackward": "softmax",
-    # Of two classes: each kernel's own name decides.
+    # Two classes match: each kernel's own name decides.
     "LigerFusedLinearCrossEntropyFunction": None,
     "_LayerNormLinear": None,
     "_LayerNormLinearBackward": None,

@@ -1,4 +1,4 @@
-"""Laws of classification, over traces made at random: against a plain row-by-row reading of the rules."""
+"""Properties of classification over random traces, against a plain row-by-row implementation of the rules."""
 
 import numpy as np
 import pytest

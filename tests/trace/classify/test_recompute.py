@@ -1,4 +1,4 @@
-"""What is forward work done again in the backward pass, and what only looks so: of traces as torch writes them."""
+"""Detection of recomputation in the backward pass, and of work that only resembles it, in traces by torch."""
 
 from collections import Counter
 
@@ -82,7 +82,7 @@ def test_gradients_of_gradients_are_not_recomputation(tmp_path):
 
 
 def recorded(folder, step):
-    """What torch's own profiler says of a step: ops by phase, of those directly in a phase of their own."""
+    """Ops by phase in a step recorded by torch's profiler; only the outermost op of each phase."""
     from torch.profiler import ProfilerActivity, profile
 
     step()

@@ -1,4 +1,4 @@
-"""Owners of each instant, tables of columns, and what other libraries make of them."""
+"""Owners of each instant, tables of columns, and their import by other libraries."""
 
 import gc
 import sys
@@ -57,7 +57,7 @@ def values(column):
 
 
 def balance(measured):
-    """Verdicts tile each window, and add up to the ledger; what intervals own, they own of the verdicts."""
+    """Verdicts tile each window and add up to the ledger; the time that intervals own agrees with the verdicts."""
     by_name = tables(measured)
     keys = ("rank", "step", "account", "phase")
     assert sums(by_name["verdicts"], "ns", *keys) == sums(by_name["ledger"], "ns", *keys)
@@ -121,7 +121,7 @@ def test_idle_table_names_the_host_span(tmp_path):
 
 
 def table(*names):
-    """A small one of each type, with unknowns."""
+    """A small table with a column of each type, with missing values."""
     return Columns(
         {
             "whole": np.array([2**62 + 1, -5, 0], np.int64),
@@ -208,24 +208,24 @@ def test_imported_data_outlives_the_columns():
 
 def test_an_unconsumed_stream_is_released():
     gc.collect()
-    before = len(arrow_stream._kept), len(arrow_stream._in_capsules)
+    before = len(arrow_stream._alive), len(arrow_stream._in_capsules)
     capsule = table().__arrow_c_stream__()
     assert "arrow_array_stream" in repr(capsule)
     assert len(arrow_stream._in_capsules) == before[1] + 1
     del capsule
     gc.collect()
-    assert (len(arrow_stream._kept), len(arrow_stream._in_capsules)) == before
+    assert (len(arrow_stream._alive), len(arrow_stream._in_capsules)) == before
 
 
 def test_a_consumed_stream_is_released():
     duckdb = pytest.importorskip("duckdb", minversion="2.0")
     gc.collect()
-    before = len(arrow_stream._kept), len(arrow_stream._in_capsules)
+    before = len(arrow_stream._alive), len(arrow_stream._in_capsules)
     connection = duckdb.connect()
     assert len(connection.from_arrow(table()).fetchall()) == 3
     connection.close()
     gc.collect()
-    assert (len(arrow_stream._kept), len(arrow_stream._in_capsules)) == before
+    assert (len(arrow_stream._alive), len(arrow_stream._in_capsules)) == before
 
 
 @pytest.mark.parametrize("method", MODULES)

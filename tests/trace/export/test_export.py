@@ -1,4 +1,4 @@
-"""SQL, CSV, workbooks, markdown: what they say, and what hostile names and queries cannot make them do."""
+"""SQL, CSV, workbooks and markdown: their content, and protection against hostile names and queries."""
 
 import csv
 import io
@@ -55,7 +55,7 @@ OUTSIDE = (
 
 @pytest.fixture
 def measured(tmp_path):
-    """Two ranks of one host; a step each, with names as hostile as they come."""
+    """Two ranks of one host with one step each and hostile names."""
     names = [*FORMULAS, *HOSTILE]
     device = [(name, 7, 100 * i, 100 * i + 50, None) for i, name in enumerate(names)]
     (tmp_path / "ranks").mkdir()
@@ -109,7 +109,7 @@ def test_the_ledger_as_csv_adds_up(reported, tmp_path):
 
 
 def cells(path):
-    """Sheet -> rows of (type, text) by the workbook's own XML; types as the format words them."""
+    """Sheet -> rows of (type, text) from the workbook's XML, with the types of the format."""
     space = {"m": "http://schemas.openxmlformats.org/spreadsheetml/2006/main"}
     with zipfile.ZipFile(path) as book:
         names = re.findall(r'<sheet name="([^"]+)"', book.read("xl/workbook.xml").decode())

@@ -1,4 +1,4 @@
-"""What an op must compute and move: against loops that count, torch's own counter, and real tensors' sizes."""
+"""FLOPs and bytes of ops, against counting loops, torch's FLOP counter, and the sizes of real tensors."""
 
 from itertools import product
 from math import prod
@@ -17,7 +17,7 @@ sizes = st.integers(1, 5)
 
 
 def shape(*arguments):
-    """A tensor is (format, dims), None an argument left out, anything else a value as the profiler spells it."""
+    """A tensor is (format, dims), None an omitted argument, anything else a value as the profiler writes it."""
     dims, types, values = [], [], []
     for argument in arguments:
         if argument is None:
@@ -79,7 +79,7 @@ def test_convolution_flops_match_loops_over_its_taps(case):
     batch, channels, channels_out, groups, axes = case
     if any(n + 2 * pad < gap * (k - 1) + 1 for n, k, step, gap, pad in axes):
         return
-    # Where a window's first tap may lie so that its last one is still inside.
+    # Positions of a window's first tap for which its last tap is inside.
     starts = [len(range(-pad, n + pad - gap * (k - 1), step)) for n, k, step, gap, pad in axes]
     loops = 2 * batch * channels_out * prod(starts) * (channels // groups) * prod(k for _, k, *_ in axes)
     lengths, taps, steps, gaps, pads = ([axis[index] for axis in axes] for index in range(5))
@@ -98,7 +98,7 @@ def test_convolution_flops_match_loops_over_its_taps(case):
 
 @given(convolutions())
 def test_transposed_convolution_costs_the_input_gradient(case):
-    """Turned round, its input is the plain one's output: the same taps, and as many pixels where strides leave none."""
+    """Its input is the plain convolution's output: the same taps, and as many pixels if the strides skip none."""
     batch, channels, features, groups, axes = case
     lengths, taps, steps, gaps, pads = ([axis[index] for axis in axes] for index in range(5))
     image, weight = (SINGLE, (batch, channels, *lengths)), (SINGLE, (channels, features // groups, *taps))
@@ -183,7 +183,7 @@ def test_attention_backward_is_five_products():
     assert some.flops == 4 * 64 * 8 * sum(n * (n + 1) // 2 for n in lengths)
 
 
-# ---- what the file does not say
+# ---- values that are not in the file
 
 
 def test_missing_values_give_no_cost():
@@ -223,7 +223,7 @@ def test_any_recorded_values_give_a_cost_or_none(name, dims, types, values):
     assert call_cost is None or all(part is None or part >= 0 for part in call_cost[:2])
 
 
-# ---- torch as the judge
+# ---- comparison with torch
 
 
 def seen_by_profiler(arguments):
@@ -243,7 +243,7 @@ def seen_by_profiler(arguments):
 
 
 def run(name, arguments):
-    """(cost, bytes that torch's own inputs and outputs hold) of an op run with all its schema's arguments."""
+    """(cost, bytes of torch's inputs and outputs) of an op that is run with all arguments of its schema."""
     import torch
 
     packet, _, overload = name.partition(".")

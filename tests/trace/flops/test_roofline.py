@@ -1,4 +1,4 @@
-"""From ops to kernels, ledgers and the table of what lies below the roofline: exact cases, laws, and public traces."""
+"""Attribution of FLOPs to kernels and ledgers, and the roofline table: exact cases, properties and public traces."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def claim(value, unit="FLOP/s"):
     return Claim(value=value, unit=unit, source="this test")
 
 
-# A FLOP a ns in bfloat16 at the very best, half of that measured; a byte a ns.
+# A peak of 1 FLOP/ns in bfloat16, half of that measured; 1 byte/ns.
 DEVICE = Device(
     name="Pretend 9000",
     vendor="pretend",
@@ -48,7 +48,7 @@ def measured(tmp_path, **rows):
 
 
 def test_kernels_share_the_work_of_their_innermost_op(tmp_path):
-    """linear around addmm: two kernels of the product share it 3 : 1, linear's own kernel has none of it."""
+    """linear around addmm: the two kernels of the product share its cost 3 : 1, linear's own kernel has zero."""
     host = [addmm(1000, 9000, name="aten::linear"), addmm(2000, 5000)]
     device = [("gemm", 7, 20000, 20300, 3000), ("splitKreduce", 7, 20300, 20400, 4000), ("pad", 7, 20400, 20500, 6000)]
     seen = measured(tmp_path, host=host, device=device)
@@ -94,7 +94,7 @@ def test_reachable_time_is_the_longer_of_compute_and_memory(tmp_path):
 @pytest.mark.parametrize(("kernel", "ns", "dtype"), [("sgemm", 20000, "float32"), ("sgemm", 3000, "tf32"),
                                                     ("xmma_gemm_tf32f32_x", 20000, "tf32")])  # fmt: skip
 def test_tf32_is_detected_by_kernel_name_or_speed(tmp_path, kernel, ns, dtype):
-    """800 FLOPs take float32 4000 ns at least."""
+    """800 FLOPs take at least 4000 ns in float32."""
     seen = measured(tmp_path, host=[addmm(1000, 2000, kind=SINGLE)], device=[(kernel, 7, 20000, 20000 + ns, 1500)])
     (row,) = op_roofline(seen, DEVICE).rows
     assert row.dtype == dtype
@@ -142,7 +142,7 @@ def test_copies_have_recorded_bytes_and_cpu_ops_their_work(tmp_path):
 
 
 def test_a_call_forwarded_by_a_tensor_subclass_counts_once(tmp_path):
-    """DTensor: the outer op has the whole's shape, the inner one the local part's; between them is its dispatch."""
+    """DTensor: the outer op has the global shape, the inner one that of the local shard; dispatch is between them."""
     host = [
         addmm(1000, 9000, m=16), ("PythonSubclass", MAIN, 1500, 8000, "cpu_op"), addmm(2000, 5000),
         op("aten::add", 6000, 7000, [[8], [8], []], [HALF, HALF, "Scalar"], ["", "", "1"]),

@@ -1,4 +1,4 @@
-"""Many ranks in parallel: the same ledgers whoever does the work, in bounded memory."""
+"""Many ranks in parallel: the same ledgers from every engine, in bounded memory."""
 
 import os
 import subprocess
@@ -157,7 +157,7 @@ def test_spilled_keys_round_trip(files, tmp_path):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_ranks(public_trace):
-    """8 and 128 of the DLRM ranks, each on a clock of its own, by the serial engine in a process of its own."""
+    """8 and 128 of the DLRM ranks, each with its own clock, on the serial engine in a separate process."""
     public_trace("v100_dlrm_8ranks")
     run = [sys.executable, "-m", "benchmarks.ranks", "8", "128"]
     done = subprocess.run(run, capture_output=True, text=True, check=True)

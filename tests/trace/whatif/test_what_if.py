@@ -1,4 +1,4 @@
-"""What if: a replay with nothing supposed is what was measured; and what is supposed has the exact answer."""
+"""What-if analysis: a replay without suppositions reproduces the measurement; suppositions give exact results."""
 
 import msgspec
 import numpy as np
@@ -69,7 +69,7 @@ def test_cyclic_dependencies_are_refused():
 
 
 def comparable(measured):
-    """All ledgers without what a prediction says of itself."""
+    """All ledgers without the fields that mark a prediction."""
     plain = [
         msgspec.structs.replace(
             ledger,
@@ -219,7 +219,7 @@ def test_a_receive_moves_with_its_send(tmp_path):
 
 
 def cpu_rank(rank, works):
-    """Works, all-reduces with its peer until 200, and goes on when that is done."""
+    """Computes, all-reduces with its peer until 200, and resumes afterwards."""
     return trace(
         host=[
             ("aten::mm", 100, 10, 10 + works, "cpu_op"),
