@@ -1,4 +1,4 @@
-"""Writes small `Booked` ranks from a few rows a case, so that a test shows all of its input."""
+"""Builds small `Booked` ranks from a few rows, so that a test shows all of its input."""
 
 from typing import NamedTuple
 
@@ -55,18 +55,18 @@ def a_rank(
 ):
     """`steps` steps of STEP ns from 0 on. On a CPU works and gaps are the training thread's stretches."""
     works, gaps, host = sorted(works, key=lambda did: did.start), sorted(gaps), list(host)
-    stretches = sorted([*works, *gaps], key=lambda one: one.start) if cpu else works
-    names = list(dict.fromkeys(text for one in (*works, *host) for text in (one.name, getattr(one, "module", ""))))
+    stretches = sorted([*works, *gaps], key=lambda item: item.start) if cpu else works
+    names = list(dict.fromkeys(text for item in (*works, *host) for text in (item.name, getattr(item, "module", ""))))
     causes = sorted({span.cause for span in host if span.cause})
-    accounts = [(one.account, one.phase) for one in (*works, *gaps)]
+    accounts = [(item.account, item.phase) for item in (*works, *gaps)]
     accounts += [(f"straggler/{wait[2]}", "other") for wait in waits]
     pairs = list(dict.fromkeys(accounts))
-    key = lambda one: pairs.index((one.account, one.phase))  # noqa: E731
+    key = lambda item: pairs.index((item.account, item.phase))  # noqa: E731
     ints = lambda values, kind=np.int64: np.array(list(values), kind)  # noqa: E731
     number_of = lambda name: names.index(name) if name else -1  # noqa: E731
     own = [
-        one if isinstance(one, Did) else Did("", one.start, one.stop, one.account, one.phase, by=one.during)
-        for one in stretches
+        item if isinstance(item, Did) else Did("", item.start, item.stop, item.account, item.phase, by=item.during)
+        for item in stretches
     ]
     n, m = len(own), len(host)
     on_device = [] if cpu else own

@@ -1,7 +1,7 @@
-"""What a trace's ledgers must say, found apart from the package: the file is read with `json` and `decimal`, every
-instant between two neighbouring endpoints is looked at by itself, and there is no array in sight.
+"""The expected ledgers of a trace, computed independently of the package: reads the file with `json` and `decimal`, and
+goes through every interval between two neighbouring endpoints, without arrays.
 
-A `Piece` is a device event; `live` is all there is to busy time, unions, exposed communication and ownership.
+A `Piece` is a device event; `live` is the basis of busy time, unions, exposed communication and ownership.
 """
 
 import gzip
@@ -78,18 +78,18 @@ class _Span:
 
 
 def _launch(calls: dict[int, list[_Span]], span: _Span) -> int | None:
-    """Of several calls under one number the last that launches is meant, else the first."""
-    found = calls.get(span.args["correlation"], [])
-    launching = [call for call in found if "aunch" in call.name]
-    return launching[-1].start if launching else found[0].start if found else None
+    """The start of the call that launched a span: of several with its correlation, the last launch, else the first."""
+    candidates = calls.get(span.args["correlation"], [])
+    launching = [call for call in candidates if "aunch" in call.name]
+    return launching[-1].start if launching else candidates[0].start if candidates else None
 
 
 def _marks(spans: Iterable[_Span], cats: tuple[str, ...]) -> list[Mark]:
-    """Those of the thread with the most; a label once, and none inside another."""
-    found = [span for span in spans if span.cat in cats and span.name.startswith("ProfilerStep#")]
-    threads = Counter(span.thread for span in found)
+    """The marks of the thread with the most of them; each label once, no nested marks."""
+    annotations = [span for span in spans if span.cat in cats and span.name.startswith("ProfilerStep#")]
+    threads = Counter(span.thread for span in annotations)
     marks: list[Mark] = []
-    for span in sorted(found, key=lambda span: (span.start, -span.stop)):
+    for span in sorted(annotations, key=lambda span: (span.start, -span.stop)):
         label = span.name.partition("#")[2]
         inside = bool(marks) and span.start < marks[-1].stop
         if threads[span.thread] == max(threads.values()) and not inside and label not in {mark.label for mark in marks}:
@@ -98,7 +98,7 @@ def _marks(spans: Iterable[_Span], cats: tuple[str, ...]) -> list[Mark]:
 
 
 def live(pieces: Iterable[tuple[int, int, str]], begin: int, end: int) -> Counter[frozenset[str]]:
-    """How many ns of [begin, end) exactly these kinds are live; none of them stands as the empty set."""
+    """ns of [begin, end) in which exactly these kinds are live; the empty set if none is."""
     changes: dict[int, Counter[str]] = defaultdict(Counter)
     for start, stop, kind in pieces:
         start, stop = max(start, begin), min(stop, end)
@@ -107,15 +107,15 @@ def live(pieces: Iterable[tuple[int, int, str]], begin: int, end: int) -> Counte
             changes[stop][kind] -= 1
     edges = sorted({begin, end, *changes})
     now: Counter[str] = Counter()
-    found: Counter[frozenset[str]] = Counter()
+    totals: Counter[frozenset[str]] = Counter()
     for here, there in pairwise(edges):
         now.update(changes.get(here, {}))
-        found[frozenset(kind for kind, open_now in now.items() if open_now)] += there - here
-    return found
+        totals[frozenset(kind for kind, open_now in now.items() if open_now)] += there - here
+    return totals
 
 
 class Breakdown(NamedTuple):
-    """A stretch of one rank: how long any, and each, kind is live, and what each owns by precedence."""
+    """A stretch of one rank: ns in which any kind is live, in which each is, and which each owns by precedence."""
 
     busy: int
     unions: dict[str, int]
@@ -123,13 +123,13 @@ class Breakdown(NamedTuple):
 
 
 def breakdown(pieces: Iterable[tuple[int, int, str]], begin: int, end: int) -> Breakdown:
-    found = live(pieces, begin, end)
-    unions = {kind: sum(ns for kinds, ns in found.items() if kind in kinds) for kind in KINDS}
+    totals = live(pieces, begin, end)
+    unions = {kind: sum(ns for kinds, ns in totals.items() if kind in kinds) for kind in KINDS}
     owned = {
-        kind: sum(ns for kinds, ns in found.items() if kind in kinds and not kinds & set(KINDS[:place]))
-        for place, kind in enumerate(KINDS)
+        kind: sum(ns for kinds, ns in totals.items() if kind in kinds and not kinds & set(KINDS[:index]))
+        for index, kind in enumerate(KINDS)
     }
-    return Breakdown(sum(ns for kinds, ns in found.items() if kinds), unions, owned)
+    return Breakdown(sum(ns for kinds, ns in totals.items() if kinds), unions, owned)
 
 
 def ours(piece: Piece) -> str:
@@ -162,11 +162,11 @@ def _step(marks: Sequence[Mark], launch: int) -> int:
     """0 before the first mark, else 1 + the first mark that has not ended, or the last one."""
     if not marks or launch < marks[0].start:
         return 0
-    return next((place for place, mark in enumerate(marks, 1) if launch < mark.stop), len(marks))
+    return next((index for index, mark in enumerate(marks, 1) if launch < mark.stop), len(marks))
 
 
 class Interval(NamedTuple):
-    """What is booked under `key`; of those live, the lowest (kind, start, place) owns the instant."""
+    """An interval booked under `key`; among live ones, the lowest (kind, start, place) owns the instant."""
 
     start: int
     stop: int
@@ -178,21 +178,21 @@ class Interval(NamedTuple):
 def owners(
     intervals: Iterable[Interval], opening: int, begin: int, end: int
 ) -> tuple[Counter[object], Counter[object]]:
-    """ns of [begin, end) each key owns, and ns in which any interval of it is live. Whatever began before the window
-    did so at its `opening`."""
-    inside = [one for one in intervals if max(one.start, begin) < min(one.stop, end)]
+    """ns of [begin, end) that each key owns, and in which any interval of it is live. Intervals that began before the
+    window count from its `opening`."""
+    inside = [interval for interval in intervals if max(interval.start, begin) < min(interval.stop, end)]
     opens: dict[int, list[Interval]] = defaultdict(list)
-    for one in inside:
-        opens[max(one.start, begin)].append(one)
+    for interval in inside:
+        opens[max(interval.start, begin)].append(interval)
     owned: Counter[object] = Counter()
     lives: Counter[object] = Counter()
     now: list[Interval] = []
-    for here, there in pairwise(sorted({begin, end, *opens, *(min(one.stop, end) for one in inside)})):
-        now = [one for one in now if one.stop > here] + opens.get(here, [])
+    for here, there in pairwise(sorted({begin, end, *opens, *(min(interval.stop, end) for interval in inside)})):
+        now = [interval for interval in now if interval.stop > here] + opens.get(here, [])
         if now:
-            first = min(now, key=lambda one: (one.kind, max(one.start, opening), one.place))
+            first = min(now, key=lambda interval: (interval.kind, max(interval.start, opening), interval.place))
             owned[first.key] += there - here
-            lives.update(dict.fromkeys({one.key for one in now}, there - here))
+            lives.update(dict.fromkeys({interval.key for interval in now}, there - here))
     return owned, lives
 
 
@@ -205,12 +205,12 @@ def hta(trace: Trace) -> dict[str, int]:
         pieces = [piece for piece in pieces if piece.launch is not None and piece.launch < cut]
     rounded = [(-(-piece.start // 1000), piece.stop // 1000, _hta_kind(piece.name)) for piece in pieces]
     every = _stretches((start, stop) for start, stop, _ in rounded)
-    of = {
+    by_kind = {
         kind: _stretches((start, stop) for start, stop, its in rounded if its == kind) for kind in ("compute", "comm")
     }
     whole = every[-1][1] - every[0][0]
-    both = live([(*span, kind) for kind in of for span in of[kind]], every[0][0], every[-1][1])
-    compute, comm = (sum(stop - start for start, stop in of[kind]) for kind in of)
+    both = live([(*span, kind) for kind in by_kind for span in by_kind[kind]], every[0][0], every[-1][1])
+    compute, comm = (sum(stop - start for start, stop in by_kind[kind]) for kind in by_kind)
     idle = whole - sum(stop - start for start, stop in every)
     us = {
         "kernel_time": whole,
@@ -218,13 +218,13 @@ def hta(trace: Trace) -> dict[str, int]:
         "compute_time": compute,
         "non_compute_time": whole - compute - idle,
         "communication_time": comm,
-        "exposed_comm_time": comm - both[frozenset(of)],
+        "exposed_comm_time": comm - both[frozenset(by_kind)],
     }
     return {name: 1000 * value for name, value in us.items()}
 
 
 def _stretches(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merged by start; a span that ends before it starts, and that nothing before it covers, stands by itself."""
+    """The union of spans, sorted by start; an uncovered span that ends before it starts is kept separately."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(spans, key=lambda span: span[0]):
         if merged and start <= merged[-1][1]:
@@ -243,19 +243,19 @@ def _hta_kind(name: str) -> str:
 
 
 def tracelens(trace: Trace) -> dict[str, int]:
-    """TraceLens' figures in ns, by its rules, where every launch in the file has its flow arrow."""
+    """TraceLens' figures in ns, by its rules, if every launch in the file has its flow event."""
     pieces = [piece for piece in trace.pieces if piece.launch is not None]
     begin, end = min(piece.start for piece in pieces), max(piece.stop for piece in pieces)
-    found = breakdown(of_kind(pieces, _lens_kind), begin, end)
+    figures = breakdown(of_kind(pieces, _lens_kind), begin, end)
     return {
-        "computation_time": found.unions["compute"],
-        "exposed_comm_time": found.owned["comm"],
-        "exposed_memcpy_time": found.owned["copy"],
-        "busy_time": found.busy,
-        "idle_time": end - begin - found.busy,
+        "computation_time": figures.unions["compute"],
+        "exposed_comm_time": figures.owned["comm"],
+        "exposed_memcpy_time": figures.owned["copy"],
+        "busy_time": figures.busy,
+        "idle_time": end - begin - figures.busy,
         "total_time": end - begin,
-        "total_comm_time": found.unions["comm"],
-        "total_memcpy_time": found.unions["copy"],
+        "total_comm_time": figures.unions["comm"],
+        "total_memcpy_time": figures.unions["copy"],
     }
 
 

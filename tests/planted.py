@@ -1,7 +1,7 @@
 """`python -m tests.planted FOLDER VENDOR`: a rank of a real run with one fault planted, named by $PLANTED.
 
-What each step's fault cost by this rank's own clock is left in FOLDER/planted/rank<N>.json, in ns, so that a finding
-can be held against what really was planted and not against what was meant to be.
+The cost of each step's fault by this rank's own clock is written to FOLDER/planted/rank<N>.json, in ns, so that a
+finding can be compared with the actual and not the intended cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trainyard.train.step.trainer import Trainer
 
 LATE = 1
 """The rank that `straggler` holds up."""
-# Large beside what a busy machine does to a step by itself: tens of ms each.
+# Large compared with the noise of a busy machine, which is tens of ms per step.
 _SLEEP_S = 0.15
 _TINY = 6_000
 _VALUES = 40_000
@@ -37,7 +37,7 @@ def straggler() -> None:
 
 
 def loader() -> None:
-    """The data set takes its time, inside of the loader."""
+    """A slow data set, inside the loader."""
     time.sleep(_SLEEP_S)
 
 
@@ -66,22 +66,22 @@ PLACES: dict[str, tuple[Callable[[], None], Any, str]] = {
     "tiny_kernels": (tiny_kernels, gradient_clipping, "total_norm"),
     "item": (item, gradient_clipping, "total_norm"),
 }
-"""Fault -> before which function of what it happens. Each is called once a step."""
+"""Fault -> (fault, owner, name of the function before which it happens). Each is called once a step."""
 
 
 def plant(fault: str) -> list[int]:
-    """What each step's fault costs, filled as steps go by."""
+    """Plants a fault and returns a list to which the cost of each step is appended, ns."""
     costs: list[int] = []
     if not fault:
         return costs
     happen, owner, name = PLACES[fault]
-    whole = getattr(owner, name)
+    original = getattr(owner, name)
 
     def held_up(*args: Any, **options: Any) -> Any:
         began = time.perf_counter_ns()
         happen()
         costs.append(time.perf_counter_ns() - began)
-        return whole(*args, **options)
+        return original(*args, **options)
 
     setattr(owner, name, held_up)
     return costs

@@ -1,4 +1,4 @@
-"""Ranks forked from one process that has torch loaded: a function of each, and what each of them returns."""
+"""Runs a function on several ranks, forked from one process that has torch loaded, and returns their results."""
 
 import multiprocessing
 import os
@@ -13,13 +13,13 @@ PRELOAD = [
     "trainyard.store.exchange.push_pull", "trainyard.train.step.trainer", "trainyard.train.model.language_task",
     "trainyard.train.checkpoint.checkpoint_saver",
 ]  # fmt: skip
-"""One server serves all that is forked in a test's process, so it is started with this by whoever comes first."""
+"""Modules to preload: one fork server serves the whole test process, so that its first user must load them all."""
 
 
 def on_ranks(world, work, *given, patience_s=120.0):
-    """`work(ranks, *given)` on `world` processes of one thread each; their results, by rank.
+    """Runs `work(ranks, *given)` on `world` processes of one thread each; returns their results, by rank.
 
-    A rank whose work is to die by a signal gives that signal, negative, as its result.
+    The result of a rank that is killed by a signal is the negative signal number.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
@@ -41,21 +41,21 @@ def on_ranks(world, work, *given, patience_s=120.0):
 
 
 def _gather(processes, pipes, until):
-    told = {}
-    while len(told) < len(pipes):
-        waiting = {pipes[rank]: rank for rank in range(len(pipes)) if rank not in told}
+    results = {}
+    while len(results) < len(pipes):
+        waiting = {pipes[rank]: rank for rank in range(len(pipes)) if rank not in results}
         ready = wait(list(waiting), timeout=max(0.0, until - time.monotonic()))
         assert ready, f"ranks {sorted(waiting.values())} did not end in time"
         for pipe in ready:
             rank = waiting[pipe]
             try:
-                good, said = pipe.recv()
+                good, result = pipe.recv()
             except EOFError:
                 processes[rank].join()
-                good, said = True, processes[rank].exitcode
-            assert good, f"rank {rank}: {said}"
-            told[rank] = said
-    return [told[rank] for rank in range(len(pipes))]
+                good, result = True, processes[rank].exitcode
+            assert good, f"rank {rank}: {result}"
+            results[rank] = result
+    return [results[rank] for rank in range(len(pipes))]
 
 
 def _rank(rank, world, folder, pipe, work, given):

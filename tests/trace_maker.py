@@ -1,4 +1,4 @@
-"""Writes small Kineto files from a few lines a case, so that a test shows all of its input.
+"""Writes small Kineto files from a few rows, so that a test shows all of its input.
 
 A row of `device` is (name, stream, start, stop, launch start or None); of `host` (name, thread, start, stop, cat).
 Times are ns; the file holds µs with three decimals, as Kineto's do.

@@ -371,7 +371,7 @@ def test_two_files_of_one_rank_are_refused_by_name(tmp_path):
     files = [write(tmp_path, trace(device=DEVICE, rank=0, world=2), f"{name}.json") for name in "ab"]
     told = ask(*files)
     assert told.code == 2
-    assert "a.json and b.json both say they are rank 0" in told.err
+    assert "a.json and b.json are both from rank 0" in told.err
 
 
 def test_files_of_differently_large_jobs_are_refused_or_remarked_on(tmp_path):

@@ -1,4 +1,4 @@
-"""Each rule fires on its case at the exact price, is silent just short of it, and names what the design asks."""
+"""Each rule reports its case with the exact cost, and is silent just below its threshold."""
 
 import importlib
 import inspect
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.booked_maker import STEP, US, Did, Gap, Span, a_rank
 from trainyard import detect
 from trainyard.booked import BookedPart
-from trainyard.detect.idle_gaps import Answers, cost
+from trainyard.detect.idle_gaps import Claimant, cost
 from trainyard.detect.kernel_storms import RUN
 from trainyard.detect.run_rules import findings
 from trainyard.events import CALL, OP, PYTHON, Collective, OperandShape
@@ -25,9 +25,9 @@ from trainyard.trace.rank_results import all_booked
 
 HEADINGS = ("What it does", "Why it matters", "Example", "Remedy")
 MODULES = [
-    importlib.import_module(one.name)
-    for one in pkgutil.walk_packages(detect.__path__, "trainyard.detect.")
-    if not one.ispkg
+    importlib.import_module(module.name)
+    for module in pkgutil.walk_packages(detect.__path__, "trainyard.detect.")
+    if not module.ispkg
 ]
 KINDS = {
     kind.rule: kind
@@ -38,7 +38,7 @@ KINDS = {
 RULES = [kind() for kind in KINDS.values()]
 
 
-# Small ranks, written out
+# Small ranks, written by hand
 
 
 def ledger(aligned="host", late=None, ranks=(), steps=("1",), **accounts):
@@ -50,36 +50,36 @@ def ledger(aligned="host", late=None, ranks=(), steps=("1",), **accounts):
 WHOLE = ledger(compute__matmul=STEP)
 
 
-def found_by(rule, *ranks, of=WHOLE):
-    return findings(of, None, ranks or None, [KINDS[rule]()])
+def found_by(rule, *ranks, mean=WHOLE):
+    return findings(mean, None, ranks or None, [KINDS[rule]()])
 
 
-def the_cost(rule, *ranks, of=WHOLE):
-    """Of the only finding, 0 for none."""
-    found = found_by(rule, *ranks, of=of)
-    assert len(found) < 2
-    return found[0].cost_ns if found else 0
+def the_cost(rule, *ranks, mean=WHOLE):
+    """The cost of the only finding, 0 if there is none."""
+    results = found_by(rule, *ranks, mean=mean)
+    assert len(results) < 2
+    return results[0].cost_ns if results else 0
 
 
 def in_a_row(count, length, pause, begin=0, **about):
-    """Works of one length with pauses between, and the gaps."""
+    """Intervals of equal length with pauses between them, and the gaps."""
     starts = [begin + number * (length + pause) for number in range(count)]
     works = [Did(about.get("name", "k"), at, at + length, *list(about.values())[1:]) for at in starts]
     return works, [Gap(at + length, at + length + pause) for at in starts[:-1] if pause]
 
 
-# The room
+# The rules
 
 
-def test_each_rule_is_a_file_of_its_name_with_the_fixed_headings():
+def test_each_rule_has_its_own_module_with_the_standard_headings():
     for rule, kind in KINDS.items():
         module = inspect.getmodule(kind)
         assert module.__name__.startswith("trainyard.detect.")
         assert module.__name__.endswith(f".{rule}")
-        said = inspect.getdoc(module)
-        assert said.startswith(f"{rule}: ")
-        places = [said.index(f"\n{heading}: ") for heading in HEADINGS]
-        assert places == sorted(places)
+        doc = inspect.getdoc(module)
+        assert doc.startswith(f"{rule}: ")
+        positions = [doc.index(f"\n{heading}: ") for heading in HEADINGS]
+        assert positions == sorted(positions)
 
 
 def test_every_rule_is_an_entry_point(root):
@@ -87,64 +87,65 @@ def test_every_rule_is_an_entry_point(root):
     assert points == {rule: f"{kind.__module__}:{kind.__name__}" for rule, kind in KINDS.items()}
 
 
-def test_a_clean_step_finds_nothing():
+def test_a_clean_step_has_no_findings():
     clean = ledger(compute__matmul=9_900 * US, comm__all_reduce=100 * US)
     assert findings(clean, rules=RULES) == []
     assert findings(clean, None, [a_rank([Did("gemm", 0, 9_900 * US, "compute/matmul")])], RULES) == []
 
 
-def test_an_empty_ledger_finds_nothing():
+def test_an_empty_ledger_has_no_findings():
     assert findings(Ledger(wall_ns=0, entries=()), None, None, RULES) == []
 
 
-def test_the_gravest_comes_first_and_a_culprit_before_a_symptom():
-    found = findings(
+def test_findings_are_sorted_by_severity_and_causes_before_symptoms():
+    results = findings(
         ledger(compute__matmul=400, data_wait=120, launch_gap__python=300, comm__all_reduce=150, checkpoint__save=30),
         rules=RULES,
     )
-    assert [one.rule for one in found] == ["exposed_all_reduce", "data_wait", "launch_bound", "checkpoint_stall"]
+    rules = [finding.rule for finding in results]
+    assert rules == ["exposed_all_reduce", "data_wait", "launch_bound", "checkpoint_stall"]
 
 
 # From a ledger alone
 
 
 @pytest.mark.parametrize(
-    ("rule", "accounts", "cost", "says"),
+    ("rule", "accounts", "cost", "sentence"),
     [
         ("exposed_all_reduce", {"compute__matmul": 800, "comm__all_reduce": 200}, 200, "Exposed all-reduce costs"),
         ("exposed_all_gather", {"compute__matmul": 980, "comm__all_gather": 20}, 20, "Exposed all-gather costs"),
-        ("launch_bound", {"compute__matmul": 970, "launch_gap__python": 30}, 30, "most of them Python"),
+        ("launch_bound", {"compute__matmul": 970, "launch_gap__python": 30}, 30, "mostly Python"),
         ("sync_in_step", {"compute__matmul": 990, "launch_gap__sync": 10}, 10, "Host syncs cost"),
         ("allocator_churn", {"compute__matmul": 990, "launch_gap__alloc": 10}, 10, "Driver allocations"),
         ("gc_pauses", {"compute__matmul": 990, "launch_gap__gc": 10}, 10, "Garbage collection"),
-        ("recompilation", {"compute__matmul": 990, "launch_gap__compile": 10}, 10, "Compiling again"),
+        ("recompilation", {"compute__matmul": 990, "launch_gap__compile": 10}, 10, "Recompilation costs"),
         ("data_wait", {"compute__matmul": 980, "data_wait": 20}, 20, "Waiting for data"),
         ("checkpoint_stall", {"compute__matmul": 980, "checkpoint__save": 20}, 20, "Checkpoints stall"),
-        ("pipeline_bubble", {"compute__matmul": 980, "bubble__warmup": 12, "bubble__drain": 8}, 20, "of them warm-up"),
-        ("coverage", {"compute__matmul": 900, "compute__other": 60, "unexplained": 40}, 100, "No rule claims"),
+        ("pipeline_bubble", {"compute__matmul": 980, "bubble__warmup": 12, "bubble__drain": 8}, 20, "mostly warm-up"),
+        ("coverage", {"compute__matmul": 900, "compute__other": 60, "unexplained": 40}, 100, "Unattributed time"),
         ("imbalance", {"compute__matmul": 980, "straggler__all_reduce": 20}, 20, "in turn"),
     ],
 )  # fmt: skip
-def test_a_rule_fires_with_its_price_and_not_just_below(rule, accounts, cost, says):
-    (one,) = findings(ledger(**accounts), rules=RULES)
-    assert (one.rule, one.cost_ns) == (rule, cost)
-    assert says in one.says
-    assert one.remedy is not None
-    assert 0 < one.sure <= 1
+def test_a_rule_reports_its_exact_cost_and_not_below_threshold(rule, accounts, cost, sentence):
+    (finding,) = findings(ledger(**accounts), rules=RULES)
+    assert (finding.rule, finding.cost_ns) == (rule, cost)
+    assert sentence in finding.says
+    assert finding.remedy is not None
+    assert 0 < finding.sure <= 1
     assert findings(ledger(**{**accounts, "compute__matmul": 11_000}), rules=RULES) == []
 
 
-def test_each_collective_is_a_finding_with_its_own_remedy():
-    found = found_by("exposed_comm", of=ledger(compute__matmul=500, comm__all_reduce=300, comm__all_gather=200))
-    assert [one.rule for one in found] == ["exposed_all_reduce", "exposed_all_gather"]
-    assert len({one.remedy.says for one in found}) == 2
+def test_each_exposed_collective_has_its_own_finding_and_remedy():
+    results = found_by("exposed_comm", mean=ledger(compute__matmul=500, comm__all_reduce=300, comm__all_gather=200))
+    assert [finding.rule for finding in results] == ["exposed_all_reduce", "exposed_all_gather"]
+    assert len({finding.remedy.says for finding in results}) == 2
 
 
-def test_unaligned_communication_is_judged_with_less_certainty():
-    (sure,) = found_by("exposed_comm", of=ledger(compute__matmul=700, comm__all_reduce=300))
-    (unsure,) = found_by("exposed_comm", of=ledger(aligned="no", compute__matmul=700, comm__all_reduce=300))
+def test_unaligned_communication_has_lower_certainty():
+    (sure,) = found_by("exposed_comm", mean=ledger(compute__matmul=700, comm__all_reduce=300))
+    (unsure,) = found_by("exposed_comm", mean=ledger(aligned="no", compute__matmul=700, comm__all_reduce=300))
     assert unsure.sure < sure.sure
-    assert "waiting for late ranks is in it" in unsure.evidence
+    assert "waiting for late ranks is included" in unsure.evidence
 
 
 # Late ranks
@@ -162,79 +163,79 @@ def test_unaligned_communication_is_judged_with_less_certainty():
         ({}, None),
     ],
 )
-def test_one_late_rank_is_named_and_several_are_not(late, named):
-    found = findings(ledger(late=late, compute__matmul=900, straggler__all_reduce=100), rules=RULES)
-    headline = found[0].says
-    assert headline.startswith(f"Rank {named} comes late" if named is not None else "Ranks arrive late in turn")
+def test_one_late_rank_is_named_but_several_are_not(late, named):
+    results = findings(ledger(late=late, compute__matmul=900, straggler__all_reduce=100), rules=RULES)
+    headline = results[0].says
+    assert headline.startswith(f"Rank {named} arrives late" if named is not None else "Ranks arrive late in turn")
 
 
-def test_the_culprit_stands_first_among_eight():
+def test_straggler_is_the_first_finding_of_eight_ranks():
     waiting = ledger(
         late={7: 9946, 5: 5059, 4: 5009}, ranks=tuple(range(8)), compute__matmul=1_500, straggler__all_to_all=3_900,
         launch_gap__launch=5_700,
     )  # fmt: skip
-    found = findings(waiting, rules=RULES)
-    assert [one.rule for one in found] == ["straggler", "launch_bound", "imbalance"]
-    assert found[0].cost_ns == 3_900 * 8 * 9946 // (7 * 20014)
-    assert found[0].says.startswith("Rank 7 comes late")
-    assert found[2].cost_ns == 3_900 - 3_900 * 9946 // 20014
+    results = findings(waiting, rules=RULES)
+    assert [finding.rule for finding in results] == ["straggler", "launch_bound", "imbalance"]
+    assert results[0].cost_ns == 3_900 * 8 * 9946 // (7 * 20014)
+    assert results[0].says.startswith("Rank 7 arrives late")
+    assert results[2].cost_ns == 3_900 - 3_900 * 9946 // 20014
 
 
-def test_the_price_of_a_late_rank_is_what_each_other_one_waits():
+def test_straggler_cost_is_the_wait_of_each_other_rank():
     """Three ranks, two of which wait 30: the mean ledger has 20, the step would be shorter by 30."""
     waiting = ledger(late={1: 60}, ranks=(0, 1, 2), compute__matmul=80, straggler__all_reduce=20)
-    (one,) = found_by("straggler", of=waiting)
-    assert one.cost_ns == 30
-    assert found_by("imbalance", of=waiting) == []
+    (finding,) = found_by("straggler", mean=waiting)
+    assert finding.cost_ns == 30
+    assert found_by("imbalance", mean=waiting) == []
 
 
-def test_a_rank_late_in_one_step_of_many_is_not_named():
-    of = ledger(late={1: 60}, ranks=(0, 1), compute__matmul=80, straggler__all_reduce=30, steps=tuple("01234"))
+def test_a_rank_late_in_one_of_many_steps_is_not_a_straggler():
+    mean = ledger(late={1: 60}, ranks=(0, 1), compute__matmul=80, straggler__all_reduce=30, steps=tuple("01234"))
     waits = [(step * STEP, 10 if step else 1_000, "all_reduce", 0 if step else 1) for step in range(5)]
     once = [a_rank(number=0, steps=5, waits=waits[:1]), a_rank(number=1, steps=5, waits=waits[1:])]
-    assert found_by("straggler", *once, of=of) == []
+    assert found_by("straggler", *once, mean=mean) == []
     always = a_rank(number=0, steps=5, waits=[(step * STEP, 100, "all_reduce", 1) for step in range(5)])
-    (one,) = found_by("straggler", always, a_rank(number=1, steps=5), of=of)
-    assert one.sure == round(0.95 * 5 / 6, 2)
+    (finding,) = found_by("straggler", always, a_rank(number=1, steps=5), mean=mean)
+    assert finding.sure == round(0.95 * 5 / 6, 2)
 
 
-def test_a_straggler_is_told_by_what_it_spends_more():
-    of = ledger(late={1: 60}, ranks=(0, 1, 2), compute__matmul=80, straggler__all_reduce=20)
+def test_straggler_evidence_names_the_account_with_more_time():
+    mean = ledger(late={1: 60}, ranks=(0, 1, 2), compute__matmul=80, straggler__all_reduce=20)
     quick = [a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], number=rank) for rank in (0, 2)]
     slow = a_rank([Did("gemm", 0, 100 * US, "compute/matmul")], [Gap(100 * US, 400 * US)], number=1)
-    (one,) = found_by("straggler", *quick, slow, of=of)
-    assert "spends 300.0 µs more than the others on Gap: Python" in one.evidence
-    # Its gaps are no launch-bound job.
-    assert found_by("launch_bound", *quick, slow, of=of) == []
+    (finding,) = found_by("straggler", *quick, slow, mean=mean)
+    assert "spends 300.0 µs more than the others on Gap: Python" in finding.evidence
+    # The gaps belong to the straggler, not to launch_bound.
+    assert found_by("launch_bound", *quick, slow, mean=mean) == []
 
 
-def test_uneven_experts_are_named():
-    of = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=90, straggler__all_to_all=10)
+def test_imbalance_names_uneven_experts():
+    mean = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=90, straggler__all_to_all=10)
     sizes = [(0, 900), (1, 300)]
     ranks = [
         a_rank([Did("nccl", 0, US, "comm/all_to_all", met=Collective(name="all_to_all", size=size))], number=rank)
         for rank, size in sizes
     ]
-    (one,) = found_by("imbalance", *ranks, of=of)
-    assert "experts" in one.remedy.says
+    (finding,) = found_by("imbalance", *ranks, mean=mean)
+    assert "experts" in finding.remedy.says
     even = [
         a_rank([Did("nccl", 0, US, "comm/all_to_all", met=Collective(name="all_to_all", size=9))], number=n)
         for n in (0, 1)
     ]
-    (other,) = found_by("imbalance", *even, of=of)
+    (other,) = found_by("imbalance", *even, mean=mean)
     assert "experts" not in other.remedy.says
-    assert other.sure < one.sure
+    assert other.sure < finding.sure
 
 
-def test_uneven_sequences_are_named():
-    of = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=9_600 * US, straggler__all_reduce=400 * US)
+def test_imbalance_names_uneven_sequences():
+    mean = ledger(late={0: 50, 1: 50}, ranks=(0, 1), compute__matmul=9_600 * US, straggler__all_reduce=400 * US)
     ranks = [
         a_rank([Did("flash", 0, ns, "compute/attention")], number=rank)
         for rank, ns in ((0, 2_000 * US), (1, 1_000 * US))
     ]
-    (one,) = found_by("imbalance", *ranks, of=of)
-    assert "Attention differs by 500.0 µs a step" in one.evidence
-    assert "sequences" in one.remedy.says
+    (finding,) = found_by("imbalance", *ranks, mean=mean)
+    assert "Attention differs by 500.0 µs a step" in finding.evidence
+    assert "sequences" in finding.remedy.says
 
 
 def attending(*lengths):
@@ -244,16 +245,16 @@ def attending(*lengths):
     return a_rank([*works, met], steps=len(lengths))
 
 
-def test_sequences_that_differ_from_step_to_step_without_a_common_clock():
-    of = ledger(aligned="no", compute__matmul=STEP)
-    (one,) = found_by("imbalance", attending(*(1_000 * US, 1_000 * US, 1_000 * US, 2_000 * US)), of=of)
-    assert (one.cost_ns, one.sure) == (750 * US, 0.5)
-    assert "from 1.0 ms to 2.0 ms" in one.evidence
-    assert found_by("imbalance", attending(*(1_000 * US,) * 3, 1_300 * US), of=of) == []
-    assert found_by("imbalance", attending(1_000 * US, 1_000 * US, 2_000 * US), of=of) == []
+def test_imbalance_without_aligned_clocks_compares_steps():
+    mean = ledger(aligned="no", compute__matmul=STEP)
+    (finding,) = found_by("imbalance", attending(*(1_000 * US, 1_000 * US, 1_000 * US, 2_000 * US)), mean=mean)
+    assert (finding.cost_ns, finding.sure) == (750 * US, 0.5)
+    assert "from 1.0 ms to 2.0 ms" in finding.evidence
+    assert found_by("imbalance", attending(*(1_000 * US,) * 3, 1_300 * US), mean=mean) == []
+    assert found_by("imbalance", attending(1_000 * US, 1_000 * US, 2_000 * US), mean=mean) == []
 
 
-# Who answers for idle time
+# Rules that claim idle time
 
 
 ITEM = [
@@ -270,21 +271,21 @@ def synced(refill):
     return a_rank(works, gaps, ITEM)
 
 
-def test_a_sync_answers_for_the_refilling_too():
-    (one,) = found_by("sync_in_step", synced(400 * US))
-    assert one.cost_ns == 410 * US
-    assert one.says.startswith("1 host sync a step costs")
-    assert "aten::item in train.py(9): log" in one.evidence
+def test_a_sync_claims_the_time_to_refill_the_queue():
+    (finding,) = found_by("sync_in_step", synced(400 * US))
+    assert finding.cost_ns == 410 * US
+    assert finding.says.startswith("1 host sync a step costs")
+    assert "aten::item in train.py(9): log" in finding.evidence
     assert found_by("launch_bound", synced(400 * US)) == []
 
 
-def test_a_host_slower_than_the_sync_is_its_own_culprit():
-    """It waited 770 µs and then took 2 ms: without the sync the device would have starved all the same."""
+def test_a_host_slower_than_the_sync_is_launch_bound():
+    """The host waited 770 µs and then took 2 ms: without the sync the device would have been idle as well."""
     assert found_by("sync_in_step", synced(2_000 * US)) == []
     assert the_cost("launch_bound", synced(2_000 * US)) == 2_000 * US
 
 
-def test_values_read_one_by_one_on_a_cpu_are_syncs_and_no_storm():
+def test_values_read_one_by_one_on_a_cpu_are_syncs():
     host = [Span("aten::item", 0, STEP, OP, "launch_gap/sync")]
     works = [Did("aten::item", at * 20 * US, at * 20 * US + 5 * US, by=0) for at in range(RUN)]
     gaps = [Gap(at * 20 * US + 5 * US, (at + 1) * 20 * US) for at in range(RUN - 1)]
@@ -295,18 +296,18 @@ def test_values_read_one_by_one_on_a_cpu_are_syncs_and_no_storm():
 
 
 @pytest.mark.parametrize("cpu", [False, True])
-def test_a_storm_of_tiny_kernels_takes_its_gaps_along(cpu):
+def test_a_run_of_tiny_kernels_claims_its_gaps(cpu):
     works, gaps = in_a_row(RUN, 5 * US, 10 * US)
     rank = a_rank(works, gaps, cpu=cpu)
-    (one,) = found_by("tiny_kernels", rank)
-    assert one.cost_ns == (15 * RUN - 10) * US
-    assert f"storm of {RUN} {'ops' if cpu else 'kernels'}" in one.says
+    (finding,) = found_by("tiny_kernels", rank)
+    assert finding.cost_ns == (15 * RUN - 10) * US
+    assert f"{RUN} tiny {'ops' if cpu else 'kernels'} a step" in finding.says
     assert found_by("launch_bound", rank) == []
     assert found_by("sync_in_step", rank) == []
 
 
 @pytest.mark.parametrize("cpu", [False, True])
-def test_no_storm(cpu):
+def test_short_or_interrupted_runs_are_not_tiny_kernels(cpu):
     few, _ = in_a_row(RUN - 1, 5 * US, 0)
     longer, _ = in_a_row(RUN, 10 * US, 0)
     apart = [*in_a_row(RUN // 2, 5 * US, 0)[0], Did("gemm", 4_000 * US, 5_000 * US, "compute/matmul")]
@@ -315,7 +316,7 @@ def test_no_storm(cpu):
         assert found_by("tiny_kernels", a_rank(works, cpu=cpu)) == []
 
 
-def test_a_pause_ends_a_storm():
+def test_a_pause_ends_a_run_of_tiny_kernels():
     works, gaps = in_a_row(RUN, 5 * US, 0)
     late, _ = in_a_row(RUN, 5 * US, 0, begin=5_000 * US)
     pause = Gap(works[-1].stop, 5_000 * US)
@@ -325,7 +326,7 @@ def test_a_pause_ends_a_storm():
 
 
 @pytest.mark.parametrize("name", ["add", "fused_adam"])
-def test_a_plain_optimizer_answers_for_its_gaps(name):
+def test_an_unfused_optimizer_claims_its_gaps(name):
     starts = range(0, 50 * 40 * US, 40 * US)
     works = [Did(name, at, at + 20 * US, "compute/optimizer", "optimizer") for at in starts]
     gaps = [Gap(at + 20 * US, at + 40 * US, phase="optimizer") for at in starts]
@@ -336,28 +337,28 @@ def test_a_plain_optimizer_answers_for_its_gaps(name):
 
 
 @pytest.mark.parametrize(
-    ("rule", "what", "call"),
+    ("rule", "cause", "call"),
     [
         ("allocator_churn", "alloc", "cudaMalloc"),
         ("gc_pauses", "gc", "gc.collect"),
         ("recompilation", "compile", "compile"),
     ],
 )
-def test_what_stops_the_host_answers_for_its_stretch(rule, what, call):
-    host = [Span(call, STEP + 100 * US, STEP + 400 * US, CALL, f"launch_gap/{what}")]
+def test_calls_that_stop_the_host_claim_their_gaps(rule, cause, call):
+    host = [Span(call, STEP + 100 * US, STEP + 400 * US, CALL, f"launch_gap/{cause}")]
     works = [
         Did("gemm", 0, STEP + 100 * US, "compute/matmul"),
         Did("gemm", STEP + 400 * US, 2 * STEP, "compute/matmul"),
     ]
-    rank = a_rank(works, [Gap(STEP + 100 * US, STEP + 400 * US, f"launch_gap/{what}", during=0)], host, steps=2)
-    (one,) = found_by(rule, rank)
-    assert one.cost_ns == 150 * US  # one step of two
-    assert call in one.evidence
-    short = a_rank(works, [Gap(STEP + 100 * US, STEP + 199 * US, f"launch_gap/{what}", during=0)], host, steps=2)
+    rank = a_rank(works, [Gap(STEP + 100 * US, STEP + 400 * US, f"launch_gap/{cause}", during=0)], host, steps=2)
+    (finding,) = found_by(rule, rank)
+    assert finding.cost_ns == 150 * US  # one step of two
+    assert call in finding.evidence
+    short = a_rank(works, [Gap(STEP + 100 * US, STEP + 199 * US, f"launch_gap/{cause}", during=0)], host, steps=2)
     assert found_by(rule, short) == []
 
 
-def test_compiling_in_the_first_step_only_is_no_recompilation():
+def test_compiling_only_in_the_first_step_is_not_recompilation():
     host = [Span("compile", 0, 400 * US, CALL, "launch_gap/compile")]
     gap = Gap(0, 400 * US, "launch_gap/compile", during=0)
     assert found_by("recompilation", a_rank([Did("k", 400 * US, STEP)], [gap], host, steps=2)) == []
@@ -384,11 +385,11 @@ def test_low_occupancy(occupancy, length, account, cost):
 CHAIN = [Did("mul", 0, 300 * US), Did("tanh", 300 * US, 500 * US), Did("add", 500 * US, 600 * US)]
 
 
-def test_a_chain_of_elementwise_kernels_costs_all_but_its_longest():
+def test_an_elementwise_chain_wastes_all_but_its_longest_kernel():
     assert the_cost("unfused_elementwise", a_rank(CHAIN)) == 300 * US
 
 
-def test_a_chain_saves_no_more_than_its_traffic():
+def test_an_elementwise_chain_saves_at_most_its_traffic():
     moved = [did._replace(bytes=size) for did, size in zip(CHAIN, (100, 100, 400))]
     assert the_cost("unfused_elementwise", a_rank(moved)) == 200 * US
     assert the_cost("unfused_elementwise", a_rank([*moved[:2], CHAIN[2]])) == 300 * US
@@ -402,10 +403,10 @@ def test_a_chain_saves_no_more_than_its_traffic():
         [CHAIN[0], CHAIN[1]._replace(account="compute/matmul"), CHAIN[2]],
         [CHAIN[0], CHAIN[1]._replace(module="nn.Module: B"), CHAIN[2]],
         [CHAIN[0], CHAIN[1]._replace(stream=1), CHAIN[2]],
-        [one._replace(start=one.start // 100, stop=one.stop // 100) for one in CHAIN],
+        [did._replace(start=did.start // 100, stop=did.stop // 100) for did in CHAIN],
     ],
 )
-def test_no_chain(works):
+def test_other_kernel_sequences_are_not_elementwise_chains(works):
     assert found_by("unfused_elementwise", a_rank(works)) == []
 
 
@@ -447,9 +448,9 @@ def test_layout_copies(name, cost):
 def test_host_device_thrash():
     pinned = "Memcpy HtoD (Pinned -> Device)"
     many = [Did(pinned, at * 10 * US, at * 10 * US + 10 * US, "copy/h2d", bytes=1024) for at in range(32)]
-    (one,) = found_by("host_device_thrash", a_rank(many))
-    assert one.cost_ns == 320 * US
-    assert "32.0 KiB a step" in one.evidence
+    (finding,) = found_by("host_device_thrash", a_rank(many))
+    assert finding.cost_ns == 320 * US
+    assert "32.0 KiB a step" in finding.evidence
     assert found_by("host_device_thrash", a_rank(many[1:])) == []
     unpinned = Did("Memcpy HtoD (Pageable -> Device)", 0, 250 * US, "copy/h2d")
     assert the_cost("host_device_thrash", a_rank([unpinned])) == 250 * US
@@ -466,47 +467,47 @@ def messages(count, size, length, ranks=(0, 1), begin=0):
     ]
 
 
-def test_small_messages_cost_what_buckets_would_not():
+def test_small_messages_cost_their_time_in_excess_of_buckets():
     # The large one shows 100 bytes a ns; sixteen of 200 kB in 20 µs each fit one bucket: 20 µs + 32 µs.
     works = [*messages(16, 200_000, 20 * US), *messages(1, 100_000_000, 1_000 * US, begin=1_000 * US)]
-    (one,) = found_by("small_messages", a_rank(works))
-    assert one.cost_ns == 320 * US - 20 * US - 32 * US
-    assert one.says.startswith("16 all-reduce calls a step of 195.3 KiB each")
+    (finding,) = found_by("small_messages", a_rank(works))
+    assert finding.cost_ns == 320 * US - 20 * US - 32 * US
+    assert finding.says.startswith("16 all-reduce calls a step of 195.3 KiB each")
     assert found_by("small_messages", a_rank(works[1:])) == []
     assert found_by("small_messages", a_rank(messages(16, 300_000, 20 * US))) == []
 
 
-def test_the_slow_link_is_named():
+def test_a_slow_link_is_named():
     def rank(number, length):
         return a_rank(messages(4, 1 << 20, length, (number, number + 1)), number=number)
 
     ranks = [rank(0, 100 * US), rank(2, 100 * US), rank(4, 100 * US), rank(6, 300 * US)]
-    (one,) = found_by("slow_link", *ranks)
-    assert "ranks 6, 7" in one.says
-    assert one.cost_ns == 4 * int(300 * US * (1 - 1 / 3)) // 4
+    (finding,) = found_by("slow_link", *ranks)
+    assert "ranks 6, 7" in finding.says
+    assert finding.cost_ns == 4 * int(300 * US * (1 - 1 / 3)) // 4
     assert found_by("slow_link", *ranks[:2], ranks[3]) != []
     assert found_by("slow_link", ranks[0], ranks[3]) == []  # of two, who is to say
     assert found_by("slow_link", *ranks[:3], rank(6, 190 * US)) == []
     assert found_by("slow_link", *ranks[:2], ranks[3], rank(8, 300 * US)) == []  # half of them: another network
 
 
-# Laws
+# Properties
 
 
 @st.composite
 def ranks_of_anything(draw):
-    """A rank whose stretches follow one another: works and gaps of any account, each under some host span."""
+    """A rank of successive stretches: work and gaps of any account, each under some host span."""
     cpu = draw(st.booleans())
     accounts = st.sampled_from(
         ["compute/matmul", "compute/elementwise", "compute/optimizer", "comm/all_reduce", "copy/h2d"]
     )
     reasons = st.sampled_from(
-        [f"launch_gap/{what}" for what in ("python", "launch", "queue", "sync", "alloc", "gc", "compile")]
+        [f"launch_gap/{cause}" for cause in ("python", "launch", "queue", "sync", "alloc", "gc", "compile")]
     )
     host = [Span("train.py(1): step", 0, 2 * STEP, PYTHON)]
     host += [
-        Span("call", at * US, (at + 900) * US, CALL, f"launch_gap/{what}", 0)
-        for at, what in ((0, "sync"), (5_000, "gc"))
+        Span("call", at * US, (at + 900) * US, CALL, f"launch_gap/{cause}", 0)
+        for at, cause in ((0, "sync"), (5_000, "gc"))
     ]
     works, gaps, now = [], [], 0
     for _ in range(draw(st.integers(1, 12))):
@@ -530,22 +531,22 @@ def ranks_of_anything(draw):
 
 @settings(max_examples=40)
 @given(st.lists(ranks_of_anything(), min_size=1, max_size=2))
-def test_no_rule_claims_more_than_there_is_and_no_two_the_same_gap(ranks):
+def test_rules_claim_each_gap_at_most_once(ranks):
     ranks = [
         msgspec.structs.replace(rank, events=msgspec.structs.replace(rank.events, rank=n))
         for n, rank in enumerate(ranks)
     ]
     steps = sum(rank.steps for rank in ranks)
-    found = findings(WHOLE, None, ranks, RULES)
-    assert all(0 < one.cost_ns <= STEP for one in found)
+    results = findings(WHOLE, None, ranks, RULES)
+    assert all(0 < finding.cost_ns <= STEP for finding in results)
     idle = sum(int(rank.idle.ns.sum()) for rank in ranks) / steps
-    shares = [cost(WHOLE, ranks, who) for who in Answers if who is not Answers.NOBODY]
+    shares = [cost(WHOLE, ranks, claimant) for claimant in Claimant if claimant is not Claimant.NOBODY]
     assert idle - len(shares) <= sum(shares) <= idle
     waste = ("launch_bound", "allocator_churn", "gc_pauses", "recompilation", "optimizer_not_fused")
-    assert sum(one.cost_ns for one in found if one.rule in waste) <= idle
+    assert sum(finding.cost_ns for finding in results if finding.rule in waste) <= idle
 
 
-def test_steps_are_counted_where_they_are_full():
+def test_only_full_steps_are_counted():
     rank = a_rank([Did("k", 0, US), Did("k", STEP, STEP + US)], steps=2)
     parts = (BookedPart(label="before", start=0, stop=STEP, partial=True), rank.parts[1])
     cut_off = msgspec.structs.replace(rank, parts=parts)
@@ -569,33 +570,33 @@ def test_all_rules_run_over_every_public_trace(name, public_trace):
     measured = measure(read([public_trace(name)]))
     ranks = all_booked(measured)
     for rank, booked in zip(measured.ranks, ranks):
-        # What stands idle is what the ledgers say is idle.
-        idle = sum(entry.ns for one in rank.ledgers for entry in one.entries if entry.account.kind in IDLE)
+        idle = sum(entry.ns for part in rank.ledgers for entry in part.entries if entry.account.kind in IDLE)
         assert int(booked.idle.ns.sum()) == idle
-    found = findings(measured.mean, None, ranks, RULES)
-    assert all(0 < one.cost_ns <= 2 * measured.mean.wall_ns for one in found)
-    assert {one.rule for one in findings(measured.mean, rules=RULES)} - {one.rule for one in found} <= {"launch_bound"}
+    results = findings(measured.mean, None, ranks, RULES)
+    assert all(0 < finding.cost_ns <= 2 * measured.mean.wall_ns for finding in results)
+    from_ledger = {finding.rule for finding in findings(measured.mean, rules=RULES)}
+    assert from_ledger - {finding.rule for finding in results} <= {"launch_bound"}
 
 
 IDLE = ("launch_gap", "data_wait", "checkpoint", "bubble")
 
 
-def test_of_very_many_rows_some_ranks_are_read_and_the_late_one_always(public_trace, monkeypatch):
+def test_many_rows_load_a_subset_of_ranks_with_the_straggler(public_trace, monkeypatch):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     for most, ranks in ((10**9, list(range(8))), (8_000, [0, 3, 7]), (1, [0, 7])):
         monkeypatch.setattr(rank_results, "_MOST_ROWS", most)
         assert [booked.events.rank for booked in all_booked(measured)] == ranks
 
 
-def test_the_headline_of_eight_ranks_names_the_culprit_and_how_often_it_was_last(public_trace):
+def test_the_headline_of_eight_ranks_names_the_straggler(public_trace):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     first = findings(measured.mean, None, all_booked(measured), RULES)[0]
-    assert first.says.startswith("Rank 7 comes late")
+    assert first.says.startswith("Rank 7 arrives late")
     (own,) = (row for row in measured.lateness if row.rank == 7)
-    assert f"last to {own.last} of the {own.met} collectives" in first.evidence
+    assert f"last to arrive at {own.last} of its {own.met} collectives" in first.evidence
 
 
 def test_a_slow_loader_is_the_first_finding_of_a_real_trace(public_trace):
     slow, quick = (measure(read([public_trace(f"resnet50_loader{n}.json.gz")])) for n in (0, 4))
     assert findings(slow.mean, None, all_booked(slow), RULES)[0].rule == "data_wait"
-    assert "data_wait" not in [one.rule for one in findings(quick.mean, None, all_booked(quick), RULES)]
+    assert "data_wait" not in [finding.rule for finding in findings(quick.mean, None, all_booked(quick), RULES)]

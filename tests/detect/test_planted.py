@@ -1,5 +1,5 @@
-"""Faults planted in real runs of our own, on two and three ranks: each is the first finding, at its price, and a clean
-run has none of them. The price is held against what the planting rank measured by its own clock."""
+"""Faults planted in real runs on two and three ranks: each is the first finding with its cost, and a clean run has none
+of them. The cost is compared with the time that the planting rank measured by its own clock."""
 
 import json
 import os
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "4"}),)
 FAULTS = {"straggler": "straggler", "item": "sync_in_step", "loader": "data_wait", "tiny_kernels": "tiny_kernels"}
-"""What is planted -> the rule that finds it."""
+"""Planted fault -> the rule that finds it."""
 ATTEMPTS = 5
 JOB = """
 [model]
@@ -71,15 +71,15 @@ def run(tmp_path, monkeypatch):
             json.loads((store.find(done.id) / "planted" / f"rank{rank}.json").read_text())[-job.measure.profiled :]
             for rank in range(ranks)
         ]
-        found = findings(measured.mean, done, all_booked(measured), RULES)
-        return found, [sum(cost) // max(1, len(cost)) for cost in costs]
+        results = findings(measured.mean, done, all_booked(measured), RULES)
+        return results, [sum(cost) // max(1, len(cost)) for cost in costs]
 
     return started
 
 
 def first_good(attempt):
-    """Empty where one of `ATTEMPTS` is good, else what was wrong with the last. What else runs on a machine plants
-    faults of its own: it takes a core from a rank, which is then really late."""
+    """Empty if one of `ATTEMPTS` passes, else the failure of the last one. Other processes on the machine can take a
+    core from a rank, which then really is late."""
     wrong = ""
     for _ in range(ATTEMPTS):
         if not (wrong := attempt()):
@@ -87,32 +87,32 @@ def first_good(attempt):
     return wrong
 
 
-def judged(found, costs, fault):
-    """What is wrong with the findings of a run with this fault planted; empty where nothing is."""
+def judged(results, costs, fault):
+    """The failure of the findings of a run with this planted fault; empty if they are correct."""
     planted = costs[LATE] if fault == "straggler" else sum(costs) // len(costs)
-    said = "\n".join(f"{one.rule} {one.cost_ns} {one.says} ({one.evidence})" for one in found)
-    first = found[0] if found else None
+    listing = "\n".join(f"{finding.rule} {finding.cost_ns} {finding.says} ({finding.evidence})" for finding in results)
+    first = results[0] if results else None
     if first is None or first.rule != FAULTS[fault]:
-        return f"first is not {FAULTS[fault]}, planted {planted}:\n{said}"
+        return f"first is not {FAULTS[fault]}, planted {planted}:\n{listing}"
     if first.cost_ns != pytest.approx(planted, rel=0.2):
-        return f"planted {planted}:\n{said}"
-    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} comes late"):
-        return f"rank {LATE} was late:\n{said}"
+        return f"planted {planted}:\n{listing}"
+    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} arrives late"):
+        return f"rank {LATE} was late:\n{listing}"
     return ""
 
 
 @pytest.mark.parametrize(
     ("fault", "ranks"), [("straggler", 2), ("straggler", 3), ("item", 2), ("loader", 2), ("tiny_kernels", 2)]
 )
-def test_what_is_planted_is_the_first_finding_at_its_price(run, fault, ranks):
+def test_a_planted_fault_is_the_first_finding_with_its_cost(run, fault, ranks):
     wrong = first_good(lambda: judged(*run(fault, ranks), fault))
     assert not wrong, wrong
 
 
-def test_a_clean_run_has_none_of_them(run):
+def test_a_clean_run_has_no_planted_findings(run):
     def planted_ones():
-        found, _ = run("", 2)
-        return "\n".join(f"{one.rule} {one.says}" for one in found if one.rule in FAULTS.values())
+        results, _ = run("", 2)
+        return "\n".join(f"{finding.rule} {finding.says}" for finding in results if finding.rule in FAULTS.values())
 
     wrong = first_good(planted_ones)
     assert not wrong, wrong

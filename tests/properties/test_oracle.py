@@ -112,7 +112,7 @@ def check_figures(path: Path) -> None:
 def check_owners(rank: RankTrace) -> None:
     """Compares ns and hidden ns of every account except idle time, which only owns what no other account does."""
     classified, waits, keys = rank.classified, rank.waits, rank.keys
-    places = keys.places().tolist()
+    places = keys.precedence().tolist()
     columns = zip(
         [*classified.start.tolist(), *waits.start.tolist()],
         [*classified.stop.tolist(), *waits.stop.tolist()],

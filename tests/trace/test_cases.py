@@ -15,8 +15,8 @@ CASES = sorted((Path(__file__).parents[1] / "cases").glob("*.toml"))
 def test_case(path, tmp_path):
     case = tomllib.loads(path.read_text("utf-8"))
     files = [
-        write(tmp_path, _document(rank, len(case["rank"])), f"rank{place}.json")
-        for place, rank in enumerate(case["rank"])
+        write(tmp_path, _document(rank, len(case["rank"])), f"rank{index}.json")
+        for index, rank in enumerate(case["rank"])
     ]
     measured = measure(read(files), case.get("window", "steps"))
     assert measured.alignment.aligned == case.get("aligned", "host")

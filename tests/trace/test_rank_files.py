@@ -1,4 +1,4 @@
-"""Damaged ranks among whole ones, and pipes: the others are analysed, the missing rank is named, nothing hangs."""
+"""Damaged files among readable ones, and pipes: the others are analysed, missing ranks are named, nothing hangs."""
 
 import errno
 import gzip
@@ -85,7 +85,7 @@ DAMAGES = {
     "a link to a device": _link_to_a_device,
 }
 INCOMPLETE = ("empty", "empty gzip", "cut in the header", "gzip of random", "zip without members")
-"""Those in which a trace is recognised and incomplete; the others are no trace."""
+"""Damages that leave a recognisable but incomplete trace; the others are not recognised as traces."""
 
 
 @pytest.fixture(params=DAMAGES)
@@ -145,7 +145,7 @@ def test_every_engine_leaves_out_the_same_ranks(engine, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["auto", "serial"])
-def test_ranks_that_name_no_number_keep_their_places(engine, tmp_path):
+def test_ranks_without_a_number_keep_their_order(engine, tmp_path):
     folder = folder_of(tmp_path, stated=False)
     (folder / "rank1.json.gz").write_bytes(b"")
     measured = measure_files([folder], engine=engine)
@@ -153,7 +153,7 @@ def test_ranks_that_name_no_number_keep_their_places(engine, tmp_path):
     assert "rank 1 is missing" in measured.left_out
 
 
-def test_files_named_one_by_one_follow_the_same_rule(tmp_path):
+def test_files_given_separately_follow_the_same_rule(tmp_path):
     folder = folder_of(tmp_path)
     (folder / "rank1.json.gz").write_bytes(b"")
     measured = measure_files(sorted(folder.iterdir()))
@@ -197,7 +197,7 @@ def test_a_file_cut_short_is_analysed_unless_strict(tmp_path, capsys):
     assert "cut short: rank1.json.gz" in capsys.readouterr().err
 
 
-def test_other_records_of_a_folder_are_no_ranks(tmp_path):
+def test_other_files_of_a_folder_are_not_ranks(tmp_path):
     folder = folder_of(tmp_path)
     (folder / "run.json").write_text('{"schema": "trainyard/run/1"}')
     (folder / "model.pb").write_bytes(b"\x00\x01")
@@ -207,7 +207,7 @@ def test_other_records_of_a_folder_are_no_ranks(tmp_path):
     assert len(files) == RANKS
 
 
-def test_a_comparison_says_that_ranks_are_missing(hurt, tmp_path, capsys):
+def test_a_comparison_reports_missing_ranks(hurt, tmp_path, capsys):
     whole = tmp_path / "whole"
     shutil.copytree(hurt, whole, ignore=lambda *_: [f"rank{HURT}.json.gz"])
     (whole / f"rank{HURT}.json.gz").write_bytes(document(HURT))

@@ -1,4 +1,4 @@
-"""HTA's and TraceLens' figures by their own rules: small cases by hand, and what HTA 0.5.0 printed of public traces."""
+"""HTA's and TraceLens' figures by their own rules: small cases, and the figures HTA 0.5.0 printed for public traces."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_without_communication_there_is_no_overlap(tmp_path):
     assert reconcile.hta(_events(tmp_path, device=MIXED[:1])).overlap is None
 
 
-def test_hta_leaves_out_the_last_step_and_what_has_no_launch(tmp_path):
+def test_hta_leaves_out_the_last_step_and_unlaunched_work(tmp_path):
     device = [
         ("gemm", 7, 100 * US, 110 * US, 1 * US),
         ("gemm", 7, 130 * US, 140 * US, None),
@@ -60,7 +60,7 @@ def test_hta_leaves_out_the_last_step_and_what_has_no_launch(tmp_path):
     assert reconcile.hta(_events(tmp_path, device=device, marks=two)).window == (100 * US, 170 * US)
 
 
-def test_hta_takes_the_mark_over_device_work_where_the_file_draws_one(tmp_path):
+def test_hta_uses_the_device_side_mark_if_present(tmp_path):
     device = [("gemm", 7, 100 * US, 110 * US, 1 * US), ("gemm", 7, 120 * US, 150 * US, 60 * US)]
     document = trace(device=device, marks=[("1", 0, 50 * US), ("2", 50 * US, 90 * US)])
     drawn = {
@@ -78,7 +78,7 @@ def test_hta_takes_the_mark_over_device_work_where_the_file_draws_one(tmp_path):
     assert _us(reconcile.hta(events))["kernel_time"] == 50
 
 
-def test_hta_counts_a_kernel_between_two_whole_us_as_less_than_nothing(tmp_path):
+def test_hta_counts_a_kernel_within_one_us_as_negative(tmp_path):
     device = [("gemm", 7, 0, 1100, 0), ("gemm", 7, 2300, 2900, 0), ("gemm", 7, 3500, 5900, 0)]
     figures = _us(reconcile.hta(_events(tmp_path, device=device)))
     # [0, 1], [3, 2] and [4, 5]: 1 - 1 + 1 of 5.
@@ -88,14 +88,14 @@ def test_hta_counts_a_kernel_between_two_whole_us_as_less_than_nothing(tmp_path)
 
 
 @pytest.mark.parametrize("tool", reconcile.TOOLS)
-def test_no_device_work_is_said(tool, tmp_path):
+def test_a_trace_without_device_work_is_refused(tool, tmp_path):
     events = _events(tmp_path, host=[("aten::mm", 100, 0, 10, "cpu_op")])
     with refused(BadInput, "trace.json", {"hta": "HTA's", "tracelens": "TraceLens'"}[tool], "0 device operations"):
         reconcile.TOOLS[tool](events)
 
 
 @pytest.mark.parametrize("tool", reconcile.TOOLS)
-def test_every_rule_of_theirs_is_a_sentence(tool, tmp_path):
+def test_each_differing_rule_is_a_sentence(tool, tmp_path):
     figures = reconcile.TOOLS[tool](_events(tmp_path, device=MIXED))
     assert figures.tool == tool
     assert all(sentence.endswith(".") for sentence in figures.differs)
@@ -122,14 +122,14 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_hta_printed_what_its_rules_say(name, public_trace):
+def test_hta_rules_reproduce_its_printed_figures(name, public_trace):
     (events,) = read([public_trace(f"{name}.json.gz")])
     figures = reconcile.hta(events)
     share = figures.overlap
-    got = [figures.ns(what) // US for what in ("kernel_time", "idle_time", "compute_time", "non_compute_time")]
+    got = [figures.ns(name_) // US for name_ in ("kernel_time", "idle_time", "compute_time", "non_compute_time")]
     assert (*got, share if share is None else round(100 * share, 2)) == PRINTED[name]
 
 
-def test_where_hta_stops_with_an_assertion_its_rules_go_below_zero(public_trace):
+def test_hta_assertion_corresponds_to_negative_time(public_trace):
     (events,) = read([public_trace("h100_qwen_0.5b.json.gz")])
     assert reconcile.hta(events).ns("non_compute_time") == -17 * US

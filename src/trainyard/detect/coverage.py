@@ -1,9 +1,9 @@
-"""coverage: how much of the step no rule could name.
+"""coverage: the part of the step that could not be attributed.
 
-What it does: adds unexplained time and kernels no table recognises.
-Why it matters: above three per cent, the other figures may miss something; it is never spread over them.
+What it does: adds unexplained time and the time of unrecognised kernels.
+Why it matters: above 3 % of the step, the other figures may be incomplete; this time is never spread over them.
 Example: idle time before kernels whose launches are not in the file.
-Remedy: profile with CPU activity on and from before the step, or teach the tables the kernel's name.
+Remedy: profile with CPU activity on and from before the step, or add the kernel's name to the tables.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Coverage:
             ledger,
             account,
             cost,
-            "No rule claims",
+            "Unattributed time takes",
             evidence=f"unexplained {units.show_time(unexplained)}, unrecognised kernels {kernels}",
-            remedy="Record CPU activity too, starting before the step.",
+            remedy="Record CPU activity too, and start the profiler before the step.",
             wins=0,
             sure=1.0,
         )

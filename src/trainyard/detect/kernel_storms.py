@@ -1,4 +1,4 @@
-"""Long runs of work so small that starting it costs more than doing it."""
+"""Long runs of kernels (on a CPU: ops) so small that launching them takes longer than running them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from trainyard.booked import Booked, Mask
 from trainyard.events import I32, I64
 
 TINY_NS = 10_000
-"""Framework and driver take the host 5 to 10 µs to start a kernel: shorter ones cannot hide their own launch."""
+"""Framework and driver need 5 to 10 µs of host time to launch a kernel: shorter ones cannot hide their own launch."""
 RUN = 500
-"""In a row: a few hundred are the ordinary glue between larger work, and what they cost is little."""
+"""Tiny kernels in a row that count as a storm: a few hundred between larger kernels are normal and cost little."""
 _BRIDGE_NS = 200_000
-"""A pause longer than this is something else going on, and ends a run."""
+"""A longer pause has another cause, and ends a run."""
 _SLICE_NS = 10_000_000
-"""Unless the operating system took the host's thread off its core: for so long at most,"""
+"""Longest time for which the operating system may have preempted the host's thread, which does not end a run."""
 _LIKE, _NEAR = 3, 60
-"""and so many of its like before it and after it, within so many rows, went on as usual."""
+"""A row counts as preempted if this many of its kind before and after it, within this many rows, are short."""
 _SYNC_SHARE = 0.25
-"""Of a run's ops: what it takes beside `.item()` (select, unbind, add) is at most three ops a call."""
+"""Fraction of `.item()` calls among a run's ops from which it reads values one by one: each call comes with at most
+three other ops (select, unbind, add)."""
 
 
 class Storm(NamedTuple):
-    """One run, [start, stop), of `count` tiny works; `syncs`: whether the host reads values one by one in it."""
+    """A run, [start, stop), of `count` tiny kernels or ops; `syncs`: whether the host reads values one by one in it."""
 
     start: int
     stop: int
@@ -33,13 +34,13 @@ class Storm(NamedTuple):
 
 
 def storms(booked: Booked) -> list[Storm]:
-    """On a device runs of tiny kernels with no larger one between; on a CPU of tiny ops of the training thread. A run
-    goes on over short pauses, and over communication, which runs beside it."""
+    """Runs of tiny kernels without a larger one between them; on a CPU, of the training thread's tiny ops. Short pauses
+    and concurrent communication do not end a run."""
     work = booked.keys(lambda account, _: account.kind in ("compute", "copy"))
     pause = booked.keys(lambda account, _: account.kind in ("launch_gap", "unexplained"))
-    beside = np.zeros(len(booked.start), bool)
-    beside[list(booked.collectives)] = True
-    rows = np.flatnonzero((work | pause)[booked.key] & ~beside) if len(booked.start) else np.empty(0, np.int64)
+    is_collective = np.zeros(len(booked.start), bool)
+    is_collective[list(booked.collectives)] = True
+    rows = np.flatnonzero((work | pause)[booked.key] & ~is_collective) if len(booked.start) else np.empty(0, np.int64)
     if len(rows) < RUN:
         return []
     is_work = work[booked.key[rows]]
@@ -48,17 +49,17 @@ def storms(booked: Booked) -> list[Storm]:
     paused = np.concatenate([[False], booked.start[rows][1:] - latest[:-1] > _BRIDGE_NS])
     breaks = np.where(is_work, length >= TINY_NS, length > _BRIDGE_NS)
     if not booked.on_device:
-        breaks &= ~_accidents(breaks, length, is_work, booked.name[rows])
-    # Both ends of what breaks a run begin a new one.
+        breaks &= ~_preempted(breaks, length, is_work, booked.name[rows])
+    # A row that breaks a run also separates it from the next one.
     number = np.cumsum(paused | breaks | np.concatenate([[False], breaks[:-1]]))
     member = is_work & ~breaks
     counts = np.bincount(number, weights=member & booked.begins[rows])
     reads = np.bincount(number, weights=member & booked.begins[rows] & _syncs(booked, rows))
-    found: list[Storm] = []
+    runs: list[Storm] = []
     for run in np.flatnonzero(counts >= RUN).tolist():
         first, last = np.searchsorted(number, [run, run + 1])
         own = rows[first:last][member[first:last]]
-        found.append(
+        runs.append(
             Storm(
                 start=int(booked.start[own[0]]),
                 stop=int(booked.stop[own].max()),
@@ -66,24 +67,24 @@ def storms(booked: Booked) -> list[Storm]:
                 syncs=bool(reads[run] >= _SYNC_SHARE * counts[run]),
             )
         )
-    return found
+    return runs
 
 
-def within(found: list[Storm], time: I64) -> Mask:
-    """Whether each time lies in one of the runs, which are disjoint and in order."""
-    if not found:
+def within(runs: list[Storm], time: I64) -> Mask:
+    """Whether each time lies in one of `runs`, which are disjoint and sorted."""
+    if not runs:
         return np.zeros(len(time), bool)
-    place = np.searchsorted([storm.start for storm in found], time, "right") - 1
-    return (place >= 0) & (time < np.array([storm.stop for storm in found])[np.maximum(place, 0)])
+    index = np.searchsorted([storm.start for storm in runs], time, "right") - 1
+    return (index >= 0) & (time < np.array([storm.stop for storm in runs])[np.maximum(index, 0)])
 
 
-def _accidents(long: Mask, length: I64, is_work: Mask, name: I32) -> Mask:
-    """Rows that are long by no fault of theirs: their like (the same op, or the pauses after it) stand around them and
-    are not. Where one thread does everything, the operating system makes some of any row long."""
-    place = np.arange(len(long))
-    before = np.maximum.accumulate(np.where(is_work, place, 0))
+def _preempted(long: Mask, length: I64, is_work: Mask, name: I32) -> Mask:
+    """Rows that are long only because the thread was preempted: rows of the same kind (the same op, or the pause after
+    it) around them are short. Applies if one thread does all the work."""
+    index = np.arange(len(long))
+    before = np.maximum.accumulate(np.where(is_work, index, 0))
     like = np.where(is_work, 2 * name[before], 2 * name[before] + 1)
-    order = np.lexsort((place, like))
+    order = np.lexsort((index, like))
     usual = np.ones(len(long), bool)
     for shift in (*range(-_LIKE, 0), *range(1, _LIKE + 1)):
         other = np.roll(order, shift)

@@ -12,7 +12,7 @@ from trainyard.plugins import Detector
 from trainyard.record import Run
 
 _SYMPTOMS = ("launch_bound", "imbalance", "coverage")
-"""Rules that say where time goes, and name no call, rank or link that is at fault."""
+"""Rules that report where time goes without naming a call, rank or link as the cause."""
 
 
 def findings(
@@ -21,14 +21,14 @@ def findings(
     events: Sequence[Booked] | None = None,
     rules: Iterable[Detector] | None = None,
 ) -> list[Finding]:
-    """What all rules say of a mean ledger; a rule that lacks what it needs is silent. `rules`: these alone.
+    """The findings of all rules (or only `rules`) for a mean ledger. Rules whose inputs are missing are skipped.
 
-    By severity; among equals a culprit stands before a symptom, and the dearer one before the cheaper.
+    Sorted by severity; within it, causes before symptoms, then by decreasing cost.
     """
-    given = {"ledger": True, "run": run is not None, "events": events is not None}
-    found: list[Finding] = []
+    available = {"ledger": True, "run": run is not None, "events": events is not None}
+    output: list[Finding] = []
     for detector in plugins.load_all("detectors").values() if rules is None else rules:
-        if ledger.wall_ns and all(given.get(need, False) for need in detector.needs):
-            found.extend(detector.check(ledger, run, events))
+        if ledger.wall_ns and all(available.get(need, False) for need in detector.needs):
+            output.extend(detector.check(ledger, run, events))
     grave = list(words.SEVERITIES)
-    return sorted(found, key=lambda one: (grave.index(one.severity), one.rule in _SYMPTOMS, -one.cost_ns))
+    return sorted(output, key=lambda item: (grave.index(item.severity), item.rule in _SYMPTOMS, -item.cost_ns))

@@ -1,9 +1,9 @@
 """Profiler files -> ledgers: read -> classify -> align -> book -> conclude, for one or many ranks of one job.
 
-Few small files are measured in memory. Larger sets are measured in worker processes: each file is read, classified,
-written to disk and surveyed; the surveys, which are small, settle the clocks, steps and groups that the ranks share;
-then each rank is booked separately. Booked ranks stay on disk and are mapped when asked for, so that memory does not
-grow with the traces.
+A few small files are measured in memory. Larger sets are measured in worker processes: each file is read, classified,
+written to disk and surveyed; clocks, steps and groups are aligned from the surveys, which are small; then each rank is
+booked separately. Booked ranks stay on disk and are memory-mapped on access, so that memory does not grow with the
+traces.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def measure_files(
     how: ReadOptions = AS_WRITTEN,
     strict: bool = False,
 ) -> MeasuredTrace:
-    """As `measure(read(paths))`, by one of `engines.ENGINES`. `auto`: few small files all in memory, here; others in
-    processes. Of several files, those that cannot be read are left out and named in `MeasuredTrace.unread`,
-    unless `strict`. Raises as `read` and `measure` do."""
+    """As `measure(read(paths))`, on one of `engines.ENGINES`. `auto`: a few small files in memory, others in worker
+    processes. If there are several files, unreadable ones are left out and listed in `MeasuredTrace.unread`, unless
+    `strict`. Raises as `read` and `measure` do."""
     files = rank_files([Path(path).absolute() for path in paths])
     readable = [file for file in files if isinstance(file, Path)]
     if not readable:
@@ -54,17 +54,17 @@ def measure_files(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if engine == "auto":
         if len(readable) == 1 or (len(readable) <= _FEW_FILES and _size(readable) <= _FEW_BYTES):
-            traces, places, unread = _sorted_out(files, [read_or_reason(path, how) for path in readable])
+            traces, file_indices, unread = _sorted_out(files, [read_or_reason(path, how) for path in readable])
             check(len(traces), unread, _cut(traces), strict)
-            return measure(traces, window, source, axis, places)._replace(unread=unread)
+            return measure(traces, window, source, axis, file_indices)._replace(unread=unread)
         engine = "processes" if cores > 1 else "serial"
-    # The folder goes when the last one who can look into it does.
+    # The folder is deleted with the last object that refers to it.
     folder = tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True)
     with engine_named(engine, min(cores, len(readable))) as run:
         outcomes = run(partial(_survey_file, Path(folder.name), axis, how), list(enumerate(readable)))
-        surveyed, places, unread = _sorted_out(files, outcomes)
+        surveyed, file_indices, unread = _sorted_out(files, outcomes)
         check(len(surveyed), unread, _cut([rank.facts for rank, _ in surveyed]), strict)
-        agreed = align_ranks([rank for rank, _ in surveyed], window, places)
+        agreed = align_ranks([rank for rank, _ in surveyed], window, file_indices)
         booked = run(_book_file, [(surveyed[share.survey][1], share) for share in agreed.shares])
 
     def ranks(number: int, _: object = folder) -> RankTrace:
@@ -79,12 +79,12 @@ def measure(
     window: Window = "steps",
     source: str = "",
     axis: str = "",
-    places: Sequence[int] = (),
+    file_indices: Sequence[int] = (),
 ) -> MeasuredTrace:
     """Ledgers of each rank and part, and the mean of the full steps. `axis`: the mesh axis that all ranks form, if the
-    job's layout has only one. `places`: as in `align_ranks`. Raises `BadInput` for ranks of different jobs."""
+    job's layout has only one. `file_indices`: as in `align_ranks`. Raises `BadInput` for ranks of different jobs."""
     classified = [classify_rank(msgspec.structs.replace(events, axis=axis)) for events in traces]
-    agreed = align_ranks([survey(rank.events, rank.classified, rank.keys) for rank in classified], window, places)
+    agreed = align_ranks([survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices)
     ranks = tuple(book_rank(classified[share.survey], share) for share in agreed.shares)
     return conclude(ranks, agreed, window, source or _sources(traces))
 
@@ -101,11 +101,11 @@ def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Eve
 def _sorted_out(
     files: Sequence[Path | Unread], outcomes: Sequence[Sequence[_Rank] | Unread]
 ) -> tuple[list[_Rank], list[int], tuple[Unread, ...]]:
-    """The ranks of the files that could be read, the place of each among all files, and the other files. `outcomes`:
-    what reading each of the readable files gave. A file that could not be read takes one place."""
+    """The ranks of the files that could be read, the index of each among all files, and the unread files. `outcomes`:
+    the result of reading each readable file. A file that could not be read takes one index."""
     rest = iter(outcomes)
     ranks: list[_Rank] = []
-    places: list[int] = []
+    file_indices: list[int] = []
     unread: list[Unread] = []
     for file in files:
         outcome = file if isinstance(file, Unread) else next(rest)
@@ -113,9 +113,9 @@ def _sorted_out(
             unread.append(outcome)
         else:
             first = len(ranks) + len(unread)
-            places.extend(range(first, first + len(outcome)))
+            file_indices.extend(range(first, first + len(outcome)))
             ranks.extend(outcome)
-    return ranks, places, tuple(unread)
+    return ranks, file_indices, tuple(unread)
 
 
 def _cut(facts: Sequence[Events]) -> list[str]:
@@ -127,19 +127,19 @@ def _size(paths: Sequence[Path]) -> int:
 
 
 def _sources(facts: Sequence[Events]) -> str:
-    """What ledgers of several files are called."""
+    """The source name of a ledger of several files."""
     return listed(list(dict.fromkeys(events.source for events in facts)), 1)
 
 
 def _survey_file(
     folder: Path, axis: str, how: ReadOptions, task: tuple[int, Path]
 ) -> list[tuple[Survey, Path]] | Unread:
-    """In a worker: the survey of each of one file's ranks and the file in `folder` that holds the rest of it, or why
-    the file cannot be read."""
+    """Runs in a worker: the survey of each rank in a file and the path in `folder` of its classified trace, or why the
+    file cannot be read."""
     number, path = task
     if not folder.is_dir():
         raise EnvironmentFailed(
-            f"{folder} is not there on {socket.gethostname()}.", "Point TMPDIR at a folder that all hosts share."
+            f"{folder} does not exist on {socket.gethostname()}.", "Set TMPDIR to a folder that all hosts share."
         )
     traces = read_or_reason(path, how)
     if isinstance(traces, Unread):
@@ -154,7 +154,7 @@ def _survey_file(
 
 
 def _book_file(task: tuple[Path, RankAgreement]) -> Path:
-    """In a worker: one rank's file to the file of what was booked."""
+    """Runs in a worker: books the classified rank in a file, and returns the path of the result."""
     path, share = task
     booked = path.with_suffix(".booked")
     spill.save(booked, book_rank(spill.load(path, ClassifiedRank), share))

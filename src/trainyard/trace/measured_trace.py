@@ -1,4 +1,4 @@
-"""The measurement of all ranks, once each is booked: the mean ledger, which ranks came late, notes on lost data."""
+"""The measurement of all ranks, once each is booked: the mean ledger, late ranks, and notes on missing data."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _STRAGGLER = list(words.KINDS).index("straggler")
 
 
 class Lateness(NamedTuple):
-    """A rank was the last to come to `last` of the `met` collectives it was matched in, over the full steps. The
-    others waited `waited_ns` for it, summed over them, and `exposed_ns` of that with nothing else to do."""
+    """How often a rank was late: over the full steps, it was the last to arrive at `last` of the `met` collectives in
+    which it was matched. Summed over the other ranks, they waited `waited_ns` for it, and `exposed_ns` of that
+    without other work to overlap."""
 
     rank: int
     last: int
@@ -37,9 +38,9 @@ class Lateness(NamedTuple):
 
 
 class MeasuredTrace(NamedTuple):
-    """What a set of profiler files says. `mean` is over ranks and full steps, `by_rank` each rank's parts in
-    turn. `lateness`: of each rank, where clocks agree. `ranks` may lie on disk: each is loaded when asked for.
-    `unread`: files that could not be read, each of which may be a rank."""
+    """The measurement of a set of profiler files. `mean`: over ranks and full steps; `by_rank`: the parts of each rank
+    in turn; `lateness`: late ranks, if clocks are aligned; `ranks`: may be on disk, and are loaded on access; `unread`:
+    files that could not be read, each of which may be a rank."""
 
     ranks: Sequence[RankTrace]
     by_rank: tuple[Ledger, ...]
@@ -64,10 +65,10 @@ class MeasuredTrace(NamedTuple):
 
     @property
     def damage(self) -> str:
-        """Sentences about the files that could not be read, or only in part; empty if all were read whole."""
+        """Sentences about the files that could not be read, or only in part; empty if all were read completely."""
         cut = [rank.events.source for rank in self.ranks if rank.events.cut_short]
-        said = f"{len(cut):,} of {len(self.ranks):,} ranks are read in part: {listed(cut, LISTED)} cut short."
-        part = said if cut else ""
+        message = f"{len(cut):,} of {len(self.ranks):,} ranks are incomplete: {listed(cut, LISTED)} cut short."
+        part = message if cut else ""
         return " ".join(filter(None, (self.left_out, part)))
 
     @property
@@ -77,7 +78,7 @@ class MeasuredTrace(NamedTuple):
 
 
 def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, source: str) -> MeasuredTrace:
-    """Everything said of the ranks together. Each is looked at once, in order."""
+    """The results over all ranks. Each rank is loaded once, in order."""
     parts: list[tuple[StepPart, ...]] = []
     booked: list[Ledger] = []
     device_events = unlaunched = 0
@@ -99,7 +100,7 @@ def conclude(ranks: Sequence[RankTrace], agreed: Agreement, window: Window, sour
 
 
 def _add_waits(rank: RankTrace, exposed: I64, waited: I64) -> None:
-    """Adds what the rank waited in collectives in its full steps, by the place of who came last."""
+    """Adds the rank's waits in collectives in its full steps, by the index of the rank that arrived last."""
     waits = rank.waits
     counts = steps.in_full(rank.parts, waits.start) & (rank.keys.kinds()[waits.key] == _STRAGGLER)
     np.add.at(exposed, waits.late[counts], rank.waited[counts])
@@ -109,15 +110,15 @@ def _add_waits(rank: RankTrace, exposed: I64, waited: I64) -> None:
 def _lateness(
     ranks: Sequence[int], parts: Sequence[Sequence[StepPart]], met: Meetings, exposed: I64, waited: I64
 ) -> tuple[Lateness, ...]:
-    """Of each rank, the costliest first; none where no collective was matched. A collective counts where the last to
-    come was in a full step. `exposed`, `waited`: ns that all ranks waited for each."""
+    """One row per rank that was matched in a collective, the costliest first. A collective counts if its last member
+    was in a full step when it arrived. `exposed`, `waited`: ns that all ranks waited for each rank."""
     late, arrived = met.late, met.arrived
     inside = np.zeros(met.size, bool)
-    for place, own in enumerate(parts):
-        theirs = late == place
+    for rank_index, own in enumerate(parts):
+        theirs = late == rank_index
         inside[theirs] = steps.in_full(own, arrived[theirs])
     last = np.bincount(late[inside], minlength=len(ranks))
-    times = np.bincount(met.only(inside).place, minlength=len(ranks))
+    times = np.bincount(met.only(inside).rank_index, minlength=len(ranks))
     columns = (last.tolist(), times.tolist(), exposed.tolist(), waited.tolist())
     rows = (Lateness(*row) for row in zip(ranks, *columns) if row[2])
     return tuple(sorted(rows, key=lambda row: (-row.exposed_ns, -row.last, row.rank)))
@@ -131,40 +132,39 @@ def _notes(
     device_events: int,
     unlaunched: int,
 ) -> tuple[str, ...]:
-    """What was left out and what could not be known, the weightiest first. `facts` and `parts` in order of rank;
-    `unlaunched`: how many of all ranks' `device_events` have no launch in the file."""
-    made = [note for events in facts for note in events.notes]
+    """Sentences on missing data, the most important first. `facts` and `parts` in order of rank; `unlaunched`: how many
+    of all ranks' `device_events` have no launch in the file."""
+    notes = [note for events in facts for note in events.notes]
     if len(facts) > 1 and not any(events.world for events in facts):
-        made.append("The files name no ranks: they are taken for ranks of one job, in the order given.")
+        notes.append("The files name no ranks: they are treated as ranks 0, 1, ... of one job, in the order given.")
     if agreed.aligned != "host":
-        made.append(agreed.why)
+        notes.append(agreed.why)
     if window == "steps" and not all(events.marks for events in facts):
-        made.append(
-            "No annotations mark the steps, so the whole window is booked as one. torch.profiler writes ProfilerStep "
-            "marks when it is given a schedule and step() is called; --mark names others."
+        notes.append(
+            "No annotations mark the steps, so the whole window is booked as one step. torch.profiler writes "
+            "ProfilerStep marks if it has a schedule and step() is called; --mark selects other annotations."
         )
     if unlaunched:
-        made.append(
-            f"{unlaunched:,} of {device_events:,} device events have no launch in the file: they "
-            "count, and idle time before them is unexplained."
+        notes.append(
+            f"{unlaunched:,} of {device_events:,} device events have no launch in the file: they are counted, and idle "
+            "time before them is unexplained."
         )
     if all(part.partial for own in parts for part in own):
-        return (*made, "No step lies whole in the window; the figures are of the partial ones.")
-    return (*made, *_without_compute(facts, parts, window), *_cut_off(facts, parts))
+        return (*notes, "The window contains no complete step; the figures are those of partial steps.")
+    return (*notes, *_without_compute(facts, parts, window), *_cut_off(facts, parts))
 
 
 def _without_compute(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]], window: Window) -> list[str]:
-    made = []
+    notes = []
     for events, own in zip(facts, parts):
         shown = {part.label for part in own}
         gone = [mark.label for mark in events.marks if mark.label not in shown]
         if gone and window == "steps" and shown != {WINDOW}:
             first = ", ".join(gone[:4]) + (", …" if len(gone) > 4 else "")
-            made.append(
-                f"Rank {events.rank}: steps {first} launched no compute of their own; their time stands in the next "
-                "step."
+            notes.append(
+                f"Rank {events.rank}: steps {first} launched no compute; their time is counted in the next step."
             )
-    return made
+    return notes
 
 
 def _cut_off(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> list[str]:
@@ -173,11 +173,11 @@ def _cut_off(facts: Sequence[Events], parts: Sequence[Sequence[StepPart]]) -> li
         for part in own:
             if part.partial:
                 lengths.setdefault(part.label, {})[events.rank] = part.stop - part.start
-    made = []
-    for label, found in lengths.items():
-        what = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
-        which = f"rank {next(iter(found))}" if len(found) == 1 else f"{len(found)} of {len(facts)} ranks"
+    notes = []
+    for label, by_rank in lengths.items():
+        subject = "Work from before the first mark" if label == BEFORE else f"Step {label}, which is cut off,"
+        which = f"rank {next(iter(by_rank))}" if len(by_rank) == 1 else f"{len(by_rank)} of {len(facts)} ranks"
         on = f" on {which}" if len(facts) > 1 else ""
-        long = units.show_time(max(found.values()))
-        made.append(f"{what} ({'up to ' if len(found) > 1 else ''}{long}{on}) is left out of the mean.")
-    return made
+        long = units.show_time(max(by_rank.values()))
+        notes.append(f"{subject} ({'up to ' if len(by_rank) > 1 else ''}{long}{on}) is left out of the mean.")
+    return notes

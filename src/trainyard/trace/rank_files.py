@@ -1,12 +1,12 @@
-"""Which files are the ranks of a job, and which of them cannot be read.
+"""Finds the trace files of a job's ranks, and reports those that cannot be read.
 
-One rule for every kind of damage (empty, cut before the first event, random bytes, a broken gzip, no permission,
-another content): of several files, those that can be read are analysed and the others are named; if none can be read,
-or the only file named cannot, that is an error. `strict` turns every damaged file into an error, also one that was cut
-short and read in part.
+All kinds of damage (empty, cut before the first event, random bytes, a broken gzip, no permission, wrong content) are
+handled the same way: of several files, the readable ones are analysed and the others are listed; if none can be read,
+it is an error. With `strict`, every damaged file is an error, including one that was cut short and read in part.
 
-In a folder, a rank's file is one that a reader recognises, one named like it but for its digits, and one named as JSON
-that does not hold a JSON object. Other files (a run's records, say) are not looked at. Only regular files are read.
+In a folder, rank files are the files that a reader recognises, those whose names differ from these in digits only,
+and those named as JSON that do not hold a JSON object. Other files (such as a run's records) are ignored. Only regular
+files are read.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ class Unread(NamedTuple):
 
 
 def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
-    """The files named, and the ranks' files in the folders named, in the order of the ranks; as `Unread` those that are
-    known to be unreadable already. Raises `BadFile` for a path that does not exist and for a folder without a profiler
-    file; `BadInput` for a file that is named twice."""
+    """The given files, and the rank files in the given folders, in order of rank; `Unread` for files that are already
+    known to be unreadable. Raises `BadFile` for a path that does not exist and for a folder without a profiler file,
+    `BadInput` for a file given twice."""
     files: list[Path | Unread] = []
     for path in map(Path, paths):
         if os.path.isdir(path):  # unlike Path.is_dir, it takes a name that is too long
             files.extend(_inside(path))
         elif not os.path.lexists(path):
-            raise MissingFile(f"{path}: there is no such file.")
+            raise MissingFile(f"{path}: no such file.")
         else:
             reason = _unreadable(path)
             files.append(Unread(path, reason) if reason else path)
     real = Counter(os.path.realpath(file.path if isinstance(file, Unread) else file) for file in files)
     repeated = [path for path, times in real.items() if times > 1]
     if repeated:
-        raise BadInput(f"{repeated[0]} is named twice.", "Name each rank's file once.")
+        raise BadInput(f"{repeated[0]} is given twice.", "Pass each rank's file once.")
     return files
 
 
@@ -94,18 +94,17 @@ def check(read: int, unread: Sequence[Unread], cut: Sequence[str], strict: bool)
         count = f"{len(unread):,} of {read + len(unread):,} files" if read else f"none of {len(unread):,} files"
         raise BadFile(
             f"{count} {'cannot' if read else 'can'} be read: {listed(unread, LISTED)}.",
-            "Without --strict the others are analysed." if read else "Record them again, or copy them again whole.",
+            "Without --strict the others are analysed." if read else "Record them again, or copy them completely.",
         )
     if strict and cut:
         raise DamagedFile(
             f"{len(cut):,} of {read:,} files {'is' if len(cut) == 1 else 'are'} cut short: {listed(cut, LISTED)}.",
-            "Without --strict their whole events are analysed.",
+            "Without --strict their complete events are analysed.",
         )
 
 
 def left_out(unread: Sequence[Unread], ranks: Sequence[int], world: int) -> str:
-    """Names the files that were not read and the ranks that are missing. `ranks`: those that were read; `world`: as in
-    `Events`."""
+    """A sentence with the unread files and the missing ranks. `ranks`: those read; `world`: as in `Events`."""
     files = len(ranks) + len(unread)
     total, present = world or files, set(ranks)
     count = total - sum(rank < total for rank in present)
@@ -131,7 +130,7 @@ def _inside(folder: Path) -> list[Path | Unread]:
             unread[path] = "no reader knows this kind of file"
     if not readable and not unread:
         raise MissingFile(
-            f"{folder}: the folder holds no profiler file ({', '.join(_ENDINGS)}).", "Name the folder of the traces."
+            f"{folder}: the folder contains no profiler file ({', '.join(_ENDINGS)}).", "Pass the folder of the traces."
         )
     return [
         Unread(path, unread[path]) if path in unread else path for path in named if path in unread or path in readable
@@ -150,7 +149,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _damaged(path: Path) -> bool:
-    """Whether a file that no reader recognises is named as JSON and does not begin as a JSON object."""
+    """Whether a file that no reader recognises is named as JSON but does not begin like a JSON object."""
     return path.name.endswith(_JSON) and peek(path, _HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] != b"{"
 
 

@@ -1,4 +1,4 @@
-"""What a rank's trace concluded, handed on as a noun (`Booked`) to rooms that may not import this one."""
+"""Converts a rank's trace to `Booked`, the data structure that detectors read."""
 
 from __future__ import annotations
 
@@ -18,28 +18,31 @@ from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.readers.nesting import innermost
 
 _MOST_ROWS = 8_000_000
-"""In all: what rules read lies in memory at once."""
+"""Limit on the rows of all ranks: detectors need all of them in memory at once."""
 _BLOCK = 1 << 14
 _WORKS = ("compute", "straggler", "comm", "copy")
 
 
 def all_booked(measured: MeasuredTrace) -> list[Booked]:
-    """Of every rank; of so many that they hold more than `_MOST_ROWS` rows, of some evenly spread ones, and of the
-    one that the others wait for most."""
+    """All ranks; if they have more than `_MOST_ROWS` rows, an evenly spaced subset, which includes the rank that the
+    others wait for most."""
     numbers = np.array(list(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank)), np.int32)
     first = booked(measured.ranks[0], numbers)
     many = max(1, _MOST_ROWS // max(1, len(first.start) + len(first.events.host)))
-    places = set(np.linspace(0, len(numbers) - 1, min(many, len(numbers))).astype(int).tolist())
+    indices = set(np.linspace(0, len(numbers) - 1, min(many, len(numbers))).astype(int).tolist())
     late = max(measured.mean.late, key=lambda rank: measured.mean.late[rank], default=int(numbers[0]))
-    places |= set(np.flatnonzero(numbers == late).tolist())
-    found = [first] + [booked(measured.ranks[place], numbers) for place in sorted(places - {0})]
+    indices |= set(np.flatnonzero(numbers == late).tolist())
+    ranks = [first] + [booked(measured.ranks[index], numbers) for index in sorted(indices - {0})]
     came = {row.rank: row for row in measured.lateness}
-    return [replace(one, last=own.last, met=own.met) if (own := came.get(one.events.rank)) else one for one in found]
+    return [
+        replace(rank_booked, last=own.last, met=own.met) if (own := came.get(rank_booked.events.rank)) else rank_booked
+        for rank_booked in ranks
+    ]
 
 
 def booked(rank: RankTrace, ranks: I32) -> Booked:
-    """`ranks[place]` is the number of the rank at each place of `rank.waits.late`."""
-    one, events, context, waits = rank.classified, rank.events, rank.context, rank.waits
+    """Converts one rank. `ranks[i]`: the rank number for the index i in `rank.waits.late`."""
+    classified, events, context, waits = rank.classified, rank.events, rank.context, rank.waits
     stretches = _idle_device(rank) if len(events.work) else _idle_cpu(rank)
     return Booked(
         events=events,
@@ -47,17 +50,17 @@ def booked(rank: RankTrace, ranks: I32) -> Booked:
         parts=tuple(
             BookedPart(label=part.label, start=part.start, stop=part.stop, partial=part.partial) for part in rank.parts
         ),
-        start=one.start,
-        stop=one.stop,
-        key=one.key,
-        name=one.name,
-        module=one.module,
-        launcher=one.launcher,
-        begins=one.begins,
+        start=classified.start,
+        stop=classified.stop,
+        key=classified.key,
+        name=classified.name,
+        module=classified.module,
+        launcher=classified.launcher,
+        begins=classified.begins,
         owned=rank.owned,
         flops=rank.flops,
         bytes=rank.bytes,
-        collectives=one.collectives,
+        collectives=classified.collectives,
         idle=stretches,
         waits=Late(start=waits.start, stop=waits.stop, key=waits.key, late=ranks[waits.late], ns=rank.waited),
         phase=context.phase,
@@ -68,7 +71,7 @@ def booked(rank: RankTrace, ranks: I32) -> Booked:
 
 
 def _idle_device(rank: RankTrace) -> Idle:
-    """The booked idle stretches, cut where the innermost span of the launching thread changes."""
+    """The booked idle time, cut where the innermost span of the launching thread changes."""
     events, host, work = rank.events, rank.events.host, rank.events.work
     start, stop, key = idle(events, rank.context, rank.keys)
     order = np.argsort(start, kind="stable")
@@ -79,7 +82,7 @@ def _idle_device(rank: RankTrace) -> Idle:
     launching = np.flatnonzero(np.bincount(thread)).tolist()
     threads = {number: _innermost(events, number) for number in {events.main, *launching}}
     main = threads[events.main]
-    # Room for every piece: a page that is never written takes no memory.
+    # Space for every piece: pages that are never written take no memory.
     most = len(start) + main.edges_in(start, stop)
     most += sum(threads[number].edges_in(start, stop) for number in launching if number != events.main)
     columns = Idle(
@@ -102,7 +105,7 @@ def _idle_device(rank: RankTrace) -> Idle:
 def _pieces(
     start: I64, stop: I64, thread: I32, threads: Mapping[int, _Innermost], main: _Innermost
 ) -> tuple[I64, I64, I64, I32]:
-    """Stretches in order, cut where the innermost span of their thread changes: (stretch, begin, end, span)."""
+    """(stretch, begin, end, span) of pieces of sorted stretches, cut where their thread's innermost span changes."""
     columns: list[tuple[I64, I64, I64, I32]] = []
     for number in np.flatnonzero(np.bincount(thread)).tolist():
         rows, own = np.flatnonzero(thread == number), threads[number]
@@ -111,7 +114,7 @@ def _pieces(
             edges = np.sort(np.concatenate([edges, main.between(start[0], stop[-1])]), kind="stable")
         piece, begin, end = cut(start[rows], stop[rows], edges)
         blame = own.at(begin)
-        if own is not main:  # a thread with nothing open waits for the main thread
+        if own is not main:  # a thread without an open span waits for the main thread
             blame = np.where(blame < 0, main.at(begin), blame)
         some = end > begin
         columns.append((rows[piece[some]], begin[some], end[some], blame[some]))
@@ -121,13 +124,13 @@ def _pieces(
 
 
 class _Innermost(NamedTuple):
-    """Of one thread: from edge[i] on, span owner[i] is innermost, -1 for none."""
+    """A thread's innermost spans: from edges[i] on, span owner[i] is innermost, -1 for none."""
 
     edges: I64
     owner: I32
 
     def edges_in(self, start: I64, stop: I64) -> int:
-        """How many edges lie inside the stretches, in all."""
+        """The total number of edges inside the stretches."""
         return int((np.searchsorted(self.edges, stop, "left") - np.searchsorted(self.edges, start, "right")).sum())
 
     def between(self, first: int, last: int) -> I64:
@@ -137,8 +140,8 @@ class _Innermost(NamedTuple):
     def at(self, time: I64) -> I32:
         if not len(self.edges):
             return np.full(len(time), -1, np.int32)
-        place = np.searchsorted(self.edges, time, "right") - 1
-        return np.where(place >= 0, self.owner[np.maximum(place, 0)], -1).astype(np.int32)
+        index = np.searchsorted(self.edges, time, "right") - 1
+        return np.where(index >= 0, self.owner[np.maximum(index, 0)], -1).astype(np.int32)
 
 
 def _innermost(events: Events, thread: int) -> _Innermost:
@@ -147,15 +150,22 @@ def _innermost(events: Events, thread: int) -> _Innermost:
 
 
 def _idle_cpu(rank: RankTrace) -> Idle:
-    """The training thread's stretches in which it did no work of the step."""
-    one = rank.classified
+    """The time in which the training thread did no compute, communication or copies."""
+    classified = rank.classified
     kinds = np.array([account.kind not in _WORKS for account, _ in rank.keys.pairs], bool)
-    rows = np.flatnonzero(kinds[one.key]) if len(one.key) else np.empty(0, np.int64)
+    rows = np.flatnonzero(kinds[classified.key]) if len(classified.key) else np.empty(0, np.int64)
     none = np.full(len(rows), -1, np.int32)
-    return _stretches(one.start[rows], one.stop[rows], one.key[rows], rank.owned[rows], one.launcher[rows], none)
+    return _sorted_idle(
+        classified.start[rows],
+        classified.stop[rows],
+        classified.key[rows],
+        rank.owned[rows],
+        classified.launcher[rows],
+        none,
+    )
 
 
-def _stretches(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
+def _sorted_idle(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
     order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
     return Idle(
         start=start[order],

@@ -1,7 +1,7 @@
-"""A trace by the definitions of two other tools, so that a user can tell why their figures differ from ours.
+"""A trace analysed by the definitions of two other tools, which shows why their figures differ from ours.
 
 HTA: Holistic Trace Analysis 0.5.0, `get_temporal_breakdown` and `get_comm_comp_overlap`. TraceLens: 0.1.0, the GPU
-timeline of its PyTorch report. Their rules over exact integers: what remains between us is how they round floats.
+timeline of its PyTorch report. Their rules on exact integers: the remaining differences are their rounding of floats.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from trainyard.events import COPY, I64, Events
 
 
 class ToolFigure(NamedTuple):
-    """A figure under the tool's own name for it."""
+    """A figure under the tool's own name."""
 
     name: str
     ns: int
 
 
 class ToolFigures(NamedTuple):
-    """One rank by the rules of `tool`. `window`: (start, stop) ns that its rules look at. `differs`: a sentence for
-    each rule that is not ours."""
+    """One rank by the rules of `tool`. `window`: (start, stop) ns that the rules cover. `differs`: a sentence for each
+    rule that differs from ours."""
 
     tool: str
     window: tuple[int, int]
@@ -39,7 +39,7 @@ class ToolFigures(NamedTuple):
 
     @property
     def overlap(self) -> float | None:
-        """The share of communication that computation hides, by these figures; None without communication."""
+        """Overlapped communication as a fraction of all communication, by these figures; None without communication."""
         names = {figure.name: figure.ns for figure in self.figures}
         comm = names.get("communication_time", names.get("total_comm_time", 0))
         exposed = names.get("exposed_comm_time", 0)
@@ -47,21 +47,23 @@ class ToolFigures(NamedTuple):
 
 
 HTA_DIFFERS = (
-    "With two or more marked steps HTA leaves the last one out: what was launched after its mark began (the mark over "
-    "device work, where the file draws one), and all work whose launch is not in the file. We count all work.",
-    "HTA rounds stamps that have a fraction to whole µs, starts up and ends down: a kernel loses up to 2 µs, and one "
+    "With two or more marked steps HTA leaves the last one out: work launched after its mark began (the device-side "
+    "mark, if the file has one), and all work whose launch is not in the file. We count all work.",
+    "HTA rounds fractional timestamps to whole µs, starts up and ends down: a kernel loses up to 2 µs, and one "
     "between two whole µs counts -1 µs, which can end HTA with an AssertionError. We keep ns.",
-    "HTA calls communication only what is named nccl...Kernel, and memory what is named Memcpy, Memset or dma: other "
-    "libraries' collectives, and copies that ROCm does by kernels, count as computation.",
-    "HTA's non_compute_time is exposed communication and exposed copies together. We book them apart.",
+    "HTA counts only kernels named nccl...Kernel as communication, and Memcpy, Memset or dma as memory: other "
+    "libraries' collectives, and copies that ROCm does with kernels, count as computation.",
+    "HTA's non_compute_time is exposed communication and exposed copies together. We book them separately.",
 )
 TRACELENS_DIFFERS = (
-    "TraceLens leaves out work whose launch is not in the file, or that no flow arrow joins to it (in older files, and "
-    "for some of ROCm's): these figures leave out the first only. We count all work, and link it by correlation.",
-    "TraceLens counts memsets, and the kernels by which ROCm does them, as computation. With us they are copies.",
-    "TraceLens calls communication what is named nccl, rccl or cross_device_reduce: other libraries' collectives count "
-    "as computation.",
-    "TraceLens adds floats of absolute µs, which do not hold every ns: its sums are off by some ns. Ours are exact.",
+    "TraceLens leaves out work whose launch is not in the file, and work without a flow event from its launch (in "
+    "older files, and in some from ROCm): these figures leave out the former only. We count all work, and link it by "
+    "correlation.",
+    "TraceLens counts memsets, and the kernels with which ROCm does them, as computation. We count them as copies.",
+    "TraceLens counts kernels named nccl, rccl or cross_device_reduce as communication: other libraries' collectives "
+    "count as computation.",
+    "TraceLens adds floats of absolute µs, which cannot represent every ns: its sums are off by some ns, ours are "
+    "exact.",
 )
 _HTA_COMM = re.compile(r"^nccl.*Kernel")
 _HTA_MEMORY = re.compile(r"^Memcpy|^Memset|^dma")
@@ -74,7 +76,7 @@ _COMPUTE, _COMM, _MEMORY, _NEITHER = range(4)
 
 
 def hta(events: Events) -> ToolFigures:
-    """By HTA's rules; every figure is a whole number of µs. Raises `BadInput` where its rules leave no device work."""
+    """The figures by HTA's rules, in whole µs. Raises `BadInput` if its rules leave no device work."""
     work = events.work
     kept = np.ones(len(work), bool)
     if len(events.marks) > 1:
@@ -83,10 +85,10 @@ def hta(events: Events) -> ToolFigures:
     start, stop = -(-work.start[kept] // 1000) * 1000, work.stop[kept] // 1000 * 1000
     if not len(start):
         raise BadInput(
-            f"{events.source}: by HTA's rules it holds 0 device operations.", "Its figures need two full steps."
+            f"{events.source}: 0 device operations remain by HTA's rules.", "Its figures need two full steps."
         )
     kind = _by_name(events, _hta_kind)[work.name[kept]]
-    busy, compute, comm = _merged(start, stop), *(_merged(*_of(kind, k, start, stop)) for k in (_COMPUTE, _COMM))
+    busy, compute, comm = _merged(start, stop), *(_merged(*_select(kind, k, start, stop)) for k in (_COMPUTE, _COMM))
     whole = int(busy[1, -1] - busy[0, 0])
     idle, computing, communicating = whole - _length(busy), _length(compute), _length(comm)
     hidden = _common(_positive(compute), _positive(comm))
@@ -106,17 +108,17 @@ def hta(events: Events) -> ToolFigures:
 
 
 def tracelens(events: Events) -> ToolFigures:
-    """By TraceLens' rules. Raises `BadInput` where its rules leave no device work."""
+    """The figures by TraceLens' rules. Raises `BadInput` if its rules leave no device work."""
     work = events.work
     kept = work.call >= 0
     start, stop = work.start[kept], work.stop[kept]
     if not len(start):
         raise BadInput(
-            f"{events.source}: by TraceLens' rules it holds 0 device operations: none has its launch in the file."
+            f"{events.source}: 0 device operations remain by TraceLens' rules: none has its launch in the file."
         )
     kind = _by_name(events, _lens_kind)[work.name[kept]]
     kind[work.what[kept] == COPY] = _MEMORY
-    compute, comm, memory = (_merged(*_of(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))
+    compute, comm, memory = (_merged(*_select(kind, k, start, stop)) for k in (_COMPUTE, _COMM, _MEMORY))
     busy = _merged(start, stop)
     total, computing = int(busy[1, -1] - busy[0, 0]), _length(compute)
     exposed_comm = _length(comm) - _common(compute, comm)
@@ -155,16 +157,16 @@ def _lens_kind(name: str) -> int:
 
 
 def _by_name(events: Events, kind_of: Callable[[str], int]) -> I64:
-    """For each name of the trace, what `kind_of` says of it."""
+    """The kind of each name in the trace."""
     return np.array([kind_of(name) for name in events.names], np.int64)
 
 
-def _of(kind: I64, wanted: int, start: I64, stop: I64) -> tuple[I64, I64]:
+def _select(kind: I64, wanted: int, start: I64, stop: I64) -> tuple[I64, I64]:
     return start[kind == wanted], stop[kind == wanted]
 
 
 def _merged(start: I64, stop: I64) -> NDArray[np.int64]:
-    """[2, k]: begins and ends of the stretches that the intervals cover; one that ends before it starts is kept."""
+    """[2, k]: begins and ends of the union of intervals; an interval that ends before it starts is kept."""
     order = np.argsort(start, kind="stable")
     start, latest = start[order], np.maximum.accumulate(stop[order])
     fresh = np.append(True, start[1:] > latest[:-1])[: len(start)]
@@ -181,6 +183,6 @@ def _positive(stretches: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _common(a: NDArray[np.int64], b: NDArray[np.int64]) -> int:
-    """How long both are covered."""
+    """The length of the intersection."""
     both = np.concatenate([a, b], axis=1)
     return _length(a) + _length(b) - _length(_merged(both[0], both[1]))

@@ -1,4 +1,4 @@
-"""The top kernels and modules beside a ledger: ns a step, averaged over ranks and full steps."""
+"""Top kernels and modules of a trace: ns per step, averaged over ranks and full steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class Busy(NamedTuple):
-    """One row: `ns` a step and rank while it ran (its own time, hidden or not), `count` a step and rank."""
+    """One kernel or module: `ns` for which it ran per step and rank (overlapped or not), `count` per step and rank."""
 
     name: str
     account: str
@@ -22,39 +22,39 @@ class Busy(NamedTuple):
     count: int
 
 
-def top(measured: MeasuredTrace, what: Literal["kernels", "modules"], most: int = 20) -> list[Busy]:
-    """The longest-running kernels (CPU: ops), or the modules by the work launched from them."""
+def top(measured: MeasuredTrace, by: Literal["kernels", "modules"], most: int = 20) -> list[Busy]:
+    """The kernels (on a CPU: ops) that ran longest, or the modules by the time of the work launched from them."""
     totals: dict[tuple[str, str, str], list[int]] = {}
     full_steps = 0
     for rank in measured.ranks:
         full_steps += sum(not part.partial for part in rank.parts) or len(rank.parts)
-        _add(rank, what, totals)
+        _add(rank, by, totals)
     rows = [
         Busy(*ident, ns // max(1, full_steps), -(-count // max(1, full_steps))) for ident, (ns, count) in totals.items()
     ]
     return sorted(rows, key=lambda row: -row.ns)[:most]
 
 
-def _add(rank: RankTrace, what: str, totals: dict[tuple[str, str, str], list[int]]) -> None:
-    one = rank.classified
-    names = one.name if what == "kernels" else one.module
-    rows = np.flatnonzero((names >= 0) & in_full(rank.parts, one.start))
+def _add(rank: RankTrace, by: str, totals: dict[tuple[str, str, str], list[int]]) -> None:
+    classified = rank.classified
+    names = classified.name if by == "kernels" else classified.module
+    rows = np.flatnonzero((names >= 0) & in_full(rank.parts, classified.start))
     if not len(rows):
         return
-    # A module's rows differ by phase; a kernel's by account and phase, which its key holds.
-    pair = np.stack([names[rows].astype(np.int64), one.key[rows].astype(np.int64)])
+    # Modules are split by kind and phase, kernels by account and phase.
+    pair = np.stack([names[rows].astype(np.int64), classified.key[rows].astype(np.int64)])
     unique, inverse = np.unique(pair, axis=1, return_inverse=True)
     inverse = inverse.reshape(-1)
-    ns = np.bincount(inverse, weights=(one.stop - one.start)[rows]).astype(np.int64)
-    count = np.bincount(inverse, weights=one.begins[rows]).astype(np.int64)
+    ns = np.bincount(inverse, weights=(classified.stop - classified.start)[rows]).astype(np.int64)
+    count = np.bincount(inverse, weights=classified.begins[rows]).astype(np.int64)
     for (name, key), total, times in zip(unique.T.tolist(), ns.tolist(), count.tolist()):
         account, phase = rank.keys.pairs[key]
-        if account.kind == "launch_gap" and what == "kernels":
+        if account.kind == "launch_gap" and by == "kernels":
             continue
         text = rank.events.names[name]
         ident = (
             (text, str(account), PHASES[phase])
-            if what == "kernels"
+            if by == "kernels"
             else (text.removeprefix("nn.Module: "), account.kind, PHASES[phase])
         )
         row = totals.setdefault(ident, [0, 0])

@@ -1,4 +1,4 @@
-"""Clocks from the common ends of collectives, and which collectives of different ranks are one."""
+"""Clock alignment from the common ends of collectives, and matching of collectives across ranks."""
 
 from itertools import combinations
 
@@ -37,10 +37,10 @@ def worlds(draw):
 
 
 @given(worlds())
-def test_offsets_are_recovered_exactly_where_ends_are_common(world):
+def test_clock_offsets_are_recovered_exactly_from_common_ends(world):
     met, offsets = world
     shifted = [
-        made_survey(rank, [(one, start - by, stop - by) for one, start, stop in met[rank]])
+        made_survey(rank, [(kind, start - by, stop - by) for kind, start, stop in met[rank]])
         for rank, by in enumerate(offsets)
     ]
     agreed = alignment(shifted)
@@ -54,7 +54,7 @@ def test_offsets_are_recovered_exactly_where_ends_are_common(world):
 
 
 @given(st.integers(-100_000, 100_000), st.integers(-SECOND, SECOND), st.integers(0, 2**31))
-def test_a_drift_over_seconds_is_recovered_within_the_noise(drift, offset, seed):
+def test_clock_drift_is_recovered_within_the_noise(drift, offset, seed):
     random = np.random.default_rng(seed)
     ends = np.sort(random.integers(0, 5 * SECOND, 60))
     noise = random.integers(-1000, 1000, (2, 60))
@@ -72,7 +72,7 @@ def test_a_drift_over_seconds_is_recovered_within_the_noise(drift, offset, seed)
 
 
 @given(st.integers(0, 2**31))
-def test_noise_is_taken_for_no_drift(seed):
+def test_noise_is_not_mistaken_for_drift(seed):
     random = np.random.default_rng(seed)
     ends = np.sort(random.integers(0, 5 * SECOND, 100)) + random.integers(-1000, 1000, (3, 100))
     surveys = [
@@ -82,7 +82,7 @@ def test_noise_is_taken_for_no_drift(seed):
     assert all(clock.drift == 0 for clock in alignment(surveys).clocks)
 
 
-def test_a_few_odd_ends_do_no_harm():
+def test_a_few_outlying_ends_do_not_change_the_clocks():
     ends = [[1000 * n for n in range(1, 22)], [1000 * n + 77 for n in range(1, 22)]]
     for n in (3, 8, 15):
         ends[1][n] += 300
@@ -103,7 +103,7 @@ def _pair(ends, **more):
     ]
 
 
-def test_what_cannot_be_trusted_is_not_solved():
+def test_unreliable_clock_solutions_are_rejected():
     fine = [[1000 * n for n in range(1, 10)], [1000 * n + 7 for n in range(1, 10)]]
     assert alignment(_pair(fine)).aligned == "collectives"
     on_cpu = alignment(_pair(fine, on_device=False))
@@ -114,12 +114,12 @@ def test_what_cannot_be_trusted_is_not_solved():
     assert missing_values(few.why, 3) == []
     wild = alignment(_pair([fine[0], [1000 * n + (n % 3) * 400 for n in range(1, 10)]]))
     assert wild.aligned == "no"
-    assert "however the clocks are set" in wild.why
+    assert "after alignment the ends" in wild.why
     strangers = [*_pair(fine), made_survey(2, []), made_survey(3, [])]
     assert alignment(strangers).aligned == "no"
 
 
-def test_two_islands_are_not_aligned():
+def test_unconnected_groups_of_ranks_are_not_aligned():
     surveys = [
         made_survey(
             rank, [(collective(group=str(rank // 2), ranks=pair, seq=n), 100 * n, 100 * n + 50) for n in range(5)]
@@ -131,7 +131,7 @@ def test_two_islands_are_not_aligned():
     assert missing_values(agreed.why, "rank 2", "rank 0") == []
 
 
-def test_ranks_of_one_host_keep_one_clock():
+def test_ranks_of_one_host_share_a_clock():
     def met(by, jitter):
         return [(collective(ranks=range(4), seq=n), 1000 * n - 600 + by, 1000 * n + by + jitter) for n in range(1, 9)]
 
@@ -143,24 +143,24 @@ def test_ranks_of_one_host_keep_one_clock():
 
 
 @given(st.lists(st.lists(st.integers(-(2**61), 2**61 - 10), min_size=12, max_size=12), min_size=2, max_size=4))
-def test_no_stamps_are_too_odd(ends):
+def test_extreme_timestamps_do_not_overflow(ends):
     members = tuple(range(len(ends)))
     met = [[(collective(ranks=members, seq=n), end, end + 9) for n, end in enumerate(own)] for own in ends]
     surveys = [made_survey(rank, own) for rank, own in enumerate(met)]
     agreed = alignment(surveys)
-    for one, clock in zip(surveys, agreed.clocks):
-        assert clock.at(np.array(one.window)).tolist() == [clock.when(stamp) for stamp in one.window]
+    for survey, clock in zip(surveys, agreed.clocks):
+        assert clock.at(np.array(survey.window)).tolist() == [clock.when(stamp) for stamp in survey.window]
 
 
-def test_a_group_untold_is_of_all_ranks_only_where_all_are_here():
+def test_an_unnamed_group_is_the_world_only_if_all_ranks_are_given():
     met = [(collective(), 0, 10)]
     assert meetings([made_survey(rank, met, world=2) for rank in (0, 1)]).size == 1
     assert meetings([made_survey(rank, met, world=8) for rank in (0, 1)]).size == 0
 
 
 @st.composite
-def shown(draw):
-    """Surveys that may or may not agree on what they met in."""
+def survey_lists(draw):
+    """Surveys whose collectives may or may not match."""
     count = draw(st.integers(1, 4))
     surveys = []
     for rank in range(count):
@@ -184,61 +184,62 @@ def shown(draw):
     return surveys
 
 
-@given(shown())
-def test_meetings_are_those_that_plain_search_finds(surveys):
+@given(survey_lists())
+def test_meetings_match_a_plain_search(surveys):
     met = meetings(surveys)
-    got = {tuple(zip(met.place[a:b].tolist(), met.entry[a:b].tolist())) for a, b in zip(met.first[:-1], met.first[1:])}
+    members = list(zip(met.rank_index.tolist(), met.entry.tolist()))
+    got = {tuple(members[a:b]) for a, b in zip(met.first[:-1], met.first[1:])}
     assert got == _by_search(surveys)
     assert met.size == len(got)
 
 
 def _by_search(surveys):
-    """For each identity that any rank shows: the members' rows of it in order, where all show as many."""
+    """For each identity on any rank: the members' rows of it in order, if all have equally many."""
     everyone = set(range(len(surveys)))
     idents = set()
-    for one in surveys:
-        for number, seq in zip(one.kind.tolist(), one.seq.tolist()):
-            kind = one.kinds[number]
+    for survey in surveys:
+        for number, seq in zip(survey.kind.tolist(), survey.seq.tolist()):
+            kind = survey.kinds[number]
             size = kind.size if seq < 0 and kind.name != "all_to_all" else None
             idents.add((kind.name, kind.ranks, kind.members, seq, size))
-    found = set()
+    matches = set()
     for name, ranks, members, seq, size in idents:
         wanted = set(ranks) or everyone
         if name not in SYMMETRIC or len(wanted) < 2 or not wanted <= everyone or (not ranks and members):
             continue
         rows = [
             [
-                (place, entry)
-                for entry in range(len(surveys[place].row))
-                for kind in [surveys[place].kinds[surveys[place].kind[entry]]]
-                if (kind.name, kind.ranks, int(surveys[place].seq[entry])) == (name, ranks, seq)
+                (rank_index, entry)
+                for entry in range(len(surveys[rank_index].row))
+                for kind in [surveys[rank_index].kinds[surveys[rank_index].kind[entry]]]
+                if (kind.name, kind.ranks, int(surveys[rank_index].seq[entry])) == (name, ranks, seq)
                 and size in (None, kind.size)
             ]
-            for place in sorted(wanted)
+            for rank_index in sorted(wanted)
         ]
         if all(len(own) == len(rows[0]) > 0 for own in rows):
-            found |= set(zip(*rows))
-    return found
+            matches |= set(zip(*rows))
+    return matches
 
 
-def test_the_lower_median_is_one_of_what_there_is():
+def test_the_lower_median_is_one_of_the_values():
     assert [lower_median(range(count)) for count in (1, 2, 3, 4)] == [0, 0, 1, 1]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**60), 2**60)), min_size=1))
-def test_medians_are_integers_in_the_middle(rows):
+def test_group_medians_are_integers_between_the_middle_values(rows):
     group, values = np.array(rows, np.int64).T
-    found, some = medians(values, group, 6)
+    middles, some = medians(values, group, 6)
     for number in range(6):
-        own = sorted(value for one, value in rows if one == number)
+        own = sorted(value for index, value in rows if index == number)
         assert some[number] == bool(own)
         if own:
             low, high = own[(len(own) - 1) // 2], own[len(own) // 2]
-            assert found[number] == low + (high - low) // 2
+            assert middles[number] == low + (high - low) // 2
 
 
 @given(st.integers(-500_000, 500_000), st.lists(st.integers(0, 10**12), min_size=2))
-def test_a_corrected_clock_keeps_the_order(drift, stamps):
+def test_clock_correction_preserves_the_order(drift, stamps):
     on = ClockCorrection(offset=-5, drift=drift, origin=10**11).at(np.sort(np.array(stamps, np.int64)))
     assert (np.diff(on) >= 0).all()
 
@@ -248,8 +249,8 @@ def dlrm(public_trace):
     return read([public_trace("v100_dlrm_8ranks")])
 
 
-def test_the_straggler_of_eight_is_named(dlrm):
-    """Rank 7 came last to 5 of 8 collectives, has the shortest window, and costs the others most."""
+def test_the_straggler_of_eight_ranks_is_identified(dlrm):
+    """Rank 7 is the last to arrive at 5 of 8 collectives, has the shortest window, and costs the others most."""
     measured = measure(dlrm)
     assert measured.lateness[0] == Lateness(rank=7, last=5, met=8, exposed_ns=9_946_000, waited_ns=10_130_000)
     assert sum(row.last for row in measured.lateness) == 8
@@ -259,16 +260,16 @@ def test_the_straggler_of_eight_is_named(dlrm):
 
 
 @pytest.mark.parametrize("drift", [0, 40_000])
-def test_shifted_copies_of_eight_real_ranks_come_back(dlrm, drift):
-    """Each rank on a clock of its own by up to 1000 s; the trace lasts 20 ms, so that a drift is part of the offset."""
+def test_shifted_clocks_of_eight_real_ranks_are_recovered(dlrm, drift):
+    """Each rank's clock is shifted by up to 1000 s; the trace lasts 20 ms, so that a drift is part of the offset."""
     true = measure(dlrm)
     by = [0, *np.random.default_rng(7).integers(-(10**12), 10**12, 7).tolist()]
     origin = dlrm[0].span[0]
     moved = [
         msgspec.structs.replace(
-            ClockCorrection(shift, drift * place, origin).corrected(events), host_name=f"node{place}"
+            ClockCorrection(shift, drift * rank_index, origin).corrected(events), host_name=f"node{rank_index}"
         )
-        for place, (events, shift) in enumerate(zip(dlrm, by))
+        for rank_index, (events, shift) in enumerate(zip(dlrm, by))
     ]
     measured = measure(moved)
     assert measured.alignment.aligned == "collectives"
@@ -284,40 +285,42 @@ def test_shifted_copies_of_eight_real_ranks_come_back(dlrm, drift):
     assert [row[:3] for row in measured.lateness[:3]] == [row[:3] for row in true.lateness[:3]]
 
 
-def test_long_copies_of_eight_real_ranks_show_their_drift(dlrm):
+def test_drift_of_eight_real_ranks_is_recovered_over_seconds(dlrm):
     """The same collectives again each 200 ms for 4 s, so that each clock's drift shows."""
 
     def repeated(survey_of):
         return [
-            (one, start + 200_000_000 * n, stop + 200_000_000 * n) for n in range(20) for one, start, stop in survey_of
+            (kind, start + 200_000_000 * n, stop + 200_000_000 * n)
+            for n in range(20)
+            for kind, start, stop in survey_of
         ]
 
     measured = measure(dlrm, "all")
     origin = dlrm[0].span[0]
     surveys = []
-    for place, rank in enumerate(measured.ranks):
-        shift = ClockCorrection(10**9 * place, 3_000 * place - 9_000 if place else 0, origin)
+    for rank_index, rank in enumerate(measured.ranks):
+        shift = ClockCorrection(10**9 * rank_index, 3_000 * rank_index - 9_000 if rank_index else 0, origin)
         rows = [
-            (msgspec.structs.replace(one, seq=number), int(rank.classified.start[row]), int(rank.classified.stop[row]))
-            for number, (row, one) in enumerate(sorted(rank.classified.collectives.items()))
+            (msgspec.structs.replace(kind, seq=number), int(rank.classified.start[row]), int(rank.classified.stop[row]))
+            for number, (row, kind) in enumerate(sorted(rank.classified.collectives.items()))
         ]
         met = [
-            (msgspec.structs.replace(one, seq=number), shift.when(start), shift.when(stop))
-            for number, (one, start, stop) in enumerate(repeated(rows))
+            (msgspec.structs.replace(kind, seq=number), shift.when(start), shift.when(stop))
+            for number, (kind, start, stop) in enumerate(repeated(rows))
         ]
-        surveys.append(made_survey(place, met))
+        surveys.append(made_survey(rank_index, met))
     agreed = alignment(surveys)
     assert agreed.aligned == "collectives"
-    for place, clock in enumerate(agreed.clocks):
-        assert abs(clock.drift + (3_000 * place - 9_000 if place else 0)) <= 600
+    for rank_index, clock in enumerate(agreed.clocks):
+        assert abs(clock.drift + (3_000 * rank_index - 9_000 if rank_index else 0)) <= 600
     assert agreed.residual.p95 <= 4_000
 
 
-def test_pairs_of_the_eight_agree_with_all(dlrm):
+def test_pairs_of_ranks_agree_with_the_solution_of_all_eight(dlrm):
     """Any two ranks alone give the same difference of clocks as all eight, within the residual."""
     moved = [msgspec.structs.replace(events, host_name=f"node{events.rank}", world=0) for events in dlrm]
     agreed = measure(moved).alignment
-    for one, other in list(combinations(range(8), 2))[::5]:
-        pair = measure([moved[one], moved[other]]).alignment
-        between = agreed.clocks[other].offset - agreed.clocks[one].offset
+    for first, second in list(combinations(range(8), 2))[::5]:
+        pair = measure([moved[first], moved[second]]).alignment
+        between = agreed.clocks[second].offset - agreed.clocks[first].offset
         assert abs(pair.clocks[1].offset - between) <= agreed.residual.p95

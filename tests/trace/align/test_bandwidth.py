@@ -32,7 +32,7 @@ def _two(rows):
     return [made_survey(rank, own) for rank, own in enumerate(met)]
 
 
-def test_aligned_from_the_last_arrival_to_the_last_end():
+def test_aligned_collectives_are_timed_from_the_last_arrival():
     (row,) = bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=True)
     assert (row.collective, row.members, row.size, row.count, row.time_ns, row.from_last) == (
         "all_reduce", 2, 4000, 1, 440, True,
@@ -40,14 +40,14 @@ def test_aligned_from_the_last_arrival_to_the_last_end():
     assert row.algbw == row.busbw == 4000 * 10**9 // 440  # 2 (n - 1) / n is 1 for two
 
 
-def test_unaligned_the_shortest_member():
+def test_unaligned_collectives_are_timed_by_the_shortest_member():
     (row,) = bandwidths(_two([(4000, 0, 600, 1000, 1040)]), aligned=False)
     assert (row.time_ns, row.from_last) == (440, False)
     (row,) = bandwidths(_two([(4000, 500, 600, 1000, 1700)]), aligned=False)
     assert row.time_ns == 500
 
 
-def test_sizes_go_into_buckets_of_powers_of_two_and_the_median_of_rates_stands():
+def test_bandwidth_is_the_median_per_power_of_two_of_size():
     rows = [(1024, 0, 0, 100, 100), (2047, 200, 200, 300, 300), (1500, 400, 400, 550, 550), (2048, 600, 600, 700, 700)]
     small, large = bandwidths(_two(rows), aligned=True)
     assert (small.count, small.size, small.time_ns) == (3, 1500, 100)
@@ -56,7 +56,7 @@ def test_sizes_go_into_buckets_of_powers_of_two_and_the_median_of_rates_stands()
     assert (large.count, large.size) == (1, 2048)
 
 
-def test_a_member_alone_counts_by_its_own_duration():
+def test_an_unmatched_collective_counts_by_its_own_duration():
     lone = made_survey(0, [(collective(ranks=(0, 1), size=100), 0, 50)], world=2)
     (row,) = bandwidths([lone], aligned=False)
     assert (row.members, row.count, row.time_ns, row.from_last) == (2, 1, 50, False)
@@ -74,29 +74,29 @@ def test_a_transfer_is_timed_at_its_receiver_and_counted_once():
     assert (row.collective, row.count, row.time_ns, row.busbw) == ("send_recv", 1, 60, 1000 * 10**9 // 60)
 
 
-def test_nothing_has_no_bandwidth():
+def test_barriers_and_empty_messages_have_no_bandwidth():
     empty = collective(ranks=(0, 1), size=0)
     barrier = collective("barrier", ranks=(0, 1), size=8)
     assert bandwidths([made_survey(r, [(empty, 0, 5), (barrier, 7, 9)]) for r in (0, 1)], aligned=True) == []
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**9)), min_size=1, max_size=20), st.booleans())
-def test_every_collective_is_in_one_row_and_rates_are_ordered(rows, aligned):
+def test_each_collective_is_in_one_row_with_ordered_rates(rows, aligned):
     at, placed = 0, []
     for size, ns in rows:
         placed.append((size, at, at, at + ns, at + ns))
         at += 2 * ns
-    found = bandwidths(_two(placed), aligned)
-    assert sum(row.count for row in found) == len(rows)
-    for row in found:
+    rates = bandwidths(_two(placed), aligned)
+    assert sum(row.count for row in rates) == len(rows)
+    for row in rates:
         assert row.slowest <= row.busbw <= row.fastest
         assert row.size.bit_length() in {size.bit_length() for size, _ in rows}
 
 
-def test_eight_real_ranks(public_trace):
-    """V100s over NVLink: the 1.6 MB all-reduce at 32 GB/s of bus bandwidth is what the trace shows, to the byte."""
-    found = measure(read([public_trace("v100_dlrm_8ranks")])).bandwidths
-    largest = max((row for row in found if row.collective == "all_reduce"), key=lambda row: row.size)
+def test_bandwidth_of_eight_real_ranks(public_trace):
+    """V100s over NVLink: the 1.6 MB all-reduce reaches 32 GB/s of bus bandwidth in the trace."""
+    rates = measure(read([public_trace("v100_dlrm_8ranks")])).bandwidths
+    largest = max((row for row in rates if row.collective == "all_reduce"), key=lambda row: row.size)
     assert (largest.size, largest.time_ns, largest.from_last) == (1_576_964, 87_000, True)
     assert largest.busbw == 1_576_964 * 7 * 10**9 // (4 * 87_000)
-    assert sum(row.count for row in found) == 8
+    assert sum(row.count for row in rates) == 8

@@ -14,7 +14,7 @@ BEFORE = 100  # by then all is launched, so that only waits are left
 
 
 class Stage:
-    """One stage: when it is free, its kernels, and what it waited: (begin, end) before each transfer."""
+    """One stage: when it is free, its kernels, and its waits (begin, end) before each transfer."""
 
     def __init__(self, number, stages, micro):
         self.number, self.free = number, BEFORE
@@ -29,96 +29,96 @@ class Stage:
 def one_forward_one_backward(stages, micro, forward, backward, transfer, steps):
     """Kernels and waits of each stage. A send starts when its compute ends, a receive when its stage is free; both
     end `transfer` after the later of the two."""
-    made = [Stage(number, stages, micro) for number in range(stages)]
+    schedule = [Stage(number, stages, micro) for number in range(stages)]
     for step in range(steps):
-        left = {stage.number: list(stage.turns) for stage in made}
+        left = {stage.number: list(stage.turns) for stage in schedule}
         ready = {}
         while any(left.values()):
-            for stage in made:
+            for stage in schedule:
                 while left[stage.number]:
-                    what, micro_batch = left[stage.number][0]
-                    source = stage.number + (-1 if what == "F" else 1)
+                    direction, micro_batch = left[stage.number][0]
+                    source = stage.number + (-1 if direction == "F" else 1)
                     if 0 <= source < stages:
-                        sent = ready.get((what, micro_batch, source))
+                        sent = ready.get((direction, micro_batch, source))
                         if sent is None:
                             break
                         end = max(sent, stage.free) + transfer
                         stage.kernels.append(_move(step, "recv", source, stages, stage.free, end))
-                        made[source].moving.append((max(sent, stage.free), end))
-                        made[source].kernels.append(_move(step, "send", stage.number, stages, sent, end))
+                        schedule[source].moving.append((max(sent, stage.free), end))
+                        schedule[source].kernels.append(_move(step, "send", stage.number, stages, sent, end))
                         stage.waits.append((stage.free, max(sent, stage.free)))
                         stage.free = end
                     left[stage.number].pop(0)
-                    start, stage.free = stage.free, stage.free + (forward if what == "F" else backward)
+                    start, stage.free = stage.free, stage.free + (forward if direction == "F" else backward)
                     stage.kernels.append((step, "gemm", 7, start, stage.free, {}))
                     stage.computes.setdefault(step, []).append((start, stage.free))
-                    ready[what, micro_batch, stage.number] = stage.free
-    return made
+                    ready[direction, micro_batch, stage.number] = stage.free
+    return schedule
 
 
 def _move(step, name, peer, stages, start, stop):
     key = "Dst Rank" if name == "send" else "Src Rank"
-    said = {
+    args = {
         "Collective name": name, key: peer, "Process Group Name": "0", "Process Group Description": "mesh_pp",
         "Process Group Ranks": list(range(stages)), "Group size": stages,
     }  # fmt: skip
-    return (step, "ncclDevKernel_SendRecv", 20 + 2 * peer + (name == "send"), start, stop, said)
+    return (step, "ncclDevKernel_SendRecv", 20 + 2 * peer + (name == "send"), start, stop, args)
 
 
-def documents(made, steps):
+def documents(schedule, steps):
     marks = [(str(step), LAUNCHED * step, LAUNCHED * step + LAUNCHED) for step in range(steps)]
-    for stage in made:
+    for stage in schedule:
         kernels = sorted(stage.kernels, key=lambda kernel: kernel[3])
         rows = [(name, stream, start, stop, LAUNCHED * step, args) for step, name, stream, start, stop, args in kernels]
-        yield trace(device=rows, marks=marks, rank=stage.number, world=len(made), host_name="one")
+        yield trace(device=rows, marks=marks, rank=stage.number, world=len(schedule), host_name="one")
 
 
-def booked(folder, made, steps):
-    files = [write(folder, document, f"{i}.json") for i, document in enumerate(documents(made, steps))]
+def booked(folder, schedule, steps):
+    files = [write(folder, document, f"{i}.json") for i, document in enumerate(documents(schedule, steps))]
     return measure(read(files), "steps" if steps > 1 else "all")
 
 
 def bubbles(ledgers):
-    found = {}
+    totals = {}
     for ledger in ledgers:
         for entry in ledger.entries:
             if entry.account.kind == "bubble":
                 assert entry.account.group == "pp"
-                found[entry.account.what] = found.get(entry.account.what, 0) + entry.ns
-    return found
+                totals[entry.account.what] = totals.get(entry.account.what, 0) + entry.ns
+    return totals
 
 
-def expected(stage, made, steps):
-    """By going through every instant that the stage waited and neither computed nor sent."""
-    ends = [max(stop for other in made for _, stop in other.computes[step]) for step in range(steps)]
+def expected(stage, schedule, steps):
+    """The bubbles by a walk over every instant in which the stage waited and neither computed nor sent."""
+    ends = [max(stop for other in schedule for _, stop in other.computes[step]) for step in range(steps)]
     moving = {t for begin, end in stage.moving for t in range(begin, end)}
-    found = {}
+    totals = {}
     for begin, end in stage.waits:
         for t in range(begin, end):
             step = next(number for number, stop in enumerate(ends) if t < stop)
             first, last = stage.computes[step][0][0], stage.computes[step][-1][1]
-            what = "warmup" if t < first else "drain" if t >= last else "steady"
+            kind = "warmup" if t < first else "drain" if t >= last else "steady"
             # A step's computes may reach over the bound into the one before: then that one's last is later.
-            found[what] = found.get(what, 0) + (t not in moving)
-    return {what: ns for what, ns in found.items() if ns}
+            totals[kind] = totals.get(kind, 0) + (t not in moving)
+    return {kind: ns for kind, ns in totals.items() if ns}
 
 
 @settings(max_examples=25)
 @given(st.integers(2, 4), st.integers(1, 5), st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
-def test_one_step_of_any_schedule(tmp_path_factory, stages, micro, forward, backward, transfer):
-    made = one_forward_one_backward(stages, micro, forward, backward, transfer, 1)
-    measured = booked(tmp_path_factory.mktemp("t"), made, 1)
-    for stage, rank in zip(made, measured.ranks):
-        assert bubbles(rank.ledgers) == expected(stage, made, 1)
+def test_bubbles_of_any_schedule_match_a_simulation(tmp_path_factory, stages, micro, forward, backward, transfer):
+    schedule = one_forward_one_backward(stages, micro, forward, backward, transfer, 1)
+    measured = booked(tmp_path_factory.mktemp("t"), schedule, 1)
+    for stage, rank in zip(schedule, measured.ranks):
+        assert bubbles(rank.ledgers) == expected(stage, schedule, 1)
         assert rank.ledgers[0].by_kind()["compute"] == micro * (forward + backward)
 
 
 @pytest.mark.parametrize(("stages", "micro"), [(2, 2), (4, 4), (4, 8)])
-def test_a_plain_schedule_idles_as_the_textbook_says(tmp_path, stages, micro):
-    """(p - 1) turns of forward and backward less its own, for the first stage; transfers are next to nothing."""
+def test_a_plain_schedule_has_the_textbook_bubble(tmp_path, stages, micro):
+    """(p - 1) slots of forward and backward less its own, for the first stage; transfers take almost no time."""
     forward, backward = 10_000, 20_000
-    made = one_forward_one_backward(stages, micro, forward, backward, 1, 1)
-    measured = booked(tmp_path, made, 1)
+    schedule = one_forward_one_backward(stages, micro, forward, backward, 1, 1)
+    measured = booked(tmp_path, schedule, 1)
     idle = sum(bubbles(measured.ranks[0].ledgers).values())
     assert abs(idle - (stages - 1) * (forward + backward)) <= 4 * stages * micro
     last = bubbles(measured.ranks[-1].ledgers)
@@ -127,21 +127,21 @@ def test_a_plain_schedule_idles_as_the_textbook_says(tmp_path, stages, micro):
     assert abs(last["warmup"] - (stages - 1) * forward) <= stages
 
 
-def test_the_last_stage_drains_until_all_are_done(tmp_path):
+def test_a_stage_drains_until_the_step_ends(tmp_path):
     """The next step's first receive waits from the last compute on: drain up to the end of the step, then warm-up."""
-    made = one_forward_one_backward(4, 4, 10, 20, 1, 2)
-    measured = booked(tmp_path, made, 2)
-    for stage, rank in zip(made, measured.ranks):
-        assert bubbles(rank.ledgers) == expected(stage, made, 2)
+    schedule = one_forward_one_backward(4, 4, 10, 20, 1, 2)
+    measured = booked(tmp_path, schedule, 2)
+    for stage, rank in zip(schedule, measured.ranks):
+        assert bubbles(rank.ledgers) == expected(stage, schedule, 2)
     assert bubbles(measured.ranks[-1].ledgers)["drain"] > 0
     assert "drain" not in bubbles(measured.ranks[0].ledgers)
 
 
-def test_ranks_without_one_clock_have_no_bubbles(tmp_path):
-    made = one_forward_one_backward(2, 3, 10, 20, 1, 1)
+def test_unaligned_ranks_have_no_bubbles(tmp_path):
+    schedule = one_forward_one_backward(2, 3, 10, 20, 1, 1)
     files = []
-    for place, document in enumerate(documents(made, 1)):
-        files.append(write(tmp_path, document | {"host_name": f"node{place}"}, f"{place}.json"))
+    for number, document in enumerate(documents(schedule, 1)):
+        files.append(write(tmp_path, document | {"host_name": f"node{number}"}, f"{number}.json"))
     measured = measure(read(files), "all")
     assert measured.alignment.aligned == "no"
     assert not any(bubbles(rank.ledgers) for rank in measured.ranks)
@@ -152,7 +152,7 @@ def _moves(rank, rows):
     return made_survey(rank, met)
 
 
-def test_a_transfer_is_matched_only_where_both_ends_show_the_same_sizes():
+def test_transfers_match_only_if_both_ends_have_equal_sizes():
     sends = [(False, 8, 0), (False, 16, 10)]
     both = transfers([_moves(0, sends), _moves(1, [(True, 8, 1), (True, 16, 12)])])
     assert list(zip(both.send.tolist(), both.receive.tolist())) == [(0, 0), (1, 1)]
@@ -161,15 +161,15 @@ def test_a_transfer_is_matched_only_where_both_ends_show_the_same_sizes():
     assert not len(transfers([_moves(0, sends), _moves(1, [(True, 8, 1)])]).send)
 
 
-def test_a_receive_that_ends_before_the_send_begins_is_no_transfer():
+def test_a_receive_that_ends_before_its_send_is_not_matched():
     late = transfers([_moves(0, [(False, 8, 100)]), _moves(1, [(True, 8, 0)])])
     assert len(late.send) == 1
     assert not len(late.possible().send)
 
 
-def test_gloo_names_no_peer_but_of_two_stages_it_is_the_other(tmp_path):
-    """A call that sends has sent when it returns and its span opens; the span lasts until the rank waits for it, here
-    beside a receive that waits for the other stage to compute."""
+def test_gloo_transfers_of_two_ranks_are_matched_without_peer(tmp_path):
+    """A sending call has sent when it returns and its span opens; the span lasts until the rank waits for it, here
+    during a receive that waits for the other stage to compute."""
 
     def moved(name, at, returns, until):
         call = (f"c10d::{name}", MAIN, at, returns, "cpu_op")
@@ -189,11 +189,11 @@ def test_gloo_names_no_peer_but_of_two_stages_it_is_the_other(tmp_path):
         document = trace(host=host, rank=rank, world=2, host_name="one", backend="gloo", marks=[("1", 0, 320)])
         document["distributedInfo"]["pg_config"] = [group]
         files.append(write(tmp_path, document, f"{rank}.json"))
-    found = [
+    waits = [
         {str(account): ns for account, ns in rank.ledgers[0].by_account().items() if account.kind in ("comm", "bubble")}
         for rank in measure(read(files), "all", axis="pp").ranks
     ]
-    assert found == [
+    assert waits == [
         {"comm/send_recv@pp": 10 + 5, "bubble/steady@pp": 90},
         {"comm/send_recv@pp": 12 + 10 + 6, "bubble/warmup@pp": 100},
     ]

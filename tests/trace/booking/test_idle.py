@@ -1,4 +1,4 @@
-"""Laws of idle time: what the stretches cover, and that each has one cause."""
+"""Properties of idle time: the intervals that it covers, and that each has one cause."""
 
 from itertools import pairwise
 
@@ -53,7 +53,7 @@ def _events(folder, document):
 
 
 @given(traces())
-def test_stretches_tile_the_idle_time_before_launched_work(tmp_path_factory, document):
+def test_idle_intervals_tile_the_gaps_before_launched_work(tmp_path_factory, document):
     events = _events(tmp_path_factory.mktemp("t"), document)
     start, stop, _ = idle(events, context(events), Keys())
     begin, end = events.window
@@ -71,7 +71,7 @@ def test_stretches_tile_the_idle_time_before_launched_work(tmp_path_factory, doc
 
 
 @given(traces())
-def test_before_the_launch_the_host_says_why_and_after_it_the_queue(tmp_path_factory, document):
+def test_idle_cause_is_the_host_before_and_the_queue_after_launch(tmp_path_factory, document):
     events = _events(tmp_path_factory.mktemp("t"), document)
     around, keys = context(events), Keys()
     work, host = events.work, events.host
@@ -88,16 +88,16 @@ def test_before_the_launch_the_host_says_why_and_after_it_the_queue(tmp_path_fac
 
 
 @given(traces(), st.data())
-def test_only_queueing_turns_into_waiting_for_a_stream(tmp_path_factory, document, data):
+def test_recorded_stream_waits_only_replace_queue_time(tmp_path_factory, document, data):
     events = _events(tmp_path_factory.mktemp("t"), document)
     around = context(events)
     streams = st.integers(-1, len(events.streams) - 1)
     awaits = np.array(data.draw(st.lists(streams, min_size=len(events.work), max_size=len(events.work))), np.int32)
-    told = msgspec.structs.replace(events, work=msgspec.structs.replace(events.work, awaits=awaits))
+    awaiting = msgspec.structs.replace(events, work=msgspec.structs.replace(events.work, awaits=awaits))
     before, after = Keys(), Keys()
-    columns, others = idle(events, around, before), idle(told, around, after)
+    columns, others = idle(events, around, before), idle(awaiting, around, after)
     assert [column.tolist() for column in columns[:2]] == [column.tolist() for column in others[:2]]
-    work = told.work
+    work = awaiting.work
     for start, old, new in zip(columns[0], columns[2], others[2]):
         was, is_ = before.pairs[old], after.pairs[new]
         following = int(np.searchsorted(work.start, start, "right"))
@@ -112,7 +112,7 @@ def test_only_queueing_turns_into_waiting_for_a_stream(tmp_path_factory, documen
 
 
 @given(traces())
-def test_a_thread_has_one_reason_at_each_instant(tmp_path_factory, document):
+def test_a_host_thread_has_one_reason_at_each_instant(tmp_path_factory, document):
     events = _events(tmp_path_factory.mktemp("t"), document)
     if not len(events.host):
         return

@@ -23,7 +23,7 @@ def timelines(draw):
 
 
 def walk(intervals, bounds):
-    """What ledger.md says, a nanosecond at a time."""
+    """The rules of docs/design/ledgers.md, one nanosecond at a time."""
     parts = len(bounds) - 1
     owned = np.zeros((parts, KEYS + 1), np.int64)
     live = np.zeros((parts, KEYS), np.int64)
@@ -50,7 +50,7 @@ def walk(intervals, bounds):
 
 
 @given(timelines())
-def test_every_nanosecond_is_booked_as_the_walk_books_it(timeline):
+def test_booking_matches_a_walk_over_every_nanosecond(timeline):
     intervals, bounds = timeline
     booking = book(intervals, bounds, KEYS, KINDS)
     owned, live, unions, by_interval = walk(intervals, bounds)
@@ -61,7 +61,7 @@ def test_every_nanosecond_is_booked_as_the_walk_books_it(timeline):
 
 
 @given(timelines())
-def test_each_part_sums_to_its_length_and_the_parts_to_the_whole(timeline):
+def test_booked_parts_sum_to_their_length(timeline):
     intervals, bounds = timeline
     booking = book(intervals, bounds, KEYS, KINDS)
     np.testing.assert_array_equal(booking.owned.sum(axis=1), np.diff(bounds))
@@ -71,7 +71,7 @@ def test_each_part_sums_to_its_length_and_the_parts_to_the_whole(timeline):
     np.testing.assert_array_equal(booking.by_interval, whole.by_interval)
 
 
-def test_no_interval_at_all_is_all_uncovered():
+def test_without_intervals_all_time_is_uncovered():
     none = np.empty(0, np.int64)
     booking = book(Intervals(none, none, none.astype(np.int8), none.astype(np.int32)), np.array([3, 10]), 1, 1)
     assert booking.owned.tolist() == [[0, 7]]

@@ -44,7 +44,7 @@ OPS = {
     "vllm::unified_attention_with_output": "attention",
     "LigerRMSNormFunction": "norm",
     "LigerCrossEntropyFunctionBackward": "softmax",
-    # Of two classes: each kernel's own name decides.
+    # Two classes match: each kernel's own name decides.
     "LigerFusedLinearCrossEntropyFunction": None,
     "_LayerNormLinear": None,
     "_LayerNormLinearBackward": None,
@@ -134,18 +134,18 @@ CAUSES = {
 
 @pytest.mark.parametrize(("name", "account"), [(name, account) for account, names in KERNELS.items() for name in names])
 def test_kernel(name, account):
-    found = by_kernel_name(name)
-    assert (str(found) if found else "nothing") == account
+    by_name = by_kernel_name(name)
+    assert (str(by_name) if by_name else "nothing") == account
 
 
-@pytest.mark.parametrize(("name", "what"), COPIES.items())
-def test_copy(name, what):
-    assert copy_of(name) == what
+@pytest.mark.parametrize(("name", "expected"), COPIES.items())
+def test_copy(name, expected):
+    assert copy_of(name) == expected
 
 
-@pytest.mark.parametrize(("name", "what"), OPS.items())
-def test_op(name, what):
-    assert class_of(name) == what
+@pytest.mark.parametrize(("name", "expected"), OPS.items())
+def test_op(name, expected):
+    assert class_of(name) == expected
 
 
 @pytest.mark.parametrize(("name", "cause"), CAUSES.items())

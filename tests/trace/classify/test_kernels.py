@@ -1,4 +1,4 @@
-"""Laws of classification, over traces made at random: against a plain row-by-row reading of the rules."""
+"""Properties of classification over random traces, against a plain row-by-row implementation of the rules."""
 
 import numpy as np
 import pytest
@@ -71,18 +71,18 @@ def _expected(events, around, row):
     assert work.what[row] == KERNEL
     named = account_of(name)
     if named is not None and named.kind == "comm":
-        said = next((found for op in ops if (found := launched_by(op))), named.what)
-        return f"comm/{said}", words_phase
+        collective = next((name for op in ops if (name := launched_by(op))), named.what)
+        return f"comm/{collective}", words_phase
     if named is not None and named.kind == "copy":
         return str(named), phase
-    decided = next((found for op in ops if (found := class_of(op))), named.what if named else "other")
+    decided = next((op_class for op in ops if (op_class := class_of(op))), named.what if named else "other")
     if phase == "optimizer" and decided not in ("matmul", "softmax"):
         decided = "optimizer"
     return f"compute/{decided}", phase
 
 
 @given(traces())
-def test_columns_say_what_the_rules_say_row_by_row(tmp_path_factory, document):
+def test_classification_matches_the_rules_row_by_row(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
     around, keys = context(events), Keys()
     classified = key_collectives(events, keys, classify_device(events, around, keys))
@@ -94,7 +94,7 @@ def test_columns_say_what_the_rules_say_row_by_row(tmp_path_factory, document):
 
 
 @given(traces())
-def test_no_row_is_lost_and_an_account_counts_each_once(tmp_path_factory, document):
+def test_each_interval_is_counted_once(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
     (whole, _) = measure([events], "all").ledgers
     device = [entry for entry in whole.entries if entry.account.kind in ("compute", "comm", "copy")]
@@ -103,7 +103,7 @@ def test_no_row_is_lost_and_an_account_counts_each_once(tmp_path_factory, docume
 
 
 @given(traces())
-def test_an_account_is_the_union_of_its_rows_never_their_sum(tmp_path_factory, document):
+def test_an_account_is_the_union_of_its_intervals(tmp_path_factory, document):
     (events,) = read([write(tmp_path_factory.mktemp("t"), document)])
     around, keys = context(events), Keys()
     classified = key_collectives(events, keys, classify_device(events, around, keys))
@@ -120,7 +120,7 @@ def test_an_account_is_the_union_of_its_rows_never_their_sum(tmp_path_factory, d
         assert entry.ns + entry.hidden_ns == live.sum()
 
 
-def test_a_graph_and_single_launches_make_the_same_accounts(tmp_path):
+def test_cuda_graphs_and_single_launches_have_the_same_accounts(tmp_path):
     kernels = [("ampere_sgemm_128x64_tn", 7, 20, 30), ("triton_poi_fused_add_0", 7, 30, 45), ("attn_fwd", 7, 50, 60)]
     graph = trace(
         device=[(*row, None, {"correlation": 900}) for row in kernels],
@@ -137,7 +137,7 @@ def test_a_graph_and_single_launches_make_the_same_accounts(tmp_path):
 @pytest.mark.parametrize(
     "name", ["diff_control", "diff_test", "mi300_resnet_ac", "resnet50_loader4", "v100_dlrm_8ranks"]
 )
-def test_nearly_every_kernel_of_the_public_traces_is_known(public_trace, name):
+def test_kernels_of_public_traces_are_recognised(public_trace, name):
     file = name if name.endswith("ranks") else f"{name}.json.gz"
     measured = measure(read([public_trace(file)]), "all")
     for rank in measured.ranks:

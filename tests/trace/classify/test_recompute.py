@@ -1,4 +1,4 @@
-"""What is forward work done again in the backward pass, and what only looks so: of traces as torch writes them."""
+"""Detection of recomputation in the backward pass, and of work that only resembles it, in traces by torch."""
 
 from collections import Counter
 
@@ -33,8 +33,8 @@ def phases(folder, *trees):
     """Phase of each row in order, by name."""
     rows, at = [], 0
     for tree in trees:
-        made, at = spans(tree, at)
-        rows += made
+        host_rows, at = spans(tree, at)
+        rows += host_rows
     (events,) = read([write(folder, trace(host=rows))])
     around = context(events)
     return [(events.names[name], PHASES[phase]) for name, phase in zip(events.host.name, around.phase)]
@@ -45,51 +45,51 @@ OWN_WORK = op("aten::mm")
 
 
 def inside_node(folder, *children, node="MmBackward0"):
-    made = phases(folder, FORWARD, evaluated(node, 1, *children))
-    return [phase for _, phase in made[3:]]
+    by_row = phases(folder, FORWARD, evaluated(node, 1, *children))
+    return [phase for _, phase in by_row[3:]]
 
 
-def test_numbered_ops_before_a_nodes_own_work_are_done_again(tmp_path):
+def test_numbered_ops_before_a_nodes_own_work_are_recomputation(tmp_path):
     assert inside_node(tmp_path, op("aten::silu", 9, op("aten::exp")), OWN_WORK) == [*["recompute"] * 2, "backward"]
 
 
-def test_a_pass_of_the_engine_inside_a_node_follows_on_work_done_again(tmp_path):
+def test_an_engine_pass_inside_a_node_follows_recomputation(tmp_path):
     again = [op("aten::detach"), op("aten::silu", 9), evaluated("SiluBackward0", 9, op("aten::silu_backward"))]
-    found = inside_node(tmp_path, *again, node="CheckpointFunctionBackward")
-    assert found == ["backward", "recompute", *["backward"] * 3]
+    counts = inside_node(tmp_path, *again, node="CheckpointFunctionBackward")
+    assert counts == ["backward", "recompute", *["backward"] * 3]
 
 
-def test_a_function_applied_as_a_nodes_own_work_is_not_done_again(tmp_path):
+def test_a_function_applied_as_a_nodes_own_work_is_not_recomputation(tmp_path):
     nested = op("NestedRedistribute", 9, op("c10d::allreduce_"))
     assert inside_node(tmp_path, nested, node="RedistributeBackward") == ["backward"] * 2
     assert inside_node(tmp_path, op("aten::mul"), nested, OWN_WORK, node="RedistributeBackward") == ["backward"] * 4
 
 
 @pytest.mark.parametrize("name", ["Norm", "CompiledFunction"])
-def test_a_function_applied_amid_work_done_again_is_done_again(name, tmp_path):
+def test_a_function_applied_within_recomputation_is_recomputed(name, tmp_path):
     amid = [op("aten::silu", 9), op(name, 9, op("aten::mm")), op("aten::mul", 10), OWN_WORK]
     assert inside_node(tmp_path, *amid) == [*["recompute"] * 4, "backward"]
 
 
-def test_a_compiled_graph_is_done_again_whatever_follows(tmp_path):
+def test_a_compiled_graph_is_recomputed_whatever_follows(tmp_path):
     compiled = op("CompiledFunction", 9, op("triton_poi_0"))
     assert inside_node(tmp_path, compiled, OWN_WORK) == [*["recompute"] * 2, "backward"]
     assert inside_node(tmp_path, compiled, node="CompiledFunctionBackward") == ["recompute"] * 2
 
 
-def test_gradients_of_gradients_are_recorded_to_the_nodes_end(tmp_path):
+def test_gradients_of_gradients_are_not_recomputation(tmp_path):
     assert inside_node(tmp_path, op("aten::t", 9), op("aten::matmul", 10, op("aten::mm", 10))) == ["backward"] * 3
 
 
 def recorded(folder, step):
-    """What torch's own profiler says of a step: ops by phase, of those directly in a phase of their own."""
+    """Ops by phase in a step recorded by torch's profiler; only the outermost op of each phase."""
     from torch.profiler import ProfilerActivity, profile
 
     step()
-    with profile(activities=[ProfilerActivity.CPU]) as made:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
     file = folder / "recorded.json"
-    made.export_chrome_trace(str(file))
+    profiler.export_chrome_trace(str(file))
     (events,) = read([file])
     return Counter((events.names[name], PHASES[phase]) for name, phase in zip(events.host.name, context(events).phase))
 
@@ -106,11 +106,11 @@ def test_torch_checkpointing(reentrant, tmp_path):
         x = torch.randn(2, 4, requires_grad=True)
         checkpoint(block, x, use_reentrant=reentrant).sum().backward()
 
-    found = recorded(tmp_path, step)
-    assert found["aten::linear", "recompute"] == found["aten::linear", "forward"] == 2
-    assert found["aten::gelu", "recompute"] == 1
-    assert found["aten::gelu_backward", "backward"] == 1
-    assert not found["aten::gelu_backward", "recompute"]
+    counts = recorded(tmp_path, step)
+    assert counts["aten::linear", "recompute"] == counts["aten::linear", "forward"] == 2
+    assert counts["aten::gelu", "recompute"] == 1
+    assert counts["aten::gelu_backward", "backward"] == 1
+    assert not counts["aten::gelu_backward", "recompute"]
 
 
 @pytest.mark.torch
@@ -135,9 +135,9 @@ def test_torch_functions_whose_gradient_is_another_function(tmp_path):
         x = torch.randn(2, 4, requires_grad=True)
         Halved.apply(x.exp()).sum().backward()
 
-    found = recorded(tmp_path, step)
-    assert found["Doubled", "backward"] == 1
-    assert not [name for name, phase in found if phase == "recompute"]
+    counts = recorded(tmp_path, step)
+    assert counts["Doubled", "backward"] == 1
+    assert not [name for name, phase in counts if phase == "recompute"]
 
 
 @pytest.mark.torch
@@ -150,6 +150,6 @@ def test_torch_gradients_of_gradients(tmp_path):
         (gradient,) = torch.autograd.grad(linear(x).pow(2).sum(), x, create_graph=True)
         gradient.pow(2).sum().backward()
 
-    found = recorded(tmp_path, step)
-    assert found["aten::mm", "backward"] > 1
-    assert not [name for name, phase in found if phase == "recompute"]
+    counts = recorded(tmp_path, step)
+    assert counts["aten::mm", "backward"] > 1
+    assert not [name for name, phase in counts if phase == "recompute"]

@@ -1,4 +1,4 @@
-"""Owners of each instant, tables of columns, and what other libraries make of them."""
+"""Owners of each instant, tables of columns, and their import by other libraries."""
 
 import gc
 import sys
@@ -28,21 +28,21 @@ MODULES = {"to_pandas": "pandas", "to_polars": "polars", "to_arrow": "pyarrow"}
 
 
 @given(timelines())
-def test_each_instant_has_the_owner_that_a_walk_finds(timeline):
+def test_owners_match_a_walk_over_every_instant(timeline):
     intervals, bounds = timeline
     begin, end, row = stretches(intervals, bounds)
     assert begin.tolist() == [bounds[0], *end[:-1].tolist()]
     assert end[-1] == bounds[-1]
     assert (end > begin).all()
     assert set(bounds.tolist()) <= {*begin.tolist(), bounds[-1]}
-    found = {now: owner for a, b, owner in zip(begin, end, row) for now in range(a, b)}
+    owners = {now: owner for a, b, owner in zip(begin, end, row) for now in range(a, b)}
     for now in range(bounds[0], bounds[-1]):
         live = [
-            (kind, max(start, bounds[0]), key, place)
-            for place, (start, stop, kind, key) in enumerate(zip(*intervals))
+            (kind, max(start, bounds[0]), key, index)
+            for index, (start, stop, kind, key) in enumerate(zip(*intervals))
             if start <= now < stop
         ]
-        assert found[now] == (min(live)[3] if live else -1)
+        assert owners[now] == (min(live)[3] if live else -1)
 
 
 def sums(table, ns, *by):
@@ -57,24 +57,24 @@ def values(column):
 
 
 def balance(measured):
-    """Verdicts tile each window, and add up to the ledger; what intervals own, they own of the verdicts."""
-    made = tables(measured)
+    """Verdicts tile each window and add up to the ledger; the time that intervals own agrees with the verdicts."""
+    by_name = tables(measured)
     keys = ("rank", "step", "account", "phase")
-    assert sums(made["verdicts"], "ns", *keys) == sums(made["ledger"], "ns", *keys)
+    assert sums(by_name["verdicts"], "ns", *keys) == sums(by_name["ledger"], "ns", *keys)
     for rank in measured.ranks:
-        mine = np.asarray(made["verdicts"]["rank"]) == rank.events.rank
-        start, stop = made["verdicts"]["start_ns"][mine], made["verdicts"]["stop_ns"][mine]
+        mine = np.asarray(by_name["verdicts"]["rank"]) == rank.events.rank
+        start, stop = by_name["verdicts"]["start_ns"][mine], by_name["verdicts"]["stop_ns"][mine]
         bounds = sorted({*start.tolist(), *stop.tolist()}) or [rank.parts[0].start]
         assert list(zip(start, stop)) == list(pairwise(bounds))
         assert (bounds[0], bounds[-1]) == (rank.parts[0].start, rank.parts[-1].stop)
     kinds = ("compute", "comm", "copy")
-    owned, verdicts = sums(made["work"], "owned_ns", "rank", "kind"), sums(made["verdicts"], "ns", "rank", "kind")
+    owned, verdicts = sums(by_name["work"], "owned_ns", "rank", "kind"), sums(by_name["verdicts"], "ns", "rank", "kind")
     assert [owned[key] for key in sorted(verdicts) if key[1] in kinds] == [
         verdicts[key] for key in sorted(verdicts) if key[1] in kinds
     ]
-    waits = sums(made["waits"], "owned_ns", "rank", "account", "late_rank")
+    waits = sums(by_name["waits"], "owned_ns", "rank", "account", "late_rank")
     assert waits == +Counter({key: ns for key, ns in sums(
-        made["verdicts"], "ns", "rank", "account", "late_rank").items() if key[2] is not None})  # fmt: skip
+        by_name["verdicts"], "ns", "rank", "account", "late_rank").items() if key[2] is not None})  # fmt: skip
 
 
 @settings(max_examples=200)
@@ -85,43 +85,43 @@ def test_verdicts_add_up_to_the_ledger(tmp_path_factory, document, window):
 
 @settings(max_examples=100)
 @given(rank_traces(0, 2), rank_traces(1, 2))
-def test_verdicts_of_random_ranks_add_up_too(tmp_path_factory, first, second):
+def test_verdicts_of_random_ranks_add_up_to_the_ledger(tmp_path_factory, first, second):
     folder = tmp_path_factory.mktemp("t")
     balance(measure(read([write(folder, first, "0.json"), write(folder, second, "1.json")])))
 
 
 @pytest.mark.parametrize("name", ["v100_dlrm_8ranks", "cpu_gloo_3ranks", "a100_ddp_resnet.json.gz"])
-def test_verdicts_of_recorded_traces_add_up_too(name, public_trace):
+def test_verdicts_of_recorded_traces_add_up_to_the_ledger(name, public_trace):
     balance(measure(read([public_trace(name)])))
 
 
-def test_a_table_says_what_the_file_says(tmp_path):
+def test_tables_contain_the_values_of_the_file(tmp_path):
     device = [("gemm", 7, 100, 300, 50), ("Memcpy HtoD", 8, 200, 450, 60, {"bytes": 4096})]
     host = [("aten::mm", 100, 40, 58, "cpu_op"), ("aten::copy_", 100, 59, 70, "cpu_op")]
-    made = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))
-    assert {name: table.names for name, table in made.items()} == {name: (*TABLES[name].columns,) for name in TABLES}
-    work = made["work"]
+    by_name = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))
+    assert {name: table.names for name, table in by_name.items()} == {name: (*TABLES[name].columns,) for name in TABLES}
+    work = by_name["work"]
     shown = ("name", "account", "stream", "op", "start_ns", "stop_ns", "owned_ns", "launch_ns", "bytes", "flops")
     assert list(zip(*(values(work[name]) for name in shown))) == [
         ("gemm", "compute/matmul", "stream 7", "aten::mm", 100, 300, 200, 50, None, None),
         ("Memcpy HtoD", "copy/h2d", "stream 8", "aten::copy_", 200, 450, 150, 60, 4096, 0),
     ]
-    assert list(zip(*(values(made["verdicts"][name]) for name in ("start_ns", "stop_ns", "account", "name")))) == [
+    assert list(zip(*(values(by_name["verdicts"][name]) for name in ("start_ns", "stop_ns", "account", "name")))) == [
         (100, 300, "compute/matmul", "gemm"),
         (300, 450, "copy/h2d", "Memcpy HtoD"),
     ]
 
 
-def test_idle_stretches_say_what_the_host_was_in(tmp_path):
+def test_idle_table_names_the_host_span(tmp_path):
     device = [("gemm", 7, 100, 200, 50), ("gemm", 7, 500, 600, 400)]
     host = [("torch.cuda.synchronize", 100, 150, 350, "python_function")]
-    made = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))["idle"]
-    assert sum(values(made["owned_ns"])) == 300
-    assert ("torch.cuda.synchronize", "gemm") in set(zip(values(made["host"]), values(made["next"])))
+    idle = tables(measure(read([write(tmp_path, trace(device=device, host=host))])))["idle"]
+    assert sum(values(idle["owned_ns"])) == 300
+    assert ("torch.cuda.synchronize", "gemm") in set(zip(values(idle["host"]), values(idle["next"])))
 
 
 def table(*names):
-    """A small one of each type, with unknowns."""
+    """A small table with a column of each type, with missing values."""
     return Columns(
         {
             "whole": np.array([2**62 + 1, -5, 0], np.int64),
@@ -149,27 +149,27 @@ def test_rows_are_plain_values():
     assert list(Columns.joined([table(), table()]).rows()) == ROWS * 2
 
 
-def test_columns_do_not_change_and_fit_each_other():
-    made = table()
+def test_columns_are_immutable_and_of_equal_length():
+    columns = table()
     for name in ("whole", "unknown"):
-        assert not made[name].flags.writeable
+        assert not columns[name].flags.writeable
     with refused(ValueError, "[2, 3]"):
         Columns({"a": np.arange(2), "b": np.arange(3)})
     with refused(ValueError, "uint8"):
         Columns({"a": np.arange(2, dtype=np.uint8)})
 
 
-def test_the_arrays_given_are_not_copied_and_stay_as_they_were():
+def test_columns_do_not_copy_or_change_their_arrays():
     given_one = np.arange(4)
-    made = Columns({"a": given_one})
+    columns = Columns({"a": given_one})
     given_one[0] = 9
-    assert made["a"][0] == 9
+    assert columns["a"][0] == 9
 
 
-def test_a_dictionary_keeps_what_is_in_use_once():
-    made = spell(np.array([3, 0, -1, 2], np.int32), ("x", "never", "x", "\ud800"))
-    assert made.words == ("x", "?")
-    assert made.texts().tolist() == ["?", "x", None, "x"]
+def test_a_dictionary_has_each_text_in_use_once():
+    words = spell(np.array([3, 0, -1, 2], np.int32), ("x", "never", "x", "\ud800"))
+    assert words.words == ("x", "?")
+    assert words.texts().tolist() == ["?", "x", None, "x"]
 
 
 def test_pandas_reads_every_value():
@@ -189,9 +189,9 @@ def test_polars_reads_every_value():
 
 def test_arrow_reads_every_value():
     pytest.importorskip("pyarrow")
-    made = table().to_arrow()
-    made.validate(full=True)
-    assert list(zip(*(column.to_pylist() for column in made.columns))) == ROWS
+    arrow = table().to_arrow()
+    arrow.validate(full=True)
+    assert list(zip(*(column.to_pylist() for column in arrow.columns))) == ROWS
 
 
 def test_duckdb_reads_every_value():
@@ -199,33 +199,33 @@ def test_duckdb_reads_every_value():
     assert duckdb.connect().from_arrow(table()).fetchall() == ROWS
 
 
-def test_what_a_library_read_outlives_the_columns():
+def test_imported_data_outlives_the_columns():
     duckdb = pytest.importorskip("duckdb", minversion="2.0")
     relation = duckdb.connect().from_arrow(Columns({"a": np.arange(100_000)}))
     gc.collect()
     assert relation.sum("a").fetchall() == [(100_000 * 99_999 // 2,)]
 
 
-def test_a_stream_that_nobody_takes_is_released():
+def test_an_unconsumed_stream_is_released():
     gc.collect()
-    before = len(arrow_stream._kept), len(arrow_stream._in_capsules)
+    before = len(arrow_stream._alive), len(arrow_stream._in_capsules)
     capsule = table().__arrow_c_stream__()
     assert "arrow_array_stream" in repr(capsule)
     assert len(arrow_stream._in_capsules) == before[1] + 1
     del capsule
     gc.collect()
-    assert (len(arrow_stream._kept), len(arrow_stream._in_capsules)) == before
+    assert (len(arrow_stream._alive), len(arrow_stream._in_capsules)) == before
 
 
-def test_a_stream_that_was_read_is_released():
+def test_a_consumed_stream_is_released():
     duckdb = pytest.importorskip("duckdb", minversion="2.0")
     gc.collect()
-    before = len(arrow_stream._kept), len(arrow_stream._in_capsules)
+    before = len(arrow_stream._alive), len(arrow_stream._in_capsules)
     connection = duckdb.connect()
     assert len(connection.from_arrow(table()).fetchall()) == 3
     connection.close()
     gc.collect()
-    assert (len(arrow_stream._kept), len(arrow_stream._in_capsules)) == before
+    assert (len(arrow_stream._alive), len(arrow_stream._in_capsules)) == before
 
 
 @pytest.mark.parametrize("method", MODULES)
@@ -237,5 +237,5 @@ def test_a_missing_library_is_named(method, monkeypatch):
 
 def test_hostile_names_are_data_in_every_table(tmp_path):
     device = [(name, 7, 100 * i, 100 * i + 50, None) for i, name in enumerate(HOSTILE)]
-    made = tables(measure(read([write(tmp_path, trace(device=device))])))["work"]
-    assert values(made["name"]) == [name.encode("utf-8", "replace").decode() for name in HOSTILE]
+    work = tables(measure(read([write(tmp_path, trace(device=device))])))["work"]
+    assert values(work["name"]) == [name.encode("utf-8", "replace").decode() for name in HOSTILE]

@@ -1,4 +1,4 @@
-"""SQL, CSV, workbooks, markdown: what they say, and what hostile names and queries cannot make them do."""
+"""SQL, CSV, workbooks and markdown: their content, and protection against hostile names and queries."""
 
 import csv
 import io
@@ -55,7 +55,7 @@ OUTSIDE = (
 
 @pytest.fixture
 def measured(tmp_path):
-    """Two ranks of one host; a step each, with names as hostile as they come."""
+    """Two ranks of one host with one step each and hostile names."""
     names = [*FORMULAS, *HOSTILE]
     device = [(name, 7, 100 * i, 100 * i + 50, None) for i, name in enumerate(names)]
     (tmp_path / "ranks").mkdir()
@@ -79,7 +79,7 @@ def reported(measured):
     return Reported(view, measured.ledgers, measured)
 
 
-def test_csv_reads_back_as_it_was():
+def test_csv_round_trips():
     table = Columns({"name": words_of(["a,b", 'say "x"', None]), "ns": known(np.array([-7, -1, 2**62 + 1]))})
     assert list(csv.reader(io.StringIO(csv_tables.text(table), newline=""))) == [
         ["name", "ns"],
@@ -109,53 +109,53 @@ def test_the_ledger_as_csv_adds_up(reported, tmp_path):
 
 
 def cells(path):
-    """Sheet -> rows of (type, text) by the workbook's own XML; types as the format words them."""
+    """Sheet -> rows of (type, text) from the workbook's XML, with the types of the format."""
     space = {"m": "http://schemas.openxmlformats.org/spreadsheetml/2006/main"}
     with zipfile.ZipFile(path) as book:
         names = re.findall(r'<sheet name="([^"]+)"', book.read("xl/workbook.xml").decode())
-        made = {}
+        sheets = {}
         for number, name in enumerate(names, 1):
             text = book.read(f"xl/worksheets/sheet{number}.xml").decode()
             assert "<f>" not in text
             assert "hyperlink" not in text.lower().replace("=hyperlink(", "")
-            made[name] = [
+            sheets[name] = [
                 [
                     (cell.get("t", "n"), "".join(cell.itertext()).replace("_x000D_", "\r"))
                     for cell in row.iterfind("m:c", space)
                 ]
                 for row in ElementTree.fromstring(text).iterfind(".//m:row", space)  # noqa: S314
             ]
-    return made
+    return sheets
 
 
-def test_a_workbook_holds_numbers_as_numbers_and_names_as_texts(reported, tmp_path):
+def test_a_workbook_has_typed_numbers_and_texts(reported, tmp_path):
     pytest.importorskip("xlsxwriter")
     by_suffix.write(reported, tmp_path / "x.xlsx")
-    found = cells(tmp_path / "x.xlsx")
-    assert list(found) == ["Ledger", "Ranks", "Steps", "Findings", "Kernels", "Ops", "Collectives", "Notes"]
-    heads, *rows, total = found["Ledger"]
+    workbook = cells(tmp_path / "x.xlsx")
+    assert list(workbook) == ["Ledger", "Ranks", "Steps", "Findings", "Kernels", "Ops", "Collectives", "Notes"]
+    heads, *rows, total = workbook["Ledger"]
     ns = [text for _, text in heads].index("ns")
     assert sum(int(row[ns][1]) for row in rows) == reported.ledgers[-1].wall_ns
     assert {row[ns][0] for row in rows} == {"n"}
     assert total[0] == ("inlineStr", "step")
-    assert {row[2] for row in found["Findings"][1:]} == {("inlineStr", name) for name in FORMULAS}
-    assert {kind for kind, _ in (row[0] for row in found["Kernels"][1:])} == {"inlineStr"}
-    assert [row[:2] for row in found["Ranks"][1:]] == [
+    assert {row[2] for row in workbook["Findings"][1:]} == {("inlineStr", name) for name in FORMULAS}
+    assert {kind for kind, _ in (row[0] for row in workbook["Kernels"][1:])} == {"inlineStr"}
+    assert [row[:2] for row in workbook["Ranks"][1:]] == [
         [("n", str(rank)), ("n", str(reported.ledgers[rank].wall_ns))] for rank in (0, 1)
     ]
 
 
-def test_a_workbook_says_what_it_could_not_hold(reported, tmp_path, monkeypatch):
+def test_a_workbook_reports_truncated_rows(reported, tmp_path, monkeypatch):
     pytest.importorskip("xlsxwriter")
     monkeypatch.setattr(xlsx, "_ROWS", 5)
     monkeypatch.setattr(xlsx, "_EXACT", 100)
     by_suffix.write(reported, tmp_path / "x.xlsx")
-    found = cells(tmp_path / "x.xlsx")
-    assert len(found["Kernels"]) == 5
-    assert len(found["Notes"]) == 5
+    workbook = cells(tmp_path / "x.xlsx")
+    assert len(workbook["Kernels"]) == 5
+    assert len(workbook["Notes"]) == 5
 
 
-def test_another_reader_agrees(reported, tmp_path):
+def test_another_reader_reads_the_same_workbook(reported, tmp_path):
     pytest.importorskip("xlsxwriter")
     openpyxl = pytest.importorskip("openpyxl")
     by_suffix.write(reported, tmp_path / "x.xlsx")
@@ -184,7 +184,7 @@ def test_markdown_shows_every_line_of_the_ledger(reported):
         ("&lt;", r"\&lt;"),
     ],
 )
-def test_markdown_shows_names_as_they_are(name, shown):
+def test_markdown_escapes_names(name, shown):
     assert markdown.escaped(name) == shown
 
 
@@ -202,7 +202,7 @@ def test_a_kernel_in_markdown_stays_in_its_cell(name, shown):
 
 
 @given(st.text())
-def test_nothing_leaves_a_line_of_markdown(name):
+def test_names_cannot_break_out_of_a_markdown_line(name):
     for shown in (markdown.escaped(name), markdown.code(name)):
         assert len(shown.splitlines()) <= 1
         assert not re.search(r"(?<!\\)(\\\\)*\|", shown)
@@ -210,7 +210,7 @@ def test_nothing_leaves_a_line_of_markdown(name):
 
 
 @pytest.mark.parametrize("name", ["x.html", "x.md", "x.csv", "x.json", "x.pftrace", "X.JSON"])
-def test_the_ending_decides(reported, tmp_path, name):
+def test_the_file_ending_selects_the_format(reported, tmp_path, name):
     by_suffix.write(reported, tmp_path / name)
     data = (tmp_path / name).read_bytes()
     start = {"html": b"<!", "md": b"## ", "csv": b"rank,", "json": b"{", "pftrace": b"\x1f\x8b"}
@@ -229,7 +229,7 @@ def test_an_unknown_ending_is_refused_before_any_work(name, tmp_path):
         by_suffix.ending(tmp_path / name)
 
 
-def test_without_traces_there_is_no_archive_but_a_workbook(reported, tmp_path):
+def test_without_traces_a_workbook_is_possible_but_no_archive(reported, tmp_path):
     bare = reported._replace(measured=None)
     with refused(BadInput, tmp_path / "x.pftrace"):
         by_suffix.write(bare, tmp_path / "x.pftrace")
@@ -239,7 +239,7 @@ def test_without_traces_there_is_no_archive_but_a_workbook(reported, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.md", "x.csv", "x.json", "x.pftrace", "x.xlsx", "x.html"])
-def test_a_place_that_cannot_be_written_is_named(reported, tmp_path, name):
+def test_an_unwritable_output_is_named(reported, tmp_path, name):
     if name == "x.xlsx":
         pytest.importorskip("xlsxwriter")
     with refused(PlaceUnwritable, tmp_path / "none" / name):
@@ -255,7 +255,7 @@ def test_without_the_libraries_an_extra_is_named(reported, tmp_path, monkeypatch
         sql.query(reported.measured, "SELECT 1")
 
 
-def test_sql_sees_the_ledger(measured):
+def test_sql_reads_the_ledger(measured):
     pytest.importorskip("duckdb")
     answer = sql.query(
         measured, "SELECT rank, sum(ns)::BIGINT AS ns, any_value(wall_ns) FROM ledger GROUP BY 1 ORDER BY 1"
@@ -266,19 +266,19 @@ def test_sql_sees_the_ledger(measured):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_sql_sees_every_row_and_what_is_unknown(name, measured):
+def test_sql_has_every_row_and_null_for_unknown(name, measured):
     pytest.importorskip("duckdb")
-    tables = {key: Columns.joined([one[key] for one in sql.by_rank(measured)]) for key in TABLES}
+    tables = {key: Columns.joined([rank_tables[key] for rank_tables in sql.by_rank(measured)]) for key in TABLES}
     assert sorted(sql.query(measured, f"SELECT * FROM {name}").rows, key=str) == sorted(tables[name].rows(), key=str)  # noqa: S608
 
 
-def test_sql_shows_what_there_is(measured):
+def test_sql_lists_the_tables(measured):
     pytest.importorskip("duckdb")
     assert {row[0] for row in sql.query(measured, "SHOW TABLES").rows} == set(TABLES)
     assert sql.query(measured, "SELECT count(*) FROM query_table('wo' || 'rk')").rows == ((2 * 15,),)
 
 
-def test_sql_gives_so_many_rows_and_says_there_are_more(measured):
+def test_sql_limits_rows_and_reports_more(measured):
     pytest.importorskip("duckdb")
     assert len(sql.query(measured, "SELECT * FROM work", most=3).rows) == 3
     assert sql.query(measured, "SELECT * FROM work", most=3).more
@@ -286,7 +286,7 @@ def test_sql_gives_so_many_rows_and_says_there_are_more(measured):
 
 
 @pytest.mark.parametrize("query", OUTSIDE)
-def test_sql_reaches_nothing_outside_and_changes_nothing(query, measured, tmp_path):
+def test_sql_cannot_access_files_or_change_settings(query, measured, tmp_path):
     pytest.importorskip("duckdb")
     file = tmp_path / "secret.csv"
     file.write_text("a,b\n1,2\n")
@@ -296,13 +296,13 @@ def test_sql_reaches_nothing_outside_and_changes_nothing(query, measured, tmp_pa
 
 
 @pytest.mark.parametrize("query", ["", "SELECT 1; SELECT 2", "SELECT", "SELECT nope FROM work", "SELECT * FROM nope"])
-def test_a_wrong_query_is_told_what_there_is(query, measured):
+def test_an_invalid_query_lists_the_tables(query, measured):
     pytest.importorskip("duckdb")
     with refused(BadInput, "verdicts(rank, step, start_ns"):
         sql.query(measured, query)
 
 
-def test_a_query_that_takes_too_long_is_stopped(measured):
+def test_a_slow_query_is_interrupted(measured):
     pytest.importorskip("duckdb")
     with refused(BadInput, "200.0 ms"):
         sql.query(measured, "SELECT count(*) FROM range(10000000000) a, range(100000) b", seconds=0.2)

@@ -1,4 +1,4 @@
-"""What an op must compute and move: against loops that count, torch's own counter, and real tensors' sizes."""
+"""FLOPs and bytes of ops, against counting loops, torch's FLOP counter, and the sizes of real tensors."""
 
 from itertools import product
 from math import prod
@@ -17,7 +17,7 @@ sizes = st.integers(1, 5)
 
 
 def shape(*arguments):
-    """A tensor is (format, dims), None an argument left out, anything else a value as the profiler spells it."""
+    """A tensor is (format, dims), None an omitted argument, anything else a value as the profiler writes it."""
     dims, types, values = [], [], []
     for argument in arguments:
         if argument is None:
@@ -32,16 +32,16 @@ def shape(*arguments):
 
 
 def cost(name, *arguments):
-    found = cost_of(f"aten::{name}", shape(*arguments))
-    assert found is not None
-    return found
+    result = cost_of(f"aten::{name}", shape(*arguments))
+    assert result is not None
+    return result
 
 
 # ---- matrix products
 
 
 @given(sizes, sizes, sizes, sizes)
-def test_products_count_a_multiplication_and_an_addition_each_time_round(b, m, n, k):
+def test_matrix_products_count_two_flops_per_multiply_add(b, m, n, k):
     loops = 2 * sum(1 for _ in product(range(b), range(m), range(n), range(k)))
     read, bias = b * m * k + b * k * n, b * m * n
     batch = cost("bmm", (HALF, (b, m, k)), (HALF, (b, k, n)))
@@ -54,11 +54,11 @@ def test_products_count_a_multiplication_and_an_addition_each_time_round(b, m, n
     assert (grouped.flops, grouped.at_most) == (2 * m * k * n, True)
 
 
-def test_a_product_of_packed_four_bit_numbers_counts_both_of_each_byte():
+def test_float4_products_count_both_numbers_of_each_byte():
     four = "c10::Float4_e2m1fn_x2"
-    found = cost("_scaled_mm", (four, (32, 64)), (four, (64, 16)), (SINGLE, ()), (SINGLE, ()), None, None, 15)
-    assert found.flops == 2 * 32 * 16 * 128
-    assert found.bytes == 32 * 64 + 64 * 16 + 8 + 2 * 32 * 16
+    call_cost = cost("_scaled_mm", (four, (32, 64)), (four, (64, 16)), (SINGLE, ()), (SINGLE, ()), None, None, 15)
+    assert call_cost.flops == 2 * 32 * 16 * 128
+    assert call_cost.bytes == 32 * 64 + 64 * 16 + 8 + 2 * 32 * 16
 
 
 # ---- convolutions
@@ -74,49 +74,50 @@ def convolutions(draw):
 
 
 @given(convolutions())
-def test_a_convolution_against_loops_over_its_taps(case):
+def test_convolution_flops_match_loops_over_its_taps(case):
     """`axes`: (length, taps, stride, dilation, padding)."""
-    batch, channels, made, groups, axes = case
+    batch, channels, channels_out, groups, axes = case
     if any(n + 2 * pad < gap * (k - 1) + 1 for n, k, step, gap, pad in axes):
         return
-    # Where a window's first tap may lie so that its last one is still inside.
+    # Positions of a window's first tap for which its last tap is inside.
     starts = [len(range(-pad, n + pad - gap * (k - 1), step)) for n, k, step, gap, pad in axes]
-    loops = 2 * batch * made * prod(starts) * (channels // groups) * prod(k for _, k, *_ in axes)
-    lengths, taps, steps, gaps, pads = ([axis[place] for axis in axes] for place in range(5))
-    image, weight = (SINGLE, (batch, channels, *lengths)), (SINGLE, (made, channels // groups, *taps))
-    out = (batch, made, *starts)
+    loops = 2 * batch * channels_out * prod(starts) * (channels // groups) * prod(k for _, k, *_ in axes)
+    lengths, taps, steps, gaps, pads = ([axis[index] for axis in axes] for index in range(5))
+    image, weight = (SINGLE, (batch, channels, *lengths)), (SINGLE, (channels_out, channels // groups, *taps))
+    out = (batch, channels_out, *starts)
     forward = cost("convolution", image, weight, None, steps, pads, gaps, False, [0] * len(axes), groups)
     assert forward.flops == loops
     assert forward.bytes == 4 * (prod(image[1]) + prod(weight[1]) + prod(out))
     miopen = cost("miopen_convolution", image, weight, None, pads, steps, gaps, groups, False, False)
     assert miopen == forward
     for mask in product((False, True), repeat=3):
-        back = cost("convolution_backward", (SINGLE, out), image, weight, [made], steps, pads, gaps, False,
+        back = cost("convolution_backward", (SINGLE, out), image, weight, [channels_out], steps, pads, gaps, False,
                     [0] * len(axes), groups, list(mask))  # fmt: skip
         assert back.flops == loops * (mask[0] + mask[1])
 
 
 @given(convolutions())
-def test_a_transposed_convolution_is_the_other_ones_input_gradient(case):
-    """Turned round, its input is the plain one's output: the same taps, and as many pixels where strides leave none."""
-    batch, channels, made, groups, axes = case
-    lengths, taps, steps, gaps, pads = ([axis[place] for axis in axes] for place in range(5))
-    image, weight = (SINGLE, (batch, channels, *lengths)), (SINGLE, (channels, made // groups, *taps))
+def test_transposed_convolution_costs_the_input_gradient(case):
+    """Its input is the plain convolution's output: the same taps, and as many pixels if the strides skip none."""
+    batch, channels, features, groups, axes = case
+    lengths, taps, steps, gaps, pads = ([axis[index] for axis in axes] for index in range(5))
+    image, weight = (SINGLE, (batch, channels, *lengths)), (SINGLE, (channels, features // groups, *taps))
     out = [(n - 1) * step - 2 * pad + gap * (k - 1) + 1 for n, k, step, gap, pad in axes]
-    found = cost_of("aten::convolution", shape(image, weight, None, steps, pads, gaps, True, [0] * len(axes), groups))
+    arguments = (image, weight, None, steps, pads, gaps, True, [0] * len(axes), groups)
+    call_cost = cost_of("aten::convolution", shape(*arguments))
     if min(out) < 0:
-        assert found is None
+        assert call_cost is None
         return
-    loops = 2 * batch * prod(lengths) * channels * (made // groups) * prod(taps)
-    assert found is not None
-    assert found.flops == loops
-    assert found.bytes == 4 * (prod(image[1]) + prod(weight[1]) + batch * made * prod(out))
-    back = cost("convolution_backward", (SINGLE, (batch, made, *out)), image, weight, [0], steps, pads, gaps, True,
+    loops = 2 * batch * prod(lengths) * channels * (features // groups) * prod(taps)
+    assert call_cost is not None
+    assert call_cost.flops == loops
+    assert call_cost.bytes == 4 * (prod(image[1]) + prod(weight[1]) + batch * features * prod(out))
+    back = cost("convolution_backward", (SINGLE, (batch, features, *out)), image, weight, [0], steps, pads, gaps, True,
                 [0] * len(axes), groups, [True, True, False])  # fmt: skip
     assert back.flops == 2 * loops
 
 
-def test_resnet_50s_convolutions_are_the_published_four_billion():
+def test_resnet_50_convolutions_match_the_published_flops():
     """torchvision (stride on the 3 x 3) states 4.09 billion multiply-adds an image, 0.002 of them in its last layer."""
     layers = [(3, 64, 7, 2, 224)]
     width, inside = 64, 56
@@ -141,7 +142,7 @@ def test_resnet_50s_convolutions_are_the_published_four_billion():
 
 
 @given(sizes, st.integers(1, 4), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), sizes, sizes)
-def test_attention_counts_the_pairs_its_mask_keeps(batch, groups, heads, rows, columns, wide, deep):
+def test_attention_counts_the_pairs_that_its_mask_keeps(batch, groups, heads, rows, columns, wide, deep):
     """Grouped queries: `heads` query heads a key head. Causal from the first key (sdpa) or to the last one (flash)."""
     query, key, value = (
         (batch, groups * heads, rows, wide),
@@ -156,11 +157,11 @@ def test_attention_counts_the_pairs_its_mask_keeps(batch, groups, heads, rows, c
     each = 2 * batch * groups * heads * (wide + deep)
     tensors = [(HALF, dims) for dims in (query, key, value)]
     for causal, pairs in ((False, every), (True, kept["first"])):
-        found = cost("_scaled_dot_product_flash_attention", *tensors, 0.0, causal, False, None)
-        assert found.flops == each * len(pairs)
+        call_cost = cost("_scaled_dot_product_flash_attention", *tensors, 0.0, causal, False, None)
+        assert call_cost.flops == each * len(pairs)
         out = batch * groups * heads * rows * deep
-        said = 2 * (prod(query) + prod(key) + prod(value) + out) + 4 * batch * groups * heads * rows
-        assert found.bytes == said
+        moved = 2 * (prod(query) + prod(key) + prod(value) + out) + 4 * batch * groups * heads * rows
+        assert call_cost.bytes == moved
     turned = [(HALF, (dims[0], dims[2], dims[1], dims[3])) for dims in (query, key, value)]
     rest = [None, None, rows, columns, 0.0, True, False, None, None, None]
     assert cost("_flash_attention_forward", *turned, *rest).flops == each * len(kept["last"])
@@ -169,7 +170,7 @@ def test_attention_counts_the_pairs_its_mask_keeps(batch, groups, heads, rows, c
         assert efficient.flops == each * len(kept[name])
 
 
-def test_backward_attention_is_five_products_and_a_packed_one_an_upper_bound():
+def test_attention_backward_is_five_products():
     tensor = (HALF, (2, 8, 128, 64))
     forward = cost("_scaled_dot_product_flash_attention", tensor, tensor, tensor, 0.0, False, False, None)
     sums = (SINGLE, (2, 8, 128))
@@ -182,10 +183,10 @@ def test_backward_attention_is_five_products_and_a_packed_one_an_upper_bound():
     assert some.flops == 4 * 64 * 8 * sum(n * (n + 1) // 2 for n in lengths)
 
 
-# ---- what the file does not say
+# ---- values that are not in the file
 
 
-def test_nothing_is_guessed():
+def test_missing_values_give_no_cost():
     image, weight = (SINGLE, (2, 4, 9, 9)), (SINGLE, (6, 4, 3, 3))
     bare = OperandShape(dims=(image[1], weight[1], (), (), (), ()), types=(SINGLE, SINGLE, "", "", "", ""))
     assert cost_of("aten::conv2d", bare) is None
@@ -217,12 +218,12 @@ KINDS = st.one_of(st.sampled_from([*FORMATS, "", "Scalar", "ScalarList", "Tensor
     st.lists(KINDS, max_size=14).map(tuple),
     st.lists(ODD, max_size=14).map(tuple),
 )
-def test_whatever_a_file_says_there_is_a_cost_or_none(name, dims, types, values):
-    found = cost_of(f"aten::{name}", OperandShape(dims=dims, types=types, values=values))
-    assert found is None or all(part is None or part >= 0 for part in found[:2])
+def test_any_recorded_values_give_a_cost_or_none(name, dims, types, values):
+    call_cost = cost_of(f"aten::{name}", OperandShape(dims=dims, types=types, values=values))
+    assert call_cost is None or all(part is None or part >= 0 for part in call_cost[:2])
 
 
-# ---- torch as the judge
+# ---- comparison with torch
 
 
 def seen_by_profiler(arguments):
@@ -232,17 +233,17 @@ def seen_by_profiler(arguments):
     types = {torch.float32: SINGLE, torch.bfloat16: HALF, torch.float16: "c10::Half", torch.float64: "double",
              torch.int64: LONG, torch.int32: "int", torch.bool: "bool", torch.uint8: "unsigned char"}  # fmt: skip
     numbers = {torch.float32: 6, torch.float64: 7, torch.bfloat16: 15, torch.int64: 4}
-    said = []
+    recorded = []
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
-            said.append((types[argument.dtype], tuple(argument.shape)))
+            recorded.append((types[argument.dtype], tuple(argument.shape)))
         else:
-            said.append(numbers.get(argument, argument) if isinstance(argument, torch.dtype) else argument)
-    return shape(*said)
+            recorded.append(numbers.get(argument, argument) if isinstance(argument, torch.dtype) else argument)
+    return shape(*recorded)
 
 
 def run(name, arguments):
-    """(cost, bytes that torch's own inputs and outputs hold) of an op run with all its schema's arguments."""
+    """(cost, bytes of torch's inputs and outputs) of an op that is run with all arguments of its schema."""
     import torch
 
     packet, _, overload = name.partition(".")
@@ -251,16 +252,16 @@ def run(name, arguments):
     for argument, value in zip(op._schema.arguments, given_):
         if argument.kwarg_only:
             kept[argument.name] = value
-    made = op(*given_[: len(given_) - len(kept)], **kept)
-    made = made if isinstance(made, tuple | list) else (made,)
-    tensors = [part for part in (*given_, *made) if isinstance(part, torch.Tensor)]
-    found = cost_of(f"aten::{packet}", seen_by_profiler(given_))
-    assert found is not None
-    return found, sum(part.numel() * part.element_size() for part in tensors)
+    output = op(*given_[: len(given_) - len(kept)], **kept)
+    output = output if isinstance(output, tuple | list) else (output,)
+    tensors = [part for part in (*given_, *output) if isinstance(part, torch.Tensor)]
+    result = cost_of(f"aten::{packet}", seen_by_profiler(given_))
+    assert result is not None
+    return result, sum(part.numel() * part.element_size() for part in tensors)
 
 
 @pytest.mark.torch
-def test_bytes_are_those_of_torchs_inputs_and_outputs():
+def test_bytes_match_torchs_inputs_and_outputs():
     torch = pytest.importorskip("torch")
     f, h = torch.rand(4, 6, 5), torch.rand(4, 6, 5).bfloat16()
     i, mask = torch.randint(0, 4, (6, 5)), torch.rand(4, 6, 5) > 0.5
@@ -298,21 +299,21 @@ def test_bytes_are_those_of_torchs_inputs_and_outputs():
         ("_scaled_dot_product_flash_attention_for_cpu", (torch.rand(2, 3, 8, 4),) * 3 + (0.0, True, None, None)),
     ]  # fmt: skip
     for name, arguments in cases:
-        found, held = run(name, arguments)
-        assert found.bytes == held, (name, seen_by_profiler(arguments))
+        call_cost, held = run(name, arguments)
+        assert call_cost.bytes == held, (name, seen_by_profiler(arguments))
 
 
 @pytest.mark.torch
 @settings(max_examples=40)
 @given(convolutions(), st.booleans())
-def test_flops_are_those_of_torchs_counter(case, transposed):
+def test_flops_match_torchs_flop_counter(case, transposed):
     """A convolution forward and backward, a matrix product and attention without a mask."""
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    batch, channels, made, groups, axes = case
-    lengths, taps, steps, gaps, pads = ([axis[place] for axis in axes] for place in range(5))
-    outer, inner = (channels, made // groups) if transposed else (made, channels // groups)
+    batch, channels, features, groups, axes = case
+    lengths, taps, steps, gaps, pads = ([axis[index] for axis in axes] for index in range(5))
+    outer, inner = (channels, features // groups) if transposed else (features, channels // groups)
     with torch.device("meta"):
         image, weight = torch.empty(batch, channels, *lengths), torch.empty(outer, inner, *taps)
     arguments = (image, weight, None, steps, pads, gaps, transposed, [0] * len(axes), groups)
@@ -321,27 +322,29 @@ def test_flops_are_those_of_torchs_counter(case, transposed):
             torch.ops.aten.convolution.default(*arguments)
     except RuntimeError:
         return  # The window does not fit into the image.
-    found = cost_of("aten::convolution", seen_by_profiler(arguments))
-    assert found is not None
-    assert found.flops == counter.get_total_flops()
-    query, key = torch.empty(batch, 4, made, taps[0], device="meta"), torch.empty(batch, 4, 7, taps[0], device="meta")
+    call_cost = cost_of("aten::convolution", seen_by_profiler(arguments))
+    assert call_cost is not None
+    assert call_cost.flops == counter.get_total_flops()
+    query = torch.empty(batch, 4, features, taps[0], device="meta")
+    key = torch.empty(batch, 4, 7, taps[0], device="meta")
     with FlopCounterMode(display=False) as counter:
         torch.ops.aten._scaled_dot_product_flash_attention.default(query, key, key)
     arguments = (query, key, key, 0.0, False, False, None)
-    found = cost_of("aten::_scaled_dot_product_flash_attention", seen_by_profiler(arguments))
-    assert found is not None
-    assert found.flops == counter.get_total_flops()
+    call_cost = cost_of("aten::_scaled_dot_product_flash_attention", seen_by_profiler(arguments))
+    assert call_cost is not None
+    assert call_cost.flops == counter.get_total_flops()
 
 
 @pytest.mark.torch
-def test_arguments_stand_where_torchs_schemas_have_them():
+def test_argument_names_match_torchs_schemas():
     torch = pytest.importorskip("torch")
     checked = 0
     for name, ours in SIGNATURES.items():
         packet = getattr(torch.ops.aten, name, None)
         if packet is None:
             continue
-        schemas = [[one.name for one in getattr(packet, overload)._schema.arguments] for overload in packet.overloads()]
+        overloads = [getattr(packet, overload) for overload in packet.overloads()]
+        schemas = [[argument.name for argument in overload._schema.arguments] for overload in overloads]
         assert any(schema[: len(ours.split())] == ours.split() for schema in schemas), (name, ours, schemas)
         checked += 1
     assert checked == len(SIGNATURES)

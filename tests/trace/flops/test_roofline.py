@@ -1,4 +1,4 @@
-"""From ops to kernels, ledgers and the table of what lies below the roofline: exact cases, laws, and public traces."""
+"""Attribution of FLOPs to kernels and ledgers, and the roofline table: exact cases, properties and public traces."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def claim(value, unit="FLOP/s"):
     return Claim(value=value, unit=unit, source="this test")
 
 
-# A FLOP a ns in bfloat16 at the very best, half of that measured; a byte a ns.
+# A peak of 1 FLOP/ns in bfloat16, half of that measured; 1 byte/ns.
 DEVICE = Device(
     name="Pretend 9000",
     vendor="pretend",
@@ -33,8 +33,8 @@ DEVICE = Device(
 
 
 def op(name, start, stop, dims, types, values=(), thread=MAIN):
-    said = {"Input Dims": dims, "Input type": types, "Concrete Inputs": list(values) or [""] * len(dims)}
-    return (name, thread, start, stop, "cpu_op", said)
+    args = {"Input Dims": dims, "Input type": types, "Concrete Inputs": list(values) or [""] * len(dims)}
+    return (name, thread, start, stop, "cpu_op", args)
 
 
 def addmm(start, stop, m=8, k=10, n=5, kind=HALF, name="aten::addmm"):
@@ -47,8 +47,8 @@ def measured(tmp_path, **rows):
     return measure(read([write(tmp_path, trace(**rows))]))
 
 
-def test_kernels_share_their_innermost_ops_work_and_composites_have_none(tmp_path):
-    """linear around addmm: two kernels of the product share it 3 : 1, linear's own kernel has none of it."""
+def test_kernels_share_the_work_of_their_innermost_op(tmp_path):
+    """linear around addmm: the two kernels of the product share its cost 3 : 1, linear's own kernel has zero."""
     host = [addmm(1000, 9000, name="aten::linear"), addmm(2000, 5000)]
     device = [("gemm", 7, 20000, 20300, 3000), ("splitKreduce", 7, 20300, 20400, 4000), ("pad", 7, 20400, 20500, 6000)]
     seen = measured(tmp_path, host=host, device=device)
@@ -64,7 +64,7 @@ def test_kernels_share_their_innermost_ops_work_and_composites_have_none(tmp_pat
     assert rows["aten::linear"].ns == 100
 
 
-def test_the_least_time_is_the_measured_best_or_the_memorys_whichever_is_longer(tmp_path):
+def test_reachable_time_is_the_longer_of_compute_and_memory(tmp_path):
     host = [
         addmm(1000, 2000, m=100, k=100, n=100),
         op("aten::add", 3000, 4000, [[50, 20], [20], []], [SINGLE, SINGLE, "Scalar"], ["", "", "1"]),
@@ -91,17 +91,17 @@ def test_the_least_time_is_the_measured_best_or_the_memorys_whichever_is_longer(
     assert next(row for row in bare.rows if row.op == "aten::addmm").flops_rate == product.flops_rate
 
 
-@pytest.mark.parametrize(("kernel", "ns", "said"), [("sgemm", 20000, "float32"), ("sgemm", 3000, "tf32"),
+@pytest.mark.parametrize(("kernel", "ns", "dtype"), [("sgemm", 20000, "float32"), ("sgemm", 3000, "tf32"),
                                                     ("xmma_gemm_tf32f32_x", 20000, "tf32")])  # fmt: skip
-def test_float32_products_ran_in_tf32_where_the_name_or_the_speed_says_so(tmp_path, kernel, ns, said):
-    """800 FLOPs take float32 4000 ns at least."""
+def test_tf32_is_detected_by_kernel_name_or_speed(tmp_path, kernel, ns, dtype):
+    """800 FLOPs take at least 4000 ns in float32."""
     seen = measured(tmp_path, host=[addmm(1000, 2000, kind=SINGLE)], device=[(kernel, 7, 20000, 20000 + ns, 1500)])
     (row,) = op_roofline(seen, DEVICE).rows
-    assert row.dtype == said
-    assert row.reachable_ns == (4000 if said == "float32" else 2000)
+    assert row.dtype == dtype
+    assert row.reachable_ns == (4000 if dtype == "float32" else 2000)
 
 
-def test_an_upper_bound_is_said_and_judges_nothing(tmp_path):
+def test_an_upper_bound_of_flops_has_no_reachable_time(tmp_path):
     packed, starts = [300, 8, 64], [3]
     values = ["", "", "", "", "", "150", "150", "0.", "True", "False", "", "", ""]
     types = [HALF] * 3 + ["int"] * 2 + ["Scalar"] * 5 + [""] * 3
@@ -116,7 +116,7 @@ def test_an_upper_bound_is_said_and_judges_nothing(tmp_path):
     assert seen.mean.entries[0].flops is None
 
 
-def test_steps_and_ranks_are_averaged_and_ops_counted_once(tmp_path):
+def test_roofline_averages_steps_and_counts_ops_once(tmp_path):
     """Three steps, the first cut off; an op whose two kernels run in it is one call."""
     host, device = [], []
     for step in range(3):
@@ -130,7 +130,7 @@ def test_steps_and_ranks_are_averaged_and_ops_counted_once(tmp_path):
     assert next(entry for entry in seen.mean.entries if entry.account.what == "matmul").flops == 800
 
 
-def test_a_copys_bytes_are_the_files_and_a_cpus_ops_carry_their_work(tmp_path):
+def test_copies_have_recorded_bytes_and_cpu_ops_their_work(tmp_path):
     copy = ("Memcpy HtoD (Pageable -> Device)", 7, 20000, 30000, 1500, {"bytes": 4096})
     seen = measured(tmp_path, device=[copy, ("gemm", 7, 30000, 31000, 1600)])
     assert seen.ranks[0].bytes.tolist() == [4096, -1]
@@ -141,8 +141,8 @@ def test_a_copys_bytes_are_the_files_and_a_cpus_ops_carry_their_work(tmp_path):
     assert (product.count, product.ns, product.flops) == (1, 2900, 800)
 
 
-def test_a_call_that_a_tensor_subclass_passes_on_counts_once(tmp_path):
-    """DTensor: the outer op has the whole's shape, the inner one the local part's; between them is its dispatch."""
+def test_a_call_forwarded_by_a_tensor_subclass_counts_once(tmp_path):
+    """DTensor: the outer op has the global shape, the inner one that of the local shard; dispatch is between them."""
     host = [
         addmm(1000, 9000, m=16), ("PythonSubclass", MAIN, 1500, 8000, "cpu_op"), addmm(2000, 5000),
         op("aten::add", 6000, 7000, [[8], [8], []], [HALF, HALF, "Scalar"], ["", "", "1"]),
@@ -158,7 +158,7 @@ def test_a_call_that_a_tensor_subclass_passes_on_counts_once(tmp_path):
 
 
 @given(st.integers(0, 10**15), st.lists(st.integers(0, 10**9), min_size=1, max_size=30))
-def test_shares_sum_to_the_whole_and_lie_within_one_of_their_due(whole, weights):
+def test_apportioned_shares_sum_to_the_whole(whole, weights):
     shares = apportion(whole, weights)
     assert sum(shares) == whole
     if total := sum(weights):
@@ -166,11 +166,11 @@ def test_shares_sum_to_the_whole_and_lie_within_one_of_their_due(whole, weights)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 10**6)), max_size=60))
-def test_the_nearest_wanted_row_above_is_what_a_walk_finds(rows):
-    parent = [choice % (place + 1) - 1 for place, (_, choice) in enumerate(rows)]
+def test_nearest_matches_a_walk_over_parents(rows):
+    parent = [choice % (index + 1) - 1 for index, (_, choice) in enumerate(rows)]
     wanted = [want for want, _ in rows]
-    found = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
-    for row, above in zip(range(len(rows)), found):
+    nearest_rows = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
+    for row, above in zip(range(len(rows)), nearest_rows):
         at = parent[row]
         while at >= 0 and not wanted[at]:
             at = parent[at]
@@ -178,7 +178,7 @@ def test_the_nearest_wanted_row_above_is_what_a_walk_finds(rows):
 
 
 @pytest.mark.torch
-def test_a_profiled_step_counts_what_torchs_counter_does(tmp_path):
+def test_flops_of_a_profiled_step_match_torchs_counter(tmp_path):
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -190,8 +190,8 @@ def test_a_profiled_step_counts_what_torchs_counter_does(tmp_path):
     image = torch.randn(3, 4, 8, 8, requires_grad=True)
 
     def step():
-        made = layers(image)
-        torch.einsum("bi,bj->bij", made, made).softmax(-1).sum().backward()
+        output = layers(image)
+        torch.einsum("bi,bj->bij", output, output).softmax(-1).sum().backward()
 
     with FlopCounterMode(display=False) as counter:
         step()
@@ -205,7 +205,7 @@ def test_a_profiled_step_counts_what_torchs_counter_does(tmp_path):
     assert None not in {entry.flops for entry in heavy}
 
 
-def test_a_trace_that_computes_nothing_has_an_empty_table(tmp_path):
+def test_a_trace_without_compute_has_an_empty_roofline(tmp_path):
     copy = ("Memcpy HtoD (Pageable -> Device)", 7, 20000, 30000, 1500, {"bytes": 4096})
     table = op_roofline(measured(tmp_path, device=[copy]), DEVICE)
     assert (table.rows, table.compute_ns) == ((), 0)
@@ -215,7 +215,7 @@ def test_a_trace_that_computes_nothing_has_an_empty_table(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["h100_qwen_0.5b", "mi300_qwen_0.5b"])
-def test_qwens_matrix_products_are_two_flops_a_weight_and_token(name, public_trace):
+def test_qwen_matrix_products_are_two_flops_per_weight_and_token(name, public_trace):
     """24 layers of 4 x 1024 x 1024 and 3 x 1024 x 2816 weights, 16 sequences of 559 tokens, and the rotary angles."""
     seen = measure(read([public_trace(f"{name}.json.gz")]))
     flops = sum(entry.flops or 0 for entry in seen.mean.entries if entry.account.what == "matmul")
@@ -230,7 +230,7 @@ def test_qwens_matrix_products_are_two_flops_a_weight_and_token(name, public_tra
     assert table.rows[0].op == "aten::_flash_attention_forward"
 
 
-def test_resnet_18s_backward_pass_is_two_forward_ones_less_the_first_layers_input(public_trace):
+def test_resnet_18_backward_flops_are_twice_the_forward(public_trace):
     """1.81 billion multiply-adds an image are published (torchvision); ten images."""
     mean = measure(read([public_trace("mi300_resnet_ac.json.gz")])).mean
     conv = {entry.phase: entry.flops for entry in mean.entries if entry.account.what == "conv"}
@@ -241,13 +241,13 @@ def test_resnet_18s_backward_pass_is_two_forward_ones_less_the_first_layers_inpu
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1]), st.integers(-1, 2**62)), max_size=9))
-def test_no_sum_of_costs_wraps(rows):
+def test_sums_of_costs_do_not_overflow(rows):
     key, column = np.array(rows, np.int64).reshape(-1, 2).T
     start = np.arange(len(rows))
     classified = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {}, np.empty(0, np.int8))
     sums = by_part(column, classified, np.array([0, 99]), 2)[0].tolist()
-    for place, found in enumerate(sums):
-        values = column[key == place].tolist()
+    for index, total in enumerate(sums):
+        values = column[key == index].tolist()
         most = 2**62 // max(1, len(values))
         known = values and min(values) >= 0 and max(values) <= most
-        assert found == (sum(values) if known else -1)
+        assert total == (sum(values) if known else -1)

@@ -1,4 +1,4 @@
-"""Many ranks in parallel: the same ledgers whoever does the work, in bounded memory."""
+"""Many ranks in parallel: the same ledgers from every engine, in bounded memory."""
 
 import os
 import subprocess
@@ -28,23 +28,23 @@ def files(tmp_path_factory):
 
 
 def _document(rank):
-    said = {"Collective name": "allreduce", "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20, "dtype": "Float"}
-    said |= {"Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]"}
+    args = {"Collective name": "allreduce", "In msg nelems": 1 << 20, "Out msg nelems": 1 << 20, "dtype": "Float"}
+    args |= {"Process Group Name": "0", "Process Group Ranks": "[0, 1, 2, 3]"}
     device, at = [], 1_000
     for step in range(6):
         device.append(("gemm", 7, at, at + 100 + 10 * rank, at - 50))
         device.append(
-            ("ncclDevKernel_AllReduce_RING", 8, at + 100 + 10 * rank, at + 300, at - 40, said | {"Seq": step})
+            ("ncclDevKernel_AllReduce_RING", 8, at + 100 + 10 * rank, at + 300, at - 40, args | {"Seq": step})
         )
         at += 400
     marks = [("1", 900, 2_000), ("2", 2_000, 3_600)]
     return trace(device=device, marks=marks, rank=rank, world=4, host_name="one")
 
 
-def same(one: MeasuredTrace, other: MeasuredTrace):
-    assert one.ledgers == other.ledgers
-    assert one[3:] == other[3:]
-    for mine, theirs in zip(one.ranks, other.ranks, strict=True):
+def same(left: MeasuredTrace, right: MeasuredTrace):
+    assert left.ledgers == right.ledgers
+    assert left[3:] == right[3:]
+    for mine, theirs in zip(left.ranks, right.ranks, strict=True):
         assert mine.events.names == theirs.events.names
         assert mine.keys.pairs == theirs.keys.pairs
         assert mine.classified.collectives == theirs.classified.collectives
@@ -59,14 +59,14 @@ def _columns(rank):
 
 
 @pytest.mark.parametrize("name", ["auto", "serial", "processes"])
-def test_every_engine_gives_the_same(files, name):
+def test_all_engines_give_the_same_result(files, name):
     expected = measure(read(files))
     assert expected.alignment.aligned == "collectives"
     same(measure_files(files, engine=name), expected)
 
 
 @pytest.mark.slow
-def test_a_real_ray_gives_the_same(files, monkeypatch, tmp_path):
+def test_a_real_ray_cluster_gives_the_same_result(files, monkeypatch, tmp_path):
     ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     same(measure_files(files, engine="ray"), measure(read(files)))
@@ -79,7 +79,7 @@ def test_a_real_ray_gives_the_same(files, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_ray_that_runs_is_joined_and_left_running(files):
+def test_a_running_ray_cluster_is_joined_and_kept(files):
     ray = pytest.importorskip("ray")
     ray.init(address="local", num_cpus=2, object_store_memory=100 * 2**20, include_dashboard=False, log_to_driver=False)
     try:
@@ -101,7 +101,7 @@ def test_an_unknown_engine_is_refused(files):
 
 
 @pytest.mark.parametrize("name", ["serial", "processes"])
-def test_bad_input_is_told_as_elsewhere(files, tmp_path, name):
+def test_engines_raise_the_same_errors(files, tmp_path, name):
     broken = tmp_path / "broken.json"
     broken.write_text("{")
     with refused(BadFile, broken.name):
@@ -116,12 +116,12 @@ def _dies(_):
     os._exit(9)
 
 
-def test_a_dead_process_is_told():
+def test_a_dead_worker_is_reported():
     with engines.engine("processes", 1) as run, refused(WorkerDied, "--engine serial"):
         run(_dies, [1, 2])
 
 
-def test_what_is_kept_goes_with_the_last_who_looks(files, tmp_path, monkeypatch):
+def test_spilled_files_are_deleted_with_the_last_reference(files, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     measured = measure_files(files, engine="serial")
     assert len(list(tmp_path.glob("*/*.booked"))) == 4
@@ -134,22 +134,22 @@ def test_what_is_kept_goes_with_the_last_who_looks(files, tmp_path, monkeypatch)
     assert start[0] > 0  # still mapped
 
 
-def test_no_room_is_told(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     with refused(PlaceUnwritable, tmp_path / "absent" / "x", "TMPDIR"):
         spill.save(tmp_path / "absent" / "x", (1,))
 
 
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9), min_size=5, max_size=5))
-def test_columns_come_back_as_they_were(tmp_path_factory, columns):
+def test_spilled_columns_round_trip(tmp_path_factory, columns):
     path = tmp_path_factory.mktemp("t") / "x"
-    made = Meetings(*(np.array(column, np.int64) for column in columns))
-    spill.save(path, made)
-    for one, other in zip(spill.load(path, Meetings), made, strict=True):
-        np.testing.assert_array_equal(one, other)
-        assert one.dtype == other.dtype
+    meetings = Meetings(*(np.array(column, np.int64) for column in columns))
+    spill.save(path, meetings)
+    for loaded, other in zip(spill.load(path, Meetings), meetings, strict=True):
+        np.testing.assert_array_equal(loaded, other)
+        assert loaded.dtype == other.dtype
 
 
-def test_keys_come_back_as_they_were(files, tmp_path):
+def test_spilled_keys_round_trip(files, tmp_path):
     keys = measure(read(files)).ranks[0].keys
     spill.save(tmp_path / "x", keys)
     assert spill.load(tmp_path / "x", Keys).pairs == keys.pairs
@@ -157,7 +157,7 @@ def test_keys_come_back_as_they_were(files, tmp_path):
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_ranks(public_trace):
-    """8 and 128 of the DLRM ranks, each on a clock of its own, by the serial engine in a process of its own."""
+    """8 and 128 of the DLRM ranks, each with its own clock, on the serial engine in a separate process."""
     public_trace("v100_dlrm_8ranks")
     run = [sys.executable, "-m", "benchmarks.ranks", "8", "128"]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
@@ -187,17 +187,18 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", ["auto", "serial", "processes"])
-def test_no_number_that_a_file_gives_a_collective_is_too_large_to_be_kept_or_shown(tmp_path, name):
+def test_absurd_collective_values_are_treated_as_unknown(tmp_path, name):
     nccl = "ncclDevKernel_AllReduce_RING"
-    device = [(nccl, 8, at, at + 80, at - 10, said) for at, said in zip(range(100, 9_000, 100), HOSTILE)]
+    device = [(nccl, 8, at, at + 80, at - 10, args) for at, args in zip(range(100, 9_000, 100), HOSTILE)]
     shapes = {"Input Dims": [[10**30, 2], [-1], [True], [2**62]], "Input type": ["float"] * 4}
     document = trace(device=device, host=[("aten::mm", 100, 0, 50, "cpu_op", shapes)], rank=0, world=2)
     document["distributedInfo"]["pg_config"] = [{"pg_name": "deep", "ranks": DEEP}]
     path = write(tmp_path, document)
     measured = measure_files([path], engine=name)
     same(measured, measure(read([path])))
-    said = measured.ranks[0].classified.collectives.values()
-    assert len(said) == len(HOSTILE)
-    assert {(one.ranks, one.members, one.seq, one.peer, one.size) for one in said} == {((), 0, -1, -1, 0)}
+    collectives = measured.ranks[0].classified.collectives.values()
+    assert len(collectives) == len(HOSTILE)
+    values = {(item.ranks, item.members, item.seq, item.peer, item.size) for item in collectives}
+    assert values == {((), 0, -1, -1, 0)}
     assert len(tables(measured)["collectives"]) == len(HOSTILE)
     assert measured.ranks[0].events.shapes[-1].dims == ((), (), (), ())

@@ -1,4 +1,4 @@
-"""What if: a replay with nothing supposed is what was measured; and what is supposed has the exact answer."""
+"""What-if analysis: a replay without suppositions reproduces the measurement; suppositions give exact results."""
 
 import msgspec
 import numpy as np
@@ -37,7 +37,7 @@ def graphs(draw):
 
 
 @given(graphs())
-def test_a_replay_with_nothing_changed_is_what_was_measured(drawn):
+def test_an_unchanged_replay_reproduces_the_measurement(drawn):
     start, length, needs, _ = drawn
     graph = fit(start, start + length, needs, np.zeros(len(start), np.int64))
     again, stop = replay(graph)
@@ -46,14 +46,14 @@ def test_a_replay_with_nothing_changed_is_what_was_measured(drawn):
 
 
 @given(graphs())
-def test_shorter_ops_make_nothing_later(drawn):
+def test_shorter_ops_do_not_delay_any_op(drawn):
     start, length, needs, shorter = drawn
     graph = fit(start, start + length, needs, np.zeros(len(start), np.int64))
     assert (replay(graph, shorter)[1] <= start + length).all()
 
 
 @given(graphs())
-def test_without_slack_every_op_starts_with_the_last_of_its_needs(drawn):
+def test_without_slack_each_op_starts_with_its_last_need(drawn):
     _, length, needs, _ = drawn
     forward = needs.need < needs.op
     needs = Needs(*(column[forward] for column in needs))
@@ -63,13 +63,13 @@ def test_without_slack_every_op_starts_with_the_last_of_its_needs(drawn):
         assert start[op] == max((stop[needs.need[own]] + needs.weight[own]).tolist(), default=0)
 
 
-def test_ops_that_wait_for_each_other_in_a_circle_are_refused():
+def test_cyclic_dependencies_are_refused():
     with refused(BadInput, "2 of 3 ops"):
         plan(np.ones(3, np.int64), Needs(np.array([1, 2]), np.array([2, 1]), np.zeros(2, np.int64)))
 
 
-def told(measured):
-    """All ledgers without what a prediction says of itself."""
+def comparable(measured):
+    """All ledgers without the fields that mark a prediction."""
     plain = [
         msgspec.structs.replace(
             ledger,
@@ -86,10 +86,10 @@ def read_all(folder, *documents):
 
 
 @given(st.one_of(st.tuples(rank_traces()), st.tuples(cpu_traces()), st.tuples(rank_traces(0, 2), rank_traces(1, 2))))
-def test_with_nothing_supposed_the_ledgers_are_the_measured_ones(tmp_path_factory, documents):
+def test_without_suppositions_the_ledgers_are_the_measured_ones(tmp_path_factory, documents):
     measured = measure(read_all(tmp_path_factory.mktemp("t"), *documents))
     prediction = what_if(measured, [])
-    assert told(prediction.would) == told(measured)
+    assert comparable(prediction.would) == comparable(measured)
     assert prediction.mean.basis == "predicted"
     assert {entry.how for entry in prediction.mean.entries} <= {"modelled"}
     assert sum(change.ns for change in prediction.changes) == 0
@@ -106,7 +106,7 @@ def in_order(work):
     st.one_of(st.tuples(rank_traces()), st.tuples(cpu_traces()), st.tuples(rank_traces(0, 2), rank_traces(1, 2))),
     st.sampled_from(["no-stragglers", "no-launch-gaps", "perfect-overlap", "network=3x", "compute=2x", "launch_gap=0"]),
 )
-def test_whatever_is_supposed_balances_and_the_window_grows_no_longer(tmp_path_factory, documents, text):
+def test_predictions_balance_and_never_lengthen_the_window(tmp_path_factory, documents, text):
     measured = measure(read_all(tmp_path_factory.mktemp("t"), *documents), "all")
     try:
         prediction = what_if(measured, [text])
@@ -120,8 +120,8 @@ def test_whatever_is_supposed_balances_and_the_window_grows_no_longer(tmp_path_f
         assert prediction.would.ranks[0].events.window[1] <= measured.ranks[0].events.window[1]
 
 
-def wall_and_accounts(prediction, place=0):
-    (ledger,) = prediction.would.ranks[place].ledgers
+def wall_and_accounts(prediction, rank_index=0):
+    (ledger,) = prediction.would.ranks[rank_index].ledgers
     return ledger.wall_ns, {str(account): ns for account, ns in ledger.by_account().items() if ns}
 
 
@@ -133,16 +133,16 @@ def late_rank(start_late):
     )  # fmt: skip
 
 
-def test_without_stragglers_every_rank_computes_as_the_one_in_time(tmp_path):
+def test_without_stragglers_all_ranks_compute_like_the_fast_one(tmp_path):
     measured = measure(read_all(tmp_path, late_rank(0), late_rank(30)), "all")
     assert measured.mean.late == {1: 30}
     prediction = what_if(measured, ["no-stragglers"])
-    for place in (0, 1):
-        assert wall_and_accounts(prediction, place) == (30, {"compute/matmul": 20, "comm/all_reduce@world": 10})
+    for rank_index in (0, 1):
+        assert wall_and_accounts(prediction, rank_index) == (30, {"compute/matmul": 20, "comm/all_reduce@world": 10})
     assert prediction.mean.late == {}
 
 
-def test_a_faster_network_shortens_the_transfer_and_not_the_wait(tmp_path):
+def test_a_faster_network_shortens_transfers_but_not_waits(tmp_path):
     measured = measure(read_all(tmp_path, late_rank(0), late_rank(30)), "all")
     wall, accounts = wall_and_accounts(what_if(measured, ["network=2x"]))
     assert (wall, accounts) == (
@@ -157,7 +157,7 @@ HOST_BOUND = trace(
 )
 
 
-def test_an_infinitely_fast_host_leaves_the_device_no_gap(tmp_path):
+def test_an_infinitely_fast_host_leaves_no_device_gaps(tmp_path):
     measured = measure(read_all(tmp_path, HOST_BOUND), "all")
     assert measured.mean.wall_ns == 80
     wall, accounts = wall_and_accounts(what_if(measured, ["no-launch-gaps"]))
@@ -165,14 +165,14 @@ def test_an_infinitely_fast_host_leaves_the_device_no_gap(tmp_path):
     assert (wall, accounts) == (40, {"compute/matmul": 30, "compute/elementwise": 10})
 
 
-def test_a_faster_op_gives_a_host_bound_step_nothing(tmp_path):
+def test_a_faster_op_does_not_help_a_host_bound_step(tmp_path):
     measured = measure(read_all(tmp_path, HOST_BOUND), "all")
     wall, accounts = wall_and_accounts(what_if(measured, ["op:aten::mm=2x"]))
     assert wall == 80
     assert accounts["compute/matmul"] == 25
 
 
-def test_the_host_comes_back_from_a_sync_when_the_device_is_done(tmp_path):
+def test_the_host_returns_from_a_sync_with_the_device(tmp_path):
     document = trace(
         device=[("gemm", 7, 10, 50, 5), ("gemm", 7, 65, 75, 60)],
         host=[("cudaStreamSynchronize", 100, 8, 52, "cuda_runtime")],
@@ -182,7 +182,7 @@ def test_the_host_comes_back_from_a_sync_when_the_device_is_done(tmp_path):
     assert what_if(measured, ["compute/matmul=2x"]).mean.wall_ns == measured.mean.wall_ns - 25
 
 
-def test_a_loader_that_never_keeps_the_host_waiting(tmp_path):
+def test_a_free_data_loader_removes_the_data_wait(tmp_path):
     document = trace(
         device=[("gemm", 7, 10, 20, 5), ("gemm", 7, 60, 70, 55)],
         host=[("enumerate(DataLoader)#x.__next__", 100, 22, 52, "user_annotation")],
@@ -194,7 +194,7 @@ def test_a_loader_that_never_keeps_the_host_waiting(tmp_path):
     assert [str(change.account) for change in prediction.changes if change.ns < -1] == ["data_wait"]
 
 
-def test_overlapped_perfectly_communication_costs_where_nothing_else_is_to_do(tmp_path):
+def test_perfect_overlap_leaves_communication_at_the_step_end(tmp_path):
     device = [("gemm", 7, 10, 20, 5), (REDUCE, 8, 20, 50, 6), ("gemm", 7, 50, 70, 7), ("gemm", 7, 70, 72, 8)]
     measured = measure(read_all(tmp_path, trace(device=device)), "all")
     # The second product no longer waits for the all-reduce; the last one, which ends the step, still does.
@@ -205,13 +205,13 @@ def test_overlapped_perfectly_communication_costs_where_nothing_else_is_to_do(tm
 def stage(rank):
     """Stage 0 computes until 40 and sends; stage 1 has waited since 12, and computes from 50."""
     name, peer, start = ("recv", "Src Rank", 12) if rank else ("send", "Dst Rank", 40)
-    said = {"Collective name": name, peer: 1 - rank, "Process Group Name": "0", "Process Group Ranks": [0, 1]}
+    args = {"Collective name": name, peer: 1 - rank, "Process Group Name": "0", "Process Group Ranks": [0, 1]}
     before, after = ([], [("gemm", 7, 50, 60, 7)]) if rank else ([("gemm", 7, 10, 40, 5)], [])
-    device = [*before, ("ncclDevKernel_SendRecv", 8, start, 50, 6, said | {"Group size": 2}), *after]
+    device = [*before, ("ncclDevKernel_SendRecv", 8, start, 50, 6, args | {"Group size": 2}), *after]
     return trace(device=device, rank=rank, world=2, host_name="one")
 
 
-def test_a_receive_comes_as_much_sooner_as_its_send(tmp_path):
+def test_a_receive_moves_with_its_send(tmp_path):
     measured = measure(read_all(tmp_path, stage(0), stage(1)), "all")
     assert measured.ranks[1].ledgers[0].by_kind()["bubble"] == 28
     prediction = what_if(measured, ["compute=2x"])
@@ -219,7 +219,7 @@ def test_a_receive_comes_as_much_sooner_as_its_send(tmp_path):
 
 
 def cpu_rank(rank, works):
-    """Works, all-reduces with its peer until 200, and goes on when that is done."""
+    """Computes, all-reduces with its peer until 200, and resumes afterwards."""
     return trace(
         host=[
             ("aten::mm", 100, 10, 10 + works, "cpu_op"),
@@ -241,10 +241,11 @@ def test_on_cpus_the_training_thread_waits_for_its_collectives(tmp_path):
     assert faster.mean.wall_ns == 220 - 24  # the transfer lasts from 152 to 200
 
 
-def one_op_each(took, place, step):
+def one_op_each(took, rank_index, step):
     n = len(took)
     zero, every = np.zeros(n, np.int64), np.ones(n, bool)
-    ops = Ops(np.array(step) * 100, zero, zero + WORK, np.array(place), zero, zero, zero, np.arange(n), np.array(step))
+    start, unit = np.array(step) * 100, np.arange(n)
+    ops = Ops(start, zero, zero + WORK, np.array(rank_index), zero, zero, zero, unit, np.array(step))
     return typical(ops, np.array(took, np.int64), every, every).tolist()
 
 
@@ -257,7 +258,7 @@ def one_op_each(took, place, step):
         ([50, 60, 52, 51], 51),
     ],
 )
-def test_an_op_takes_its_mean_over_the_ranks_that_are_not_late(took, takes):
+def test_typical_length_is_the_mean_over_ranks_in_time(took, takes):
     assert one_op_each(took, range(len(took)), [0] * len(took)) == [takes] * len(took)
 
 
@@ -266,26 +267,26 @@ def test_a_rank_is_late_by_its_mean_over_steps():
     assert one_op_each([10, 14, 10, 90], [0, 0, 1, 1], [0, 1, 0, 1]) == [12] * 4
 
 
-def test_an_op_without_its_like_keeps_its_own_ranks_mean():
+def test_an_op_without_counterpart_keeps_its_own_ranks_mean():
     n = np.arange(4)
-    place, label = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 7])
-    ops = Ops(n, n, n * 0 + WORK, place, n * 0, label, n, n, n * 0)
+    rank_index, label = np.array([0, 0, 1, 1]), np.array([0, 0, 0, 7])
+    ops = Ops(n, n, n * 0 + WORK, rank_index, n * 0, label, n, n, n * 0)
     # Rank 1 is late; its op with label 7 no other rank has.
-    found = typical(ops, np.array([10, 20, 30, 90]), np.ones(4, bool), np.ones(4, bool))
-    assert found.tolist() == [10, 20, 10, 90]
+    lengths = typical(ops, np.array([10, 20, 30, 90]), np.ones(4, bool), np.ones(4, bool))
+    assert lengths.tolist() == [10, 20, 10, 90]
 
 
-def test_pieces_of_one_thing_keep_their_proportion():
-    place = np.array([0, 0, 1])
+def test_pieces_of_one_unit_keep_their_proportion():
+    rank_index = np.array([0, 0, 1])
     zero = np.zeros(3, np.int64)
-    ops = Ops(np.array([0, 30, 0]), zero, zero + HOST, place, zero, zero, zero, place, zero)
+    ops = Ops(np.array([0, 30, 0]), zero, zero + HOST, rank_index, zero, zero, zero, rank_index, zero)
     assert typical(ops, np.array([30, 10, 20]), np.ones(3, bool), np.ones(3, bool)).tolist() == [15, 5, 20]
 
 
-def test_times_of_transfers_do_not_make_a_rank_late():
+def test_transfer_times_do_not_make_a_rank_late():
     zero = np.zeros(4, np.int64)
-    role, place = np.array([WORK, TRANSFER, WORK, TRANSFER]), np.array([0, 0, 1, 1])
-    ops = Ops(zero, zero, role, place, zero, zero, zero, zero, zero)
+    role, rank_index = np.array([WORK, TRANSFER, WORK, TRANSFER]), np.array([0, 0, 1, 1])
+    ops = Ops(zero, zero, role, rank_index, zero, zero, zero, zero, zero)
     own = role == WORK
     assert typical(ops, np.array([10, 90, 10, 30]), np.ones(4, bool), own).tolist() == [10, 60, 10, 60]
 
@@ -307,7 +308,7 @@ def test_times_of_transfers_do_not_make_a_rank_late():
         ("op:=2x", BadInput, ["'op:=2x'", "op:aten::mm=2x"]),
     ],
 )
-def test_what_cannot_be_supposed_is_refused_with_the_next_step(text, kind, values):
+def test_invalid_suppositions_are_refused_with_a_next_step(text, kind, values):
     with refused(kind, *values):
         parse(text)
 
@@ -322,7 +323,7 @@ def test_what_cannot_be_supposed_is_refused_with_the_next_step(text, kind, value
         ("op:aten::mm=roofline", ["op:aten::mm=roofline", "2x"]),
     ],
 )
-def test_what_these_traces_do_not_have_cannot_be_supposed_of_them(tmp_path, text, values):
+def test_suppositions_that_match_nothing_are_refused(tmp_path, text, values):
     measured = measure(read_all(tmp_path, HOST_BOUND), "all")
     with refused(BadInput, *values):
         what_if(measured, [text])
@@ -346,16 +347,16 @@ PUBLIC = [
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_traces_replay_to_the_nanosecond(public_trace, name):
     measured = measure(read([public_trace(name)]))
-    assert told(what_if(measured, []).would) == told(measured)
+    assert comparable(what_if(measured, []).would) == comparable(measured)
 
 
-def test_hidden_altogether_and_for_nothing_cost_a_lone_rank_the_same(public_trace):
+def test_perfect_overlap_equals_free_communication_on_one_rank(public_trace):
     measured = measure(read([public_trace("diff_test.json.gz")]))
     hidden, free = (what_if(measured, [text]).mean.wall_ns for text in ("perfect-overlap", "network=0"))
     assert abs(hidden - free) < 1_000 < measured.mean.wall_ns - hidden
 
 
-def test_the_published_answer_of_a_64_rank_job():
+def test_what_if_matches_the_published_64_rank_job():
     pytest.importorskip("duckdb")
     from validation.stragglers import analyse, model, rows
 
@@ -365,8 +366,8 @@ def test_the_published_answer_of_a_64_rank_job():
     if not (folder / "trace-AR.parquet").exists():
         pytest.skip("the public straggler trace is not on this machine")
     answer = analyse(model(read_ops(folder / "trace-AR.parquet")))
-    for what, published, ours in rows(answer, folder):
-        assert ours == pytest.approx(published, rel=1e-3, abs=1e-3), what
+    for row, published, ours in rows(answer, folder):
+        assert ours == pytest.approx(published, rel=1e-3, abs=1e-3), row
 
 
 @pytest.mark.torch
@@ -375,5 +376,5 @@ def test_a_planted_wait_for_data_is_what_the_prediction_saves():
     pytest.importorskip("torch")
     from validation.whatif import Plant, pair
 
-    found = pair(Plant("loader", 1, 512, 60, "data_wait=0"))
-    assert 0.98 * 60e6 < found.planted - found.predicted < 1.5 * 60e6
+    measured_pair = pair(Plant("loader", 1, 512, 60, "data_wait=0"))
+    assert 0.98 * 60e6 < measured_pair.planted - measured_pair.predicted < 1.5 * 60e6

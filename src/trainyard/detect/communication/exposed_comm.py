@@ -1,9 +1,9 @@
-"""exposed_comm: communication that no compute covers, each collective with its own remedy.
+"""exposed_comm: communication that compute does not overlap, with a remedy for each collective.
 
-What it does: takes each collective's comm accounts, over its groups. The findings are named `exposed_all_gather`,
+What it does: sums each collective's comm accounts over its groups. The findings are named `exposed_all_gather`,
 `exposed_reduce_scatter` and so on.
-Why it matters: the device waits for the network although it has work it could overlap.
-Example: `comm/all_reduce@world` owns 13 ms of a 222 ms step, and only 16 % of it is hidden.
+Why it matters: the device waits for the network although there is compute that could overlap.
+Example: `comm/all_reduce@world` owns 13 ms of a 222 ms step, and only 16 % of it is overlapped.
 Remedy: prefetch gathers, bucket and overlap reductions, group experts' traffic, or send less.
 """
 
@@ -21,7 +21,7 @@ from trainyard.record import Run
 _REMEDIES = {
     "all_gather": "Gather the next layer's parameters while this one computes (forward and backward prefetch), or "
     "shard over fewer ranks.",
-    "reduce_scatter": "Let it run under the rest of the backward pass: reduce each layer as its gradients are ready.",
+    "reduce_scatter": "Overlap it with the backward pass: reduce each layer as soon as its gradients are ready.",
     "all_reduce": "Overlap gradient buckets with the backward pass (smaller first bucket, static graph), or send "
     "bfloat16 gradients.",
     "all_to_all": "Overlap it with the dense layers, keep experts' traffic inside a node, or send lower precision.",
@@ -37,11 +37,11 @@ class ExposedComm:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        return [found for what in words.COLLECTIVES for found in _exposed(ledger, what)]
+        return [exposed for collective in words.COLLECTIVES for exposed in _exposed(ledger, collective)]
 
 
-def _exposed(ledger: Ledger, what: str) -> Sequence[Finding]:
-    entries = [entry for entry in ledger.entries if (entry.account.kind, entry.account.what) == ("comm", what)]
+def _exposed(ledger: Ledger, collective: str) -> Sequence[Finding]:
+    entries = [entry for entry in ledger.entries if (entry.account.kind, entry.account.what) == ("comm", collective)]
     groups: dict[Account, int] = {}
     for entry in entries:
         groups[entry.account] = groups.get(entry.account, 0) + entry.ns
@@ -52,14 +52,14 @@ def _exposed(ledger: Ledger, what: str) -> Sequence[Finding]:
     aligned = ledger.scope.aligned != "no"
     on = f" on {dearest.group}" if dearest.group else ""
     return finding(
-        f"exposed_{what}",
+        f"exposed_{collective}",
         ledger,
         dearest,
         exposed,
-        f"Exposed {words.COLLECTIVES[what].label}{on} costs",
-        evidence=f"{units.show_share(hidden, exposed + hidden)} of it is hidden under compute; waiting for late ranks "
-        + ("is told apart" if aligned else "is in it"),
-        remedy=_REMEDIES.get(what, _OTHERWISE),
-        # Unaligned, some of it may be waiting for a late rank and no matter of the network at all.
+        f"Exposed {words.COLLECTIVES[collective].label}{on} costs",
+        evidence=f"{units.show_share(hidden, exposed + hidden)} of this communication is overlapped with compute; "
+        f"waiting for late ranks is {'not included' if aligned else 'included'}",
+        remedy=_REMEDIES.get(collective, _OTHERWISE),
+        # If clocks are not aligned, part of it may be waiting for a late rank, which is not a network problem.
         sure=0.9 if aligned else 0.6,
     )

@@ -1,8 +1,8 @@
-"""pipeline_bubble: pipeline stages with nothing they could run.
+"""pipeline_bubble: pipeline stages that idle between micro-batches.
 
-What it does: sums the bubble accounts and names the dearest of warm-up, drain and steady.
-Why it matters: with p stages and m micro-batches a plain schedule idles (p - 1) of every m + p - 1 turns.
-Example: four stages and four micro-batches leave each stage idle for three turns in seven.
+What it does: sums the bubble accounts and names the largest of warm-up, drain and steady state.
+Why it matters: with p stages and m micro-batches a plain schedule idles for (p - 1) of every m + p - 1 slots.
+Example: four stages and four micro-batches leave each stage idle for three slots of seven.
 Remedy: more micro-batches, an interleaved or zero-bubble schedule, or stages of equal length.
 """
 
@@ -43,7 +43,7 @@ class PipelineBubble:
             ledger,
             dearest,
             cost,
-            f"Pipeline bubbles, most of them {words.BUBBLES[dearest.what].label.removeprefix('Bubble, ')}, cost",
+            f"Pipeline bubbles, mostly {words.BUBBLES[dearest.what].label.removeprefix('Bubble, ')}, cost",
             evidence=shares,
             remedy=_REMEDIES[dearest.what],
             sure=0.9,

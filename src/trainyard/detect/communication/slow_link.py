@@ -1,7 +1,7 @@
-"""slow_link: one group's or peer's traffic is far slower than that of its like.
+"""slow_link: one group or pair of ranks has far less bandwidth than comparable ones.
 
 What it does: takes the bus bandwidth of each group's (point-to-point: each pair's) collectives and compares it with
-other groups of the same size that carry messages of like size; one below half of their median is slow.
+other groups of as many ranks and messages of similar size; a group below half of their median is slow.
 Why it matters: a link that fell back to fewer lanes, or a ring that leaves its rail, slows every step.
 Example: of 16 groups of 8 ranks, one all-gathers at 11 GB/s and the others at 23.
 Remedy: run the vendor's link test there, and look at cabling, switch counters and the rank's placement.
@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.finding_text import each_step, finding, matters
+from trainyard.detect.finding_text import finding, matters, mean_per_step
 from trainyard.events import Collective
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_SLOW = 0.5  # of the median of the others: algorithms and rings differ by tens of per cent in good health
-_LIKE = 3  # groups at least, so that the one can be told from the others
-_CALLS = 3  # of each group at least
-_MINORITY = 1 / 3  # of the groups: more than that are a slower kind of network, and no fault
+_SLOW = 0.5  # of the median: healthy algorithms and rings differ by tens of per cent
+_LIKE = 3  # fewest comparable groups
+_CALLS = 3  # fewest calls of each group
+_MINORITY = 1 / 3  # most groups that may be slow: if more are, they use a slower network and no link is faulty
 
 _Like = tuple[str, int, int]
 
@@ -36,7 +36,7 @@ class SlowLink:
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
         seen = _seen(events or ())
-        made: list[Finding] = []
+        findings: list[Finding] = []
         for like, links in seen.items():
             rates = {link: _rate(calls) for link, calls in links.items() if len(calls) >= _CALLS}
             if len(rates) < _LIKE:
@@ -46,26 +46,26 @@ class SlowLink:
             if not slow or len(slow) > _MINORITY * len(rates):
                 continue
             worst = min(slow, key=lambda link: rates[link])
-            lost = each_step(
+            lost = mean_per_step(
                 events or (),
                 (int(call.owned * (1 - rates[link] / usual)) for link in slow for call in links[link]),
             )
             if not matters(ledger, lost):
                 continue
-            made.extend(
+            findings.extend(
                 finding(
                     self.rule,
                     ledger,
                     links[worst][0].account,
                     lost,
-                    f"A slow link, of {worst}, costs",
-                    evidence=f"{like[0]} there reaches {_show(rates[worst])}, the median of {len(rates)} like groups "
-                    f"{_show(usual)}",
-                    remedy="Test that link (nccl-tests, the vendor's link counters) and look at the ranks' placement.",
+                    f"A slow link ({worst}) costs",
+                    evidence=f"{like[0]} reaches {_show(rates[worst])} there; the median of {len(rates)} comparable "
+                    f"groups is {_show(usual)}",
+                    remedy="Test that link (nccl-tests, the vendor's link counters) and check the ranks' placement.",
                     sure=0.8 if ledger.scope.aligned != "no" else 0.6,
                 )
             )
-        return made
+        return findings
 
 
 class _Call(NamedTuple):
@@ -75,7 +75,7 @@ class _Call(NamedTuple):
 
 
 def _seen(events: Sequence[Booked]) -> dict[_Like, dict[str, list[_Call]]]:
-    """By kind of collective, members and magnitude of size: each group's calls."""
+    """Each group's calls, by collective, number of members and power of two of the size."""
     seen: dict[_Like, dict[str, list[_Call]]] = defaultdict(lambda: defaultdict(list))
     for rank in events:
         for row, collective in rank.collectives.items():
@@ -100,14 +100,14 @@ def _link(collective: Collective, rank: int) -> str:
 
 
 def _bus_factor(name: str, members: int) -> float:
-    """Bytes over the slowest link for each byte of the buffer, as nccl-tests defines bus bandwidth."""
+    """Bytes over the slowest link per byte of the buffer: bus bandwidth as nccl-tests defines it."""
     if name == "all_reduce":
         return 2 * (members - 1) / members
     return (members - 1) / members if name in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
 def _rate(calls: list[_Call]) -> float:
-    """The upper quartile: some calls wait for a late rank, and say nothing of the link."""
+    """The upper quartile of the calls' rates: calls that waited for a late rank do not show the link's speed."""
     rates = sorted(call.rate for call in calls)
     return rates[(3 * len(rates)) // 4]
 

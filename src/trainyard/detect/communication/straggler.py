@@ -1,9 +1,9 @@
-"""straggler: one rank that comes late and makes the others wait.
+"""straggler: one rank arrives late at collectives and makes the others wait.
 
-What it does: finds the rank that most of the waiting in collectives is for, in most steps, and says in which account
-it differs from the others. The cost is what each of the others waits for it.
-Why it matters: every rank pays for the slowest; the late one itself often shows the shortest step.
-Example: in an 8-rank job rank 7 comes last to 5 of its 8 collectives, and its own step is the shortest.
+What it does: finds the rank that causes most of the waiting in collectives in most steps, and names the account in
+which it differs from the others. The cost is the time that each of the others waits for it.
+Why it matters: every rank is as slow as the slowest; the late rank itself often shows the shortest step.
+Example: in an 8-rank job rank 7 is the last to arrive at 5 of its 8 collectives, and its own step is the shortest.
 Remedy: look at that rank's host, device clocks and share of the work.
 """
 
@@ -21,13 +21,13 @@ from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_SHARE = 0.4  # of all waiting: from here on one rank is named; below it, the ranks took turns
-_FAIR = 1.5  # times what a rank would cause if all took turns: of two, one is named only from three quarters on
-_LEAD = 1.5  # times what the next one causes: two that are equally late are no one culprit
-_STEPS = 0.75  # of the full steps in which it must be the dearest: one hiccup of a host makes a late rank
+_SHARE = 0.4  # of all waiting: from this fraction on, one rank is named; below it, ranks were late in turn
+_FAIR = 1.5  # times the share of a rank if all were late in turn: with two ranks, one is named from 75 % on
+_LEAD = 1.5  # times the waiting caused by the next rank: if two are equally late, neither is named
+_STEPS = 0.75  # of the full steps in which it must cause the most waiting: one host hiccup is not a straggler
 
 
-_LEAST = 0.05  # of the step: like devices differ by some per cent, and by less nobody is a culprit
+_LEAST = 0.05  # of the step: identical devices differ by a few per cent
 
 
 class Straggler:
@@ -50,16 +50,16 @@ class Straggler:
             ledger,
             max(waits, key=lambda account: waits[account]),
             each_waits(ledger, late),
-            f"Rank {late} comes late; each of the others waits for it",
+            f"Rank {late} arrives late; each of the other ranks waits",
             evidence=f"share of all waiting caused: {shares}{differs}",
-            remedy=f"Compare rank {late} with the others: its host, its clocks, its share of the work.",
-            # A few steps prove little, however late.
+            remedy=f"Compare rank {late} with the others: its host, device clocks and share of the work.",
+            # A few steps are weak evidence.
             sure=round(0.95 * steps / (steps + 1), 2),
         )
 
 
 def late_rank(ledger: Ledger) -> int | None:
-    """The one rank that the waiting is for, or None, also where waiting hardly matters."""
+    """The rank that causes most of the waiting; None if no rank stands out or the waiting is small."""
     if not sum(ledger.late.values()):
         return None
     (rank, ns), *others = sorted(ledger.late.items(), key=lambda item: -item[1])
@@ -73,7 +73,7 @@ def late_rank(ledger: Ledger) -> int | None:
 
 
 def culprit_of(ledger: Ledger, events: Sequence[Booked] | None) -> int | None:
-    """As `late_rank`, and the dearest in most steps too, where the events tell."""
+    """As `late_rank`, but None if the events show that this rank does not cause the most waiting in most steps."""
     rank = late_rank(ledger)
     if rank is None or not events:
         return rank
@@ -81,25 +81,25 @@ def culprit_of(ledger: Ledger, events: Sequence[Booked] | None) -> int | None:
     for booked in events:
         waits = booked.waits
         in_collective = booked.keys(lambda account, _: account.kind == "straggler")
-        places = np.where(in_collective[waits.key], booked.step_of(waits.start), -1)
-        for place, late, ns in zip(places.tolist(), waits.late.tolist(), waits.ns.tolist()):
-            if place >= 0:
-                step = by_step.setdefault(booked.parts[place].label, {})
+        step_index = np.where(in_collective[waits.key], booked.step_of(waits.start), -1)
+        for index, late, ns in zip(step_index.tolist(), waits.late.tolist(), waits.ns.tolist()):
+            if index >= 0:
+                step = by_step.setdefault(booked.parts[index].label, {})
                 step[late] = step.get(late, 0) + ns
     dearest = [max(step, key=lambda late: step[late]) == rank for step in by_step.values() if step]
     return rank if sum(dearest) >= _STEPS * len(dearest) else None
 
 
 def each_waits(ledger: Ledger, rank: int) -> int:
-    """ns a step that each of the other ranks waits for this one, on average. The mean ledger spreads this over all
-    ranks, the late one too; a step would be shorter by the whole of it."""
+    """ns a step that each of the other ranks waits for this one, on average: the time by which a step would be shorter.
+    The mean ledger averages it over all ranks, including the late one."""
     ranks = _ranks(ledger)
     waited = ledger.by_kind().get("straggler", 0)
     return waited * ranks * ledger.late.get(rank, 0) // ((ranks - 1) * sum(ledger.late.values()))
 
 
 def left_over(ledger: Ledger, rank: int | None) -> int:
-    """ns of the mean ledger's waiting that is for other ranks than this one."""
+    """ns of the mean ledger's waiting that ranks other than this one cause."""
     waited, total = ledger.by_kind().get("straggler", 0), sum(ledger.late.values())
     return waited - (waited * ledger.late.get(rank, 0) // total if rank is not None and total else 0)
 
@@ -109,13 +109,13 @@ def _ranks(ledger: Ledger) -> int:
 
 
 def _last(late: int, events: Sequence[Booked]) -> str:
-    """How often it came last."""
+    """How often the late rank was the last to arrive."""
     own = next((booked for booked in events if booked.events.rank == late), None)
-    return f"; last to {own.last} of the {own.met} collectives it was in" if own and own.met else ""
+    return f"; last to arrive at {own.last} of its {own.met} collectives" if own and own.met else ""
 
 
 def _differs(late: int, events: Sequence[Booked]) -> str:
-    """In which account the late rank spends more than the others' median: compute, copies or the host's gaps."""
+    """The account in which the late rank exceeds the others' median most: compute, copies or the host's gaps."""
     own: dict[str, int] = {}
     others: dict[str, list[int]] = {}
     for booked in events:
@@ -133,7 +133,7 @@ def _differs(late: int, events: Sequence[Booked]) -> str:
 
 
 def _spent(booked: Booked) -> dict[str, int]:
-    """ns a step of each account that is no communication."""
+    """ns a step of each account other than communication."""
     keys = np.concatenate([booked.key, booked.idle.key]) if booked.on_device else booked.key
     ns = np.concatenate([booked.owned, booked.idle.ns]) if booked.on_device else booked.owned
     start = np.concatenate([booked.start, booked.idle.start]) if booked.on_device else booked.start

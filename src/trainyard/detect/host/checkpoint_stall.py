@@ -1,9 +1,9 @@
-"""checkpoint_stall: the step stands still while state is saved or loaded.
+"""checkpoint_stall: the step stalls while a checkpoint is saved or loaded.
 
 What it does: reads the checkpoint accounts.
-Why it matters: nothing trains meanwhile, on any rank.
+Why it matters: training stops meanwhile, on all ranks.
 Example: a save in every tenth step stalls it for two seconds.
-Remedy: copy the state aside and write it in the background (`async_save`), write sharded, or save less often.
+Remedy: copy the state to host memory and write it in the background (`async_save`), save sharded, or less often.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """data_wait: the step waits for its next batch.
 
 What it does: reads the data_wait account.
-Why it matters: the device stands idle while the loader works.
-Example: ResNet-50 with no loader workers waits 33 ms of every 152 ms step.
+Why it matters: the device is idle while the data loader works.
+Example: ResNet-50 without loader workers waits 33 ms of every 152 ms step.
 Remedy: more loader workers, prefetching, pinned memory, or cheaper decoding.
 """
 

@@ -1,7 +1,7 @@
 """gc_pauses: Python's garbage collector runs in the step.
 
 What it does: takes the idle time while the collector runs, and counts the collections.
-Why it matters: with many live objects a collection takes tens of ms, and each rank takes it at another time.
+Why it matters: with many live objects a collection takes tens of ms, and ranks collect at different times.
 Example: one rank of eight collects in every step, and the other seven wait for it.
 Remedy: `gc.freeze()` after start-up, and `gc.disable()` with a collection between steps, on all ranks at once.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.booked import Booked
-from trainyard.detect.idle_gaps import stopped
+from trainyard.detect.idle_gaps import host_stop_finding
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.record import Run
@@ -23,4 +23,4 @@ class GcPauses:
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
         remedy = "Call gc.freeze() after start-up; collect between steps, on all ranks at once."
-        return stopped(self.rule, "gc", ledger, events, "Garbage collection costs", remedy)
+        return host_stop_finding(self.rule, "gc", ledger, events, "Garbage collection costs", remedy)

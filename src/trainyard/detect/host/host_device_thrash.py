@@ -1,7 +1,7 @@
 """host_device_thrash: many or unpinned copies between host and device in the step.
 
-What it does: takes exposed copies between host and device where there are dozens a step, or where they come from
-pageable memory.
+What it does: takes exposed copies between host and device if there are dozens in a step, or if they use pageable
+host memory.
 Why it matters: a small copy costs its latency, a pageable one is staged by the host and cannot overlap.
 Example: 60 masks of a kilobyte sent one by one in every step.
 Remedy: send one packed tensor, pin the loader's memory and copy with `non_blocking=True`, make constants on the device.
@@ -20,7 +20,7 @@ from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.record import Run
 
-_MANY = 32  # a step: a batch is a few tensors, and the optimizer's state none
+_MANY = 32  # copies a step: a batch is a few tensors, and the optimizer's state is not copied
 _PAGEABLE = re.compile(r"pageable", re.I)
 
 
@@ -33,20 +33,20 @@ class HostDeviceThrash:
         rows = [work(rank, "copy", "h2d", "d2h") for rank in ranks]
         pageable = [named(rank, own, _PAGEABLE) for rank, own in zip(ranks, rows)]
         many = count(ranks, rows) >= _MANY
-        found = rows if many else pageable
-        cost = owned(ranks, found)
+        selected = rows if many else pageable
+        cost = owned(ranks, selected)
         if not matters(ledger, cost):
             return ()
-        moved = sum(int(rank.bytes[own].clip(0).sum()) for rank, own in zip(ranks, found))
+        moved = sum(int(rank.bytes[own].clip(0).sum()) for rank, own in zip(ranks, selected))
         size = units.show_size(moved / max(1, sum(rank.steps for rank in ranks)))
         return finding(
             self.rule,
             ledger,
-            account_of(ranks, found),
+            account_of(ranks, selected),
             cost,
-            f"{count(ranks, found):,} {'' if many else 'pageable '}copies a step between host and device cost",
+            f"{count(ranks, selected):,} {'' if many else 'pageable '}copies a step between host and device cost",
             evidence=(f"{size} a step in all; " if moved else "")
-            + f"{count(ranks, pageable):,} of them from or to pageable memory",
+            + f"{count(ranks, pageable):,} of them use pageable memory",
             remedy="Pack small copies into one, or make them on the device."
             if many
             else "Pin the host's memory (pin_memory=True) and copy with non_blocking=True.",

@@ -1,9 +1,9 @@
-"""recompilation: a step compiles again.
+"""recompilation: torch.compile recompiles during a step.
 
-What it does: takes the idle time in the compiler, in steps after the first of the trace too.
-Why it matters: a compiled step is compiled once; shapes or guards that change from step to step do it again and again.
+What it does: takes the idle time in the compiler, if a step after the first of the trace compiles.
+Why it matters: a step should compile once; shapes or guards that change from step to step trigger recompilation.
 Example: a last batch of another size, or a Python counter in the model, recompiles for seconds.
-Remedy: mark changing sizes as dynamic, drop what changes from the graph; TORCH_LOGS=recompiles says which guard failed.
+Remedy: mark changing sizes as dynamic, keep changing values out of the graph; TORCH_LOGS=recompiles names the guard.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from trainyard.booked import Booked
 from trainyard.detect.host_blame import calls
-from trainyard.detect.idle_gaps import stopped
+from trainyard.detect.idle_gaps import host_stop_finding
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
@@ -23,14 +23,14 @@ class Recompilation:
     needs = ("ledger",)
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        if events and not any(_again(rank, Account("launch_gap", "compile")) for rank in events):
+        if events and not any(_recompiles(rank, Account("launch_gap", "compile")) for rank in events):
             return ()
-        remedy = "Mark changing sizes as dynamic; TORCH_LOGS=recompiles says which guard failed."
-        # A ledger alone does not say whether it was the first step that compiled.
-        return stopped(self.rule, "compile", ledger, events, "Compiling again costs", remedy, unseen=0.5)
+        remedy = "Mark changing sizes as dynamic; TORCH_LOGS=recompiles names the guard that failed."
+        # A ledger does not show whether only the first step compiled.
+        return host_stop_finding(self.rule, "compile", ledger, events, "Recompilation costs", remedy, unseen=0.5)
 
 
-def _again(booked: Booked, account: Account) -> bool:
-    """Whether a step after the first one of the trace compiles."""
+def _recompiles(booked: Booked, account: Account) -> bool:
+    """Whether a step after the first one in the trace compiles."""
     first = min((mark.stop for mark in booked.events.marks), default=booked.parts[0].stop)
     return bool((booked.events.host.start[calls(booked, account)] >= first).any())

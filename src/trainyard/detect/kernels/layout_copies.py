@@ -1,7 +1,7 @@
-"""layout_copies: tensors are turned from one memory layout to another around convolutions.
+"""layout_copies: tensors are converted between memory layouts around convolutions.
 
 What it does: takes the kernels that only convert between NCHW and NHWC (cuDNN's and MIOpen's transposes).
-Why it matters: matrix units want channels last; a model in the other layout is converted before and after each layer.
+Why it matters: matrix units need channels last; a model in the other layout is converted before and after each layer.
 Example: 160 `nchwToNhwcKernel` in every step of a ResNet in mixed precision.
 Remedy: `model.to(memory_format=torch.channels_last)`, and the inputs too.
 """
@@ -38,8 +38,8 @@ class LayoutCopies:
             ledger,
             account_of(ranks, rows),
             cost,
-            f"{count(ranks, rows):,} changes of memory layout a step cost",
-            evidence=f"most of it {commonest(ranks, rows)}",
+            f"{count(ranks, rows):,} memory-layout conversions a step cost",
+            evidence=f"mostly {commonest(ranks, rows)}",
             remedy="Keep the model and its inputs in torch.channels_last.",
             sure=0.9,
         )

@@ -1,9 +1,9 @@
-"""optimizer_not_fused: the parameter update is many small kernels.
+"""optimizer_not_fused: the parameter update runs as many small kernels.
 
-What it does: where a step's update is dozens of kernels and none of them fused, takes the gaps between them.
-Why it matters: the update of a parameter is memory traffic; split into many kernels it is launches and more traffic.
-Example: AdamW over 160 tensors one by one is 2,000 kernels, and the device idles between them.
-Remedy: `fused=True`, or `foreach=True` where the optimizer has no fused form.
+What it does: if a step's update runs dozens of kernels and none of them is fused, takes the gaps between them.
+Why it matters: a parameter update is bound by memory traffic; many kernels add launches and more traffic.
+Example: AdamW over 160 tensors one by one runs 2,000 kernels, and the device idles between them.
+Remedy: `fused=True`, or `foreach=True` if the optimizer has no fused form.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
-from trainyard.detect.idle_gaps import Answers, cost, plain_optimizer
+from trainyard.detect.idle_gaps import Claimant, cost, plain_optimizer
 from trainyard.detect.select_events import count, owned, work
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
@@ -26,7 +26,7 @@ class OptimizerNotFused:
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
         plain = [rank for rank in events or () if plain_optimizer(rank)]
-        gaps = cost(ledger, events, Answers.OPTIMIZER) if plain else 0
+        gaps = cost(ledger, events, Claimant.OPTIMIZER) if plain else 0
         if not matters(ledger, gaps):
             return ()
         account = Account("compute", "optimizer")
@@ -36,7 +36,7 @@ class OptimizerNotFused:
             ledger,
             account,
             gaps,
-            f"An optimizer of {count(plain, works):,} kernels a step idles the device for",
+            f"An unfused optimizer of {count(plain, works):,} kernels a step leaves the device idle for",
             evidence=f"the kernels themselves run for {units.show_time(owned(plain, works))}; none of them is fused",
             remedy="Use the optimizer's fused=True, or foreach=True.",
             sure=0.85,

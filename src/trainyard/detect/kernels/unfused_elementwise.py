@@ -1,10 +1,10 @@
 """unfused_elementwise: chains of elementwise kernels that each read and write the whole tensor.
 
-What it does: finds three and more different elementwise kernels in a row on one stream, of one module; fused, a chain
-costs as much as its longest member (or the one that moves most), since traffic to memory is all it is. One kernel over
-and over is a loop over many tensors, where fusing saves no traffic, and ends a chain.
-Why it matters: each kernel of a chain reads what the one before has just written.
-Example: a hand-written GELU is eight kernels; fused it is one.
+What it does: finds three or more different elementwise kernels in a row on one stream and in one module. Fused, a chain
+takes as long as its longest kernel (or the one that moves most bytes), since it is bound by memory traffic. The same
+kernel repeated is a loop over many tensors, for which fusing saves no traffic; it ends a chain.
+Why it matters: each kernel of a chain reads the tensor that the previous one has just written.
+Example: a hand-written GELU runs eight kernels; fused, it runs one.
 Remedy: torch.compile, or the fused op (`F.gelu`, `F.rms_norm`, a fused loss).
 """
 
@@ -16,16 +16,16 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.finding_text import each_step, finding, matters, short
+from trainyard.detect.finding_text import finding, matters, mean_per_step, shorten
 from trainyard.detect.select_events import owned, work
 from trainyard.events import I64
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
-_CHAIN = 3  # two are an op and a cast, which nobody fuses by hand
-_LONG_NS = 5_000  # shorter ones cost their launch and no traffic: the tiny kernels' rule has them
-_SURE = 0.6  # that they are of like size is likely and not seen
+_CHAIN = 3  # two are usually an op and a cast, which are not fused by hand
+_LONG_NS = 5_000  # shorter ones are launch-bound and left to tiny_kernels
+_SURE = 0.6  # that the kernels process tensors of similar size is likely but not measured
 
 
 class UnfusedElementwise:
@@ -35,7 +35,7 @@ class UnfusedElementwise:
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
         ranks = events or ()
         chains = [_chains(rank) for rank in ranks]
-        saved = each_step(ranks, (_saved(rank, own) for rank, own in zip(ranks, chains)))
+        saved = mean_per_step(ranks, (_saved(rank, own) for rank, own in zip(ranks, chains)))
         if not matters(ledger, saved):
             return ()
         number = sum(len(own) for own in chains) // max(1, sum(rank.steps for rank in ranks))
@@ -54,7 +54,7 @@ class UnfusedElementwise:
 
 
 def _chains(booked: Booked) -> list[I64]:
-    """Rows of each chain: consecutive elementwise work on a stream, by one module, where the file names modules."""
+    """Rows of each chain: consecutive elementwise kernels on a stream and, if the file names modules, in one module."""
     every = work(booked, "compute")
     every = every[booked.stop[every] - booked.start[every] >= _LONG_NS]
     if not len(every):
@@ -77,8 +77,8 @@ def _chains(booked: Booked) -> list[I64]:
 
 
 def _saved(booked: Booked, chains: list[I64]) -> int:
-    """Of each chain all but its longest member; where the file tells what each moves, not more than the traffic of all
-    but the one that moves most."""
+    """ns that fusing saves: all but the longest kernel of each chain. If the bytes are known, at most the traffic of
+    all but the kernel that moves most."""
     return sum(_without_largest(booked.owned[chain], booked.bytes[chain]) for chain in chains)
 
 
@@ -91,7 +91,7 @@ def _without_largest(ns: I64, moved: I64) -> int:
 
 
 def _dearest(events: Sequence[Booked], chains: Sequence[list[I64]]) -> str:
-    """The module whose chains waste most."""
+    """Evidence: the module whose chains waste most."""
     totals: dict[str, int] = {}
     for rank, own in zip(events, chains):
         for chain in own:
@@ -99,4 +99,4 @@ def _dearest(events: Sequence[Booked], chains: Sequence[list[I64]]) -> str:
             if number >= 0:
                 name = rank.events.names[number].removeprefix("nn.Module: ")
                 totals[name] = totals.get(name, 0) + _saved(rank, [chain])
-    return f", most of it in {short(max(totals, key=lambda name: totals[name]))}" if totals else ""
+    return f", mostly in {shorten(max(totals, key=lambda name: totals[name]))}" if totals else ""

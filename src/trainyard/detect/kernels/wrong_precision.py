@@ -1,8 +1,8 @@
-"""wrong_precision: matrix products in float32 on a device whose matrix units want 16 bits.
+"""wrong_precision: matrix products in float32 on a device with 16-bit matrix units.
 
 What it does: takes matmul, convolution and attention kernels that compute in float32 (by their name, else by the
-launching op's inputs) on a device whose 16-bit peak is at least four times its float32 one. The price assumes that
-half of the ratio of peaks is won.
+launching op's inputs) on a device whose 16-bit peak is at least four times its float32 peak. The cost assumes a speedup
+of half the ratio of the peaks.
 Why it matters: float32 products do not use the matrix units at all (TF32 does, and is not counted here).
 Example: ResNet-50 in float32 on a V100: 15.7 TFLOP/s at most, where float16 has 125.
 Remedy: autocast to bfloat16 (float16 with loss scaling before Ampere), or allow TF32.
@@ -28,8 +28,8 @@ from trainyard.record import Run
 _SINGLE = re.compile(r"sgemm|scudnn|simt_s|_simt_f32|cijk_\w+?_sb_|_s_b_|f32f32_f32f32_f32|convolve_sgemm", re.I)
 _OTHER = re.compile(r"tf32|1688|16816|bf16|f16|half|hgemm|h884|s884|bfloat|xf32|fp8|e4m3", re.I)
 _FLOAT = ("float", "float32", "c10::float")
-_WORTH = 4  # times: below it, memory traffic eats most of what faster arithmetic wins
-_REACHED = 0.5  # of the ratio of peaks
+_WORTH = 4  # least ratio of peaks: below it, memory traffic limits most of the gain
+_REACHED = 0.5  # fraction of the ratio of peaks that is reached
 
 
 class WrongPrecision:
@@ -52,15 +52,15 @@ class WrongPrecision:
             account_of(ranks, rows),
             saved,
             f"Matrix products in float32, on a device {ratio:.0f} times as fast in 16 bits, waste",
-            evidence=f"{units.show_time(busy)} in float32, most of it {commonest(ranks, rows)}",
+            evidence=f"{units.show_time(busy)} in float32, mostly {commonest(ranks, rows)}",
             remedy="Autocast to bfloat16 (before Ampere float16 with loss scaling), or allow TF32.",
-            # What lower precision wins depends on how far memory bounds each product.
+            # The gain from lower precision depends on how far each product is bound by memory.
             sure=0.7,
         )
 
 
 def _ratio(device: str) -> float:
-    """Peak in 16 bits over peak in float32 of a device as a file calls it; 0 where it is not known."""
+    """16-bit peak over float32 peak of the device named in a trace; 0 if the device is unknown."""
     known = find_device(device) if device else None
     if known is None or "float32" not in known.peak:
         return 0.0
@@ -70,17 +70,17 @@ def _ratio(device: str) -> float:
 
 def _single(booked: Booked) -> I64:
     rows = work(booked, "compute", "matmul", "conv", "attention")
-    says_single = booked.names(_SINGLE.search)[booked.name[rows]]
-    says_other = booked.names(_OTHER.search)[booked.name[rows]]
-    # Products alone: what stands beside them on the account (transposes, splits) is no arithmetic of that kind.
+    named_single = booked.names(_SINGLE.search)[booked.name[rows]]
+    named_other = booked.names(_OTHER.search)[booked.name[rows]]
+    # Only products: other kernels on the account (transposes, splits) do no matrix arithmetic.
     product = booked.names(lambda name: "gemm" in name.lower() or "cijk" in name.lower())[booked.name[rows]]
-    silent = np.flatnonzero(product & ~says_single & ~says_other)
-    says_single[silent] = [_takes_float(booked, row) for row in booked.launcher[rows[silent]].tolist()]
-    return rows[says_single & ~says_other]
+    unnamed = np.flatnonzero(product & ~named_single & ~named_other)
+    named_single[unnamed] = [_takes_float(booked, row) for row in booked.launcher[rows[unnamed]].tolist()]
+    return rows[named_single & ~named_other]
 
 
 def _takes_float(booked: Booked, row: int) -> bool:
-    """Whether the innermost op with shapes around a launch is given float32 tensors only."""
+    """Whether all matrix inputs of the innermost op with shapes around a launch are float32."""
     host = booked.events.host
     while row >= 0:
         if host.what[row] == OP and host.shape[row] >= 0:

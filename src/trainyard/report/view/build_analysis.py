@@ -6,7 +6,7 @@ import msgspec
 
 from trainyard import units, words
 from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
-from trainyard.detect.finding_text import whole
+from trainyard.detect.finding_text import describe_step
 from trainyard.detect.run_rules import findings
 from trainyard.finding import Finding
 from trainyard.job import SCRIPT, Job, Recipe
@@ -111,8 +111,8 @@ def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str
         return avoidable[0].says
     if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns > 0:
         account, ns = max(mean.by_account().items(), key=lambda item: item[1])
-        return f"Compute-bound: {account.label} takes {units.show_time(ns)} of {whole(mean)}"
-    return avoidable[0].says if avoidable else f"No rule finds an avoidable cost in {whole(mean)}"
+        return f"Compute-bound: {account.label} takes {units.show_time(ns)} of {describe_step(mean)}"
+    return avoidable[0].says if avoidable else f"No rule finds an avoidable cost in {describe_step(mean)}"
 
 
 def _unprofiled(run: Run) -> str:

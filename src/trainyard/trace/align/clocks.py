@@ -1,8 +1,8 @@
-"""Ranks' clocks from the common ends of symmetric collectives: an offset a clock, a drift where it shows.
+"""Clock alignment from the common ends of symmetric collectives: an offset per clock, and a drift if one is visible.
 
-For meeting m and a member on clock u, with e the stamp of the member's end: e + offset_u is about common_m. Both
-sides are medians, found in turn from a walk over the clocks that meet each other, so that a few odd ends do no
-harm. The lowest clock stays as it is. All arithmetic is on integers.
+For meeting m and a member on clock u, with e the timestamp of the member's end: e + offset_u is about common_m. Both
+are estimated in turn as medians, which tolerate a few outliers, starting from a walk over the clocks that meet each
+other. The lowest clock is the reference. All arithmetic is on integers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _LIMIT = 2**62
 
 
 class ClockCorrection(NamedTuple):
-    """A stamp t means `t + offset + (t - origin) * drift // 10**9` ns; `drift` is in ns a second. Order is kept."""
+    """Maps a timestamp t to `t + offset + (t - origin) * drift // 10**9` ns; `drift` is in ns per second. The order of
+    timestamps is preserved."""
 
     offset: int = 0
     drift: int = 0
@@ -40,14 +41,14 @@ class ClockCorrection(NamedTuple):
         return stamp + self.offset + (stamp - self.origin) * self.drift // 10**9
 
     def covers(self, start: int, stop: int) -> bool:
-        """Whether stamps from `start` to `stop` are corrected without leaving 64 bits."""
+        """Whether timestamps from `start` to `stop` are corrected without overflow of 64 bits."""
         return all(
             max(abs(self.when(stamp)), abs(stamp + self.offset), abs((stamp - self.origin) * self.drift)) < _LIMIT
             for stamp in (start, stop)
         )
 
     def corrected(self, events: Events) -> Events:
-        """The events with every stamp on the common clock."""
+        """The events with all timestamps on the common clock."""
         if self == ClockCorrection():
             return events
         return msgspec.structs.replace(
@@ -69,7 +70,7 @@ class ClockCorrection(NamedTuple):
 
 
 class ClockResidual(NamedTuple):
-    """How far members' corrected ends lie from their collective's common end: ns, over `collectives` of them."""
+    """Distance (ns) of members' corrected ends from their collective's common end, over `collectives` collectives."""
 
     median: int
     p95: int
@@ -77,33 +78,32 @@ class ClockResidual(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """A clock for each unit, None for one that does not meet the lowest, by way of whomever."""
+    """A clock for each unit; None if no chain of collectives connects the unit to the lowest one."""
 
     clocks: tuple[ClockCorrection | None, ...]
     residual: ClockResidual
 
 
 def solve(met: Meetings, unit_of: I64) -> Solved:
-    """Clocks of the units (hosts, or ranks on hosts unknown) `unit_of[place]`, from ends in `met` (one at least)."""
-    unit = unit_of[met.place]
-    offset, known = _walk(met.stop, met.of, unit, int(unit_of.max()) + 1)
+    """Clocks of the units (hosts, or ranks whose host is unknown), from the ends in `met` (at least one).
+    `unit_of[rank_index]`: each rank's unit."""
+    unit = unit_of[met.rank_index]
+    offset, known = _walk(met.stop, met.meeting, unit, int(unit_of.max()) + 1)
     origin = np.full(len(known), _LIMIT)
     np.minimum.at(origin, unit, met.stop)
-    seen = known[unit]
-    ends = _Ends(met.stop[seen], met.of[seen], unit[seen], origin)
+    reached_ends = known[unit]
+    ends = _Ends(met.stop[reached_ends], met.meeting[reached_ends], unit[reached_ends], origin)
     fit = _settle(ends, _Fit(offset, np.zeros_like(offset)), tilt=False)
     off = np.abs(_behind(ends, fit))
     if _LEAST_SPAN <= int(ends.time.max()) <= _MOST_SPAN:
         tilted = _settle(ends, fit, tilt=True)
         less = np.abs(_behind(ends, tilted))
-        # One more number fits any noise a little better.
+        # A drift fits noise slightly better in any case, so it must reduce the residual by a quarter.
         if less.sum() < off.sum() and 4 * int(less.sum()) <= 3 * int(off.sum()):
             fit, off = tilted, less
     clocks = tuple(
-        ClockCorrection(int(fit.offset[one]), int(fit.drift[one]), int(origin[one]) if fit.drift[one] else 0)
-        if reached
-        else None
-        for one, reached in enumerate(known)
+        ClockCorrection(offset_ns, drift, int(start) if drift else 0) if reached else None
+        for offset_ns, drift, start, reached in zip(fit.offset.tolist(), fit.drift.tolist(), origin, known)
     )
     ordered = np.sort(off)
     median, p95 = (int(ordered[-(-share * len(ordered) // 100) - 1]) for share in (50, 95))
@@ -111,7 +111,7 @@ def solve(met: Meetings, unit_of: I64) -> Solved:
 
 
 class _Ends(NamedTuple):
-    """Of k ends: the stamp, its meeting, its clock; and of each clock the earliest stamp."""
+    """k ends: `stamp` (ns), `meeting` and `unit` of each; `origin`: the earliest timestamp of each unit."""
 
     stamp: I64
     meeting: I64
@@ -124,14 +124,15 @@ class _Ends(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """Offset (ns) and drift (ns a second) of each clock."""
+    """Offset (ns) and drift (ns per second) of each clock."""
 
     offset: I64
     drift: I64
 
 
 def _walk(end: I64, meeting: I64, unit: I64, units: int) -> tuple[I64, NDArray[np.bool_]]:
-    """First offsets, from the lowest unit to those it meets, to those they meet; and who was reached."""
+    """Initial offsets, propagated from the lowest unit to the units it meets and on from those; and which units were
+    reached."""
     offset, known = np.zeros(units, np.int64), np.zeros(units, bool)
     known[unit.min()] = True
     while True:
@@ -140,12 +141,12 @@ def _walk(end: I64, meeting: I64, unit: I64, units: int) -> tuple[I64, NDArray[n
         fresh = ~seen & met[meeting]
         if not fresh.any():
             return offset, known
-        shift, found = medians(common[meeting[fresh]] - end[fresh], unit[fresh], units)
-        offset[found], known[found] = shift[found], True
+        shift, solved = medians(common[meeting[fresh]] - end[fresh], unit[fresh], units)
+        offset[solved], known[solved] = shift[solved], True
 
 
 def _settle(ends: _Ends, fit: _Fit, tilt: bool) -> _Fit:
-    """Offsets and, with `tilt`, drifts, from common ends and these from them in turn until nothing moves."""
+    """Refines offsets (and drifts if `tilt`) and common ends in turn, until they no longer change."""
     first, units = ends.unit.min(), len(ends.origin)
     for _ in range(_SWEEPS):
         behind, drift = _behind(ends, fit), fit.drift
@@ -162,23 +163,23 @@ def _settle(ends: _Ends, fit: _Fit, tilt: bool) -> _Fit:
 
 
 def _slopes(time: I64, behind: I64, unit: I64, units: int) -> tuple[I64, NDArray[np.bool_]]:
-    """Of each unit, how many ns a second it falls behind, between the medians of its first and its last third of
-    ends; and whether it has enough of them."""
+    """How many ns per second each unit falls behind, between the medians of its first and its last third of ends; and
+    whether it has enough ends."""
     slopes, known = np.zeros(units, np.int64), np.zeros(units, bool)
-    for one in range(units):
-        rows = np.flatnonzero(unit == one)
+    for unit_index in range(units):
+        rows = np.flatnonzero(unit == unit_index)
         rows = rows[np.argsort(time[rows], kind="stable")]
         third = len(rows) // 3
         if len(rows) >= _LEAST_ENDS and time[rows[-1]] > time[rows[0]]:
             early, late = rows[:third], rows[-third:]
             rise = _middle(behind[late]) - _middle(behind[early])
             run = max(1, _middle(time[late]) - _middle(time[early]))
-            slopes[one], known[one] = (2 * rise * 10**9 + run) // (2 * run), True
+            slopes[unit_index], known[unit_index] = (2 * rise * 10**9 + run) // (2 * run), True
     return slopes, known
 
 
 def _behind(ends: _Ends, fit: _Fit, more: I64 | int = 0) -> I64:
-    """How far each corrected end (and `more`) lies before its meeting's median."""
+    """How far each corrected end (plus `more`) lies before the median of its meeting, ns."""
     on_clock = ends.stamp + fit.offset[ends.unit] + ends.time * fit.drift[ends.unit] // 10**9 + more
     common, _ = medians(on_clock, ends.meeting, int(ends.meeting.max()) + 1)
     return common[ends.meeting] - on_clock

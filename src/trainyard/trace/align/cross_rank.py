@@ -1,4 +1,4 @@
-"""What all ranks together settle, from their surveys alone: clocks, who met whom, where each rank's time is cut."""
+"""Cross-rank alignment from the ranks' surveys: clocks, matched collectives, and where waits end in each rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Window = Literal["steps", "all"]
 
 
 class Cuts(NamedTuple):
-    """Where a rank's intervals `row` are split: at `at`, since until then they waited for the rank at place `late`."""
+    """Splits of a rank's intervals `row` at time `at`: until then they waited for the rank with index `late`."""
 
     row: I64
     at: I64
@@ -30,9 +30,8 @@ class Cuts(NamedTuple):
 
 
 class RankAgreement(NamedTuple):
-    """One rank's share of what was settled. `survey`: the index of its survey. `ends`: of its steps on
-    the common clock, None if the window is booked as one; `arrivals`, `unmet`: where its collectives and its transfers
-    are cut."""
+    """The alignment as one rank needs it. `survey`: the index of its survey. `ends`: ends of its steps on the common
+    clock, None if the window is booked as one; `arrivals`, `unmet`: the splits of its collectives and transfers."""
 
     survey: int
     rank: int
@@ -45,7 +44,8 @@ class RankAgreement(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """`facts` and `shares` in order of rank. `met`: where clocks agree, collectives and their members."""
+    """The alignment of all ranks. `facts` and `shares` in order of rank. `met`: matched collectives; empty if
+    clocks are not aligned."""
 
     facts: tuple[Events, ...]
     alignment: Alignment
@@ -54,45 +54,47 @@ class Agreement(NamedTuple):
     bandwidths: tuple[Bandwidth, ...]
 
 
-_ONE_RUN = "Give the files of one run; compare two runs with trainyard diff."
+_ONE_RUN = "Pass the files of one run. To compare two runs, use trainyard diff."
 
 
-def _numbered(facts: Sequence[Events], places: Sequence[int]) -> list[int]:
-    """Each file's rank. A file that does not state one is numbered by its place among all files: by order, unless
-    `places` gives it because files between them could not be read. Raises `BadInput` for a rank that is there twice."""
+def _numbered(facts: Sequence[Events], file_indices: Sequence[int]) -> list[int]:
+    """Each file's rank. A file without a rank is numbered by its index among all files: its position, or its entry in
+    `file_indices` if some files could not be read. Raises `BadInput` for a rank that occurs twice."""
     if not facts:
-        raise BadInput("there is no trace to book.")
+        raise BadInput("no traces given.")
     seen: dict[int, str] = {}
-    for place, events in zip(places or range(len(facts)), facts):
-        rank = events.rank if events.rank >= 0 else place
+    for index, events in zip(file_indices or range(len(facts)), facts):
+        rank = events.rank if events.rank >= 0 else index
         if rank in seen:
             raise BadInput(
-                f"{seen[rank]} and {events.source} both say they are rank {rank}."
+                f"{seen[rank]} and {events.source} are both from rank {rank}."
                 if events.rank >= 0
-                else f"{seen[rank]} says it is rank {rank}; {events.source} says none, and would pass for it.",
+                else f"{seen[rank]} is from rank {rank}; {events.source} names no rank and would be numbered {rank}.",
                 _ONE_RUN,
             )
         seen[rank] = events.source
     worlds = {events.world: events.source for events in facts if events.rank >= 0 and events.world}
     if len(worlds) > 1:
-        (one, first), (other, second), *_ = sorted(worlds.items())
-        raise BadInput(f"{first} is of a world of {one} ranks, {second} of one of {other}.", _ONE_RUN)
+        (world, first), (other_world, second), *_ = sorted(worlds.items())
+        raise BadInput(
+            f"{first} is from a job with world size {world}, {second} from one with {other_world}.", _ONE_RUN
+        )
     beyond = [rank for rank in seen if worlds and len(facts) > 1 and rank >= max(worlds)]
     if beyond:
         raise BadInput(
-            f"{seen[beyond[0]]} is taken for rank {beyond[0]} of a world of {max(worlds)} ranks.",
+            f"{seen[beyond[0]]} would be rank {beyond[0]}, but the world size is {max(worlds)}.",
             _ONE_RUN,
         )
     return list(seen)
 
 
-def align_ranks(surveys: Sequence[Survey], window: Window = "steps", places: Sequence[int] = ()) -> Agreement:
-    """Clocks, steps, groups and waits that the ranks share. `places`: the number of each rank's file among all files,
-    if some of them could not be read. Raises `BadInput` for ranks of different jobs."""
-    ranks = _numbered([survey.facts for survey in surveys], places)
+def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indices: Sequence[int] = ()) -> Agreement:
+    """Aligns clocks, steps, groups and waits of all ranks. `file_indices`: the index of each rank's file among all
+    files, if some of them could not be read. Raises `BadInput` for ranks of different jobs."""
+    ranks = _numbered([survey.facts for survey in surveys], file_indices)
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
-    # A rank knows the groups it is in; whether all ranks are the only group, all of them together know.
-    sizes = tuple(sorted({size for one in surveys for size in one.facts.group_sizes}))
+    # Each rank only knows its own groups; whether the world is the only group takes all ranks.
+    sizes = tuple(sorted({size for item in surveys for size in item.facts.group_sizes}))
     surveys = [
         surveys[number]._replace(
             facts=msgspec.structs.replace(surveys[number].facts, rank=ranks[number], group_sizes=sizes)
@@ -101,11 +103,11 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", places: Seq
     ]
     agreed = alignment(surveys)
     aligned = agreed.aligned != "no"
-    surveys = [_on(one, clock) for one, clock in zip(surveys, agreed.clocks)]
-    marked = window == "steps" and all(one.facts.marks for one in surveys)
-    ends: list[Sequence[int]] = [one.ends for one in surveys]
+    surveys = [_on_common_clock(item, clock) for item, clock in zip(surveys, agreed.clocks)]
+    marked = window == "steps" and all(item.facts.marks for item in surveys)
+    ends: list[Sequence[int]] = [item.ends for item in surveys]
     if marked and aligned:
-        ends = list(steps.share(ends, [[mark.label for mark in one.facts.marks] for one in surveys]))
+        ends = list(steps.share_bounds(ends, [[mark.label for mark in item.facts.marks] for item in surveys]))
     met = meetings(surveys if aligned else ()).overlapping()
     sent = transfers(surveys if aligned else ()).possible()
     shares = tuple(
@@ -115,39 +117,39 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", places: Seq
         )
     )
     rates = tuple(bandwidths(surveys, aligned))
-    return Agreement(tuple(one.facts for one in surveys), agreed, shares, met, rates)
+    return Agreement(tuple(item.facts for item in surveys), agreed, shares, met, rates)
 
 
-def _on(one: Survey, clock: ClockCorrection) -> Survey:
+def _on_common_clock(survey: Survey, clock: ClockCorrection) -> Survey:
     """The survey on the common clock."""
-    return one._replace(
-        facts=clock.corrected(one.facts),
-        window=(clock.when(one.window[0]), clock.when(one.window[1])),
-        ends=tuple(clock.when(end) for end in one.ends),
-        start=clock.at(one.start),
-        stop=clock.at(one.stop),
+    return survey._replace(
+        facts=clock.corrected(survey.facts),
+        window=(clock.when(survey.window[0]), clock.when(survey.window[1])),
+        ends=tuple(clock.when(end) for end in survey.ends),
+        start=clock.at(survey.start),
+        stop=clock.at(survey.stop),
     )
 
 
 def last_arrivals(met: Meetings, surveys: Sequence[Survey]) -> list[Cuts]:
-    """For each rank, its collectives that began before the last member came."""
+    """Splits each rank's collectives that began before the last member arrived."""
     sizes = np.diff(met.first)
     last, late = np.repeat(met.arrived, sizes), np.repeat(met.late, sizes)
     waited = met.start < last
-    return _by_place(surveys, met.place[waited], met.entry[waited], last[waited], late[waited])
+    return _cuts_by_rank(surveys, met.rank_index[waited], met.entry[waited], last[waited], late[waited])
 
 
 def unmet(sent: Transfers, surveys: Sequence[Survey]) -> list[Cuts]:
-    """For each rank, its receives that began before the send did, and its sends that began before the receive."""
+    """Splits each rank's receives that began before the send, and its sends that began before the receive."""
     early = sent.received_from < sent.sent_from
-    # A short message may be buffered, and its send be over before anybody receives.
+    # A short message may be buffered, so that its send ends before the receive begins.
     held = (sent.sent_from < sent.received_from) & (sent.received_from < sent.sent_until)
     until = np.where(held, sent.received_from, sent.sent_from)
     late = sent.receiver.copy()
-    for place in [place for place, one in enumerate(surveys) if not one.on_device]:
-        _until_received(sent, early, place, until, late)
+    for rank_index in [rank_index for rank_index, survey in enumerate(surveys) if not survey.on_device]:
+        _until_received(sent, early, rank_index, until, late)
     held = until > sent.sent_from
-    return _by_place(
+    return _cuts_by_rank(
         surveys,
         np.concatenate([sent.receiver[early], sent.sender[held]]),
         np.concatenate([sent.receive[early], sent.send[held]]),
@@ -156,18 +158,18 @@ def unmet(sent: Transfers, surveys: Sequence[Survey]) -> list[Cuts]:
     )
 
 
-def _until_received(sent: Transfers, early: NDArray[np.bool_], place: int, until: I64, late: I64) -> None:
-    """Gloo's span of a send lasts until its rank waits for it, long after the message left: beside a receive that
-    waits, it waits for that. Moves `until` and `late` of the sends of one place."""
-    waits = np.flatnonzero(early & (sent.receiver == place))
+def _until_received(sent: Transfers, early: NDArray[np.bool_], rank_index: int, until: I64, late: I64) -> None:
+    """Moves `until` and `late` of one rank's sends, in place. Gloo's span of a send lasts until its rank waits for it,
+    long after the message was sent: if the rank is in a waiting receive, the send waits for that."""
+    waits = np.flatnonzero(early & (sent.receiver == rank_index))
     waits = waits[np.argsort(sent.sent_from[waits], kind="stable")]
-    sends = np.flatnonzero(sent.sender == place)
-    found = np.searchsorted(sent.sent_from[waits], sent.sent_until[sends], "left") - 1
-    sends, found = sends[found >= 0], waits[found[found >= 0]]
-    longer = sent.sent_from[found] > until[sends]
-    until[sends[longer]], late[sends[longer]] = sent.sent_from[found[longer]], sent.sender[found[longer]]
+    sends = np.flatnonzero(sent.sender == rank_index)
+    receive = np.searchsorted(sent.sent_from[waits], sent.sent_until[sends], "left") - 1
+    sends, receive = sends[receive >= 0], waits[receive[receive >= 0]]
+    longer = sent.sent_from[receive] > until[sends]
+    until[sends[longer]], late[sends[longer]] = sent.sent_from[receive[longer]], sent.sender[receive[longer]]
 
 
-def _by_place(surveys: Sequence[Survey], place: I64, entry: I64, at: I64, late: I64) -> list[Cuts]:
-    rows = [np.flatnonzero(place == number) for number in range(len(surveys))]
-    return [Cuts(one.row[entry[own]], at[own], late[own].astype(np.int32)) for one, own in zip(surveys, rows)]
+def _cuts_by_rank(surveys: Sequence[Survey], rank_index: I64, entry: I64, at: I64, late: I64) -> list[Cuts]:
+    rows = [np.flatnonzero(rank_index == number) for number in range(len(surveys))]
+    return [Cuts(survey.row[entry[own]], at[own], late[own].astype(np.int32)) for survey, own in zip(surveys, rows)]

@@ -1,8 +1,8 @@
-"""Which collectives of different ranks are one, and which send is which receive.
+"""Matches collectives across ranks, and sends with receives.
 
-Collectives are matched by group and sequence number, else by order among like ones; transfers by order in their pair of
-ranks and group, where both ends show as many of the same sizes. A member is an entry of a rank's survey: `place` is the
-rank's place among the surveys, `entry` its collective's.
+Collectives are matched by group and sequence number, else by order among those of the same kind. Transfers are matched
+by order within their pair of ranks and group, if both ends have as many of the same sizes. A member is an entry of a
+rank's survey: `rank_index` is the index of the survey, `entry` that of the collective in it.
 """
 
 from __future__ import annotations
@@ -18,96 +18,98 @@ from trainyard.events import I64, Collective
 from trainyard.trace.align.survey import Survey
 
 SYMMETRIC = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
-"""Collectives that no member leaves before the last one has come."""
+"""Collectives that no member leaves before the last one has arrived."""
 
 
 class Meetings(NamedTuple):
-    """m meetings with k members in all, those of one side by side in order of place: meeting i has the members
-    `first[i]` to `first[i + 1]`. Times are ns."""
+    """m meetings (matched collectives) with k members in all, sorted by meeting and rank index: meeting i has the
+    members `first[i]` to `first[i + 1]`. Times are ns."""
 
     first: I64
-    place: I64
+    rank_index: I64
     entry: I64
     start: I64
     stop: I64
 
     @property
     def size(self) -> int:
-        """m."""
+        """Number of meetings, m."""
         return len(self.first) - 1
 
     @property
-    def of(self) -> I64:
-        """The meeting of each member."""
+    def meeting(self) -> I64:
+        """The meeting of each of the k members."""
         return np.repeat(np.arange(self.size), np.diff(self.first))
 
     @property
     def arrived(self) -> I64:
-        """When the last member of each came."""
+        """When the last member of each meeting arrived."""
         return np.maximum.reduceat(self.start, self.first[:-1])
 
     @property
     def left(self) -> I64:
-        """When the first member of each left."""
+        """When the first member of each meeting left."""
         return np.minimum.reduceat(self.stop, self.first[:-1])
 
     @property
     def late(self) -> I64:
-        """The place of each one's last arrival; of several at one instant, the last in order."""
-        order = np.lexsort((self.place, self.start, self.of))
-        return self.place[order[self.first[1:] - 1]]
+        """The rank index of each meeting's last arrival; the highest index if several arrive at once."""
+        order = np.lexsort((self.rank_index, self.start, self.meeting))
+        return self.rank_index[order[self.first[1:] - 1]]
 
     def only(self, kept: NDArray[np.bool_]) -> Meetings:
-        """Those meetings of which `kept` (m booleans) is true."""
+        """The meetings for which `kept` (m booleans) is true."""
         sizes = np.diff(self.first)
         members = np.repeat(kept, sizes)
         first = np.concatenate([[0], np.cumsum(sizes[kept])]).astype(np.int64)
         return Meetings(first, *(column[members] for column in self[1:]))
 
     def overlapping(self) -> Meetings:
-        """Without those that a member seems to leave before the last has come."""
+        """The meetings that, by their times, no member leaves before the last one has arrived."""
         return self.only(self.arrived < self.left)
 
     def on(self, start: Sequence[I64], stop: Sequence[I64]) -> Meetings:
-        """The same with other times: those of each place's entries."""
-        rows = [np.flatnonzero(self.place == place) for place in range(len(start))]
+        """The same meetings with the times `start[rank_index][entry]` and `stop[rank_index][entry]`."""
+        rows = [np.flatnonzero(self.rank_index == rank_index) for rank_index in range(len(start))]
         new_start, new_stop = self.start.copy(), self.stop.copy()
-        for place, own in enumerate(rows):
-            new_start[own], new_stop[own] = start[place][self.entry[own]], stop[place][self.entry[own]]
+        for rank_index, own in enumerate(rows):
+            new_start[own], new_stop[own] = start[rank_index][self.entry[own]], stop[rank_index][self.entry[own]]
         return self._replace(start=new_start, stop=new_stop)
 
 
 def meetings(surveys: Sequence[Survey], names: Sequence[str] = SYMMETRIC) -> Meetings:
-    """Collectives called `names` that every member shows the same number of times. What cannot be matched for
-    certain is left out; whether the times agree is for the caller to see."""
-    all_ranks = frozenset(one.facts.rank for one in surveys)
-    # A group that the file does not tell is of all ranks, and none of them may be missing here.
-    unsaid = (0, len(all_ranks)) if max((one.facts.world for one in surveys), default=0) <= len(all_ranks) else ()
+    """Matches the collectives called `names` that occur equally often on every member. Ambiguous ones are left out.
+    Times are not checked."""
+    all_ranks = frozenset(survey.facts.rank for survey in surveys)
+    # A group without a list of ranks consists of all ranks, none of which may be missing.
+    world = max((survey.facts.world for survey in surveys), default=0)
+    world_sizes = (0, len(all_ranks)) if world <= len(all_ranks) else ()
     idents: dict[tuple[object, ...], int] = {}
     sizes: list[int] = []
     tables = [np.empty((5, 0), np.int64)]
-    for place, one in enumerate(surveys):
-        number = np.full((len(one.kinds), 2), -1, np.int64)
-        for row, kind in enumerate(one.kinds):
-            members = frozenset(kind.ranks) or (all_ranks if kind.members in unsaid else frozenset())
-            if kind.name in names and len(members) > 1 and one.facts.rank in members and members <= all_ranks:
+    for rank_index, survey in enumerate(surveys):
+        number = np.full((len(survey.kinds), 2), -1, np.int64)
+        for row, kind in enumerate(survey.kinds):
+            members = frozenset(kind.ranks) or (all_ranks if kind.members in world_sizes else frozenset())
+            if kind.name in names and len(members) > 1 and survey.facts.rank in members and members <= all_ranks:
                 for numbered in (0, 1):
                     ident = idents.setdefault(_identity(kind, bool(numbered)), len(idents))
                     number[row, numbered] = ident
                     if ident == len(sizes):
                         sizes.append(len(members))
-        ident = number[one.kind, (one.seq >= 0).astype(np.int64)]
+        ident = number[survey.kind, (survey.seq >= 0).astype(np.int64)]
         kept = np.flatnonzero(ident >= 0)
-        tables.append(np.stack([ident[kept], one.seq[kept], np.full(len(kept), place), one.start[kept], kept]))
+        index = np.full(len(kept), rank_index)
+        tables.append(np.stack([ident[kept], survey.seq[kept], index, survey.start[kept], kept]))
     table = np.concatenate(tables, axis=1)
-    ident, seq, place, _, entry = table[:, np.lexsort(table[::-1])]
-    return _complete(ident, seq, place, entry, np.array(sizes, np.int64), surveys)
+    ident, seq, rank_index, _, entry = table[:, np.lexsort(table[::-1])]
+    return _complete(ident, seq, rank_index, entry, np.array(sizes, np.int64), surveys)
 
 
-def _complete(ident: I64, seq: I64, place: I64, entry: I64, sizes: I64, surveys: Sequence[Survey]) -> Meetings:
-    """Of rows ordered by identity, number, place and start: the k-th of each place meet, where all members show the
-    same number."""
-    run = _changes(ident, seq, place)
+def _complete(ident: I64, seq: I64, rank_index: I64, entry: I64, sizes: I64, surveys: Sequence[Survey]) -> Meetings:
+    """Meetings from rows sorted by identity, sequence number, rank index and start: the k-th rows of all ranks meet, if
+    all members have equally many."""
+    run = _changes(ident, seq, rank_index)
     block_of_row = _changes(ident, seq)
     if not len(ident):
         return Meetings(np.zeros(1, np.int64), *[np.empty(0, np.int64)] * 4)
@@ -116,19 +118,19 @@ def _complete(ident: I64, seq: I64, place: I64, entry: I64, sizes: I64, surveys:
     block = block_of_row[first_of_run]
     first_of_block = np.flatnonzero(np.diff(block, prepend=-1))
     members = np.bincount(block)
-    alike = np.minimum.reduceat(runs, first_of_block) == np.maximum.reduceat(runs, first_of_block)
-    whole = alike & (members == sizes[ident[first_of_run[first_of_block]]])
-    kept = np.flatnonzero(whole[block_of_row])
+    same_count = np.minimum.reduceat(runs, first_of_block) == np.maximum.reduceat(runs, first_of_block)
+    complete = same_count & (members == sizes[ident[first_of_run[first_of_block]]])
+    kept = np.flatnonzero(complete[block_of_row])
     nth = np.arange(len(ident)) - first_of_run[run]
-    kept = kept[np.lexsort((place[kept], nth[kept], block_of_row[kept]))]
+    kept = kept[np.lexsort((rank_index[kept], nth[kept], block_of_row[kept]))]
     meeting = _changes(block_of_row[kept], nth[kept])
     first = np.concatenate([np.flatnonzero(np.diff(meeting, prepend=-1)), [len(kept)]]).astype(np.int64)
-    made = Meetings(first, place[kept], entry[kept], np.zeros_like(kept), np.zeros_like(kept))
-    return made.on([one.start for one in surveys], [one.stop for one in surveys])
+    matched = Meetings(first, rank_index[kept], entry[kept], np.zeros_like(kept), np.zeros_like(kept))
+    return matched.on([survey.start for survey in surveys], [survey.stop for survey in surveys])
 
 
 def _changes(*columns: I64) -> I64:
-    """Numbers the stretches of rows over which all columns stay the same."""
+    """Numbers the runs of rows in which all columns are constant."""
     if not len(columns[0]):
         return np.empty(0, np.int64)
     new = np.any([np.diff(column) != 0 for column in columns], axis=0)
@@ -138,13 +140,14 @@ def _changes(*columns: I64) -> I64:
 def _identity(kind: Collective, numbered: bool) -> tuple[object, ...]:
     if numbered:
         return (kind.group_name, kind.ranks, kind.name, True)
-    # Members of an all-to-all may send unlike amounts; of the others, none does.
+    # Only in an all-to-all may members send different amounts.
     size = kind.size if kind.name != "all_to_all" else 0
     return (kind.group_name, kind.ranks, kind.name, False, size)
 
 
 class Transfers(NamedTuple):
-    """k point-to-point transfers: the places and entries of both ends, and their times, ns."""
+    """k point-to-point transfers: the rank indices (`sender`, `receiver`) and entries of both ends, and their times in
+    ns."""
 
     sender: I64
     send: I64
@@ -156,44 +159,46 @@ class Transfers(NamedTuple):
     received_until: I64
 
     def on(self, start: Sequence[I64], stop: Sequence[I64]) -> Transfers:
-        """The same with other times: those of each place's entries."""
+        """The same transfers with the times `start[rank_index][entry]` and `stop[rank_index][entry]`."""
         sent, received = ([*zip(self.sender, self.send)], [*zip(self.receiver, self.receive)])
         times = [
-            np.array([column[place][entry] for place, entry in ends], np.int64)
+            np.array([column[rank_index][entry] for rank_index, entry in ends], np.int64)
             for ends in (sent, received)
             for column in (start, stop)
         ]
         return Transfers(*self[:4], *times)
 
     def possible(self) -> Transfers:
-        """Without those whose receive seems to end before the send begins."""
+        """The transfers whose receive does not end before the send begins."""
         kept = self.sent_from < self.received_until
         return Transfers(*(column[kept] for column in self))
 
 
 def transfers(surveys: Sequence[Survey]) -> Transfers:
-    """A coalesced batch has no one peer and is left out. Gloo's spans name none: of two ranks it is the other one."""
+    """Matches sends with receives. Coalesced batches, which have several peers, are left out. Gloo's spans name no
+    peer: in a job of two ranks it is the other one."""
     ends: dict[tuple[object, ...], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    places = {one.facts.rank: place for place, one in enumerate(surveys)}
-    other = dict(zip(places, reversed(places))) if [one.facts.world for one in surveys] == [2, 2] else {}
-    for one in surveys:
-        rank = one.facts.rank
-        for entry, number in enumerate(one.kind.tolist()):
-            kind = one.kinds[number]
-            unsaid = kind.name == "send_recv" and kind.peer < 0 and not one.on_device
-            peer = other.get(rank, -1) if unsaid else kind.peer
-            if peer in places and peer != rank:
+    index_of_rank = {survey.facts.rank: rank_index for rank_index, survey in enumerate(surveys)}
+    pair_of_ranks = [survey.facts.world for survey in surveys] == [2, 2]
+    other = dict(zip(index_of_rank, reversed(index_of_rank))) if pair_of_ranks else {}
+    for survey in surveys:
+        rank = survey.facts.rank
+        for entry, number in enumerate(survey.kind.tolist()):
+            kind = survey.kinds[number]
+            unnamed = kind.name == "send_recv" and kind.peer < 0 and not survey.on_device
+            peer = other.get(rank, -1) if unnamed else kind.peer
+            if peer in index_of_rank and peer != rank:
                 pair = (peer, rank) if kind.receives else (rank, peer)
                 ends[kind.group_name, kind.ranks, *pair][kind.receives].append(entry)
     rows: list[tuple[int, int, int, int]] = []
     for (*_, source, target), (sent, received) in ends.items():
-        sender, receiver = places[int(str(source))], places[int(str(target))]
+        sender, receiver = index_of_rank[int(str(source))], index_of_rank[int(str(target))]
         if _sizes(surveys[sender], sent) == _sizes(surveys[receiver], received):
             rows += [(sender, send, receiver, receive) for send, receive in zip(sent, received)]
     table = np.array(rows, np.int64).reshape(-1, 4)
-    made = Transfers(*table.T, *[np.zeros(len(table), np.int64)] * 4)
-    return made.on([one.start for one in surveys], [one.stop for one in surveys])
+    matched = Transfers(*table.T, *[np.zeros(len(table), np.int64)] * 4)
+    return matched.on([survey.start for survey in surveys], [survey.stop for survey in surveys])
 
 
-def _sizes(one: Survey, entries: Sequence[int]) -> list[int]:
-    return [one.kinds[one.kind[entry]].size for entry in entries]
+def _sizes(survey: Survey, entries: Sequence[int]) -> list[int]:
+    return [survey.kinds[survey.kind[entry]].size for entry in entries]

@@ -1,4 +1,4 @@
-"""What one rank has to show the others: a few facts and its collectives, small whatever the size of its trace."""
+"""The summary of one rank that cross-rank alignment needs: metadata and collectives, small for any trace size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _Table = TypeVar("_Table", DeviceWork, HostSpans)
 
 
 class Survey(NamedTuple):
-    """`facts`: the rank's events without their rows. `ends`: of its steps, as `steps.ends` has them; empty without
-    marks. Of its k collectives, in order of start: the interval's `row`, its times, its `kind` (a place in `kinds`,
-    which hold no sequence numbers) and its `seq`. `on_device`: whether they are kernels of a communication library."""
+    """One rank's metadata and its k collectives, sorted by start. `facts`: the rank's events without rows. `ends`: step
+    ends as in `steps.ends`, empty without marks. Per collective: the interval's `row`, its times, its `kind` (an index
+    into `kinds`, which hold no sequence numbers) and its `seq`. `on_device`: collectives are kernels."""
 
     facts: Events
     window: tuple[int, int]
@@ -34,14 +34,14 @@ class Survey(NamedTuple):
 
 
 def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
-    """What the rank's trace says to the others."""
-    # Collectives may have no key yet (-1).
+    """Extracts the survey of a classified rank."""
+    # Collectives may not have a key yet (-1).
     is_compute = np.append(keys.kinds() == _COMPUTE, False)[classified.key]
     rows = np.array(list(classified.collectives), np.int64)
     rows = rows[np.lexsort((rows, classified.start[rows]))]
     kinds: dict[Collective, int] = {}
-    said = [classified.collectives[row] for row in rows.tolist()]
-    kind = [kinds.setdefault(msgspec.structs.replace(one, seq=-1), len(kinds)) for one in said]
+    collectives = [classified.collectives[row] for row in rows.tolist()]
+    kind = [kinds.setdefault(msgspec.structs.replace(collective, seq=-1), len(kinds)) for collective in collectives]
     bare = msgspec.structs.replace(
         events, names=(), shapes=(), work=_without_rows(events.work), host=_without_rows(events.host)
     )
@@ -55,7 +55,7 @@ def survey(events: Events, classified: Classified, keys: Keys) -> Survey:
         start=classified.start[rows],
         stop=classified.stop[rows],
         kind=np.array(kind, np.int32),
-        seq=np.array([one.seq for one in said], np.int64),
+        seq=np.array([collective.seq for collective in collectives], np.int64),
     )
 
 

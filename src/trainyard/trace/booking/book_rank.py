@@ -1,4 +1,4 @@
-"""One rank's events -> its ledgers: classified alone, then booked on the clock, steps and groups that ranks share."""
+"""One rank's events -> its ledgers: classified separately, then booked on the common clock, steps and groups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNEXPLAINED = Account("unexplained")
 
 
 class ClassifiedRank(NamedTuple):
-    """One rank's trace as far as it goes alone: its collectives have no key yet."""
+    """One rank's trace, classified without the other ranks: its collectives have no key yet."""
 
     events: Events
     context: Context
@@ -36,8 +36,8 @@ class ClassifiedRank(NamedTuple):
 
 
 class RankTrace(NamedTuple):
-    """One rank's trace with everything concluded from it. Column i of `classified` is booked under
-    `keys.pairs[classified.key[i]]`; `parts` tile the window; `owned` is the ns each interval owns."""
+    """One rank's trace and all results. Interval i of `classified` is booked under `keys.pairs[classified.key[i]]`;
+    `parts` tile the window; `owned`: ns that each interval owns."""
 
     events: Events
     context: Context
@@ -48,22 +48,22 @@ class RankTrace(NamedTuple):
     ledgers: tuple[Ledger, ...]
     owned: I64
     waited: I64
-    """ns each of `waits` owns."""
+    """ns that each of `waits` owns."""
     arithmetic: Arithmetic
 
     @property
     def flops(self) -> I64:
-        """Of each interval, -1 where unknown."""
+        """FLOPs of each interval; -1 if unknown."""
         return self.arithmetic.flops
 
     @property
     def bytes(self) -> I64:
-        """Of each interval, -1 where unknown."""
+        """Bytes moved by each interval; -1 if unknown."""
         return self.arithmetic.bytes
 
 
 def classify_rank(events: Events, around: Context | None = None) -> ClassifiedRank:
-    """Classifies a rank without the others. `around`: the context of its events, if it is known."""
+    """Classifies a rank without the other ranks. `around`: the context of its events, if already computed."""
     around = around or context(events)
     keys = Keys()
     classify = classify_device if len(events.work) else classify_cpu
@@ -71,13 +71,13 @@ def classify_rank(events: Events, around: Context | None = None) -> ClassifiedRa
 
 
 def book_rank(rank: ClassifiedRank, share: RankAgreement) -> RankTrace:
-    """A rank's ledgers, once it is settled what the ranks have in common."""
+    """Books a rank's ledgers, given its share of the cross-rank alignment."""
     events, around, keys, classified = rank
     events = msgspec.structs.replace(events, rank=share.rank, group_sizes=share.group_sizes)
     classified = key_collectives(events, keys, classified)
     events = share.clock.corrected(events)
     classified = classified._replace(start=share.clock.at(classified.start), stop=share.clock.at(classified.stop))
-    parts = steps.whole(events) if share.ends is None else steps.parts(events, share.ends)
+    parts = steps.whole_window(events) if share.ends is None else steps.parts(events, share.ends)
     classified, waits = split_waits(classified, keys, share.arrivals, share.unmet, parts)
     return _book_rank(events, around, keys, classified, waits, parts, share.aligned)
 
@@ -86,39 +86,39 @@ def _book_rank(
     events: Events,
     around: Context,
     keys: Keys,
-    one: Classified,
+    classified: Classified,
     waits: Waits,
     parts: list[StepPart],
     aligned: Aligned,
 ) -> RankTrace:
-    columns = [(one.start, one.stop, one.key), (waits.start, waits.stop, waits.key)]
+    columns = [(classified.start, classified.stop, classified.key), (waits.start, waits.stop, waits.key)]
     if len(events.work):
         columns.append(idle(events, around, keys))
     start, stop, key = (np.concatenate(column) for column in zip(*columns))
     kinds: I8 = keys.kinds()
     bounds = np.array([parts[0].start, *(part.stop for part in parts)], np.int64)
-    # Ties within a kind go by the order in words.py, so the keys are booked under their places in it.
-    place_of = keys.places()
-    booking = book(Intervals(start, stop, kinds[key], place_of[key]), bounds, len(keys.pairs), len(_KINDS))
-    booking = booking._replace(owned=booking.owned[:, [*place_of, -1]], live=booking.live[:, place_of])
-    n = len(one.start)
+    # Ties within a kind go by the order in words.py, so keys are booked by their precedence in it.
+    precedence = keys.precedence()
+    booking = book(Intervals(start, stop, kinds[key], precedence[key]), bounds, len(keys.pairs), len(_KINDS))
+    booking = booking._replace(owned=booking.owned[:, [*precedence, -1]], live=booking.live[:, precedence])
+    n = len(classified.start)
     begins = np.ones(len(start), bool)
-    begins[:n] = one.begins
+    begins[:n] = classified.begins
     counts = _counts(start[begins], key[begins], bounds, len(keys.pairs))
-    work = arithmetic(events, around, keys, one)
-    done = np.stack([by_part(column, one, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)])
-    made = tuple(
-        _ledger(events, keys, booking, counts[place], done[:, place], place, part, aligned)
-        for place, part in enumerate(parts)
+    work = arithmetic(events, around, keys, classified)
+    done = np.stack([by_part(column, classified, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)])
+    ledgers = tuple(
+        _ledger(events, keys, booking, counts[part_index], done[:, part_index], part_index, part, aligned)
+        for part_index, part in enumerate(parts)
     )
     return RankTrace(
-        events, around, keys, one, waits, tuple(parts), made,
+        events, around, keys, classified, waits, tuple(parts), ledgers,
         booking.by_interval[:n], booking.by_interval[n : n + len(waits.start)], work,
     )  # fmt: skip
 
 
 def _counts(start: I64, key: I32, bounds: I64, keys: int) -> I64:
-    """[p, k]: how many intervals of each key start in each part."""
+    """[p, k]: the number of intervals of each key that start in each part."""
     part = np.searchsorted(bounds, start, "right") - 1
     inside = (part >= 0) & (part < len(bounds) - 1)
     counts = np.zeros((len(bounds) - 1, keys), np.int64)
@@ -132,12 +132,12 @@ def _ledger(
     booking: Booking,
     count: I64,
     done: I64,
-    place: int,
+    part_index: int,
     part: StepPart,
     aligned: Aligned,
 ) -> Ledger:
-    """`done`: FLOPs and bytes of each key, -1 where unknown."""
-    owned, live = booking.owned[place], booking.live[place]
+    """The ledger of one part. `done`: FLOPs and bytes of each key; -1 if unknown."""
+    owned, live = booking.owned[part_index], booking.live[part_index]
     entries = [
         Entry(
             account=account,
@@ -155,7 +155,7 @@ def _ledger(
     if owned[-1]:
         entries.append(Entry(account=_UNEXPLAINED, ns=int(owned[-1]), how="inferred"))
     entries.sort(key=lambda entry: (entry.account.rank, PHASES.index(entry.phase)))
-    unions = {kind: int(ns) for kind, ns in zip(_KINDS, booking.unions[place]) if ns}
+    unions = {kind: int(ns) for kind, ns in zip(_KINDS, booking.unions[part_index]) if ns}
     scope = Scope(steps=(part.label,), ranks=(events.rank,), aligned=aligned, partial=part.partial)
     return Ledger(
         wall_ns=part.stop - part.start, entries=tuple(entries), scope=scope, source=events.source, unions=unions

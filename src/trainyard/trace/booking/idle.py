@@ -1,11 +1,11 @@
-"""Why a device stood idle: what the host or the queue was doing before the next work began.
+"""Causes of device idle time: what the host or the launch queue was doing before the next work began.
 
-For the work that ends an idle stretch: before its launch began, the host thread that would launch it says
-why (`sync`, `alloc`, `compile`, `gc`, waiting for data or for peers, a checkpoint; in framework code `launch`,
-else `python`); during the launching call it is `launch`; after it `stream_wait`, where its stream had been told to
-wait for the stream whose work ended last, else `queue`. Between the kernels of one graph that is `queue` too: they
-were launched together, and the gap is what it costs the device to get from one to the next. Without a launch in the
-file the stretch stays uncovered, which books it as unexplained.
+An idle interval ends with the start of some work. Before the launch of that work, the cause is what the launching host
+thread did (`sync`, `alloc`, `compile`, `gc`, waiting for data or for peers, a checkpoint; `launch` in framework code,
+else `python`); during the launching call it is `launch`; after it, `stream_wait` if the stream had to wait for the
+stream whose work ended last, else `queue`. Gaps between the kernels of one CUDA graph are `queue` too: the kernels were
+launched together, and the gap is the device's own overhead. If the file has no launch for the work, the interval is not
+covered and is booked as unexplained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PYTHON, _LAUNCH, _QUEUE, _STREAM_WAIT = range(4)
 
 
 def idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I32]:
-    """(start, stop, key) of the explained idle stretches of a device; they do not overlap."""
+    """(start, stop, key) of a device's idle intervals with a known cause; they do not overlap."""
     work, host = events.work, events.host
     latest = np.maximum.accumulate(work.stop)
     ends = np.flatnonzero(work.start[1:] > latest[:-1]) + 1
@@ -51,25 +51,25 @@ def idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I32]:
     gap, reason = np.concatenate(gaps), np.concatenate(reasons)
     accounts = [Account.parse(text) for text in (*FIXED, *context.causes)]
     phase = context.phase[call][gap]
-    some = stop > start
-    pair = reason[some] * 16 + phase[some]
+    nonempty = stop > start
+    pair = reason[nonempty] * 16 + phase[nonempty]
     number = np.full(16 * len(accounts), -1, np.int32)
-    for one in np.flatnonzero(np.bincount(pair)).tolist():
-        number[one] = keys.number(accounts[one // 16], one % 16)
-    return start[some], stop[some], number[pair]
+    for index in np.flatnonzero(np.bincount(pair)).tolist():
+        number[index] = keys.number(accounts[index // 16], index % 16)
+    return start[nonempty], stop[nonempty], number[pair]
 
 
 def _awaited(work: DeviceWork, latest: I64, ends: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether each row of `ends` had to wait for the stream of the work that ended last before it. `latest`: the latest
-    stop so far, by row."""
+    """Whether each row of `ends` had to wait for the stream of the work that ended last before it. `latest`: running
+    maximum of stops, by row."""
     last = np.maximum.accumulate(np.where(work.stop == latest, np.arange(len(latest)), 0))
     return (work.awaits[ends] >= 0) & (work.awaits[ends] == work.stream[last[ends - 1]])
 
 
 def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
-    """Why a host thread launches nothing: reason[i] holds before edge[i], reason[-1] after the last.
+    """Why a host thread launches nothing, as (edge, reason): reason[i] holds before edge[i], reason[-1] after the last.
 
-    A thread with nothing open (an autograd thread between passes) waits for the main thread, whose reason counts.
+    A thread without an open span (an autograd thread between passes) waits for the main thread and takes its reason.
     """
     edges, reason = _reasons(events, context, thread)
     if thread == events.main:
@@ -82,7 +82,7 @@ def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I6
 
 
 def _reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
-    """As `host_reasons`, with -1 where no span of this thread is open."""
+    """As `host_reasons`, with -1 while no span of this thread is open."""
     host = events.host
     edges, owner = innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread))
     open_ = owner >= 0
@@ -93,6 +93,6 @@ def _reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
 
 
 def _changes(edges: I64, reason: I64) -> tuple[I64, I64]:
-    """The edges at which the reason is another one: spans of one reason side by side are one stretch."""
-    other = reason[1:] != reason[:-1]
-    return edges[other], np.concatenate([reason[:1], reason[1:][other]])
+    """Only the edges at which the reason changes."""
+    changed = reason[1:] != reason[:-1]
+    return edges[changed], np.concatenate([reason[:1], reason[1:][changed]])

@@ -1,12 +1,11 @@
-"""Book every instant of a window once, over interval endpoints, vectorised.
+"""Book every instant of a window once, vectorised over interval endpoints.
 
-Input: intervals, each with a kind (place in `words.KINDS`, the precedence) and a key (an account and
-phase). At each instant the lowest kind number that is live owns it; within a kind the earlier start
-owns, then the lower key. n intervals, p parts, k keys.
+Input: intervals, each with a kind (index into `words.KINDS`, the precedence) and a key (an account and phase). Each
+instant is owned by the active interval with the lowest kind; within a kind by the one that started first, then by the
+lower key. n intervals, p parts, k keys.
 
-Cost: O(n log n). For one kind, intervals sorted by start own [max(start, latest stop before), stop): the
-running maximum of stops is all the state there is. What higher kinds already own is subtracted through
-the measure function of their union.
+Cost: O(n log n). Within a kind, intervals sorted by start own [max(start, latest stop before), stop), which needs only
+the running maximum of stops. Time that higher kinds own is subtracted through the measure function of their union.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _BLOCK = 1 << 16
 
 
 class Intervals(NamedTuple):
-    """n intervals: [start, stop) ns, kind (place in words.KINDS), key (row of a table of accounts x phases)."""
+    """n intervals: [start, stop) ns, kind (index into words.KINDS), key (row of a table of accounts x phases)."""
 
     start: I64
     stop: I64
@@ -31,9 +30,9 @@ class Intervals(NamedTuple):
 
 
 class Booking(NamedTuple):
-    """`owned`[p, k + 1]: ns each key owns in each part, the last column being what no interval covers.
-    `live`[p, k]: length of the union of each key's own intervals. `unions`[p, kinds]: union of each kind's.
-    `by_interval`[n]: ns each interval owns in the window."""
+    """`owned`[p, k + 1]: ns that each key owns in each part; the last column is uncovered time. `live`[p, k]: length of
+    the union of each key's intervals. `unions`[p, kinds]: the same for each kind. `by_interval`[n]: ns that each
+    interval owns in the window."""
 
     owned: I64
     live: I64
@@ -44,7 +43,7 @@ class Booking(NamedTuple):
 def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
     """Books the parts [bounds[i], bounds[i + 1]), i < p. Intervals are clipped to the window.
 
-    Each row of `owned` sums to the part's length: time no interval covers stands in the last column.
+    Each row of `owned` sums to the part's length: the last column holds uncovered time.
     """
     parts = len(bounds) - 1
     window = (bounds[0], bounds[-1])
@@ -62,8 +61,8 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
         if not len(rows):
             continue
         free = _Measure(taken)
-        for some in _blocks(len(rows)):
-            row, part, piece_begin, piece_end = _in_parts(rows[some], begin[some], end[some], bounds)
+        for block in _blocks(len(rows)):
+            row, part, piece_begin, piece_end = _in_parts(rows[block], begin[block], end[block], bounds)
             length = piece_end - piece_begin
             np.add.at(unions[:, kind], part, length)
             length -= free.between(piece_begin, piece_end)
@@ -75,8 +74,8 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
     edges = np.searchsorted(intervals.key[by_key], np.arange(keys + 1))
     for key in range(keys):
         rows, begin, end = first_come(by_key[edges[key] : edges[key + 1]], start, stop)
-        for some in _blocks(len(rows)):
-            _, part, piece_begin, piece_end = _in_parts(rows[some], begin[some], end[some], bounds)
+        for block in _blocks(len(rows)):
+            _, part, piece_begin, piece_end = _in_parts(rows[block], begin[block], end[block], bounds)
             np.add.at(live[:, key], part, piece_end - piece_begin)
 
     owned[:, keys] = np.diff(bounds) - owned.sum(axis=1)
@@ -84,7 +83,8 @@ def book(intervals: Intervals, bounds: I64, keys: int, kinds: int) -> Booking:
 
 
 def first_come(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:
-    """Of intervals sorted by start, the disjoint stretch each one owns where the earlier start goes first."""
+    """(row, begin, end) of the disjoint stretches that intervals own if the earlier start has precedence. `rows` are
+    sorted by start."""
     begin, end = start[rows], stop[rows]
     latest = np.maximum.accumulate(end)
     begin = np.maximum(begin, np.concatenate([begin[:1], latest[:-1]]))
@@ -99,11 +99,11 @@ def cut(begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I64]:
     if not inside.any():
         return np.arange(len(begin)), begin, end
     pieces = np.repeat(np.arange(len(begin)), inside + 1)
-    place = np.arange(len(pieces)) - np.repeat(np.cumsum(inside + 1) - (inside + 1), inside + 1)
-    inner = first[pieces] + place
+    position = np.arange(len(pieces)) - np.repeat(np.cumsum(inside + 1) - (inside + 1), inside + 1)
+    inner = first[pieces] + position
     top = len(bounds) - 1
-    piece_begin = np.where(place == 0, begin[pieces], bounds[np.clip(inner - 1, 0, top)])
-    piece_end = np.where(place >= inside[pieces], end[pieces], bounds[np.clip(inner, 0, top)])
+    piece_begin = np.where(position == 0, begin[pieces], bounds[np.clip(inner - 1, 0, top)])
+    piece_end = np.where(position >= inside[pieces], end[pieces], bounds[np.clip(inner, 0, top)])
     return pieces, piece_begin, piece_end
 
 
@@ -114,12 +114,12 @@ def _in_parts(rows: I64, begin: I64, end: I64, bounds: I64) -> tuple[I64, I64, I
 
 
 def _blocks(n: int) -> Iterator[slice]:
-    """Rows by the block: what is computed on the way to a sum need not stand whole."""
+    """Slices of n rows, block by block, which bounds the memory of intermediate arrays."""
     return (slice(first, first + _BLOCK) for first in range(0, n, _BLOCK))
 
 
 class _Measure:
-    """How much of a sorted disjoint union lies between two times."""
+    """Length of the part of a sorted disjoint union between two times."""
 
     def __init__(self, union: I64) -> None:
         self.begin, self.end = union

@@ -1,7 +1,7 @@
-"""Stragglers and bubbles: the waits inside collectives and transfers, each with its account.
+"""Straggler and bubble time: the waits inside collectives and transfers, each with its account.
 
-A collective is split at its last arrival: before it the rank waits (straggler), from it on the ranks communicate. Each
-end of a pipeline transfer is split at the start of the other end: before it the rank waits (bubble).
+A collective is split at its last arrival: until then the rank waits (straggler), afterwards the ranks communicate. Each
+end of a pipeline transfer is split at the start of the other end: until then the rank waits (bubble).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WARMUP, _DRAIN, _STEADY = words.BUBBLES
 
 
 class Waits(NamedTuple):
-    """A rank's waits: [start, stop) booked under key, for the rank at place `late` to come."""
+    """A rank's waits: [start, stop) booked under `key`, for the rank with index `late` to arrive."""
 
     start: I64
     stop: I64
@@ -33,46 +33,47 @@ class Waits(NamedTuple):
 
 
 def split_waits(
-    one: Classified, keys: Keys, arrivals: Cuts, unmet: Cuts, parts: Sequence[StepPart]
+    classified: Classified, keys: Keys, arrivals: Cuts, unmet: Cuts, parts: Sequence[StepPart]
 ) -> tuple[Classified, Waits]:
-    """The rank's intervals, those that waited starting at the end of the wait; and the waits."""
-    start = one.start.copy()
+    """Splits waits from a rank's intervals: the intervals, starting at the end of their wait, and the waits."""
+    start = classified.start.copy()
     start[arrivals.row], start[unmet.row] = arrivals.at, unmet.at
-    stragglers = _waits(one, keys, arrivals, lambda account: Account("straggler", account.what, account.group))
-    bubbles = _bubbles(one, keys, unmet, parts)
+    stragglers = _waits(classified, keys, arrivals, lambda account: Account("straggler", account.what, account.group))
+    bubbles = _bubbles(classified, keys, unmet, parts)
     waits = Waits(*(np.concatenate(column) for column in zip(stragglers, *bubbles)))
-    return one._replace(start=start), waits
+    return classified._replace(start=start), waits
 
 
-def _waits(one: Classified, keys: Keys, cuts: Cuts, account_of: Callable[[Account], Account]) -> Waits:
+def _waits(classified: Classified, keys: Keys, cuts: Cuts, account_of: Callable[[Account], Account]) -> Waits:
     known: dict[int, int] = {}
-    for number in np.unique(one.key[cuts.row]).tolist():
+    for number in np.unique(classified.key[cuts.row]).tolist():
         account, phase = keys.pairs[number]
         known[number] = keys.number(account_of(account), phase)
-    key = np.array([known[number] for number in one.key[cuts.row].tolist()], np.int32)
-    return Waits(one.start[cuts.row], cuts.at, key, cuts.late)
+    key = np.array([known[number] for number in classified.key[cuts.row].tolist()], np.int32)
+    return Waits(classified.start[cuts.row], cuts.at, key, cuts.late)
 
 
-def _bubbles(one: Classified, keys: Keys, cuts: Cuts, parts: Sequence[StepPart]) -> list[Waits]:
-    """Before the first compute of the step a wait is warm-up, after the last one drain, else steady."""
-    edges = _edges(one, keys, parts)
-    piece, begin, end = cut(one.start[cuts.row], cuts.at, edges)
+def _bubbles(classified: Classified, keys: Keys, cuts: Cuts, parts: Sequence[StepPart]) -> list[Waits]:
+    """Waits in transfers: warm-up before the first compute of the step, drain after the last one, else steady state."""
+    edges = _edges(classified, keys, parts)
+    piece, begin, end = cut(classified.start[cuts.row], cuts.at, edges)
     some = end > begin
     piece, begin, end = piece[some], begin[some], end[some]
     stage = (np.searchsorted(edges, begin, "right") - 1) % 3
-    made = []
-    for number, what in enumerate((_WARMUP, _STEADY, _DRAIN)):
+    by_kind = []
+    for number, kind in enumerate((_WARMUP, _STEADY, _DRAIN)):
         rows = stage == number
         own = Cuts(cuts.row[piece[rows]], end[rows], cuts.late[piece[rows]])
-        waits = _waits(one, keys, own, lambda account, what=what: Account("bubble", what, account.group))
-        made.append(waits._replace(start=begin[rows]))
-    return made
+        waits = _waits(classified, keys, own, lambda account, kind=kind: Account("bubble", kind, account.group))
+        by_kind.append(waits._replace(start=begin[rows]))
+    return by_kind
 
 
-def _edges(one: Classified, keys: Keys, parts: Sequence[StepPart]) -> I64:
-    """Of each part in turn: its start, its first compute's start and its last one's stop (its end without any)."""
-    computes = keys.kinds()[one.key] == _COMPUTE
-    start, stop = one.start[computes], one.stop[computes]
+def _edges(classified: Classified, keys: Keys, parts: Sequence[StepPart]) -> I64:
+    """Three edges for each part: its start, the start of its first compute and the stop of its last one (the part's end
+    if it has none)."""
+    computes = keys.kinds()[classified.key] == _COMPUTE
+    start, stop = classified.start[computes], classified.stop[computes]
     edges: list[int] = []
     for part in parts:
         inside = (start < part.stop) & (stop > part.start)

@@ -1,13 +1,13 @@
 """The context of each host span: its phase, module and op class, and why the host was busy.
 
-Recomputed work (activation checkpointing) is found inside the backward pass. A framework numbers an op where gradients
-are recorded. The backward pass records none, so numbered ops inside one of its nodes are a forward pass run there,
-whichever node it is that needs its results first. Two things only look so:
+Recomputed work (activation checkpointing) is found inside the backward pass. A framework gives an op a sequence number
+if gradients are recorded. The backward pass records none, so numbered ops inside one of its nodes are a forward pass
+that is recomputed there. Two cases are similar but are not recomputation:
 
-- `Function.apply` numbers itself whether gradients are recorded or not, and a node may be computed with such
-  (a redistribution whose gradient is another). The ops after it in the node decide: recorded work or a pass of the
-  engine, else it is the node's own.
-- Gradients of gradients: the node's own work is recorded to its end, where after recomputation it is not.
+- `Function.apply` has a sequence number whether gradients are recorded or not, and a node may be computed with one
+  (a redistribution whose gradient is another redistribution). The ops that follow in the node decide: it is recomputed
+  if recorded work or an engine pass follows, else it is the node's own work.
+- Gradients of gradients: the node's own work is recorded up to its end, which after recomputation it is not.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
 )
 _CLASSES = [*words.OP_CLASSES]
 _MODULE = "nn.Module: "
-# Annotations that frameworks write for their own ends: no module of the user's.
+# Annotations that frameworks write for their own use: they are not modules of the user.
 _NO_MODULE = ("ProfilerStep#", "gloo:", "nccl:", "enumerate(DataLoader)", "record_param_comms", "Python GC")
 _TIMED = "(dynamo_timed)"
 _ENGINE = "autograd::engine::evaluate_function"
 _COMPILED = "CompiledFunction"
-"""torch.compile's: it stands for the ops it was made of, and no gradient is computed with it."""
+"""torch.compile's autograd function: it represents the compiled ops; gradients are not computed with it."""
 
 
 class Context(NamedTuple):
-    """For each of m host rows: phase (place in words.PHASES), module (name number, -1 none), op class (place in
-    words.OP_CLASSES, -1 undecided) and cause (row of `causes`, -1 none), each inherited from the spans around it."""
+    """For each of m host rows: phase (index into words.PHASES), module (name number, -1 none), op class (index into
+    words.OP_CLASSES, -1 undecided) and cause (index into `causes`, -1 none), each inherited from enclosing spans."""
 
     phase: I8
     module: I32
@@ -58,7 +58,7 @@ def context(events: Events) -> Context:
     by_name = [_facts(name, causes) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
     inherit = _inherit if library() is None else _inherit_fast
-    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, _recomputed(host, names))
+    phase, module, op_class, cause = inherit(host, by_name, knows_autograd, _find_recomputed(host, names))
     phase[phase < 0] = _OTHER
     return Context(phase=phase, module=module, op_class=op_class, cause=cause, causes=tuple(causes))
 
@@ -67,12 +67,12 @@ _Facts = tuple[int, bool, bool, int, int]
 _Inherited = tuple[I8, I32, I8, I8]
 
 
-def _inherit(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, again: NDArray[np.bool_]) -> _Inherited:
+def _inherit(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, recomputed: NDArray[np.bool_]) -> _Inherited:
     n = len(host)
     phase, op_class, cause = (array("b", [-1]) * n for _ in range(3))
     module = array("i", [-1]) * n
     module_of_seq: dict[int, int] = {}
-    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, again)
+    rows = rows_of(host.name, host.what, host.parent, host.seq, host.backward, recomputed)
     for row, (name, what, parent, seq, backward, done) in enumerate(rows):
         fixed, engine, is_module, own_class, own_cause = by_name[name]
         above = phase[parent] if parent >= 0 else -1
@@ -98,14 +98,16 @@ def _inherit(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, again
     return np.array(phase, np.int8), np.array(module, np.int32), np.array(op_class, np.int8), np.array(cause, np.int8)
 
 
-def _inherit_fast(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, again: NDArray[np.bool_]) -> _Inherited:
+def _inherit_fast(
+    host: HostSpans, by_name: list[_Facts], knows_autograd: bool, recomputed: NDArray[np.bool_]
+) -> _Inherited:
     """As `_inherit`, in `native/nest.c`."""
     n = len(host)
     phase, module = np.empty(n, np.int8), np.empty(n, np.int32)
     op_class, cause = np.empty(n, np.int8), np.empty(n, np.int8)
     columns = [
         np.ascontiguousarray(column)
-        for column in (host.name, host.what, host.parent, host.seq, host.backward, again.view(np.int8))
+        for column in (host.name, host.what, host.parent, host.seq, host.backward, recomputed.view(np.int8))
     ]
     facts = np.array(by_name, np.int8).reshape(-1, 5).T.copy()
     done = cast(CDLL, library()).inherit(
@@ -119,39 +121,39 @@ def _inherit_fast(host: HostSpans, by_name: list[_Facts], knows_autograd: bool, 
 
 
 def _facts(name: str, causes: list[str]) -> _Facts:
-    """(phase an annotation fixes, autograd engine, module, op class, cause) of a name; -1 for none."""
+    """(phase set by the annotation, is autograd engine, is module, op class, cause) of a name; -1 for none."""
     fixed = -1
     if name.startswith("Optimizer.step#"):
         fixed = _OPTIMIZER
     elif name.startswith(("Optimizer.zero_grad#", "enumerate(DataLoader)")):
         fixed = _OTHER
-    what = class_of(name)
+    op_class = class_of(name)
     cause = host_cause(name)
     return (
         fixed,
         name.startswith(_ENGINE),
         name.startswith(_MODULE)
         or not (name.startswith((*_NO_MODULE, "<")) or ".py(" in name or name.endswith(_TIMED)),
-        _CLASSES.index(what) if what else -1,
+        _CLASSES.index(op_class) if op_class else -1,
         causes.index(cause) if cause else -1,
     )
 
 
-def _recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
-    """Whether each of m host rows begins recomputed work, if the spans around it are part of the backward pass."""
-    again = np.zeros(len(host), bool)
+def _find_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Whether each of m host rows begins recomputed work, if its enclosing spans belong to the backward pass."""
+    recomputed = np.zeros(len(host), bool)
     engine = np.array([name.startswith(_ENGINE) for name in names], bool)[host.name]
     op = host.what == OP
     node = op & (engine | (host.backward > 0))
     numbered = op & (host.seq >= 0) & ~node
-    if not engine.any():  # a reader of another framework's file numbers what was done again, and nothing else
+    if not engine.any():  # readers of other frameworks' files number recomputed ops only
         return numbered
     around = nearest(op, host.parent)
     rows = np.flatnonzero(op & (around >= 0))
-    rows = rows[~numbered[around[rows]]]  # what is inside of numbered work is of its phase
+    rows = rows[~numbered[around[rows]]]  # ops inside numbered work inherit its phase
     if not len(rows):
-        return again
-    # The ops of one parent side by side, in order of start.
+        return recomputed
+    # Group the ops by parent, in order of start.
     rows = rows[np.argsort(around[rows], kind="stable")]
     first = np.flatnonzero(np.diff(around[rows], prepend=-1))
     group = np.repeat(np.arange(len(first)), np.diff(first, append=len(rows)))
@@ -164,13 +166,13 @@ def _recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]:
     last = np.append(first[1:], len(rows)) - 1
     of_gradients = recorded[last] & ~compiled[last] & node[around[rows[last]]]
     of_gradients &= ~np.logical_or.reduceat(evaluates, first)
-    again[rows] = recorded | (applied & _next_is(recorded | evaluates, applied | node[rows] & ~evaluates, group))
-    again[rows] &= ~of_gradients[group]
-    return again
+    recomputed[rows] = recorded | (applied & _next_is(recorded | evaluates, applied | node[rows] & ~evaluates, group))
+    recomputed[rows] &= ~of_gradients[group]
+    return recomputed
 
 
 def _next_is(wanted: NDArray[np.bool_], silent: NDArray[np.bool_], group: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """For each place whether the next one after it that is not silent is wanted, and of its group."""
+    """For each index, whether the next index that is not `silent` is `wanted` and in the same group."""
     n = len(wanted)
     speaks = np.where(silent, n, np.arange(n))
     following = np.append(np.minimum.accumulate(speaks[::-1])[::-1][1:], n)

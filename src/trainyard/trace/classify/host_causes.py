@@ -1,4 +1,4 @@
-"""What a host span says the host was doing while a device stood idle."""
+"""Causes of device idle time, by the name of the host span."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _SPANS = (
     ("data_wait", re.compile(r"^enumerate\(DataLoader\)|wait_for_batch|dataloader_next|get_train_batch")),
     ("checkpoint/save", re.compile(r"checkpoint.*save|save.*checkpoint|dcp\.save|async_save", re.I)),
     ("checkpoint/load", re.compile(r"checkpoint.*load|load.*checkpoint|dcp\.load", re.I)),
-    # A compiled region runs what was compiled, and a look-up in the cache finds it: neither compiles. Loading a module
-    # may, and is paid at first use like compiling.
+    # Running a compiled region and looking it up in the cache do not compile. Loading a CUDA module may, and happens at
+    # first use like compilation.
     (
         "launch_gap/compile",
         re.compile(r"\(dynamo_timed\)$|entire_frame_compile|^inductor_compile|^(cu|hip)(Module|Library)Load"),
@@ -35,7 +35,7 @@ _SPANS = (
     ),
 )
 
-# Python frames, `path.py(line): function`. A path alone says nothing: anybody's folder may be named checkpoint.
+# Python frames, `path.py(line): function`. A path alone is not enough: any folder may be named checkpoint.
 _FRAMES = (
     (
         "data_wait",
@@ -79,7 +79,7 @@ _BUILTINS = (
     ),
 )
 
-# What waits for peers on the host: a barrier, an exchange of Python objects, a rendezvous.
+# Host-side waits for peers: a barrier, an exchange of Python objects, a rendezvous.
 _OF_PEERS = re.compile(r"c10d|^gloo:|rendezvous")
 _C10D = r"torch/distributed/distributed_c10d\.py\(\d+\): "
 _PEERS = re.compile(
@@ -91,9 +91,9 @@ _PEERS = re.compile(
 
 @lru_cache(maxsize=65536)
 def host_cause(name: str) -> str | None:
-    """The account (text form) a host span's name explains idle device time with, or None."""
+    """The account (as text) of device idle time under a host span of this name, or None."""
     if _OF_PEERS.search(name) and (waiting := _PEERS.search(name)):
-        said = waiting["span"] or waiting["barrier"] or waiting["object"]
-        return f"comm/{collective_of(said) if said else 'other'}"
+        collective = waiting["span"] or waiting["barrier"] or waiting["object"]
+        return f"comm/{collective_of(collective) if collective else 'other'}"
     table = _BUILTINS if name.startswith("<") else _FRAMES if ".py(" in name else _SPANS
     return next((account for account, pattern in table if pattern.search(name)), None)

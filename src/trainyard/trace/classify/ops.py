@@ -1,4 +1,4 @@
-"""What a framework op says its kernels are."""
+"""Op classes of framework ops, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainyard import words
 from trainyard.trace.readers.gather import STATED
 from trainyard.vendors.kernel_names import class_of_inductor
 
-# Op class -> names of ATen ops (in-place, out and plain backward variants are found without their suffix).
+# Op class -> names of ATen ops (in-place, out and plain backward variants are looked up without their suffix).
 _ATEN = {
     "matmul": "mm addmm bmm baddbmm addbmm matmul linear dot vdot mv addmv einsum inner chain_matmul bilinear "
     "tensordot _trilinear _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _int_mm "
@@ -80,7 +80,7 @@ _ATEN = {
     "meshgrid _jagged_to_padded_dense_forward _padded_dense_to_jagged_forward pad_sequence",
     "optimizer": "_fused_adam _fused_adamw _fused_sgd _fused_adagrad",
 }
-# Bookkeeping ops move no data and cost their call alone; on a CPU that is time of the step all the same.
+# Bookkeeping ops move no data and cost only the call, which on a CPU is still time of the step.
 _BOOKKEEPING = (
     "view _unsafe_view _reshape_alias reshape view_as transpose t numpy_T permute as_strided expand "
     "expand_as select slice squeeze unsqueeze detach detach_ alias narrow unbind split split_with_sizes "
@@ -89,12 +89,12 @@ _BOOKKEEPING = (
     "is_same_size set_ _local_scalar_dense item is_nonzero scalar_tensor type_as requires_grad_ "
     "retain_grad _has_compatible_shallow_copy_type"
 )
-_CLASS_OF = {name: what for what, text in _ATEN.items() for name in text.split()} | dict.fromkeys(
+_CLASS_OF = {name: op_class for op_class, text in _ATEN.items() for name in text.split()} | dict.fromkeys(
     _BOOKKEEPING.split(), "elementwise"
 )
 
-# Other libraries' ops and autograd nodes, by words in their name. What names two classes holds kernels of both (a fused
-# linear and cross-entropy, a norm and its projection), and then each kernel's own name decides.
+# Other libraries' ops and autograd nodes, by words in their name. A name that matches two classes has kernels of both
+# (a fused linear and cross-entropy, a norm and its projection); then each kernel's own name decides.
 _BY_WORD = (
     (
         "attention",
@@ -107,7 +107,7 @@ _BY_WORD = (
             r"|moe_?(align|sum)|moe_?(un)?permut|(un)?permute_?tokens?",
         ),
     ),
-    # FBGEMM is a library of embedding tables, but for its low-precision products.
+    # FBGEMM's ops are embedding tables, except for its low-precision matrix products.
     (
         "embedding",
         re.compile(
@@ -130,7 +130,7 @@ _BY_WORD = (
     ),
     ("optimizer", re.compile(r"fused_?(adam|lamb|sgd|adagrad)|adam_?w?_?step")),
 )
-# A file's names are also of Python frames and of kernels, most of them.
+# Most names in a file are those of Python frames and kernels, not of ops.
 _NO_OPS = ("<", "void ", "nn.Module: ")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d*$")
@@ -138,7 +138,7 @@ _NODE = re.compile(r"^(?:autograd::engine::evaluate_function: )?(\w+?)Backward\d
 
 @lru_cache(maxsize=65536)
 def class_of(op: str) -> str | None:
-    """The op class of a framework op's kernels, or None where the op does not decide."""
+    """The op class of a framework op's kernels, or None if the op does not determine it."""
     if ".py(" in op or op.startswith(_NO_OPS):
         return None
     if op.startswith(STATED):
@@ -147,9 +147,9 @@ def class_of(op: str) -> str | None:
     space, _, name = op.rpartition("::")
     if space == "aten":
         bare = name.rstrip("_") if name not in _CLASS_OF else name
-        found = _CLASS_OF.get(bare) or _CLASS_OF.get(bare.removesuffix("_backward"))
-        return found or ("elementwise" if bare.startswith("_foreach_") else None)
-    # Inductor opens a span of the kernel's own name around each launch.
+        op_class = _CLASS_OF.get(bare) or _CLASS_OF.get(bare.removesuffix("_backward"))
+        return op_class or ("elementwise" if bare.startswith("_foreach_") else None)
+    # Inductor opens a span with the kernel's name around each launch.
     if inductor := class_of_inductor(op):
         return inductor
     if node := _NODE.match(op):
@@ -160,5 +160,5 @@ def class_of(op: str) -> str | None:
 
 def _by_word(text: str) -> str | None:
     lower = text.lower()
-    found = [what for what, pattern in _BY_WORD if pattern.search(lower)]
-    return found[0] if len(found) == 1 else None
+    classes = [op_class for op_class, pattern in _BY_WORD if pattern.search(lower)]
+    return classes[0] if len(classes) == 1 else None

@@ -1,7 +1,7 @@
-"""Columns as an Arrow C stream, without Arrow: the three structures of its C data interface, filled by ctypes.
+"""Exports columns as an Arrow C stream without the Arrow library, by filling the C structures through ctypes.
 
 Source: https://arrow.apache.org/docs/format/CDataInterface.html and CStreamInterface.html. A structure's
-`private_data` is a number under which what it points to is kept until its consumer releases it.
+`private_data` is the key under which the objects that it points to stay alive until its consumer releases it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _NAME = b"arrow_array_stream"
 
 
 class Words(NamedTuple):
-    """Text by dictionary: row i says `words[codes[i]]`, and nothing where the code is -1. Make it with `spell`."""
+    """A dictionary-encoded text column: row i is `words[codes[i]]`, or missing if the code is -1. Built by `spell`."""
 
     codes: I32
     words: tuple[str, ...]
 
     def texts(self) -> NDArray[np.object_]:
-        """Row by row, None where there is no text."""
+        """The text of each row, None if missing."""
         return np.array([*self.words, None], object)[self.codes]
 
 
 Column = NDArray[Any] | Words
-"""Numbers, a numpy.ma.MaskedArray where some are unknown; or texts."""
+"""Numbers (a numpy.ma.MaskedArray if some are missing) or texts."""
 
 
 class _Schema(Structure):
@@ -82,28 +82,28 @@ _ArrowStream._fields_ = [
 ]
 _Release = CFUNCTYPE(None, c_void_p)
 _numbers = count(1)
-_kept: dict[int, Any] = {}
-"""What structures point to, by their `private_data`."""
+_alive: dict[int, Any] = {}
+"""Objects that structures point to, by `private_data`."""
 _in_capsules: dict[int, _ArrowStream] = {}
-"""Streams by address, as long as their capsules are there."""
+"""Streams by address, as long as their capsules exist."""
 
 
 def stream(columns: Mapping[str, Column], length: int) -> object:
     """A capsule named `arrow_array_stream` that holds the columns, all of `length` rows, as one batch."""
-    one = _ArrowStream(
+    arrow_stream = _ArrowStream(
         get_schema=_address(_get_schema),
         get_next=_address(_get_next),
         get_last_error=_address(_get_last_error),
         release=_address(_release_stream),
         private_data=_keep([columns, length, False]),
     )
-    _in_capsules[ctypes.addressof(one)] = one
-    return _new_capsule(ctypes.addressof(one), _NAME, _address(_destroy))
+    _in_capsules[ctypes.addressof(arrow_stream)] = arrow_stream
+    return _new_capsule(ctypes.addressof(arrow_stream), _NAME, _address(_destroy))
 
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Schema))
-def _get_schema(one: Any, into: Any) -> int:
-    columns: Mapping[str, Column] = _kept[one.contents.private_data][0]
+def _get_schema(arrow_stream: Any, into: Any) -> int:
+    columns: Mapping[str, Column] = _alive[arrow_stream.contents.private_data][0]
     children = (_Schema * len(columns))()
     for child, (name, column) in zip(children, columns.items()):
         if isinstance(column, Words):
@@ -117,10 +117,10 @@ def _get_schema(one: Any, into: Any) -> int:
 
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Array))
-def _get_next(one: Any, into: Any) -> int:
-    state = _kept[one.contents.private_data]
-    columns, length, given = state
-    if given:
+def _get_next(arrow_stream: Any, into: Any) -> int:
+    state = _alive[arrow_stream.contents.private_data]
+    columns, length, delivered = state
+    if delivered:
         into.contents.release = None
         return 0
     state[2] = True
@@ -137,15 +137,15 @@ def _get_next(one: Any, into: Any) -> int:
 
 
 @CFUNCTYPE(c_void_p, POINTER(_ArrowStream))
-def _get_last_error(one: Any) -> None:
-    """There is none."""
+def _get_last_error(arrow_stream: Any) -> None:
+    """No error message: NULL."""
 
 
 @_Release
 def _release_stream(address: int) -> None:
-    one = _ArrowStream.from_address(address)
-    _kept.pop(one.private_data, None)
-    one.release = None
+    arrow_stream = _ArrowStream.from_address(address)
+    _alive.pop(arrow_stream.private_data, None)
+    arrow_stream.release = None
 
 
 @_Release
@@ -158,20 +158,22 @@ def _release_array(address: int) -> None:
     _release(_Array.from_address(address))
 
 
-def _release(one: Any) -> None:
-    """Children and dictionary too, unless the consumer has moved them elsewhere."""
-    parts = [one.children[place] for place in range(one.n_children)] + ([one.dictionary] if one.dictionary else [])
+def _release(structure: Any) -> None:
+    """Releases a structure with its children and dictionary, except those that the consumer has moved."""
+    parts = [structure.children[index] for index in range(structure.n_children)] + (
+        [structure.dictionary] if structure.dictionary else []
+    )
     for part in parts:
         if part.contents.release:
             _Release(part.contents.release)(ctypes.addressof(part.contents))
-    number = one.private_data
-    one.release = None
-    _kept.pop(number, None)
+    number = structure.private_data
+    structure.release = None
+    _alive.pop(number, None)
 
 
 @_Release
 def _destroy(capsule: int) -> None:
-    """The capsule's end: a stream that nobody took over is released."""
+    """The capsule's destructor: releases a stream that no consumer took over."""
     address = _pointer_in(capsule, _NAME)
     if _ArrowStream.from_address(address).release:
         _release_stream(address)
@@ -191,7 +193,7 @@ def _fill_schema(into: _Schema, format: bytes, name: bytes, children: Any = (), 
 def _fill_column(
     into: _Array, values: NDArray[Any], valid: NDArray[np.bool_] | None = None, dictionary: _Array | None = None
 ) -> None:
-    """Numbers as they lie; truths and what is known as bits."""
+    """Fills in a column: numbers without a copy; booleans and validity as bitmaps."""
     nulls = 0 if valid is None else len(valid) - int(np.count_nonzero(valid))
     bits = np.packbits(valid, bitorder="little") if valid is not None and nulls else None
     data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
@@ -215,7 +217,7 @@ def _fill_array(
     dictionary: _Array | None = None,
 ) -> None:
     pointers = _pointers(_Array, children)
-    addresses = (c_void_p * len(buffers))(*(None if one is None else one.ctypes.data for one in buffers))
+    addresses = (c_void_p * len(buffers))(*(None if buffer is None else buffer.ctypes.data for buffer in buffers))
     into.length, into.null_count, into.offset = length, nulls, 0
     into.n_buffers, into.buffers = len(buffers), addresses
     into.n_children, into.children = len(children), pointers
@@ -228,9 +230,9 @@ def _pointers(kind: type[Structure], children: Any) -> Any:
     return (POINTER(kind) * len(children))(*(ctypes.pointer(child) for child in children))
 
 
-def _keep(what: object) -> int:
+def _keep(referenced: object) -> int:
     number = next(_numbers)
-    _kept[number] = what
+    _alive[number] = referenced
     return number
 
 
@@ -239,5 +241,5 @@ def _address(function: Any) -> int | None:
 
 
 _new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
-# The capsule by its address: taking hold of an object that is going would bring it back.
+# Takes the capsule's address: a reference to an object in destruction would resurrect it.
 _pointer_in = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))

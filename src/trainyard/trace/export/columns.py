@@ -1,7 +1,7 @@
-"""Columns: a table as plain named numpy columns, which any library of data frames can take over.
+"""Columns: a table of named numpy columns, which data-frame libraries can import.
 
-It offers the Arrow PyCapsule interface, so `polars.DataFrame(columns)`, `pyarrow.table(columns)` and
-`pandas.DataFrame.from_arrow(columns)` read it as it lies in memory.
+It implements the Arrow PyCapsule interface: `polars.DataFrame(columns)`, `pyarrow.table(columns)` and
+`pandas.DataFrame.from_arrow(columns)` read it without a copy.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _CHUNK = 65536
 
 
 class Columns:
-    """An immutable table: named columns of one length, in order. Raises `ValueError` for columns that are none."""
+    """An immutable table: ordered named columns of equal length. Raises `ValueError` for invalid columns."""
 
-    # No Mapping: libraries would take it for a dictionary of arrays before they look for the interface.
+    # Not a Mapping: libraries would treat it as a dictionary of arrays instead of using the interface.
     __slots__ = ("_columns", "_length")
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
@@ -53,26 +53,26 @@ class Columns:
         return self._columns.items()
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return self._length
 
     def __repr__(self) -> str:
         return f"<Columns, {len(self):,} rows: {', '.join(self.names)}>"
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Row by row as plain Python values, None where unknown."""
+        """Yields rows of plain Python values, None if missing."""
         for begin in range(0, len(self), _CHUNK):
             yield from zip(*(_values(column, begin, begin + _CHUNK) for _, column in self.items()))
 
     @staticmethod
     def joined(tables: Sequence[Columns]) -> Columns:
-        """Tables of the same columns, one below the other."""
+        """Concatenates tables with the same columns."""
         return Columns({name: _join([table[name] for table in tables]) for name in tables[0].names})
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Texts as categories, numbers with unknown ones as nullable integers. Raises `MissingLibrary`."""
-        found = needed("pandas")
-        return found.DataFrame({name: _for_pandas(found, column) for name, column in self.items()}, copy=False)
+        """A data frame: texts as categories, numbers with missing ones as nullable arrays. Raises `MissingLibrary`."""
+        library = needed("pandas")
+        return library.DataFrame({name: _for_pandas(library, column) for name, column in self.items()}, copy=False)
 
     def to_polars(self) -> polars.DataFrame:
         """Raises `MissingLibrary`."""
@@ -83,45 +83,46 @@ class Columns:
         return needed("pyarrow").table(self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """As https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html. One batch; numbers are not
-        copied. A requested schema is not looked at, as the interface allows."""
+        """See https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html. One batch; numbers are not
+        copied. A requested schema is ignored, as the interface allows."""
         return stream(self._columns, self._length)
 
 
 def spell(codes: I32, texts: Sequence[str]) -> Words:
-    """Texts by their numbers, -1 for none. The dictionary keeps those in use, each once, and as UTF-8 can hold them."""
+    """A text column from indices into `texts`, -1 for missing. The dictionary has each text in use once; characters
+    that UTF-8 cannot encode are replaced."""
     used = np.zeros(len(texts) + 1, bool)
     used[codes] = True
     numbers: dict[str, int] = {}
-    place = np.full(len(texts) + 1, -1, np.int32)
+    new_code = np.full(len(texts) + 1, -1, np.int32)
     for code in np.flatnonzero(used[:-1]).tolist():
         text = texts[code].encode("utf-8", "replace").decode()
-        place[code] = numbers.setdefault(text, len(numbers))
-    return Words(place[codes], tuple(numbers))
+        new_code[code] = numbers.setdefault(text, len(numbers))
+    return Words(new_code[codes], tuple(numbers))
 
 
 def words_of(texts: Sequence[str | None]) -> Words:
-    """The dictionary of a list of texts."""
+    """A text column from a list of texts, None for missing."""
     numbers: dict[str, int] = {}
     codes = [-1 if text is None else numbers.setdefault(text, len(numbers)) for text in texts]
     return spell(np.array(codes, np.int32), tuple(numbers))
 
 
 def known(values: ArrayLike, unknown: int = -1) -> Column:
-    """Numbers, of which `unknown` stands for none."""
-    found = np.asarray(values)
-    return np.ma.MaskedArray(found, found == unknown)
+    """A number column in which values equal to `unknown` are missing."""
+    array = np.asarray(values)
+    return np.ma.MaskedArray(array, array == unknown)
 
 
 def numbers_of(values: Sequence[float | None], dtype: str = "int64") -> Column:
-    """Numbers, None for unknown."""
+    """A number column from a list, None for missing."""
     missing = np.array([value is None for value in values], bool)
     filled = np.array([0 if value is None else value for value in values], dtype)
     return np.ma.MaskedArray(filled, missing)
 
 
 def needed(library: str) -> Any:
-    """The library, loaded now. Raises `MissingLibrary`."""
+    """Imports an optional library. Raises `MissingLibrary`."""
     try:
         return import_module(library)
     except ImportError as error:
@@ -132,7 +133,9 @@ def _frozen(name: str, column: Column) -> Column:
     if isinstance(column, Words):
         return column._replace(codes=_frozen(name, column.codes))
     if column.dtype.name not in TYPES or column.ndim != 1:
-        raise ValueError(f"column {name} is {column.dtype}, {column.ndim}-dimensional; a column is one of {TYPES}")
+        raise ValueError(
+            f"column {name} is {column.dtype}, {column.ndim}-dimensional; it must be one of {TYPES}, 1-dimensional"
+        )
     view = (column if column.flags.c_contiguous else column.copy()).view()
     view.flags.writeable = False
     return view

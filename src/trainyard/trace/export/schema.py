@@ -1,7 +1,7 @@
-"""What the tables hold: their columns in order, each with its unit.
+"""The tables' columns in order, each with its unit.
 
-Stamps and lengths are integer ns, stamps on the ranks' common clock where they have one. What is unknown is missing
-(NULL in SQL), not zero.
+Timestamps and durations are integer ns; timestamps are on the ranks' common clock if there is one. Unknown values are
+missing (NULL in SQL), not zero.
 """
 
 from __future__ import annotations
@@ -11,60 +11,60 @@ from typing import NamedTuple
 
 
 class TableSchema(NamedTuple):
-    """What a row is, and column -> what stands in it."""
+    """A table: `row` describes its rows, `columns` maps each column to its description."""
 
     row: str
     columns: Mapping[str, str]
 
 
 _WHERE = {
-    "rank": "number of the rank",
-    "step": "label of the part of the window in which the row begins; missing outside of all",
+    "rank": "rank number",
+    "step": "label of the part of the window in which the row begins; missing outside of all parts",
 }
-_TIMES = {"start_ns": "stamp of its start, ns", "stop_ns": "stamp of its end, ns"}
-_OWNED = {"owned_ns": "what of it the ledger books here, ns"}
+_TIMES = {"start_ns": "start timestamp, ns", "stop_ns": "end timestamp, ns"}
+_OWNED = {"owned_ns": "time of it that the ledger books under this account, ns"}
 _ACCOUNT = {
-    "account": "where it is booked: kind, and what and process group where the kind has them",
+    "account": "account: kind, and what and process group if the kind has them",
     "kind": "the account's kind",
     "phase": "phase of the step",
 }
 _LATE = {"late_rank": "number of the rank that it waits for"}
-_BEGAN = {"began_ns": "stamp of its start, ns; of a collective, before the last member came"}
-_ARRIVED = {**_TIMES, "start_ns": "stamp of its start, ns; of a collective, when the last member came, where known"}
+_BEGAN = {"began_ns": "start timestamp, ns; a collective's own start, before the last member arrived"}
+_ARRIVED = {**_TIMES, "start_ns": "start timestamp, ns; for a collective the arrival of the last member, if known"}
 
 TABLES: Mapping[str, TableSchema] = {
     "steps": TableSchema(
-        "a rank's part of its window: a step, or what lies outside the marks (partial)",
+        "a part of a rank's window: a step, or the time outside the marks (partial)",
         {
             "rank": _WHERE["rank"],
             "step": "label of the part",
             **_TIMES,
-            "wall_ns": "its length, ns",
-            "partial": "whether it is no full step",
+            "wall_ns": "duration, ns",
+            "partial": "whether it is not a full step",
         },
     ),
     "ledger": TableSchema(
         "an account and phase of one rank's step; ns adds up to wall_ns",
         {
-            "rank": "number of the rank; missing in a mean",
+            "rank": "rank number; missing in a mean",
             "step": "label of the part; missing in a mean",
-            "partial": "whether it is no full step",
-            "wall_ns": "length of the step, ns",
+            "partial": "whether it is not a full step",
+            "wall_ns": "duration of the step, ns",
             "account": _ACCOUNT["account"],
             "kind": _ACCOUNT["kind"],
-            "what": "what of the kind, where it has several",
+            "what": "subdivision of the kind, if it has any",
             "process_group": "mesh axis or group of a collective",
             "phase": _ACCOUNT["phase"],
-            "ns": "what is booked, ns",
-            "hidden_ns": "ns in which it ran and an account before it owned the time",
-            "count": "intervals booked",
-            "flops": "FLOPs they did",
-            "bytes": "bytes they moved",
+            "ns": "booked time, ns",
+            "hidden_ns": "time in which it ran while an account with precedence owned the step (overlapped), ns",
+            "count": "number of intervals",
+            "flops": "FLOPs of the intervals",
+            "bytes": "bytes moved by the intervals",
             "how": "how the entry is known",
         },
     ),
     "work": TableSchema(
-        "a device interval (on a CPU: a stretch of the training thread, or a collective), as it was booked",
+        "a device interval (on a CPU: a stretch of the training thread, or a collective), as booked",
         {
             **_WHERE,
             **_BEGAN,
@@ -74,42 +74,42 @@ TABLES: Mapping[str, TableSchema] = {
             **_ACCOUNT,
             "stream": "device and stream; missing on a CPU",
             "thread": "number of the host thread that launched it",
-            "launch_ns": "stamp of its launch, ns",
+            "launch_ns": "launch timestamp, ns",
             "op": "innermost op around the launch",
             "module": "innermost module around the launch",
-            "flops": "FLOPs it did",
-            "bytes": "bytes it moved",
-            "begins": "whether the work begins here, and does not go on after an interruption",
+            "flops": "FLOPs",
+            "bytes": "bytes moved",
+            "begins": "whether the work begins here, rather than resuming after an interruption",
         },
     ),
     "verdicts": TableSchema(
-        "a stretch of the window and who owns it; they tile it, and add up to the ledger",
+        "a stretch of the window and its owner; the stretches tile the window and add up to the ledger",
         {
             **_WHERE,
             **_TIMES,
-            "ns": "its length, ns",
+            "ns": "duration, ns",
             **_ACCOUNT,
             "name": "name of the work that owns it; missing for waits and idle time",
             **_LATE,
         },
     ),
     "idle": TableSchema(
-        "a stretch in which the device did nothing, and what the host was in meanwhile",
+        "a stretch in which the device was idle, and what the host did meanwhile",
         {
             **_WHERE,
             **_TIMES,
             **_OWNED,
             **_ACCOUNT,
             "host": "innermost span open on the thread that was to launch the next work",
-            "next": "name of the work that comes next",
+            "next": "name of the next work",
         },
     ),
     "waits": TableSchema(
-        "a wait in a collective or transfer for a rank that came late",
+        "a wait in a collective or transfer for a late rank",
         {**_WHERE, **_TIMES, **_OWNED, **_ACCOUNT, **_LATE},
     ),
     "collectives": TableSchema(
-        "a collective or transfer, with its group, number and size",
+        "a collective or transfer, with its group, sequence number and size",
         {
             **_WHERE,
             **_BEGAN,
@@ -117,10 +117,10 @@ TABLES: Mapping[str, TableSchema] = {
             **_OWNED,
             "name": "name of its kernel or span",
             **_ACCOUNT,
-            "collective": "which collective",
+            "collective": "kind of collective",
             "process_group": "mesh axis or group",
-            "members": "how many ranks take part",
-            "seq": "its number in the group",
+            "members": "number of ranks in it",
+            "seq": "sequence number in the group",
             "bytes": "bytes of the larger of input and output on this rank",
             "peer": "number of the rank at the other end of a transfer",
         },
@@ -129,16 +129,16 @@ TABLES: Mapping[str, TableSchema] = {
         "a span of a host thread",
         {
             **_WHERE,
-            "row": "its number on the rank",
-            "parent": "row of the span around it",
+            "row": "row number on the rank",
+            "parent": "row of the enclosing span",
             **_TIMES,
             "name": "name of the op, call, note or Python frame",
-            "thread": "number of its thread",
+            "thread": "thread number",
             "what": "op, call, note or python",
             "phase": "phase of the step",
             "module": "innermost module around it",
-            "cause": "account of device idle time that it explains",
-            "shape": "what an op was given: shapes, types and values",
+            "cause": "account of the device idle time that it explains",
+            "shape": "formats and shapes of an op's tensor arguments",
             "seq": "autograd sequence number",
         },
     ),

@@ -1,6 +1,6 @@
-"""SQL over what was measured: DuckDB in memory, which sees these tables and nothing else.
+"""SQL over a measured trace: an in-memory DuckDB database that contains only these tables.
 
-A query cannot touch files, the network, extensions or Python's variables, and cannot change its own limits.
+A query cannot access files, the network, extensions or Python variables, and cannot change its own limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 MOST, SECONDS, MEMORY = 10_000, 60, "2GB"
-"""Limits of one query: rows given, seconds it may run, memory of the database with its tables."""
+"""Limits of one query: rows returned, seconds, memory of the database with its tables."""
 _TYPES = {"bool": "BOOLEAN", "int32": "INTEGER", "int64": "BIGINT", "float64": "DOUBLE"}
 _BEFORE = {
     "python_enable_replacements": "false",
@@ -35,7 +35,7 @@ _BEFORE = {
 
 
 class Answer(NamedTuple):
-    """A query's rows, as Python values. `more`: there are more than were asked for."""
+    """The rows of a query, as Python values. `more`: there are more rows than the limit."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -43,15 +43,15 @@ class Answer(NamedTuple):
 
 
 def query(measured: MeasuredTrace, sql: str, most: int = MOST, seconds: float = SECONDS) -> Answer:
-    """One SELECT over those of `schema.TABLES` that it names (all, where it names none): at most `most` rows, within
-    `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is wrong, is none, or takes too
-    long."""
-    asked = sql.lower()
+    """Runs one SELECT over the `schema.TABLES` that it names (all, if it names none), for at most `most` rows and
+    `seconds`. Raises `MissingLibrary` without duckdb, `BadInput` for a query that is invalid, is not a SELECT, or takes
+    too long."""
+    lowered = sql.lower()
     with _opened() as database:
-        for tables in by_rank(measured, [name for name in TABLES if name in asked] or TABLES):
+        for tables in by_rank(measured, [name for name in TABLES if name in lowered] or TABLES):
             for name, table in tables.items():
                 _add(database, name, table)
-        # From here on nothing can be set, and nothing outside be reached.
+        # From here on, no setting can be changed and nothing outside the database accessed.
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         try:
@@ -69,16 +69,16 @@ def _opened() -> DuckDBPyConnection:
 
 
 def _add(database: DuckDBPyConnection, name: str, table: Columns) -> None:
-    """Appends to a table, which is made first. Its name and its columns' are this package's own."""
-    made = ", ".join(f'"{column}" {_type(values)}' for column, values in table.items())
-    database.execute(f'CREATE TABLE IF NOT EXISTS "{name}" ({made})')
+    """Appends to a table, which is created if needed. Table and column names come from `schema`, not from users."""
+    definitions = ", ".join(f'"{column}" {_type(values)}' for column, values in table.items())
+    database.execute(f'CREATE TABLE IF NOT EXISTS "{name}" ({definitions})')
     added: dict[str, np.ndarray] = {}
     chosen: list[str] = []
     for column, values in table.items():
         added[column] = values.texts() if isinstance(values, Words) else np.asarray(values)
         chosen.append(f'"{column}"')
         if isinstance(values, np.ma.MaskedArray):
-            # Not every version looks at an array's mask.
+            # Not every version of DuckDB respects an array's mask.
             added[f"no {column}"] = np.ma.getmaskarray(values)
             chosen[-1] = f'CASE WHEN NOT "no {column}" THEN "{column}" END'
     database.register("added", added)
@@ -98,19 +98,19 @@ def _answer(database: DuckDBPyConnection, sql: str, most: int, seconds: float) -
     try:
         kinds = [statement.type.name for statement in database.extract_statements(sql)]
         if kinds == ["SELECT"]:
-            found = database.execute(sql)
-            rows = found.fetchmany(most + 1)
-            columns = tuple(str(column[0]) for column in found.description or ())
+            result = database.execute(sql)
+            rows = result.fetchmany(most + 1)
+            columns = tuple(str(column[0]) for column in result.description or ())
             return Answer(columns, tuple(tuple(row) for row in rows[:most]), len(rows) > most)
     except duckdb.InterruptException as error:
-        raise BadInput(f"the query took more than {units.show_time(seconds * 1e9)}.", "Ask for less.") from error
+        raise BadInput(f"the query took more than {units.show_time(seconds * 1e9)}.", "Query less data.") from error
     except (duckdb.Error, RuntimeError) as error:
         raise BadInput(f"DuckDB cannot answer: {str(error).strip()}") from error
     finally:
         stop.cancel()
-    raise BadInput(f"--sql takes one SELECT, and this is {', '.join(kinds) or 'nothing'}.")
+    raise BadInput(f"--sql takes one SELECT statement, but got {', '.join(kinds) or 'nothing'}.")
 
 
 def _there_is(measured: MeasuredTrace) -> str:
     first = next(by_rank(measured))
-    return "There are:\n" + "\n".join(f"  {name}({', '.join(table.names)})" for name, table in first.items())
+    return "Tables:\n" + "\n".join(f"  {name}({', '.join(table.names)})" for name, table in first.items())

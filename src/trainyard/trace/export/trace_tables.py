@@ -1,6 +1,6 @@
-"""What was measured, as tables of plain columns: for notebooks, SQL and spreadsheets.
+"""A measured trace as tables of plain columns, for notebooks, SQL and spreadsheets.
 
-`schema` says what each column holds.
+`schema` describes each column.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _MODULE = "nn.Module: "
 
 
 def tables(measured: MeasuredTrace) -> dict[str, Columns]:
-    """Each of `TABLES` over all ranks, in memory."""
+    """All `TABLES` over all ranks, in memory."""
     ranks = list(by_rank(measured))
-    return {name: Columns.joined([one[name] for one in ranks]) for name in TABLES}
+    return {name: Columns.joined([rank_tables[name] for rank_tables in ranks]) for name in TABLES}
 
 
 def by_rank(measured: MeasuredTrace, wanted: Iterable[str] = TABLES) -> Iterator[dict[str, Columns]]:
-    """The `wanted` of `TABLES`, rank by rank, each rank loaded when its turn comes."""
+    """Yields the `wanted` tables of each rank in turn; one rank is loaded at a time."""
     names, numbers = tuple(wanted), np.array(rank_numbers(measured), np.int32)
     for rank in measured.ranks:
         yield {name: _MAKERS[name](rank, numbers) for name in names}
 
 
 def rank_numbers(measured: MeasuredTrace) -> tuple[int, ...]:
-    """Of the rank at each place of `measured.ranks`, without loading them."""
+    """The rank number of each item in `measured.ranks`, without loading them."""
     return tuple(dict.fromkeys(ledger.scope.ranks[0] for ledger in measured.by_rank))
 
 
 def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
-    """The entries of ledgers of one rank and part each, or of means, whose rank and step are missing."""
+    """The entries of ledgers, each of one rank and part, or of a mean, whose rank and step are missing."""
     rows = [(ledger, entry) for ledger in ledgers for entry in ledger.sorted_entries()]
-    one = [ledger.scope.reduce == "one" for ledger, _ in rows]
+    single = [ledger.scope.reduce == "one" for ledger, _ in rows]
     return Columns(
         {
-            "rank": numbers_of([r.scope.ranks[0] if alone else None for alone, (r, _) in zip(one, rows)], "int32"),
-            "step": words_of([r.scope.steps[0] if alone else None for alone, (r, _) in zip(one, rows)]),
+            "rank": numbers_of([r.scope.ranks[0] if alone else None for alone, (r, _) in zip(single, rows)], "int32"),
+            "step": words_of([r.scope.steps[0] if alone else None for alone, (r, _) in zip(single, rows)]),
             "partial": np.array([ledger.scope.partial for ledger, _ in rows], bool),
             "wall_ns": np.array([ledger.wall_ns for ledger, _ in rows], np.int64),
             "account": words_of([str(entry.account) for _, entry in rows]),
@@ -71,21 +71,21 @@ def ledger_table(ledgers: Iterable[Ledger]) -> Columns:
 
 
 def began(rank: RankTrace) -> I64:
-    """When each interval of `classified` began: a collective before its last member arrived."""
-    one, events = rank.classified, rank.events
+    """When each interval of `classified` began; for a collective, its own start and not the last member's arrival."""
+    classified, events = rank.classified, rank.events
     if len(events.work):
         return events.work.start
-    start = one.start.copy()
-    rows = np.array(sorted(one.collectives), np.int64)
-    start[rows] = events.host.start[one.launcher[rows]]
+    start = classified.start.copy()
+    rows = np.array(sorted(classified.collectives), np.int64)
+    start[rows] = events.host.start[classified.launcher[rows]]
     return start
 
 
 def op_names(rank: RankTrace) -> I32:
-    """Of each interval, the name number of the innermost op around its launch, -1 where there is none."""
+    """The name number of the innermost op around the launch of each interval, -1 for none."""
     host = rank.events.host
     op = np.where(host.what == OP, np.arange(len(host), dtype=np.int32), nearest(host.what == OP, host.parent))
-    return _of(host.name, _of(op, rank.classified.launcher))
+    return _take(host.name, _take(op, rank.classified.launcher))
 
 
 def _steps(rank: RankTrace, numbers: I32) -> Columns:
@@ -107,55 +107,55 @@ def _ledger(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _work(rank: RankTrace, numbers: I32) -> Columns:
-    one, events, host = rank.classified, rank.events, rank.events.host
-    stream = events.work.stream if len(events.work) else np.full(len(one.start), -1, np.int32)
+    classified, events, host = rank.classified, rank.events, rank.events.host
+    stream = events.work.stream if len(events.work) else np.full(len(classified.start), -1, np.int32)
     return Columns(
         {
-            **_where(rank, one.start),
+            **_where(rank, classified.start),
             "began_ns": began(rank),
-            "start_ns": one.start,
-            "stop_ns": one.stop,
+            "start_ns": classified.start,
+            "stop_ns": classified.stop,
             "owned_ns": rank.owned,
-            "name": spell(one.name, events.names),
-            **_account(rank, one.key),
+            "name": spell(classified.name, events.names),
+            **_account(rank, classified.key),
             "stream": spell(stream, events.streams),
-            "thread": known(_of(host.thread, one.launcher)),
-            "launch_ns": np.ma.MaskedArray(_of(host.start, one.launcher), one.launcher < 0),
+            "thread": known(_take(host.thread, classified.launcher)),
+            "launch_ns": np.ma.MaskedArray(_take(host.start, classified.launcher), classified.launcher < 0),
             "op": spell(op_names(rank), events.names),
-            "module": _module(rank, one.module),
+            "module": _module(rank, classified.module),
             "flops": known(rank.flops),
             "bytes": known(rank.bytes),
-            "begins": one.begins,
+            "begins": classified.begins,
         }
     )
 
 
 def _verdicts(rank: RankTrace, numbers: I32) -> Columns:
-    found = owners(rank)
+    verdicts = owners(rank)
     return Columns(
         {
-            **_where(rank, found.start),
-            "start_ns": found.start,
-            "stop_ns": found.stop,
-            "ns": found.stop - found.start,
-            **_account(rank, found.key),
-            "name": spell(_of(rank.classified.name, found.work), rank.events.names),
-            "late_rank": np.ma.MaskedArray(_of(numbers, found.late), found.late < 0),
+            **_where(rank, verdicts.start),
+            "start_ns": verdicts.start,
+            "stop_ns": verdicts.stop,
+            "ns": verdicts.stop - verdicts.start,
+            **_account(rank, verdicts.key),
+            "name": spell(_take(rank.classified.name, verdicts.work), rank.events.names),
+            "late_rank": np.ma.MaskedArray(_take(numbers, verdicts.late), verdicts.late < 0),
         }
     )
 
 
 def _idle(rank: RankTrace, numbers: I32) -> Columns:
-    found, names = booked(rank, numbers).idle, rank.events.names
+    idle, names = booked(rank, numbers).idle, rank.events.names
     return Columns(
         {
-            **_where(rank, found.start),
-            "start_ns": found.start,
-            "stop_ns": found.stop,
-            "owned_ns": found.ns,
-            **_account(rank, found.key),
-            "host": spell(_of(rank.events.host.name, found.host), names),
-            "next": spell(_of(rank.classified.name, found.next), names),
+            **_where(rank, idle.start),
+            "start_ns": idle.start,
+            "stop_ns": idle.stop,
+            "owned_ns": idle.ns,
+            **_account(rank, idle.key),
+            "host": spell(_take(rank.events.host.name, idle.host), names),
+            "next": spell(_take(rank.classified.name, idle.next), names),
         }
     )
 
@@ -175,24 +175,24 @@ def _waits(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _collectives(rank: RankTrace, numbers: I32) -> Columns:
-    one = rank.classified
-    rows = np.array(sorted(one.collectives), np.int64)
-    found = [one.collectives[row] for row in rows.tolist()]
+    classified = rank.classified
+    rows = np.array(sorted(classified.collectives), np.int64)
+    collectives = [classified.collectives[row] for row in rows.tolist()]
     return Columns(
         {
-            **_where(rank, one.start[rows]),
+            **_where(rank, classified.start[rows]),
             "began_ns": began(rank)[rows],
-            "start_ns": one.start[rows],
-            "stop_ns": one.stop[rows],
+            "start_ns": classified.start[rows],
+            "stop_ns": classified.stop[rows],
             "owned_ns": rank.owned[rows],
-            "name": spell(one.name[rows], rank.events.names),
-            **_account(rank, one.key[rows]),
-            "collective": words_of([each.name for each in found]),
-            "process_group": words_of([group_of(each, rank.events) or None for each in found]),
-            "members": numbers_of([each.members or len(each.ranks) or None for each in found]),
-            "seq": known(np.array([each.seq for each in found], np.int64)),
-            "bytes": numbers_of([each.size or None for each in found]),
-            "peer": known(np.array([each.peer for each in found], np.int64)),
+            "name": spell(classified.name[rows], rank.events.names),
+            **_account(rank, classified.key[rows]),
+            "collective": words_of([each.name for each in collectives]),
+            "process_group": words_of([group_of(each, rank.events) or None for each in collectives]),
+            "members": numbers_of([each.members or len(each.ranks) or None for each in collectives]),
+            "seq": known(np.array([each.seq for each in collectives], np.int64)),
+            "bytes": numbers_of([each.size or None for each in collectives]),
+            "peer": known(np.array([each.peer for each in collectives], np.int64)),
         }
     )
 
@@ -219,7 +219,7 @@ def _host(rank: RankTrace, numbers: I32) -> Columns:
     )
 
 
-# Of one rank's trace and the numbers of the ranks at each place.
+# Table -> function of one rank's trace and the rank number of each rank index.
 _MAKERS: Mapping[str, Callable[[RankTrace, I32], Columns]] = {
     "steps": _steps,
     "ledger": _ledger,
@@ -234,29 +234,29 @@ _MAKERS: Mapping[str, Callable[[RankTrace, I32], Columns]] = {
 
 def _where(rank: RankTrace, start: I64) -> dict[str, Column]:
     bounds = np.array([rank.parts[0].start, *(part.stop for part in rank.parts)], np.int64)
-    place = (np.searchsorted(bounds, start, "right") - 1).astype(np.int32)
-    place[place == len(rank.parts)] = -1
+    step = (np.searchsorted(bounds, start, "right") - 1).astype(np.int32)
+    step[step == len(rank.parts)] = -1
     return {
         "rank": np.full(len(start), rank.events.rank, np.int32),
-        "step": spell(place, [part.label for part in rank.parts]),
+        "step": spell(step, [part.label for part in rank.parts]),
     }
 
 
 def _account(rank: RankTrace, key: I32) -> dict[str, Column]:
-    """Account, its kind, and phase; what no key claims is unexplained."""
+    """The account, kind and phase of each key; -1 is unexplained time."""
     pairs = rank.keys.pairs
     accounts = [*(str(account) for account, _ in pairs), "unexplained"]
     kinds = [*(account.kind for account, _ in pairs), "unexplained"]
     phases = [*(PHASES[phase] for _, phase in pairs), "other"]
-    place = np.where(key < 0, len(pairs), key).astype(np.int32)
-    return {"account": spell(place, accounts), "kind": spell(place, kinds), "phase": spell(place, phases)}
+    row = np.where(key < 0, len(pairs), key).astype(np.int32)
+    return {"account": spell(row, accounts), "kind": spell(row, kinds), "phase": spell(row, phases)}
 
 
 def _module(rank: RankTrace, name: I32) -> Column:
-    found = spell(name, rank.events.names)
-    return spell(found.codes, [word.removeprefix(_MODULE) for word in found.words])
+    names = spell(name, rank.events.names)
+    return spell(names.codes, [word.removeprefix(_MODULE) for word in names.words])
 
 
-def _of(column: np.ndarray, rows: I32) -> np.ndarray:
-    """`column` at `rows`, -1 where the row is."""
+def _take(column: np.ndarray, rows: I32) -> np.ndarray:
+    """`column[rows]`, -1 for row -1."""
     return np.append(column, np.array([-1], column.dtype))[rows]

@@ -1,9 +1,9 @@
-"""FLOPs and bytes of ops and of the work they launched: which op each interval belongs to, and its share of them.
+"""FLOPs and bytes of ops, attributed to the work that they launched.
 
 An interval belongs to the innermost op with a formula on the chain of its launch. Several kernels of one op (split-k
-and its reduction, a convolution and its transposes) share what the op does by their durations. An op around another
-that does its work (linear around addmm, attention around its matrix products) does nothing itself: its formula would
-count the work twice, so what it launches directly has zero.
+and its reduction, a convolution and its transposes) share its FLOPs and bytes by duration. An op that wraps another one
+(linear around addmm, attention around its matrix products) would count the work twice: work that it launches directly
+has zero FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from trainyard.events import I8, I32, I64, OP, Events, OperandShape
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.kernels import Classified, Keys
 from trainyard.trace.flops import products, traffic
-from trainyard.trace.flops.operands import Cost, OpArguments, Unsaid
+from trainyard.trace.flops.operands import Cost, OpArguments, UnknownOperand
 from trainyard.trace.flops.signatures import SIGNATURES
 from trainyard.trace.readers.nesting import nearest
 
 HEAVY = ("matmul", "conv", "attention")
-"""Classes whose work the ops inside them cannot merely prepare."""
+"""Op classes whose inner ops of other classes only prepare the work."""
 _MOST = 2**62
 _CLASSES = list(words.OP_CLASSES)
 _HEAVY = [_CLASSES.index(name) for name in HEAVY]
 
 
 class Arithmetic(NamedTuple):
-    """Of n intervals: the host row of the op each belongs to (-1 none), and its FLOPs and bytes (-1 unknown, also
-    where only an upper bound of the FLOPs is known). Of m host rows: whether `cost_of` knows its own work.
+    """For n intervals: `op`, the host row of the op that each belongs to (-1 none), and its FLOPs and bytes (-1 if
+    unknown, also if only an upper bound of the FLOPs is known). For m host rows: `costed`, whether the row's own cost
+    is known.
     """
 
     op: I32
@@ -40,14 +41,14 @@ class Arithmetic(NamedTuple):
     costed: NDArray[np.bool_]
 
 
-def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) -> Arithmetic:
-    """Intervals of compute by formula; copies and fills by the bytes that the file says; the rest is unknown."""
-    n = len(one.start)
-    compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[one.key]
+def arithmetic(events: Events, context: Context, keys: Keys, classified: Classified) -> Arithmetic:
+    """Arithmetic of all intervals: compute by formula, copies and fills by the bytes in the file, others unknown."""
+    n = len(classified.start)
+    compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[classified.key]
     cost, costs = _costs(events)
     above = nearest(cost >= 0, events.host.parent)
-    launched = np.flatnonzero(compute & (one.launcher >= 0))
-    launcher = one.launcher[launched]
+    launched = np.flatnonzero(compute & (classified.launcher >= 0))
+    launcher = classified.launcher[launched]
     op = np.full(n, -1, np.int32)
     op[launched] = np.where(cost[launcher] >= 0, launcher, above[launcher])
     cost[_around(np.unique(op[op >= 0]), above, context.op_class, cost, costs)] = -1
@@ -57,11 +58,11 @@ def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) ->
     rows = np.flatnonzero(op >= 0)
     flops[rows] = moved[rows] = 0
     rows = rows[cost[op[rows]] >= 0]
-    # What an op launched of its own class does its work, else all that it launched.
-    alike = context.op_class[one.launcher[rows]] == context.op_class[op[rows]]
-    some = np.isin(op[rows], op[rows[alike]])
-    rows = rows[alike | ~some]
-    length = (one.stop - one.start)[rows]
+    # An op's cost goes to the kernels of its own class, if it launched any; else to all that it launched.
+    same_class = context.op_class[classified.launcher[rows]] == context.op_class[op[rows]]
+    some = np.isin(op[rows], op[rows[same_class]])
+    rows = rows[same_class | ~some]
+    length = (classified.stop - classified.start)[rows]
     known = np.array([-1 if each.flops is None or each.at_most else each.flops for each in costs], np.int64)
     flops[rows] = _shares(op[rows], length, known[cost[op[rows]]])
     known = np.array([-1 if each.bytes is None else each.bytes for each in costs], np.int64)
@@ -70,25 +71,25 @@ def arithmetic(events: Events, context: Context, keys: Keys, one: Classified) ->
 
 
 def _costs(events: Events) -> tuple[I32, tuple[Cost, ...]]:
-    """For each host row the number of its cost, -1 where it has none, and the costs."""
+    """For each host row the index of its cost, -1 for none; and the costs."""
     host = events.host
-    asked = np.flatnonzero((host.what == OP) & (host.shape >= 0))
+    rows = np.flatnonzero((host.what == OP) & (host.shape >= 0))
     width = max(1, len(events.shapes))
-    pairs, inverse = np.unique(host.name[asked].astype(np.int64) * width + host.shape[asked], return_inverse=True)
+    pairs, inverse = np.unique(host.name[rows].astype(np.int64) * width + host.shape[rows], return_inverse=True)
     costs: list[Cost] = []
     numbers: list[int] = []
     for name, shape in (divmod(pair, width) for pair in pairs.tolist()):
-        found = cost_of(events.names[name], events.shapes[shape])
-        numbers.append(-1 if found is None else len(costs))
-        costs += [found] if found else []
+        call_cost = cost_of(events.names[name], events.shapes[shape])
+        numbers.append(-1 if call_cost is None else len(costs))
+        costs += [call_cost] if call_cost else []
     cost = np.full(len(host), -1, np.int32)
-    cost[asked] = np.array(numbers, np.int32)[inverse.reshape(-1)]
+    cost[rows] = np.array(numbers, np.int32)[inverse.reshape(-1)]
     return cost, tuple(costs)
 
 
 def cost_of(op: str, shape: OperandShape) -> Cost | None:
-    """FLOPs and bytes of one call, by the conventions stated in `flops` and `traffic`; None where no formula knows the
-    op, or the file does not say what the formula needs."""
+    """FLOPs and bytes of one call, by the conventions stated in `products` and `traffic`; None if there is no formula
+    for the op, or the file lacks a value that the formula needs."""
     space, _, name = op.partition("::")
     if space != "aten":
         return None
@@ -101,41 +102,41 @@ def cost_of(op: str, shape: OperandShape) -> Cost | None:
             cost = traffic.FORMULAS[bare](given, name.endswith("_"))
         else:
             return None
-    except (Unsaid, IndexError):  # A tensor with fewer dims than the op takes is no such op's.
+    except (UnknownOperand, IndexError):  # IndexError: a tensor has fewer dims than the op takes.
         return None
-    # Columns are 64 bits wide; nothing real is as large.
+    # Columns are 64 bits wide; real costs are smaller.
     return cost if max(cost.flops or 0, cost.bytes or 0) < _MOST else None
 
 
 def _around(rows: I32, above: I32, op_class: I8, cost: I32, costs: tuple[Cost, ...]) -> I32:
-    """Ops around others that do their work: around any that computes, unless they are heavy: then around heavy ones."""
+    """Ops that wrap others which do their work: ops around any op that computes; heavy ops only around heavy ones."""
     computes = np.array([bool(each.flops) for each in costs], bool)
     inner, outer = rows, above[rows]
-    found = [np.empty(0, np.int32)]
+    wrappers = [np.empty(0, np.int32)]
     while (on := outer >= 0).any():
         inner, outer = inner[on], outer[on]
         heavy = np.isin(op_class[inner], _HEAVY)
-        found.append(outer[heavy | (computes[cost[inner]] & ~np.isin(op_class[outer], _HEAVY))])
+        wrappers.append(outer[heavy | (computes[cost[inner]] & ~np.isin(op_class[outer], _HEAVY))])
         outer = above[outer]
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(wrappers))
 
 
 def _shares(op: I32, length: I64, whole: I64) -> I64:
-    """Each op's `whole` (-1: unknown) over its intervals by their length."""
+    """Divides each op's `whole` (-1: unknown) over its intervals in proportion to their length."""
     order = np.argsort(op, kind="stable")
     first = np.flatnonzero(np.diff(op[order], prepend=-1))
     sizes = np.diff(first, append=len(order))
-    made = whole.copy()
+    shares = whole.copy()
     for begin, size in zip(first[sizes > 1].tolist(), sizes[sizes > 1].tolist()):
         rows = order[begin : begin + size]
         if whole[rows[0]] >= 0:
-            made[rows] = apportion(int(whole[rows[0]]), length[rows].tolist())
-    return made
+            shares[rows] = apportion(int(whole[rows[0]]), length[rows].tolist())
+    return shares
 
 
 def apportion(whole: int, weights: list[int]) -> list[int]:
-    """`whole` by weights, as integers that sum to it: floors, then one more to the largest remainders. Without any
-    weight, all to the first."""
+    """Divides `whole` by weights into integers that sum to it: floors, plus 1 for the largest remainders. If all
+    weights are zero, the first gets all."""
     total = sum(weights)
     if not total:
         return [whole, *[0] * (len(weights) - 1)]
@@ -146,18 +147,18 @@ def apportion(whole: int, weights: list[int]) -> list[int]:
     return shares
 
 
-def by_part(column: I64, one: Classified, bounds: I64, keys: int) -> I64:
-    """[p, k]: sum of `column` over each key's intervals that start in each part; -1 where any of them is unknown or so
-    large that as many as it might not fit a column, and for keys that no interval has."""
-    part = np.searchsorted(bounds, one.start, "right") - 1
+def by_part(column: I64, classified: Classified, bounds: I64, keys: int) -> I64:
+    """[p, k]: sum of `column` over each key's intervals that start in each part; -1 if any of them is unknown or so
+    large that the sum could overflow, and for keys without intervals."""
+    part = np.searchsorted(bounds, classified.start, "right") - 1
     inside = np.flatnonzero((part >= 0) & (part < len(bounds) - 1))
-    place = (part[inside], one.key[inside])
+    cell = (part[inside], classified.key[inside])
     value = column[inside]
     count, total = np.zeros((2, len(bounds) - 1, keys), np.int64)
-    np.add.at(count, place, 1)
-    np.add.at(total, place, value)
-    lost = (value < 0) | (value > _MOST // count[place])
+    np.add.at(count, cell, 1)
+    np.add.at(total, cell, value)
+    lost = (value < 0) | (value > _MOST // count[cell])
     unknown = np.zeros(total.shape, bool)
-    unknown[tuple(axis[lost] for axis in place)] = True
-    unknown[:, np.setdiff1d(np.arange(keys), one.key)] = True
+    unknown[tuple(axis[lost] for axis in cell)] = True
+    unknown[:, np.setdiff1d(np.arange(keys), classified.key)] = True
     return np.where(unknown, -1, total)

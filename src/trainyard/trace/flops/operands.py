@@ -1,6 +1,6 @@
-"""What an op was given, as its formulas read it: tensors with formats, flags, lists of numbers.
+"""The arguments of an op as formulas read them: tensors with formats, flags, lists of numbers.
 
-Whatever the file does not say raises `Unsaid`: a formula then gives nothing, and never a guess.
+Values that are not in the file raise `UnknownOperand`: a formula then has no result, and never guesses.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _INTEGERS = re.compile(r"\[?\s*(-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*)?\s*\]?\Z
 
 
 Key = int | str
-"""An argument's place or name."""
+"""An argument's index or name."""
 
 
-class Unsaid(Exception):
-    """The file does not say what a formula needs, or says what cannot be."""
+class UnknownOperand(Exception):
+    """The file lacks a value that a formula needs, or has an impossible one."""
 
 
 class Format(NamedTuple):
-    """A number format: bytes an element, category (bool, whole, real, complex: the order of promotion), the project's
-    word for it where a device's peak may be claimed, and how many numbers stand packed in one element."""
+    """A number format: bytes per element, category (bool, whole, real, complex: the order of promotion), the project's
+    name if devices have a peak for it, and how many numbers are packed into one element."""
 
     size: int
     category: int
@@ -55,11 +55,11 @@ FORMATS = {
     "c10::Float8_e8m0fnu": Format(1, _REAL, "float8"),
     "c10::Float4_e2m1fn_x2": Format(1, _REAL, "float4", packs=2),
 }
-"""The formats as Kineto's `Input type` words them."""
+"""Formats by their name in Kineto's `Input type`."""
 BOOL, LONG, INT, FLOAT = FORMATS["bool"], FORMATS["long int"], FORMATS["int"], FORMATS["float"]
-UNSAID = Format(0, _TRUTH)
-"""Where the file does not say."""
-# Places in torch's `ScalarType`, as a `dtype` argument is written.
+UNKNOWN_FORMAT = Format(0, _TRUTH)
+"""The format if the file does not give one."""
+# By number in torch's `ScalarType`, as a `dtype` argument is recorded.
 _NUMBERED = {
     0: FORMATS["unsigned char"], 1: FORMATS["signed char"], 2: FORMATS["short int"], 3: INT, 4: LONG,
     5: FORMATS["c10::Half"], 6: FLOAT, 7: FORMATS["double"], 11: BOOL, 15: FORMATS["c10::BFloat16"],
@@ -67,7 +67,7 @@ _NUMBERED = {
 
 
 class Tensor(NamedTuple):
-    """Dims and format; of its place in memory and its strides nothing is known."""
+    """Dims and format of a tensor; its address and strides are unknown."""
 
     dims: tuple[int, ...]
     format: Format
@@ -82,8 +82,8 @@ class Tensor(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What one call of an op must do. `flops`, `bytes`: None where the file does not say enough. `at_most`: the FLOPs
-    are an upper bound. `format`: what the arithmetic is done in, as the inputs say."""
+    """The FLOPs and bytes of one call of an op; None if the file does not contain enough. `at_most`: the FLOPs are an
+    upper bound. `format`: the format of the arithmetic, by the inputs."""
 
     flops: int | None
     bytes: int | None
@@ -92,155 +92,155 @@ class Cost(NamedTuple):
 
 
 class OpArguments:
-    """An op's arguments by place, or by name where its schema's `names` are given. `given[key]` is a tensor; it and the
-    methods raise `Unsaid`."""
+    """An op's arguments by index, or by name if its schema's `names` are given. `args[key]` is a tensor; indexing and
+    the methods raise `UnknownOperand`."""
 
     def __init__(self, shape: OperandShape, names: str = "") -> None:
         self._shape = shape
-        self._places = {name: place for place, name in enumerate(names.split())}
+        self._indices = {name: index for index, name in enumerate(names.split())}
 
     def __len__(self) -> int:
         return len(self._shape.types)
 
     def __contains__(self, name: str) -> bool:
         """Whether the op has such an argument."""
-        return name in self._places
+        return name in self._indices
 
     def __getitem__(self, key: Key) -> Tensor:
-        found = self.maybe(key)
-        if found is None:
-            raise Unsaid
-        return found
+        tensor = self.maybe(key)
+        if tensor is None:
+            raise UnknownOperand
+        return tensor
 
     def maybe(self, key: Key) -> Tensor | None:
-        """The tensor under `key`; None for what is no tensor. Raises for a tensor of a format or size nobody knows."""
-        place = self._place(key)
-        kind = self._kind(place)
+        """The tensor under `key`; None if it is not a tensor. Raises for a tensor of unknown format or size."""
+        index = self._index(key)
+        kind = self._kind(index)
         if kind in ("", "Scalar", "ScalarList", "TensorList", "GenericList"):
             return None
-        if kind not in FORMATS or place >= len(self._shape.dims):
-            raise Unsaid
-        dims = self._shape.dims[place]
+        if kind not in FORMATS or index >= len(self._shape.dims):
+            raise UnknownOperand
+        dims = self._shape.dims[index]
         if any(not isinstance(length, int) or length < 0 for length in dims):
-            raise Unsaid
+            raise UnknownOperand
         return Tensor(dims, FORMATS[kind])
 
     def tensors(self, stop: int | None = None) -> list[Tensor]:
-        """All tensors among the first `stop` arguments. Raises where a list of tensors hides some of them."""
-        places = range(len(self) if stop is None else min(stop, len(self)))
-        if any(self._kind(place) in ("TensorList", "GenericList") for place in places):
-            raise Unsaid
-        return [found for place in places if (found := self.maybe(place)) is not None]
+        """All tensors among the first `stop` arguments. Raises for a list of tensors, whose formats are unknown."""
+        indices = range(len(self) if stop is None else min(stop, len(self)))
+        if any(self._kind(index) in ("TensorList", "GenericList") for index in indices):
+            raise UnknownOperand
+        return [tensor for index in indices if (tensor := self.maybe(index)) is not None]
 
     def flag(self, key: Key) -> bool:
         text = self._value(key)
         if text not in ("True", "False"):
-            raise Unsaid
+            raise UnknownOperand
         return text == "True"
 
     def flags(self, key: Key) -> tuple[bool, ...]:
-        """`[True, False, True]`."""
+        """Flags of an argument such as `[True, False, True]`."""
         parts = [part.strip() for part in self._value(key).strip("[]").split(",")]
         if not set(parts) <= {"True", "False"}:
-            raise Unsaid
+            raise UnknownOperand
         return tuple(part == "True" for part in parts)
 
     def ints(self, key: Key) -> tuple[int, ...]:
-        """`[1, 1]`, `[]` or `2`."""
+        """Integers of an argument such as `[1, 1]`, `[]` or `2`."""
         text = self._value(key)
         match = _INTEGERS.match(text)
         if not text or match is None:
-            raise Unsaid
+            raise UnknownOperand
         return tuple(int(part) for part in (match[1] or "").split(",") if part)
 
     def int(self, key: Key) -> int:
-        found = self.ints(key)
-        if len(found) != 1:
-            raise Unsaid
-        return found[0]
+        values = self.ints(key)
+        if len(values) != 1:
+            raise UnknownOperand
+        return values[0]
 
-    def said(self, key: Key) -> bool:
-        """Whether an optional argument that is no tensor was given; raises where the file keeps no values."""
+    def is_given(self, key: Key) -> bool:
+        """Whether an optional argument other than a tensor was given; raises if the file has no values."""
         if not any(self._shape.values):
-            raise Unsaid
-        place = self._place(key)
-        return place < len(self._shape.values) and bool(self._shape.values[place])
+            raise UnknownOperand
+        index = self._index(key)
+        return index < len(self._shape.values) and bool(self._shape.values[index])
 
     def format(self, key: Key, otherwise: Format) -> Format:
-        """What an optional `dtype` argument asks for."""
-        if self._kind(self._place(key)) == "":
+        """The format of an optional `dtype` argument; `otherwise` if it was not given."""
+        if self._kind(self._index(key)) == "":
             return otherwise
         number = self.int(key)
         if number not in _NUMBERED:
-            raise Unsaid
+            raise UnknownOperand
         return _NUMBERED[number]
 
     def text(self) -> str:
         """The tensors' formats and dims: `bfloat16[8944,1024] float32[]`; lists of tensors as `[...]`."""
-        said = []
+        texts = []
         for kind, dims in zip(self._shape.types, self._shape.dims):
             if kind == "TensorList":
-                said.append("[...]")
+                texts.append("[...]")
             elif kind in FORMATS:
                 word = FORMATS[kind].word or kind.removeprefix("c10::")
-                said.append(f"{word}[{','.join(str(length) for length in dims)}]")
-        return " ".join(said)
+                texts.append(f"{word}[{','.join(str(length) for length in dims)}]")
+        return " ".join(texts)
 
-    def _kind(self, place: int) -> str:
-        return self._shape.types[place] if place < len(self._shape.types) else ""
+    def _kind(self, index: int) -> str:
+        return self._shape.types[index] if index < len(self._shape.types) else ""
 
-    def _place(self, key: Key) -> int:
-        return self._places[key] if isinstance(key, str) else key
+    def _index(self, key: Key) -> int:
+        return self._indices[key] if isinstance(key, str) else key
 
     def _value(self, key: Key) -> str:
-        place = self._place(key)
-        if place >= len(self._shape.values):
-            raise Unsaid
-        return self._shape.values[place]
+        index = self._index(key)
+        if index >= len(self._shape.values):
+            raise UnknownOperand
+        return self._shape.values[index]
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """Dims of a pointwise result. Raises `Unsaid` for shapes that do not fit."""
+    """Dims of a pointwise result. Raises `UnknownOperand` for shapes that do not broadcast."""
     width = max((len(dims) for dims in shapes), default=0)
-    made = []
+    result = []
     for lengths in zip(*((1,) * (width - len(dims)) + dims for dims in shapes)):
         wide = {length for length in lengths if length != 1}
         if len(wide) > 1:
-            raise Unsaid
-        made.append(wide.pop() if wide else 1)
-    return tuple(made)
+            raise UnknownOperand
+        result.append(wide.pop() if wide else 1)
+    return tuple(result)
 
 
 def promoted(tensors: list[Tensor]) -> Format:
-    """The result's format: the highest category decides, a tensor with dims before one without; within it the widest.
+    """The result's format: that of the highest category, tensors with dims before those without; within it the widest.
 
-    float16 with bfloat16 gives float32; whole numbers of one width but different kinds are not told apart here.
+    float16 with bfloat16 gives float32; integer formats of the same width are not distinguished.
     """
     if not tensors:
-        raise Unsaid
+        raise UnknownOperand
     wide = [tensor.format for tensor in tensors if tensor.dims]
     flat = [tensor.format for tensor in tensors if not tensor.dims]
     top = max((format.category for format in wide), default=-1)
     if any(format.category > top for format in flat):
-        # A real number on whole ones takes the default format, which the file does not say.
+        # A real scalar with integer tensors gives the default format, which is not in the file.
         if wide:
-            raise Unsaid
+            raise UnknownOperand
         wide = flat
         top = max(format.category for format in flat)
-    found = {format for format in wide if format.category == top}
-    if len(found) > 1 and top == _REAL and any(format.size == 1 for format in found):
-        raise Unsaid
-    widest = max(found, key=lambda format: format.size)
-    return FLOAT if widest.size == 2 and len(found) > 1 and top == _REAL else widest
+    formats = {format for format in wide if format.category == top}
+    if len(formats) > 1 and top == _REAL and any(format.size == 1 for format in formats):
+        raise UnknownOperand
+    widest = max(formats, key=lambda format: format.size)
+    return FLOAT if widest.size == 2 and len(formats) > 1 and top == _REAL else widest
 
 
 def real(format: Format) -> Format:
-    """`format` itself; raises where whole numbers would become ones of the default format."""
+    """`format` itself; raises for integers, which would be converted to the default format."""
     if format.category < _REAL:
-        raise Unsaid
+        raise UnknownOperand
     return format
 
 
 def summed(format: Format) -> Format:
-    """The format of a sum: whole numbers become 64-bit ones."""
+    """The format of a sum: integers become 64-bit."""
     return LONG if format.category < _REAL else format

@@ -1,9 +1,9 @@
-"""The ops of a step against what the device could do: which lie furthest below it, and what that costs.
+"""Roofline of the ops of a step: how far each is below the device's limits, and how much time that costs.
 
 An op cannot be faster than its FLOPs at the device's peak and its bytes at the memory's bandwidth (Williams, Waterman,
-Patterson 2009). Where somebody measured what the device reaches (`Device.reached`, of 16-bit formats), that counts in
-place of the peak. Matrix products, convolutions and attention are held against the peak of their inputs' format; all
-other arithmetic, which has no matrix units, against the slowest peak that the device claims.
+Patterson 2009). If the machine file has a measured rate (`Device.reached`, for 16-bit formats), it replaces the peak.
+Matrix products, convolutions and attention are compared with the peak of their inputs' format; all other arithmetic,
+which does not use matrix units, with the device's lowest peak.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _HALF = words.DTYPES["bfloat16"]
 
 
 class OpRow(NamedTuple):
-    """One op with one set of shapes, a step and rank. What is not known is None.
+    """One op with one set of shapes, per step and rank. Unknown values are None.
 
-    `shape`: formats and dims of its tensors; `dtype`: whose peak it is held against ("" unknown). `ns`: what its work
-    owns of the step; `busy_ns`: how long it ran, hidden or not: the rates are over that. `at_most`: the FLOPs are an
-    upper bound. `reachable_ns`: the least it could take on this device; `loss_ns`: `ns` beyond that.
+    `shape`: formats and dims of its tensors; `dtype`: the format whose peak applies ("" unknown). `ns`: the part of the
+    step that its work owns; `busy_ns`: how long it ran, overlapped or not, which the rates refer to. `at_most`: the
+    FLOPs are an upper bound. `reachable_ns`: its minimum time on this device; `loss_ns`: `ns` in excess of that.
     """
 
     op: str
@@ -59,8 +59,8 @@ class OpRow(NamedTuple):
 
 
 class Roofline(NamedTuple):
-    """Rows by loss, the largest first, then those without one by ns. `known_ns` of `compute_ns` are in ops whose FLOPs
-    and bytes are known. `notes`: what is missing, and why."""
+    """Rows by decreasing loss, then those without one by ns. `known_ns` of `compute_ns` are in ops whose FLOPs and
+    bytes are known. `notes`: missing data and the reason."""
 
     rows: tuple[OpRow, ...]
     device: str
@@ -79,7 +79,7 @@ class _Key(NamedTuple):
 
 
 class _Sum:
-    """What is added up over ranks and steps."""
+    """Totals over ranks and steps."""
 
     def __init__(self) -> None:
         self.count = self.ns = self.busy_ns = 0
@@ -87,8 +87,8 @@ class _Sum:
 
 
 def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofline:
-    """All ops that computed in full steps of all ranks. `device`: what to hold them against, else each rank's own by
-    the name in its file."""
+    """The roofline of all compute ops in full steps of all ranks. `device`: the device to compare with; by default the
+    one named in each rank's file."""
     sums: dict[_Key, _Sum] = {}
     steps = 0
     reported: set[str] = set()
@@ -104,19 +104,19 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
         key=lambda row: (-(row.loss_ns if row.loss_ns is not None else -1), -row.ns, row.op, row.shape),
     )
     notes = [
-        f"No machine file describes {name or 'the device, which the file does not name'}: rates only."
+        f"No machine file describes {name or 'the device, which the trace does not name'}: only rates are shown."
         for name, known in sorted(devices.items())
         if known is None
     ]
     if not shaped:
-        notes.append("The files keep no shapes: record with torch.profiler's record_shapes=True.")
+        notes.append("The files contain no shapes: record with torch.profiler's record_shapes=True.")
     if any(row.at_most for row in rows):
-        notes.append("Of packed sequences and grouped products only totals are known: their FLOPs are upper bounds.")
+        notes.append("FLOPs of packed sequences and grouped products are upper bounds: only their totals are recorded.")
     fast = sum(1 for row in rows if row.reachable_ns is not None and row.busy_ns < row.reachable_ns)
     if fast:
         notes.append(
-            f"{fast:,} of {len(rows):,} rows ran faster than the roofline: what they read or wrote was still in the "
-            "device's cache, or the machine file claims too little."
+            f"{fast:,} of {len(rows):,} rows ran faster than the roofline: their data was in the device's cache, or "
+            "the peaks in the machine file are too low."
         )
     return Roofline(
         rows=tuple(rows),
@@ -128,59 +128,59 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
 
 
 def _add(rank: RankTrace, sums: dict[_Key, _Sum]) -> None:
-    """Adds a rank's full steps. Ops are counted where their first interval starts, if that begins a call; other work by
-    interval."""
-    one, events = rank.classified, rank.events
+    """Adds a rank's full steps. An op counts in the step in which its first interval starts, if that begins a call;
+    other work counts by interval."""
+    classified, events = rank.classified, rank.events
     op = rank.arithmetic.op
     name, shape, key, first = _identity(rank)
     compute = np.array([account.kind == "compute" for account, _ in rank.keys.pairs], bool)
-    rows = np.flatnonzero(compute[one.key] & in_full(rank.parts, one.start))
-    counted = np.where(op >= 0, first, one.begins)
-    idents, of = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
-    of = of.reshape(-1)
+    rows = np.flatnonzero(compute[classified.key] & in_full(rank.parts, classified.start))
+    counted = np.where(op >= 0, first, classified.begins)
+    idents, group = np.unique(np.stack([name, shape, key])[:, rows], axis=1, return_inverse=True)
+    group = group.reshape(-1)
     keys = [_key(rank, *ident) for ident in idents.T.tolist()]
     totals = np.zeros((3, len(keys)), np.int64)
-    for total, column in zip(totals, (rank.owned, one.stop - one.start, counted)):
-        np.add.at(total, of, column[rows])
+    for total, column in zip(totals, (rank.owned, classified.stop - classified.start, counted)):
+        np.add.at(total, group, column[rows])
     for ident, (ns, busy_ns, count) in zip(keys, totals.T.tolist()):
         total = sums.setdefault(ident, _Sum())
         total.ns, total.busy_ns, total.count = total.ns + ns, total.busy_ns + busy_ns, total.count + count
-    for ident, kernel in np.unique(np.stack([of, one.name[rows]]), axis=1).T.tolist():
+    for ident, kernel in np.unique(np.stack([group, classified.name[rows]]), axis=1).T.tolist():
         sums[keys[ident]].kernels.add(events.names[kernel])
 
 
 def _identity(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool_]]:
-    """Of each interval: name of its op (else of the innermost op around the launch, else its own), that op's shape (-1
-    where it has no cost), the key its op is booked under, and whether it is its op's first."""
-    one, host, work = rank.classified, rank.events.host, rank.arithmetic
-    name, key = one.name.astype(np.int64), one.key.astype(np.int64)
+    """For each interval: the name of its op (else of the innermost op around the launch, else its own), that op's shape
+    (-1 if it has no cost), the key of its op, and whether it is its op's first interval."""
+    classified, host, work = rank.classified, rank.events.host, rank.arithmetic
+    name, key = classified.name.astype(np.int64), classified.key.astype(np.int64)
     shape = np.full(len(name), -1, np.int64)
     first = np.zeros(len(name), bool)
-    launched = np.flatnonzero(one.launcher >= 0)
-    launcher = one.launcher[launched]
+    launched = np.flatnonzero(classified.launcher >= 0)
+    launcher = classified.launcher[launched]
     around = np.where(host.what[launcher] == OP, launcher, nearest(host.what == OP, host.parent)[launcher])
     name[launched] = np.where(around >= 0, host.name[around], name[launched])
     own = np.flatnonzero(work.op >= 0)
     op = work.op[own]
     name[own] = host.name[op]
     shape[own] = np.where(work.costed[op], host.shape[op], -1)
-    _, begins, of = np.unique(op, return_index=True, return_inverse=True)
-    key[own] = key[own[begins]][of.reshape(-1)]
-    first[own[begins]] = one.begins[own[begins]]
+    _, begins, group = np.unique(op, return_index=True, return_inverse=True)
+    key[own] = key[own[begins]][group.reshape(-1)]
+    first[own[begins]] = classified.begins[own[begins]]
     return name, shape, key, first
 
 
 def _key(rank: RankTrace, name: int, shape: int, key: int) -> _Key:
     events = rank.events
     account, phase = rank.keys.pairs[key]
-    said = events.shapes[shape] if shape >= 0 else None
+    operands = events.shapes[shape] if shape >= 0 else None
     return _Key(
         op=events.names[name],
-        shape=OpArguments(said).text() if said else "",
+        shape=OpArguments(operands).text() if operands else "",
         account=account,
         phase=PHASES[phase],
         device=events.device,
-        cost=cost_of(events.names[name], said) if said else None,
+        cost=cost_of(events.names[name], operands) if operands else None,
     )
 
 
@@ -214,8 +214,8 @@ def _row(key: _Key, total: _Sum, steps: int, device: Device | None) -> OpRow:
 
 
 def _dtype(key: _Key, flops: int | None, total: _Sum, device: Device | None) -> str:
-    """The inputs' format. float32 may run in TF32 and the op does not say so: it did where a kernel's name says so, or
-    where it was faster than the peak of float32 allows."""
+    """The inputs' format. float32 may run in TF32, which the op does not show: it does if a kernel's name contains it,
+    or if the op was faster than the float32 peak allows."""
     word = key.cost.format.word if key.cost else ""
     if word != "float32" or device is None or key.account.what not in HEAVY or not {word, "tf32"} <= set(device.peak):
         return word
@@ -224,7 +224,7 @@ def _dtype(key: _Key, flops: int | None, total: _Sum, device: Device | None) -> 
 
 
 def _least(key: _Key, dtype: str, device: Device | None) -> tuple[Literal["compute", "memory", "unknown"], int | None]:
-    """(what bounds one call, the least ns it could take), where the device and the whole cost are known."""
+    """(bound, minimum ns) of one call, if the device and the complete cost are known."""
     cost = key.cost
     if device is None or not device.peak or cost is None or cost.flops is None or cost.bytes is None or cost.at_most:
         return "unknown", None

@@ -1,6 +1,6 @@
-"""The arguments of ATen ops by name, in the order of their schemas: a trace lists what an op was given by place only.
+"""Argument names of ATen ops, in the order of their schemas: traces list arguments by position only.
 
-Arguments after the last one that a formula asks for are left out. A test compares the names with torch's own schemas.
+Arguments after the last one that a formula needs are left out. A test compares the names with torch's schemas.
 """
 
 from __future__ import annotations
@@ -83,6 +83,6 @@ SIGNATURES = {
     for names, arguments in re.findall(r"^([\w ]+):\s+([\w\s]+?)(?=\n[\w ]+:|\n*\Z)", _TEXT, re.M)
     for name in names.split()
 }
-"""Name without `aten::` -> argument names, parted by blanks."""
+"""Name without `aten::` -> argument names, separated by blanks."""
 CONVOLUTIONS = tuple(name for name in SIGNATURES if "conv" in name and not name.endswith("_backward"))
 ATTENTIONS = tuple(name for name in SIGNATURES if "attention" in name)

@@ -1,9 +1,9 @@
-"""Ops that memory bounds: bytes moved, and FLOPs by a stated count, from what the op was given.
+"""Bytes and FLOPs of memory-bound ops, from the op's arguments.
 
-Bytes: every tensor given is read once and every result written once. A look-up reads and writes the rows it names, once
-for each time they are named. A number handed over as a tensor without dims moves nothing.
-FLOPs: one an element of a pointwise result or of what a reduction takes in; none for copies, fills and look-ups; four
-an element for a norm and a softmax, eight for a norm's backward pass and three for a softmax's.
+Bytes: every input tensor is read once and every result written once. A look-up reads and writes each row as often as it
+is indexed. A number passed as a tensor without dims moves nothing.
+FLOPs: one per element of a pointwise result or of a reduction's input; zero for copies, fills and look-ups; four per
+element for a norm and a softmax, eight for a norm's backward pass and three for a softmax's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trainyard.trace.flops.operands import (
     BOOL,
     FLOAT,
     LONG,
-    UNSAID,
+    UNKNOWN_FORMAT,
     Cost,
     OpArguments,
     Tensor,
-    Unsaid,
+    UnknownOperand,
     broadcast,
     promoted,
     real,
@@ -46,14 +46,14 @@ _COMPARISONS = {
 }
 _FILLS = "fill_ zero_ uniform_ normal_ random_ bernoulli_ exponential_ log_normal_ cauchy_ geometric_"
 
-# Views and bookkeeping, which touch no data.
+# Views and bookkeeping ops, which do not touch data.
 _VIEWS = (
     "view _unsafe_view _reshape_alias reshape view_as transpose t numpy_T permute as_strided expand expand_as select "
     "slice squeeze unsqueeze detach detach_ alias narrow unbind split split_with_sizes chunk flatten unflatten movedim "
     "swapaxes diagonal empty empty_strided empty_like new_empty resize_ resolve_conj resolve_neg result_type "
     "is_same_size set_ expand_copy lift_fresh broadcast_tensors"
 )
-# Ops around others that do their work.
+# Ops that call others, which do the work.
 _AROUND = (
     "einsum to _to_copy type_as clone contiguous zeros zeros_like new_zeros ones ones_like new_ones full full_like "
     "new_full scalar_tensor softmax log_softmax cross_entropy_loss nll_loss nll_loss_nd dropout batch_norm layer_norm "
@@ -61,8 +61,8 @@ _AROUND = (
     "select_backward concat stack flatten_dense_tensors unflatten_dense_tensors item is_nonzero conv_transpose1d"
 )
 
-# Reductions: op -> {how many arguments the overload has: places of (dim, keepdim, dtype)}; None where it has none such.
-# The longer overload of a pair takes the result's tensor last.
+# Reductions: op -> {number of arguments of the overload: indices of (dim, keepdim, dtype)}; None if it has no such
+# argument. The longer overload of a pair takes the result's tensor last.
 _Overload = tuple[int | None, int | None, int | None]
 _WHOLE: _Overload = (None, None, None)
 _ALL: _Overload = (None, None, 1)
@@ -78,19 +78,19 @@ _REDUCTIONS: dict[str, dict[int, _Overload]] = {
 
 
 def _pointwise(tensors: int, of_reals: bool = False, compares: bool = False) -> Callable[[OpArguments, bool], Cost]:
-    def formula(given: OpArguments, in_place: bool) -> Cost:
-        found = given.tensors(tensors)
-        format = BOOL if compares else promoted(found)
-        out = given[0] if in_place else Tensor(broadcast(*(one.dims for one in found)), format)
+    def formula(args: OpArguments, in_place: bool) -> Cost:
+        operands = args.tensors(tensors)
+        format = BOOL if compares else promoted(operands)
+        out = args[0] if in_place else Tensor(broadcast(*(tensor.dims for tensor in operands)), format)
         if of_reals:
-            real(promoted(found))
-        return _moved(out.numel, _in_memory(found), [out])
+            real(promoted(operands))
+        return _moved(out.numel, _in_memory(operands), [out])
 
     return formula
 
 
 def _in_memory(tensors: list[Tensor]) -> list[Tensor]:
-    """Without Python numbers, which come as 64-bit tensors without dims."""
+    """The tensors without Python numbers, which are recorded as 64-bit tensors without dims."""
     wide = any(tensor.dims for tensor in tensors)
     return [tensor for tensor in tensors if tensor.dims or not wide or tensor.format.size < 8]
 
@@ -99,58 +99,58 @@ def _moved(flops: int, read: list[Tensor], written: list[Tensor]) -> Cost:
     return Cost(flops, sum(tensor.bytes for tensor in (*read, *written)), (read or written)[0].format)
 
 
-def _fill(given: OpArguments, in_place: bool) -> Cost:
-    return _moved(0, [], [given[0]])
+def _fill(args: OpArguments, in_place: bool) -> Cost:
+    return _moved(0, [], [args[0]])
 
 
-def _copy(given: OpArguments, in_place: bool) -> Cost:
-    """(self, src): `src` may be smaller and of another format."""
-    return _moved(0, [given[1]], [given[0]])
+def _copy(args: OpArguments, in_place: bool) -> Cost:
+    """(self, src): `src` may be smaller and have another format."""
+    return _moved(0, [args[1]], [args[0]])
 
 
-def _only_moves(given: OpArguments, in_place: bool) -> Cost:
-    """Computes nothing; how much it moves is another op's, or unknown: no file says a tensor list's formats."""
-    return Cost(0, None, UNSAID)
+def _only_moves(args: OpArguments, in_place: bool) -> Cost:
+    """Zero FLOPs; the bytes are those of another op, or unknown: files do not record the formats of tensor lists."""
+    return Cost(0, None, UNKNOWN_FORMAT)
 
 
-def _view(given: OpArguments, in_place: bool) -> Cost:
-    return Cost(0, 0, UNSAID)
+def _view(args: OpArguments, in_place: bool) -> Cost:
+    return Cost(0, 0, UNKNOWN_FORMAT)
 
 
-def _where(given: OpArguments, in_place: bool) -> Cost:
-    found = given.tensors(3)
-    out = Tensor(broadcast(*(one.dims for one in found)), promoted(found[1:]))
-    return _moved(out.numel, _in_memory(found), [out])
+def _where(args: OpArguments, in_place: bool) -> Cost:
+    tensors = args.tensors(3)
+    out = Tensor(broadcast(*(tensor.dims for tensor in tensors)), promoted(tensors[1:]))
+    return _moved(out.numel, _in_memory(tensors), [out])
 
 
-def _masked_fill(given: OpArguments, in_place: bool) -> Cost:
-    self, mask = given[0], given[1]
+def _masked_fill(args: OpArguments, in_place: bool) -> Cost:
+    self, mask = args[0], args[1]
     out = self if in_place else Tensor(broadcast(self.dims, mask.dims), self.format)
     return _moved(out.numel, [self, mask], [out])
 
 
-def _dropout(given: OpArguments, in_place: bool) -> Cost:
-    image = given[0]
+def _dropout(args: OpArguments, in_place: bool) -> Cost:
+    image = args[0]
     return _moved(image.numel, [image], [image, Tensor(image.dims, BOOL)])
 
 
-def _dropout_backward(given: OpArguments, in_place: bool) -> Cost:
-    return _moved(given[0].numel, [given[0], given[1]], [given[0]])
+def _dropout_backward(args: OpArguments, in_place: bool) -> Cost:
+    return _moved(args[0].numel, [args[0], args[1]], [args[0]])
 
 
 def _reduction(name: str) -> Callable[[OpArguments, bool], Cost]:
-    def formula(given: OpArguments, in_place: bool) -> Cost:
-        image = given[0]
-        if name in ("max", "min") and len(given) == 2:
-            return _pointwise(2)(given, in_place)
-        if len(given) not in _REDUCTIONS[name]:
-            raise Unsaid
-        dim_at, keep_at, dtype_at = _REDUCTIONS[name][len(given)]
+    def formula(args: OpArguments, in_place: bool) -> Cost:
+        image = args[0]
+        if name in ("max", "min") and len(args) == 2:
+            return _pointwise(2)(args, in_place)
+        if len(args) not in _REDUCTIONS[name]:
+            raise UnknownOperand
+        dim_at, keep_at, dtype_at = _REDUCTIONS[name][len(args)]
         try:
-            dims = _reduced(given, image, dim_at, keep_at)
+            dims = _reduced(args, image, dim_at, keep_at)
             format = summed(image.format) if name in ("sum", "prod", "nansum") else image.format
-            format = format if dtype_at is None else given.format(dtype_at, format)
-        except Unsaid:
+            format = format if dtype_at is None else args.format(dtype_at, format)
+        except UnknownOperand:
             return Cost(image.numel, None, image.format)
         if name in ("any", "all"):
             format = BOOL
@@ -164,84 +164,86 @@ def _reduction(name: str) -> Callable[[OpArguments, bool], Cost]:
     return formula
 
 
-def _reduced(given: OpArguments, image: Tensor, dim_at: int | None, keep_at: int | None) -> tuple[int, ...]:
+def _reduced(args: OpArguments, image: Tensor, dim_at: int | None, keep_at: int | None) -> tuple[int, ...]:
     if dim_at is None or keep_at is None:
         return ()
-    keep = given.flag(keep_at)
-    gone = given.ints(dim_at) if given.said(dim_at) else ()
+    keep = args.flag(keep_at)
+    gone = args.ints(dim_at) if args.is_given(dim_at) else ()
     rank = max(1, len(image.dims))
     if any(not -rank <= axis < rank for axis in gone):
-        raise Unsaid
+        raise UnknownOperand
     gone = {axis % rank for axis in gone} or set(range(rank))
     return tuple(1 if axis in gone else n for axis, n in enumerate(image.dims) if keep or axis not in gone)
 
 
-def _cumulative(given: OpArguments, in_place: bool) -> Cost:
-    image = given[0]
-    return _moved(image.numel, [image], [Tensor(image.dims, given.format(2, summed(image.format)))])
+def _cumulative(args: OpArguments, in_place: bool) -> Cost:
+    image = args[0]
+    return _moved(image.numel, [image], [Tensor(image.dims, args.format(2, summed(image.format)))])
 
 
-def _softmax(given: OpArguments, in_place: bool) -> Cost:
+def _softmax(args: OpArguments, in_place: bool) -> Cost:
     """(self, dim, half_to_float)."""
-    image = given[0]
-    return _moved(4 * image.numel, [image], [Tensor(image.dims, FLOAT if given.flag(2) else image.format)])
+    image = args[0]
+    return _moved(4 * image.numel, [image], [Tensor(image.dims, FLOAT if args.flag(2) else image.format)])
 
 
-def _softmax_backward(given: OpArguments, in_place: bool) -> Cost:
+def _softmax_backward(args: OpArguments, in_place: bool) -> Cost:
     """(grad_output, output, dim, input_dtype)."""
-    gradient, output = given[0], given[1]
-    return _moved(3 * output.numel, [gradient, output], [Tensor(output.dims, given.format(3, output.format))])
+    gradient, output = args[0], args[1]
+    return _moved(3 * output.numel, [gradient, output], [Tensor(output.dims, args.format(3, output.format))])
 
 
 def _norm(name: str) -> Callable[[OpArguments, bool], Cost]:
-    def formula(given: OpArguments, in_place: bool) -> Cost:
-        image = given["input"]
+    def formula(args: OpArguments, in_place: bool) -> Cost:
+        image = args["input"]
         kept = FLOAT if image.format.size < FLOAT.size else image.format
         written = [image]
-        if "training" in given:
-            if given.flag("training"):
-                running = [found for word in ("running_mean", "running_var") if (found := given.maybe(word))]
+        if "training" in args:
+            if args.flag("training"):
+                running = [tensor for word in ("running_mean", "running_var") if (tensor := args.maybe(word))]
                 written += [*running, Tensor((2, *image.dims[1:2]), kept)]
-        elif "group" in given:
-            written.append(Tensor((2, given.int("N"), given.int("group")), kept))
+        elif "group" in args:
+            written.append(Tensor((2, args.int("N"), args.int("group")), kept))
         else:
-            rows = image.dims[: len(image.dims) - len(given.ints("normalized_shape"))]
+            rows = image.dims[: len(image.dims) - len(args.ints("normalized_shape"))]
             written.append(Tensor((1 if "rms" in name else 2, *rows), kept))
-        return _moved(4 * image.numel, given.tensors(), written)
+        return _moved(4 * image.numel, args.tensors(), written)
 
     return formula
 
 
-def _norm_backward(given: OpArguments, in_place: bool) -> Cost:
-    """Gradients of the input, the weight and the bias: those that `output_mask` asks for, all where there is none."""
-    image, weight = given["input"], given.maybe("weight")
-    wanted = given.flags("output_mask") if "output_mask" in given else (True, True, True)
+def _norm_backward(args: OpArguments, in_place: bool) -> Cost:
+    """Gradients of the input, the weight and the bias: those that `output_mask` selects, all if it is missing."""
+    image, weight = args["input"], args.maybe("weight")
+    wanted = args.flags("output_mask") if "output_mask" in args else (True, True, True)
     of_weight = [weight or Tensor((0,), image.format)] * (len(wanted) - 1)
-    return _moved(8 * image.numel, given.tensors(), [one for one, want in zip([image, *of_weight], wanted) if want])
+    return _moved(
+        8 * image.numel, args.tensors(), [tensor for tensor, want in zip([image, *of_weight], wanted) if want]
+    )
 
 
-def _pool(given: OpArguments, in_place: bool) -> Cost:
-    image, kernel = given["self"], given.ints("kernel_size")
-    stride, padding = given.ints("stride") or kernel, given.ints("padding")
-    dilation = given.ints("dilation") if "dilation" in given else (1,)
-    windows = [one * 2 if len(one) == 1 else one for one in (kernel, stride, padding, dilation)]
-    if given.flag("ceil_mode") or len(image.dims) < 3 or any(len(one) != 2 for one in windows) or min(stride) < 1:
-        raise Unsaid
+def _pool(args: OpArguments, in_place: bool) -> Cost:
+    image, kernel = args["self"], args.ints("kernel_size")
+    stride, padding = args.ints("stride") or kernel, args.ints("padding")
+    dilation = args.ints("dilation") if "dilation" in args else (1,)
+    windows = [values * 2 if len(values) == 1 else values for values in (kernel, stride, padding, dilation)]
+    if args.flag("ceil_mode") or len(image.dims) < 3 or any(len(values) != 2 for values in windows) or min(stride) < 1:
+        raise UnknownOperand
     kernel, stride, padding, dilation = windows
     spots = [
         (n + 2 * pad - gap * (taps - 1) - 1) // step + 1
         for n, taps, step, pad, gap in zip(image.dims[-2:], kernel, stride, padding, dilation)
     ]
     if min(spots) < 0:
-        raise Unsaid
+        raise UnknownOperand
     out = Tensor((*image.dims[:-2], *spots), image.format)
-    indices = [Tensor(out.dims, LONG)] if "dilation" in given else []
+    indices = [Tensor(out.dims, LONG)] if "dilation" in args else []
     return _moved(out.numel * prod(kernel), [image], [out, *indices])
 
 
-def _pool_backward(given: OpArguments, in_place: bool) -> Cost:
-    gradient = given["grad_output"]
-    return _moved(gradient.numel, [gradient, given["indices"]], [given["self"]])
+def _pool_backward(args: OpArguments, in_place: bool) -> Cost:
+    gradient = args["grad_output"]
+    return _moved(gradient.numel, [gradient, args["indices"]], [args["self"]])
 
 
 def _looked_up(dims: tuple[int, ...], table: Tensor, index: Tensor) -> Cost:
@@ -249,49 +251,49 @@ def _looked_up(dims: tuple[int, ...], table: Tensor, index: Tensor) -> Cost:
     return _moved(0, [rows, index], [rows])
 
 
-def _embedding(given: OpArguments, in_place: bool) -> Cost:
-    table, index = given["weight"], given["indices"]
+def _embedding(args: OpArguments, in_place: bool) -> Cost:
+    table, index = args["weight"], args["indices"]
     return _looked_up((*index.dims, *table.dims[1:]), table, index)
 
 
-def _index_select(given: OpArguments, in_place: bool) -> Cost:
-    table, index, axis = given["self"], given["index"], given.int("dim")
+def _index_select(args: OpArguments, in_place: bool) -> Cost:
+    table, index, axis = args["self"], args["index"], args.int("dim")
     if not -len(table.dims) <= axis < len(table.dims):
-        raise Unsaid
+        raise UnknownOperand
     dims = list(table.dims)
     dims[axis] = index.numel
     return _looked_up(tuple(dims), table, index)
 
 
-def _gather(given: OpArguments, in_place: bool) -> Cost:
-    return _looked_up(given["index"].dims, given["self"], given["index"])
+def _gather(args: OpArguments, in_place: bool) -> Cost:
+    return _looked_up(args["index"].dims, args["self"], args["index"])
 
 
-def _embedding_backward(given: OpArguments, in_place: bool) -> Cost:
-    """The zeros below the rows are another op's."""
-    gradient = given["grad_output"]
-    return _moved(gradient.numel, [gradient, given["indices"]], [gradient])
+def _embedding_backward(args: OpArguments, in_place: bool) -> Cost:
+    """The gradients' rows; filling the table with zeros is another op."""
+    gradient = args["grad_output"]
+    return _moved(gradient.numel, [gradient, args["indices"]], [gradient])
 
 
-def _embedding_bag(given: OpArguments, in_place: bool) -> Cost:
-    table, index, starts = given["weight"], given["indices"], given["offsets"]
-    bags = starts.numel - given.flag("include_last_offset")
+def _embedding_bag(args: OpArguments, in_place: bool) -> Cost:
+    table, index, starts = args["weight"], args["indices"], args["offsets"]
+    bags = starts.numel - args.flag("include_last_offset")
     rows, out = Tensor((index.numel, *table.dims[1:]), table.format), Tensor((bags, *table.dims[1:]), table.format)
     return _moved(rows.numel, [rows, index, starts], [out])
 
 
-def _nll_loss(given: OpArguments, in_place: bool) -> Cost:
-    """One logit a target, and the sum (or each, where nothing is summed) and the weights' sum."""
-    target, logits = given["target"], given["self"]
-    picked = Tensor((target.numel * (2 if given.maybe("weight") else 1),), logits.format)
-    summed_up = Tensor((target.numel if given.int("reduction") == 0 else 1,), logits.format)
+def _nll_loss(args: OpArguments, in_place: bool) -> Cost:
+    """Reads one logit per target; writes the sum (or each, without reduction) and the sum of the weights."""
+    target, logits = args["target"], args["self"]
+    picked = Tensor((target.numel * (2 if args.maybe("weight") else 1),), logits.format)
+    summed_up = Tensor((target.numel if args.int("reduction") == 0 else 1,), logits.format)
     return _moved(target.numel, [picked, target], [summed_up, Tensor((), logits.format)])
 
 
-def _nll_loss_backward(given: OpArguments, in_place: bool) -> Cost:
-    """The zeros below the targets' gradients are another op's."""
-    target, logits = given["target"], given["self"]
-    return _moved(0, [given["grad_output"], target], [Tensor((target.numel,), logits.format)])
+def _nll_loss_backward(args: OpArguments, in_place: bool) -> Cost:
+    """The targets' gradients; filling the others with zeros is another op."""
+    target, logits = args["target"], args["self"]
+    return _moved(0, [args["grad_output"], target], [Tensor((target.numel,), logits.format)])
 
 
 def _table(ops: dict[int, str], of_reals: bool = False, compares: bool = False) -> dict[str, Callable]:
@@ -329,4 +331,4 @@ FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
     "nll_loss_forward": _nll_loss,
     "nll_loss_backward": _nll_loss_backward,
 }  # fmt: skip
-"""Name without `aten::` (and in-place underscore, unless the op has no other form) -> formula(given, in place)."""
+"""Name without `aten::` (and in-place underscore, unless the op has no other form) -> formula(args, in_place)."""

@@ -1,7 +1,7 @@
-"""Where the work of many ranks is done: in this process, in processes of this machine, or on a Ray cluster.
+"""Execution engines for the work of many ranks: this process, processes on this machine, or a Ray cluster.
 
-An engine is a context that gives a function `run(work, items)`: the results of `work` on each item, in order. `work`
-and the items travel to other processes, so they are functions of modules and plain values.
+An engine is a context manager for a function `run(work, items)`, which returns the results of `work` on each item, in
+order. `work` and the items are sent to other processes: `work` must be a module-level function, the items plain values.
 """
 
 from __future__ import annotations
@@ -29,34 +29,35 @@ class RunEngine(Protocol):
 
 @contextmanager
 def serial(workers: int) -> Iterator[RunEngine]:
-    """One after another, in this process."""
+    """Runs items one after another in this process."""
     yield lambda work, items: [work(item) for item in items]
 
 
 @contextmanager
 def processes(workers: int) -> Iterator[RunEngine]:
-    """In `workers` processes of this machine. Raises `WorkerDied` where one dies."""
+    """Runs items in `workers` processes on this machine. Raises `WorkerDied` if one dies."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
 
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:
             waiting = [pool.submit(work, item) for item in items]
             try:
-                return [one.result() for one in waiting]
+                return [future.result() for future in waiting]
             except BrokenProcessPool as error:
                 raise WorkerDied(
-                    f"one of {workers} worker processes died.", "Was memory short? --engine serial needs the least."
+                    f"one of {workers} worker processes died.",
+                    "If it ran out of memory, use --engine serial, which needs the least.",
                 ) from error
             finally:
-                for one in waiting:
-                    one.cancel()
+                for future in waiting:
+                    future.cancel()
 
         yield run
 
 
 @contextmanager
 def over_ray(workers: int) -> Iterator[RunEngine]:
-    """As tasks of the Ray cluster that runs (RAY_ADDRESS names another), or of one of `workers` processes started for
-    the while. Raises `MissingLibrary` without Ray."""
+    """Runs items as tasks on the running Ray cluster (or the one at RAY_ADDRESS), else on a temporary one of `workers`
+    processes. Raises `MissingLibrary` without Ray."""
     try:
         import ray
         import ray.exceptions
@@ -65,7 +66,7 @@ def over_ray(workers: int) -> Iterator[RunEngine]:
     joined = ray.is_initialized()
     if not joined:
         _join_or_start(ray, workers)
-    task = ray.remote(max_retries=0)(_done)  # a plain function, as Ray wants it
+    task = ray.remote(max_retries=0)(_done)  # Ray requires a plain function
     try:
 
         def run(work: Callable[[_T], _R], items: Sequence[_T], /) -> list[_R]:
@@ -92,7 +93,7 @@ def _join_or_start(ray: Any, workers: int) -> None:
     try:
         ray.init(address="auto", **quiet)
     except ConnectionError:
-        # No figures about the use of a cluster leave the machine because of us.
+        # A cluster started here must not send usage statistics.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address="local", num_cpus=workers, object_store_memory=_OBJECTS, include_dashboard=False, **quiet)
 
@@ -105,5 +106,5 @@ ENGINES: Mapping[str, Callable[[int], AbstractContextManager[RunEngine]]] = {
 
 
 def engine(name: str, workers: int) -> AbstractContextManager[RunEngine]:
-    """Raises `UnknownName`."""
+    """The engine called `name`. Raises `UnknownName`."""
     return ENGINES[words.check(name, ENGINES, "engine")](workers)

@@ -1,8 +1,8 @@
-"""What was concluded of a rank, kept in a file and mapped back into memory when it is asked for.
+"""Stores a rank's results in a file, and memory-maps them on access.
 
 A file holds the numpy columns one after another, then the rest as MessagePack in which each column is (dtype, shape,
-offset), then that part's length in 8 bytes. Columns come back read-only and cost memory only where they are looked
-at. Decoding is by type: nothing in a file is ever run.
+offset), then the length of that part in 8 bytes. Loaded columns are read-only and take memory only for the pages that
+are accessed. Decoding is by type: no code from a file is executed.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from trainyard.trace.classify.kernels import Keys
 
 _T = TypeVar("_T")
 _ALIGN = 64
-_KEPT = 2  # ranks that stay open: the one looked at and the one before
+_KEPT = 2  # ranks that stay open: the current and the previous one
 
 
 def save(path: Path, value: object) -> None:
     """Writes a tree of named tuples and structs with numpy columns. Raises `PlaceUnwritable`."""
     try:
         with path.open("wb") as file:
-            tail = msgspec.msgpack.encode(value, enc_hook=partial(_written, file))
+            tail = msgspec.msgpack.encode(value, enc_hook=partial(_encode, file))
             file.write(tail + len(tail).to_bytes(8, "little"))
     except OSError as error:
         raise PlaceUnwritable(
-            f"{path}: cannot be written: {error.strerror}.", "Point TMPDIR at a roomy folder."
+            f"{path}: cannot be written: {error.strerror}.", "Set TMPDIR to a folder with enough space."
         ) from error
 
 
 def load(path: Path, kind: type[_T]) -> _T:
-    """What `save` wrote of a value of this type."""
+    """Loads a value of type `kind` that `save` wrote."""
     with path.open("rb") as file:
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     length = int.from_bytes(data[-8:], "little")
     return msgspec.msgpack.decode(
-        data[-8 - length : -8], type=kind, dec_hook=lambda kind, part: _read(data, kind, part)
+        data[-8 - length : -8], type=kind, dec_hook=lambda kind, part: _decode(data, kind, part)
     )
 
 
 class SpilledItems(Sequence[_T]):
-    """`count` things that lie in files; each is loaded by `open_` when asked for, and forgotten soon after."""
+    """`count` items in files, loaded by `open_` on access; only the last few stay loaded."""
 
     def __init__(self, count: int, open_: Callable[[int], _T]) -> None:
         self._count = count
@@ -63,15 +63,15 @@ class SpilledItems(Sequence[_T]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[_T]: ...
     def __getitem__(self, index: int | slice) -> _T | Sequence[_T]:
-        places = range(self._count)[index]
+        selected = range(self._count)[index]
         return (
-            self._open(places)
-            if isinstance(places, int)
-            else SpilledItems(len(places), lambda i: self._open(places[i]))
+            self._open(selected)
+            if isinstance(selected, int)
+            else SpilledItems(len(selected), lambda i: self._open(selected[i]))
         )
 
 
-def _written(file: BinaryIO, part: object) -> object:
+def _encode(file: BinaryIO, part: object) -> object:
     if isinstance(part, np.ndarray):
         file.write(bytes(-file.tell() % _ALIGN))
         offset = file.tell()
@@ -80,7 +80,7 @@ def _written(file: BinaryIO, part: object) -> object:
     return part.pairs if isinstance(part, Keys) else encode_hook(part)
 
 
-def _read(data: memoryview, kind: Any, part: Any) -> object:
+def _decode(data: memoryview, kind: Any, part: Any) -> object:
     if get_origin(kind) is np.ndarray:
         dtype, shape, offset = part
         count = prod(shape)

@@ -1,13 +1,13 @@
-"""What can be supposed of a step, as it is written: one thing each, several together.
+"""The syntax of suppositions (what-if changes to a step). Several can be combined.
 
-no-stragglers       every op takes, on every rank, what it takes on those that are not late
+no-stragglers       every op takes, on every rank, the time it takes on ranks that are not late
 no-launch-gaps      the host is infinitely fast; it still waits for data and for the device
 perfect-overlap     nothing waits for communication before its step ends
-network=2x          transfers at twice the speed (0.5x: at half)
-ACCOUNT=2x          whatever is booked there at twice the speed: compute, compute/norm, comm/all_gather@dp_shard
-ACCOUNT=0           or at no cost: data_wait=0
-op:NAME=2x          what ops of that name (and the ops in them) make the device do; `*` stands for any text
-op:NAME=roofline    the same at the speed their arithmetic and traffic allow
+network=2x          transfers run at twice the speed (0.5x: at half)
+ACCOUNT=2x          work booked there runs at twice the speed: compute, compute/norm, comm/all_gather@dp_shard
+ACCOUNT=0           or takes no time: data_wait=0
+op:NAME=2x          device work of ops with that name (and of the ops inside them); `*` matches any text
+op:NAME=roofline    the same, at the speed that arithmetic and memory traffic allow
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ _WAITED = ("straggler", "bubble", "unexplained")
 
 
 class Supposition(NamedTuple):
-    """`what`: one of `WHOLE`, `network`, an account pattern, or `op:` and a name pattern. `share`: of its time that
-    is left, None for the roofline's; 0 for the ones that have no factor."""
+    """`target`: one of `WHOLE`, `network`, an account pattern, or `op:` and a name pattern. `share`: the fraction of
+    its time that remains, None for the roofline, 0 for those without a factor."""
 
     text: str
-    what: str
+    target: str
     share: Fraction | None = Fraction(0)
 
 
 def parse(text: str) -> Supposition:
-    """Raises `BadInput` for what cannot be supposed."""
-    what, is_set, value = text.strip().rpartition("=")
+    """Parses a supposition. Raises `BadInput` if it is invalid."""
+    target, is_set, value = text.strip().rpartition("=")
     if not is_set:
         if value in WHOLE:
             return Supposition(text, value)
-        raise BadInput(f"{text!r} is nothing that can be supposed.", _hint(value))
-    if what in WHOLE:
-        raise BadInput(f"{what} takes no value, but {text!r} gives it {value!r}.", f"Write {what}.")
-    if what != NETWORK and not what.startswith(OF_OP):
-        _check_account(what)
-    elif what == OF_OP:
-        raise BadInput(f"{text!r} names no op.", "Name one as the trace does: op:aten::mm=2x.")
-    return Supposition(text, what, _share(text, what, value))
+        raise BadInput(f"{text!r} is not a supposition.", _hint(value))
+    if target in WHOLE:
+        raise BadInput(f"{target} takes no value, but {text!r} gives it {value!r}.", f"Write {target}.")
+    if target != NETWORK and not target.startswith(OF_OP):
+        _check_account(target)
+    elif target == OF_OP:
+        raise BadInput(f"{text!r} names no op.", "Give an op name as in the trace: op:aten::mm=2x.")
+    return Supposition(text, target, _share(text, target, value))
 
 
-def _share(text: str, what: str, value: str) -> Fraction | None:
-    if value == ROOFLINE and what.startswith(OF_OP):
+def _share(text: str, target: str, value: str) -> Fraction | None:
+    if value == ROOFLINE and target.startswith(OF_OP):
         return None
     if value == "0":
         return Fraction(0)
     speed = _SPEED.fullmatch(value)
     if speed is None or not (times := Fraction(speed["times"])):
-        also = ", or roofline" if what.startswith(OF_OP) else ""
+        also = ", or roofline" if target.startswith(OF_OP) else ""
         raise BadInput(
-            f"{value!r} in {text!r} is no speed.",
-            f"Write how many times as fast, as in {what}=2x, or 0 for no time{also}.",
+            f"{value!r} in {text!r} is not a speed.",
+            f"Write how many times as fast, as in {target}=2x, or 0 for no time{also}.",
         )
     return 1 / times
 
 
-def _check_account(what: str) -> None:
+def _check_account(target: str) -> None:
     """`compute`, `compute/norm` or `compute/norm@tp`; `*` stands for any text after the kind."""
-    kind = what.partition("@")[0].partition("/")[0]
+    kind = target.partition("@")[0].partition("/")[0]
     if kind not in words.KINDS:
-        raise UnknownName(f"{what!r} is no account, network or op:NAME.", nearest(kind, [*words.KINDS, NETWORK]))
+        raise UnknownName(f"{target!r} is not an account, network or op:NAME.", nearest(kind, [*words.KINDS, NETWORK]))
     if kind in _WAITED:
         raise BadInput(
-            f"{kind} is what is left when others are waited for; nothing runs that could be made faster.",
-            "Write no-stragglers." if kind == "straggler" else "Suppose something of the work that it waits for.",
+            f"{kind} is waiting or unexplained time; no work runs there that could be faster.",
+            "Write no-stragglers." if kind == "straggler" else "Change the work that it waits for instead.",
         )
 
 

@@ -1,4 +1,4 @@
-"""A rank that trains on its CPU: the training thread's stretches, and the collectives other threads run for it."""
+"""Ops of a rank that trains on a CPU: its training thread, and the collectives that other threads run for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_
 
 
 def add_cpu_host(
-    draft: Draft, place: int, events: Events, classified: Classified, keys: Keys, begin: I64, end: I64
+    draft: Draft, rank_index: int, events: Events, classified: Classified, keys: Keys, begin: I64, end: I64
 ) -> I64:
-    """The numbers of the training thread's ops, which launch the rank's collectives (ops `begin`, by row of
-    `classified`) and wait for them (ops `end`)."""
+    """Adds the training thread's ops and returns their numbers. They launch the rank's collectives (ops `begin`, by row
+    of `classified`) and wait for them (ops `end`)."""
     stretches = len(classified.start) - len(classified.collectives)
     if not stretches:
         return np.empty(0, np.int64)
@@ -29,7 +29,7 @@ def add_cpu_host(
     cuts = np.concatenate([launched, mark_of(events)])
     idles = np.array([account.kind == "launch_gap" for account, _ in keys.pairs], bool)
     pauses = _pauses(classified, stretches, idles[classified.key[:stretches]], spans, end)
-    ops = add_host(draft, place, line, cuts, pauses, mark_of(events))
+    ops = add_host(draft, rank_index, line, cuts, pauses, mark_of(events))
     latency = max(0, int((classified.start[spans] - launched).min())) if len(spans) else 0
     before = ops.before(launched)
     draft.need(before[before >= 0], begin[spans[before >= 0]], latency)
@@ -37,7 +37,7 @@ def add_cpu_host(
 
 
 def add_cpu_order(draft: Draft, events: Events, classified: Classified, begin: I64, end: I64) -> None:
-    """A thread runs one collective after the other."""
+    """Adds the order of collectives: a thread runs one after the other."""
     stretches = len(classified.start) - len(classified.collectives)
     spans = np.arange(stretches, len(classified.start))
     threads = events.host.thread[classified.launcher[spans]]
@@ -47,21 +47,21 @@ def add_cpu_order(draft: Draft, events: Events, classified: Classified, begin: I
 
 
 def _launches(events: Events, spans: I64) -> I64:
-    """When each collective was launched. Nothing in the file links a span to its op, but they come in one order; where
-    their numbers differ, it is the last op before the span."""
+    """When each collective was launched. The file does not link spans to ops, but both have the same order; if their
+    numbers differ, the last op before the span counts."""
     host = events.host
     launches = np.array([name.startswith("c10d::") and launched_by(name) is not None for name in events.names], bool)
     begun = host.start[(host.what == OP) & launches[host.name]]
     if len(begun) == len(spans):
         return np.minimum(begun, spans)
-    place = np.searchsorted(begun, spans, "right") - 1
-    return np.where(place >= 0, np.append(begun, 0)[place], spans)
+    index = np.searchsorted(begun, spans, "right") - 1
+    return np.where(index >= 0, np.append(begun, 0)[index], spans)
 
 
 def _pauses(classified: Classified, stretches: int, idle: I64, spans: I64, end: I64) -> Pauses:
-    """Stretches in which the training thread computed nothing, a collective of the rank ended, and the thread went on
-    sooner after that than it had stood still before. It may go on before the span has closed: by a tenth of the stretch
-    at most."""
+    """Waits of the training thread for collectives: idle stretches in which a collective of the rank ended, if the
+    thread resumed within less time than it had been idle before. It may resume before the span closes, by a tenth of
+    the stretch at most."""
     ends = classified.stop[spans]
     by_end = np.argsort(ends, kind="stable")
     begun, stop = classified.start[:stretches][idle], classified.stop[:stretches][idle]

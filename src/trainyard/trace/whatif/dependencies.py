@@ -1,4 +1,4 @@
-"""Events of one or many ranks -> their ops and what each waits for."""
+"""Builds the ops of one or more ranks and their dependencies from events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainyard.events import I64, Events
 from trainyard.trace.align.matching import Meetings, Transfers, meetings, transfers
-from trainyard.trace.align.steps import belongs
+from trainyard.trace.align.steps import part_of_interval
 from trainyard.trace.align.survey import Survey, survey
 from trainyard.trace.booking.book_rank import classify_rank
 from trainyard.trace.classify.context import Context
@@ -22,8 +22,9 @@ _ALONE = np.iinfo(np.int64).min
 
 
 def profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bool) -> Profile:
-    """The ranks' ops. Only ranks on `one_clock` meet: else each collective lasts as long as it did."""
-    # A measured rank is classified again: its booked intervals are cut at their last arrival, which a replay computes.
+    """The ranks' ops. Collectives wait for other ranks only if the ranks share a clock (`one_clock`); otherwise each
+    keeps its measured duration."""
+    # Booked intervals are cut at their last arrival, which the replay computes: classify again to get the uncut ones.
     ranks = [classify_rank(events, context) for events, context in zip(traces, contexts)]
     keys = [rank.keys for rank in ranks]
     classified = [key_collectives(rank.events, rank.keys, rank.classified) for rank in ranks]
@@ -49,43 +50,51 @@ def profile(traces: Sequence[Events], contexts: Sequence[Context], one_clock: bo
 
 
 def _arrivals(
-    found: Sequence[Classified], surveys: Sequence[Survey], met: Meetings | None, sent: Transfers | None
+    classified: Sequence[Classified], surveys: Sequence[Survey], met: Meetings | None, sent: Transfers | None
 ) -> list[I64]:
-    """When each rank's each interval stopped waiting for other ranks; `_ALONE` for those that met none."""
-    arrived = [np.full(len(one.start), _ALONE) for one in found]
+    """When each interval of each rank stopped waiting for other ranks; `_ALONE` if it meets no other rank."""
+    arrived = [np.full(len(item.start), _ALONE) for item in classified]
     if met is None or sent is None:
         return arrived
     last = np.repeat(met.arrived, np.diff(met.first))
     begun = np.maximum(sent.sent_from, sent.received_from)
-    for place, one in enumerate(surveys):
-        own, received, begins = met.place == place, sent.receiver == place, sent.sender == place
-        arrived[place][one.row[met.entry[own]]] = last[own]
-        arrived[place][one.row[sent.send[begins]]] = np.where(_held(sent), begun, sent.sent_from)[begins]
-        arrived[place][one.row[sent.receive[received]]] = begun[received]
+    for rank_index, item in enumerate(surveys):
+        own, received, begins = met.rank_index == rank_index, sent.receiver == rank_index, sent.sender == rank_index
+        arrived[rank_index][item.row[met.entry[own]]] = last[own]
+        arrived[rank_index][item.row[sent.send[begins]]] = np.where(_send_waits(sent), begun, sent.sent_from)[begins]
+        arrived[rank_index][item.row[sent.receive[received]]] = begun[received]
     return arrived
 
 
 def _add_intervals(
-    draft: Draft, place: int, events: Events, one: Classified, keys: Keys, arrived: I64
+    draft: Draft, rank_index: int, events: Events, classified: Classified, keys: Keys, arrived: I64
 ) -> tuple[I64, I64]:
-    """The ops that are the start and the stop of each interval; -1 for a CPU's stretches, which are its host's ops."""
-    n = len(one.start)
+    """Adds a rank's intervals: the ops at their start and their stop; -1 for a CPU's stretches, which are host ops."""
+    n = len(classified.start)
     begin, end = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-    rows = np.arange(0 if len(events.work) else n - len(one.collectives), n)
-    account = draft.account_of([account for account, _ in keys.pairs])[one.key]
-    label = draft.labels_of(events)[one.name]
+    rows = np.arange(0 if len(events.work) else n - len(classified.collectives), n)
+    account = draft.account_of([account for account, _ in keys.pairs])[classified.key]
+    label = draft.labels_of(events)[classified.name]
     step = np.full(n, NOWHERE, np.int64)
     if events.marks and len(events.work):
-        step = belongs(events, one) - 1
+        step = part_of_interval(events, classified) - 1
     elif events.marks:
-        step[rows] = np.searchsorted(mark_of(events), one.start[rows], "right") - 1
+        step[rows] = np.searchsorted(mark_of(events), classified.start[rows], "right") - 1
     alone, meets = rows[arrived[rows] == _ALONE], rows[arrived[rows] != _ALONE]
     begin[alone] = end[alone] = draft.add(
-        WORK, place, one.start[alone], one.stop[alone], account[alone], label[alone], alone, alone, step[alone]
+        WORK,
+        rank_index,
+        classified.start[alone],
+        classified.stop[alone],
+        account[alone],
+        label[alone],
+        alone,
+        alone,
+        step[alone],
     )
     about = (account[meets], label[meets], meets, meets, step[meets])
-    begin[meets] = draft.add(ARRIVAL, place, one.start[meets], one.start[meets], *about)
-    end[meets] = draft.add(TRANSFER, place, arrived[meets], one.stop[meets], *about)
+    begin[meets] = draft.add(ARRIVAL, rank_index, classified.start[meets], classified.start[meets], *about)
+    end[meets] = draft.add(TRANSFER, rank_index, arrived[meets], classified.stop[meets], *about)
     draft.need(begin[meets], end[meets])
     return begin, end
 
@@ -93,16 +102,16 @@ def _add_intervals(
 def _add_meetings(
     draft: Draft, surveys: Sequence[Survey], met: Meetings, sent: Transfers, begin: list[I64], end: list[I64]
 ) -> None:
-    """Transfers start when the last member has arrived; a receive's, when the send has begun, and a send's, when the
-    receive has, unless it was over by then."""
+    """Adds cross-rank dependencies: a collective starts when the last member has arrived, a receive when the send has
+    begun, and a send when the receive has begun, unless the send had ended by then."""
     if len(met):
-        meeting = draft.add(MEETING, -1, met.arrived, met.arrived)[met.of]
-        for place, one in enumerate(surveys):
-            own = met.place == place
-            rows = one.row[met.entry[own]]
-            draft.need(begin[place][rows], meeting[own])
-            draft.need(meeting[own], end[place][rows])
-    ends = zip(sent.sender, sent.send, sent.receiver, sent.receive, _held(sent))
+        meeting = draft.add(MEETING, -1, met.arrived, met.arrived)[met.meeting]
+        for rank_index, survey_ in enumerate(surveys):
+            own = met.rank_index == rank_index
+            rows = survey_.row[met.entry[own]]
+            draft.need(begin[rank_index][rows], meeting[own])
+            draft.need(meeting[own], end[rank_index][rows])
+    ends = zip(sent.sender, sent.send, sent.receiver, sent.receive, _send_waits(sent))
     for sender, send, receiver, receive, held in ends:
         sends, receives = surveys[sender].row[[send]], surveys[receiver].row[[receive]]
         draft.need(begin[sender][sends], end[receiver][receives])
@@ -110,6 +119,6 @@ def _add_meetings(
             draft.need(begin[receiver][receives], end[sender][sends])
 
 
-def _held(sent: Transfers) -> NDArray[np.bool_]:
-    """Whether the send was still there when the receive began: then it cannot end before it does."""
+def _send_waits(sent: Transfers) -> NDArray[np.bool_]:
+    """Whether each send had not ended when its receive began, and thus waits for it."""
     return sent.received_from < sent.sent_until

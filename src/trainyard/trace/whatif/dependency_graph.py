@@ -1,12 +1,12 @@
-"""What waits for what, and replaying it: n ops, each with a start, a length and the ops it needs.
+"""Dependency graph of ops, and its replay: n ops, each with a start, a length and the ops it needs.
 
 An op starts when the last of its needs has stopped, plus a lag:
 
-    start[v] = max over needs u of (stop[u] + weight[u, v]) + lag[v]        (the base, where v has no need)
+    start[v] = max over needs u of (stop[u] + weight[u, v]) + lag[v]        (from the base, if v has no need)
     stop[v]  = start[v] + length[v]
 
-`fit` takes the lags from what was measured: slack that no need explains is kept as it was. So a replay with nothing
-changed gives every measured start and stop back, to the nanosecond. All times are integers; n ops, m needs.
+`fit` takes the lags from the measurement: slack that no need explains is kept. A replay without changes therefore
+reproduces every measured start and stop, to the nanosecond. All times are integer ns; n ops, m needs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Needs(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """n ops as measured. `order`: op numbers, each after all it needs. `needs` are sorted by their op's place in the
-    order; those of the op at place i are rows `first[i]` to `first[i + 1]`. `base`: where ops without needs count
-    their lag from."""
+    """n ops as measured. `order`: op numbers in topological order. `needs` are sorted by their op's position in it;
+    those of the op at position i are rows `first[i]` to `first[i + 1]`. `base`: the time from which the lag of ops
+    without needs counts."""
 
     start: I64
     length: I64
@@ -45,7 +45,7 @@ class Graph(NamedTuple):
 
 
 def join(needs: list[Needs]) -> Needs:
-    """Several sets of edges as one."""
+    """Concatenates sets of edges."""
     if not needs:
         return Needs(*(np.empty(0, np.int64) for _ in range(3)))
     return Needs(*(np.concatenate(column).astype(np.int64) for column in zip(*needs)))
@@ -54,13 +54,13 @@ def join(needs: list[Needs]) -> Needs:
 def fit(start: I64, stop: I64, needs: Needs, turn: NDArray[np.integer]) -> Graph:
     """The graph that replays to the measured times.
 
-    An op that was seen to start before its need had stopped keeps that lead: its edge's weight is lowered to what was
-    measured. An edge from an op that itself started later is contradicted by the measurement, and left out; so no
-    circle is left. Of ops that start at one instant the lower `turn` goes first, then the lower number.
+    An op that started before its need had stopped keeps that lead: its edge's weight is lowered to the measured value.
+    An edge from an op that started later contradicts the measurement and is left out, so that there are no cycles. Of
+    ops that start at the same time, the one with the lower `turn` goes first, then the one with the lower number.
     """
     order = np.lexsort((np.arange(len(start)), turn, start))
-    place = _places(order)
-    seen = place[needs.need] < place[needs.op]
+    position = _positions(order)
+    seen = position[needs.need] < position[needs.op]
     need, op, weight = (column[seen] for column in needs)
     needs = Needs(need, op, np.minimum(weight, start[op] - stop[need]))
     base = int(start.min()) if len(start) else 0
@@ -71,9 +71,9 @@ def fit(start: I64, stop: I64, needs: Needs, turn: NDArray[np.integer]) -> Graph
 
 
 def plan(length: I64, needs: Needs) -> Graph:
-    """The graph of ops that nobody timed, or whose clocks disagree: everything starts as soon as its needs allow.
+    """The graph of ops without measured times, or with unaligned clocks: every op starts as soon as its needs allow.
 
-    Raises `BadInput` where ops wait for each other in a circle.
+    Raises `BadInput` if ops wait for each other in a cycle.
     """
     after: list[list[int]] = [[] for _ in range(len(length))]
     for need, op in zip(needs.need.tolist(), needs.op.tolist()):
@@ -86,7 +86,7 @@ def plan(length: I64, needs: Needs) -> Graph:
             if not waits[later]:
                 order.append(later)
     if len(order) < len(length):
-        raise BadInput(f"{len(length) - len(order)} of {len(length)} ops wait for each other in a circle.")
+        raise BadInput(f"{len(length) - len(order)} of {len(length)} ops wait for each other in a cycle.")
     placed = np.array(order, np.int64)
     none = np.zeros(len(length), np.int64)
     graph = _arranged(Graph(none, length, none, placed, placed, needs, 0), needs)
@@ -94,33 +94,34 @@ def plan(length: I64, needs: Needs) -> Graph:
 
 
 def rewired(graph: Graph, dropped: NDArray[np.bool_], added: Needs) -> Graph:
-    """The graph less some edges (a mask over `needs`), plus others to ops that started later. Lags stay."""
+    """The graph without the edges `dropped` (a mask over `needs`), and with edges `added` to ops that started later.
+    Lags are kept."""
     left = Needs(*(column[~dropped] for column in graph.needs))
     return _arranged(graph, join([left, added]))
 
 
 def _arranged(graph: Graph, needs: Needs) -> Graph:
-    place = _places(graph.order)
-    by_op = np.argsort(place[needs.op], kind="stable")
+    position = _positions(graph.order)
+    by_op = np.argsort(position[needs.op], kind="stable")
     needs = Needs(*(column[by_op] for column in needs))
-    return graph._replace(needs=needs, first=np.searchsorted(place[needs.op], np.arange(len(graph.start) + 1)))
+    return graph._replace(needs=needs, first=np.searchsorted(position[needs.op], np.arange(len(graph.start) + 1)))
 
 
-def _places(order: I64) -> I64:
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return place
+def _positions(order: I64) -> I64:
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return position
 
 
 def replay(graph: Graph, length: I64 | None = None, lag: I64 | None = None) -> tuple[I64, I64]:
-    """(start, stop) of every op with these lengths and lags (as measured, where not given). O(n + m)."""
+    """(start, stop) of every op with these lengths and lags (by default those of the graph). O(n + m)."""
     lengths = (graph.length if length is None else length).tolist()
     lags = (graph.lag if lag is None else lag).tolist()
     need, _, weight = (column.tolist() for column in graph.needs)
     first = graph.first.tolist()
     starts, stops = [0] * len(lengths), [0] * len(lengths)
-    for place, op in enumerate(graph.order.tolist()):
-        low, high = first[place], first[place + 1]
+    for position, op in enumerate(graph.order.tolist()):
+        low, high = first[position], first[position + 1]
         ready = stops[need[low]] + weight[low] if low < high else graph.base
         for row in range(low + 1, high):
             then = stops[need[row]] + weight[row]

@@ -1,4 +1,4 @@
-"""A rank whose work a device does: its kernels and copies, and its host's stretches between launches."""
+"""Ops of a rank with a device: its kernels and copies, and its host's work between launches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_host, mark_of
 
 
-def add_device_host(draft: Draft, place: int, events: Events, context: Context, begin: I64, end: I64) -> I64:
-    """The numbers of a rank's host ops, which launch its work (ops `begin`, by row) and wait for it (ops `end`)."""
+def add_device_host(draft: Draft, rank_index: int, events: Events, context: Context, begin: I64, end: I64) -> I64:
+    """Adds a rank's host ops and returns their numbers. They launch its work (ops `begin`, by row) and wait for it (ops
+    `end`)."""
     work, host = events.work, events.host
     if not len(host):
         return np.empty(0, np.int64)
@@ -23,7 +24,7 @@ def add_device_host(draft: Draft, place: int, events: Events, context: Context, 
     launched = host.start[work.call[rows]]
     line = _line(draft, events, context)
     cuts = np.array([time for mark in events.marks for time in (mark.start, mark.stop)], np.int64)
-    ops = add_host(draft, place, line, cuts, _syncs(events, end), mark_of(events))
+    ops = add_host(draft, rank_index, line, cuts, _syncs(events, end), mark_of(events))
     latency = max(0, int((work.start[rows] - launched).min())) if len(rows) else 0
     before = ops.before(launched)
     draft.need(before[before >= 0], begin[rows[before >= 0]], latency)
@@ -31,11 +32,11 @@ def add_device_host(draft: Draft, place: int, events: Events, context: Context, 
 
 
 def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
-    """What each row waits for on the device: the row before it on its stream, and the streams it was told to wait for.
-    Where the file does not record that, of each other stream the last row launched before it that had ended when it
-    began: the order that was seen."""
+    """Adds the dependencies of device work: on the row before it on its stream, and on the streams that it waits for.
+    If the file does not record the latter, on the last row of each other stream that was launched before it and had
+    ended when it began: the observed order."""
     work = events.work
-    told = bool((work.awaits >= 0).any())
+    recorded = bool((work.awaits >= 0).any())
     launched = np.where(work.call >= 0, events.host.start[work.call], work.start) if len(events.host) else work.start
     streams = [np.flatnonzero(work.stream == stream) for stream in range(len(events.streams))]
     for rows in streams:
@@ -46,21 +47,21 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
         draft.need(end[rows[longest[:-1][other]]], begin[rows[1:][other]])
     for stream, rows in enumerate(streams):
         for number, others in enumerate(streams):
-            asks = rows[work.awaits[rows] == number] if told else rows
+            asks = rows[work.awaits[rows] == number] if recorded else rows
             if number == stream or not len(others) or not len(asks):
                 continue
             in_turn = np.maximum.accumulate(launched[others])
             by_launch = np.searchsorted(in_turn, launched[asks], "left") - 1
             by_end = np.searchsorted(np.maximum.accumulate(work.stop[others]), work.start[asks], "right") - 1
             last = np.minimum(by_launch, by_end)
-            # The row before on the stream waited for the same one already.
+            # Skip rows whose predecessor on the stream already waits for the same row.
             fresh = (last >= 0) & (np.diff(last, prepend=-1) != 0)
             draft.need(end[others[last[fresh]]], begin[asks[fresh]])
 
 
 def _line(draft: Draft, events: Events, context: Context) -> HostTimeline:
-    """What the host did, by the training thread and the thread that launches most beside it: they take turns, as the
-    autograd engine's do. Label and unit are of the launch that a stretch leads to."""
+    """The host's timeline: the training thread and the other thread with the most launches (the autograd engine's),
+    which run in turn. Label and unit are those of the launch that a stretch leads to."""
     host, work = events.host, events.work
     calls, first = np.unique(work.call, return_index=True)
     first, calls = first[calls >= 0], calls[calls >= 0]
@@ -83,9 +84,9 @@ def _line(draft: Draft, events: Events, context: Context) -> HostTimeline:
 
 
 def _syncs(events: Events, end: I64) -> Pauses:
-    """Calls that return when device work has ended: from the call until the last end, before its return, of work
-    launched before it. A call in which nothing ended waited for nothing. A copy's call waits for its own copy, where
-    that ended before it returned."""
+    """Waits in synchronising calls: from the call until the last end, before its return, of work launched before it. A
+    call during which no work ended did not wait. The call of a copy waits for that copy, if it ended before the call
+    returned."""
     host, work = events.host, events.work
     syncs = np.array([_is_sync(name) for name in events.names], bool)
     rows = np.flatnonzero((host.what == CALL) & syncs[host.name])
@@ -100,7 +101,7 @@ def _syncs(events: Events, end: I64) -> Pauses:
     order = np.argsort(host.start[call], kind="stable")
     call, awaited = call[order], awaited[order]
     begun, returned = host.start[call], host.stop[call]
-    # The host is back a nanosecond after the device at the soonest.
+    # The host resumes at least 1 ns after the device.
     until = np.minimum(work.stop[awaited], returned - 1)
     apart = np.concatenate([[True], begun[1:] >= np.maximum.accumulate(returned)[:-1]])[: len(call)]
     waited = apart & (until > begun)

@@ -1,9 +1,9 @@
-"""A profile as ops that wait for each other: what the device did, what the host did meanwhile, where ranks meet.
+"""A profile as ops with dependencies: device work, host work, and the meetings of ranks in collectives.
 
-Of a rank whose work a device does, the ops are its kernels and copies, and the stretches of what the host did between
-launches. Of a rank that trains on its CPU they are the stretches of the training thread and the collectives that
-other threads run. A collective met by other ranks, and a receive whose send is known, is two ops: its arrival (no
-length) and its transfer, which starts when the last member has come.
+The ops of a rank with a device are its kernels and copies, and the host's work between launches. Those of a rank that
+trains on a CPU are the stretches of the training thread and the collectives that other threads run. A collective that
+is matched on other ranks, and a receive whose send is known, consists of two ops: its arrival (of zero length) and its
+transfer, which starts when the last member has arrived.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from trainyard.ledger import Account
 from trainyard.trace.whatif.dependency_graph import Graph, Needs, fit, join
 
 HOST, WORK, ARRIVAL, MEETING, TRANSFER = range(5)
-"""Values of `Ops.role`, in the order that ops of one instant go."""
+"""Values of `Ops.role`, in the order of ops that start at the same time."""
 NOWHERE = -1
-"""`Ops.step` before the first mark, and where there is none."""
+"""`Ops.step` before the first mark, and of ranks without marks."""
 
 
 class Ops(NamedTuple):
-    """n ops. `place`: of the rank, -1 for a meeting; `account`, `label`: places in the profile's tables, -1 none;
-    `row`: of the interval (see `Classified`) that a work, arrival or transfer is, -1 for others; `unit`: ops of one
-    role, rank and unit are pieces of one thing; `step`: number of the mark it belongs to."""
+    """n ops. `rank_index`: -1 for a meeting; `account`, `label`: indices into the profile's tables, -1 none; `row`: the
+    interval (see `Classified`) of a work, arrival or transfer op, -1 for others; `unit`: ops of the same role, rank and
+    unit are pieces of one interval or launch; `step`: index of the mark that the op belongs to."""
 
     start: I64
     stop: I64
     role: I64
-    place: I64
+    rank_index: I64
     account: I64
     label: I64
     row: I64
@@ -39,9 +39,9 @@ class Ops(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """What `replay` needs, and what turns its answer back into events. `host[i]`: the numbers of rank i's host ops in
-    order of time; `begin[i]`, `end[i]`: the ops whose start and stop are those of rank i's interval, by row (-1: a
-    host stretch); `launcher[i]`: the host row that launched each interval, or that it is (-1: none)."""
+    """The input of `replay`, and the data that turns its result back into events. For rank i: `host[i]`: the numbers of
+    its host ops in order of time; `begin[i]`, `end[i]`: the ops at the start and stop of each interval, by row (-1: a
+    host stretch); `launcher[i]`: the host row that launched each interval or is the interval (-1: none)."""
 
     ops: Ops
     graph: Graph
@@ -64,7 +64,7 @@ class ValueTable:
 
 
 class Draft:
-    """Ops and needs as they are found."""
+    """Collects ops and needs, and builds a `Profile`."""
 
     def __init__(self) -> None:
         self._columns: list[tuple[I64, ...]] = []
@@ -76,7 +76,7 @@ class Draft:
     def add(
         self,
         role: int,
-        place: int,
+        rank_index: int,
         start: I64,
         stop: I64,
         account: I64 | int = -1,
@@ -85,23 +85,23 @@ class Draft:
         unit: I64 | int = -1,
         step: I64 | int = NOWHERE,
     ) -> I64:
-        """The new ops' numbers."""
+        """Adds ops and returns their numbers."""
         n = len(start)
-        columns = (start, stop, role, place, account, label, row, unit, step)
+        columns = (start, stop, role, rank_index, account, label, row, unit, step)
         self._columns.append(tuple(np.broadcast_to(column, n) for column in columns))
         self._count += n
         return np.arange(self._count - n, self._count)
 
     def need(self, need: I64, op: I64, weight: int = 0) -> None:
-        """Op `op[i]` starts no sooner than `weight` after `need[i]` has stopped."""
+        """Adds needs: op `op[i]` starts no sooner than `weight` ns after `need[i]` has stopped."""
         self._needs.append(Needs(need, op, np.full(len(op), weight, np.int64)))
 
     def account_of(self, accounts: list[Account]) -> I64:
-        """The number of each in the profile's table."""
+        """The number of each account in the profile's table."""
         return np.array([self.accounts.number(account) for account in accounts] or [0], np.int64)
 
     def labels_of(self, events: Events) -> I64:
-        """The number of each of the events' names; the last one, for -1, is of the empty text."""
+        """The label number of each of the events' names; the last entry, for -1, is that of the empty text."""
         return np.array([self.labels.number(name) for name in (*events.names, "")], np.int64)
 
     def profile(self, host: list[I64], begin: list[I64], end: list[I64], launcher: list[I32]) -> Profile:
@@ -119,7 +119,7 @@ class Draft:
 
 
 class HostTimeline(NamedTuple):
-    """What a rank's host did: stretch i is [edges[i], edges[i + 1]), with its account, label and unit."""
+    """A rank's host over time: stretch i is [edges[i], edges[i + 1]), with its account, label and unit."""
 
     edges: I64
     account: I64
@@ -128,8 +128,8 @@ class HostTimeline(NamedTuple):
 
 
 class Pauses(NamedTuple):
-    """Stretches [begin, end), in order and apart, in which the host did nothing but wait; and for what: pair j says
-    that the pause which ends at `until[j]` waited for op `awaited[j]`."""
+    """Sorted disjoint stretches [begin, end) in which the host only waited, and what for: the pause that ends at
+    `until[j]` waited for op `awaited[j]`."""
 
     begin: I64
     end: I64
@@ -145,13 +145,13 @@ class HostOps(NamedTuple):
     stop: I64
 
     def before(self, time: I64) -> I64:
-        """The last op that has stopped at each time, -1 for none."""
-        place = np.searchsorted(self.stop, time, "right") - 1
-        return np.where(place >= 0, self.op[np.maximum(place, 0)], -1)
+        """The last op that had stopped at each time, -1 for none."""
+        index = np.searchsorted(self.stop, time, "right") - 1
+        return np.where(index >= 0, self.op[np.maximum(index, 0)], -1)
 
 
-def add_host(draft: Draft, place: int, line: HostTimeline, cuts: I64, pauses: Pauses, marks: I64) -> HostOps:
-    """The host's stretches as ops one after the other, cut at `cuts`, without the pauses. `marks`: starts of steps."""
+def add_host(draft: Draft, rank_index: int, line: HostTimeline, cuts: I64, pauses: Pauses, marks: I64) -> HostOps:
+    """Adds the host's stretches as successive ops, cut at `cuts`, without the pauses. `marks`: starts of steps."""
     inside = (cuts > line.edges[0]) & (cuts < line.edges[-1])
     points = np.unique(np.concatenate([line.edges, cuts[inside], pauses.begin, pauses.end]))
     begin, end = points[:-1], points[1:]
@@ -161,7 +161,9 @@ def add_host(draft: Draft, place: int, line: HostTimeline, cuts: I64, pauses: Pa
         begin, end = begin[awake], end[awake]
     stretch = np.searchsorted(line.edges, begin, "right") - 1
     step = np.searchsorted(marks, begin, "right") - 1
-    op = draft.add(HOST, place, begin, end, line.account[stretch], line.label[stretch], -1, line.unit[stretch], step)
+    op = draft.add(
+        HOST, rank_index, begin, end, line.account[stretch], line.label[stretch], -1, line.unit[stretch], step
+    )
     draft.need(op[:-1], op[1:])
     after = np.searchsorted(begin, pauses.until)
     some = after < len(op)

@@ -1,4 +1,4 @@
-"""What if: the steps replayed with something supposed, and booked as measured ones are. See `suppose` for what."""
+"""What-if analysis: replays the steps with suppositions (see `changes`) and books them like measured ones."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ONE_CLOCK = "one clock"
 
 
 class Prediction(NamedTuple):
-    """What was supposed, and what would then have been measured: the ledgers of `would` are predicted. `changes`: of
-    the mean ledger, from measured to predicted; they sum to the change of its wall time."""
+    """The suppositions and the predicted measurement `would`. `changes`: those of the mean ledger from measured to
+    predicted; they sum to the change of its wall time."""
 
     supposed: tuple[str, ...]
     would: MeasuredTrace
@@ -36,24 +36,24 @@ class Prediction(NamedTuple):
 
 
 def what_if(measured: MeasuredTrace, texts: Sequence[str], device: Device | None = None) -> Prediction:
-    """The ledgers, had the steps run as all of `texts` suppose. `device`: what rooflines are of, else each rank's own
-    by the name in its file. Raises `BadInput` for what cannot be supposed, or not of these traces."""
+    """Predicts the ledgers under all suppositions in `texts`. `device`: the device of rooflines; by default the one
+    named in each rank's file. Raises `BadInput` for suppositions that are invalid or match nothing in the traces."""
     supposed = [parse(text) for text in texts]
     ranks = tuple(measured.ranks)
     aligned = measured.alignment.aligned
-    if any(one.what == NO_STRAGGLERS for one in supposed) and (len(ranks) < 2 or aligned == "no"):
+    if any(supposition.target == NO_STRAGGLERS for supposition in supposed) and (len(ranks) < 2 or aligned == "no"):
         raise BadInput(
             f"{NO_STRAGGLERS} compares ranks that share a clock. {measured.alignment.why}",
-            "Give the traces of all ranks of one run.",
+            "Pass the traces of all ranks of one run.",
         )
-    found = profile([rank.events for rank in ranks], [rank.context for rank in ranks], aligned != "no")
-    state = Supposed(found, measured, device)
-    for one in supposed:
-        state.suppose(one)
+    ops_profile = profile([rank.events for rank in ranks], [rank.context for rank in ranks], aligned != "no")
+    state = Supposed(ops_profile, measured, device)
+    for supposition in supposed:
+        state.suppose(supposition)
     start, stop = replay(state.graph, state.length, state.lag)
-    events = [replayed(rank.events, place, found, start, stop) for place, rank in enumerate(ranks)]
-    if aligned != "no":  # and so they stay: nothing is to be solved for again
-        events = [msgspec.structs.replace(one, host_name=_ONE_CLOCK) for one in events]
+    events = [replayed(rank.events, rank_index, ops_profile, start, stop) for rank_index, rank in enumerate(ranks)]
+    if aligned != "no":  # already aligned: do not solve for clocks again
+        events = [msgspec.structs.replace(supposition, host_name=_ONE_CLOCK) for supposition in events]
     whole = all(part.label == WINDOW for rank in ranks for part in rank.parts)
     would = measure(events, "all" if whole else "steps", measured.mean.source, ranks[0].events.axis)
     predicted = _predicted(would, aligned)._replace(unread=measured.unread)
