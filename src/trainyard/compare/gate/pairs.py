@@ -13,7 +13,7 @@ from trainyard import words
 from trainyard.compare.differences import Difference, check_kinds, differences
 from trainyard.compare.gate.changed_accounts import Ledgers
 from trainyard.compare.metric import values
-from trainyard.compare.same_work import of_jobs
+from trainyard.compare.same_work import compare_jobs
 from trainyard.errors import BadInput, WrongRunState
 from trainyard.record import Run
 
@@ -63,7 +63,7 @@ def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = (
 
 
 def _check_alike(one: Run, other: Run, across: Collection[str]) -> None:
-    if reasons := of_jobs(one.job, other.job):
+    if reasons := compare_jobs(one.job, other.job):
         raise BadInput(f"runs {one.id} and {other.id} did different work: {' '.join(reasons)}", "Name runs of one job.")
     found = [each for each in differences(one, other) if each.kind not in (*across, _QUESTION)]
     if found:
