@@ -120,7 +120,7 @@ def test_other_arguments_are_a_doubt_unless_something_shows_the_work():
     assert not judged.reasons
     [doubt] = judged.doubts
     assert "'python t.py 64' against 'python t.py 128'" in doubt
-    assert "tokens a step are unknown against unknown" in doubt
+    assert "tokens per step are unknown against unknown" in doubt
     for settled in (
         (run_side("a", one, flops=1000), run_side("b", other, flops=1000)),
         (run_side("a", script("python t.py 64", 32)), run_side("b", script("python t.py 128", 32))),
@@ -135,7 +135,7 @@ def test_tokens_that_one_side_does_not_say_are_unknown_and_not_none():
     assert not judged.reasons
     assert "unknown against 128" in judged.doubts[0]
     judged = comparable(run_side("a", script("python t.py", 64)), run_side("b", script("python t.py", 128)))
-    assert judged.reasons == ("Different tokens a step: 64 against 128.",)
+    assert judged.reasons == ("Different tokens per step: 64 against 128.",)
 
 
 @given(st.integers(1, 10**15), st.integers(1, 10**15))

@@ -92,7 +92,7 @@ def test_a_job_on_one_process_is_said_to_prove_nothing():
     one = alone(JOB)
     found = judged([(1.0, 1.0)], [(1.0, 1.0)], one)
     assert (found.verdict, found.dtype) == ("equal", "float32")
-    assert found.why == "one process, compared with itself: that shows nothing of a layout"
+    assert found.why == "one process, compared with itself: that does not test a layout"
     recomputed = replace(one, recipe=replace(one.recipe, remat="full"))
     assert not judged([(1.0, 1.0)], [(1.0, 1.0)], recomputed).why
 

@@ -22,8 +22,8 @@ from tests.refused import refused
 from trainyard.booked import Booked
 from trainyard.compare.gate import moderated_variance, sequential_test
 from trainyard.compare.gate.bisect_commits import bisect
-from trainyard.compare.gate.changed_accounts import holm, why
-from trainyard.compare.gate.changed_operations import of_rank
+from trainyard.compare.gate.changed_accounts import find_changed_accounts, holm
+from trainyard.compare.gate.changed_operations import rank_operations
 from trainyard.compare.gate.gate_result import GateRequest, GateResult, gate
 from trainyard.compare.gate.interleave import take_turns
 from trainyard.compare.gate.machine_noise import noise
@@ -199,29 +199,29 @@ def _ledgers(seed: int, pairs: int, planted: dict[str, float], clocks: float = 1
 
 
 def test_a_tenth_more_of_a_fiftieth_of_the_step_is_named() -> None:
-    found = [why(_ledgers(seed, 5, {"a9": 1.1}), 0.01) for seed in range(40)]
+    found = [find_changed_accounts(_ledgers(seed, 5, {"a9": 1.1}), 0.01) for seed in range(40)]
     assert sum([one.account for one in each.named] == ["a9"] for each in found) >= 38
 
 
 def test_slower_clocks_are_nobodys_fault() -> None:
-    found = why(_ledgers(3, 8, {}, clocks=1.1), 0.01)
+    found = find_changed_accounts(_ledgers(3, 8, {}, clocks=1.1), 0.01)
     assert not found.named
     assert found.common.slower
     assert found.common.low > 0.03
     few = [({"a": 1.0, "b": 1.0}, {"a": 1.1 + at / 1e3, "b": 1.1}) for at in range(5)]
-    assert not why(few, 0.01).common.slower, "two accounts have nothing in common that could be told"
+    assert not find_changed_accounts(few, 0.01).common.slower, "two accounts have nothing in common that could be told"
 
 
 def test_what_only_moved_is_no_regression() -> None:
-    found = why(_ledgers(4, 6, {"a1": 0.5, "a3": 2.0}), 0.01)
+    found = find_changed_accounts(_ledgers(4, 6, {"a1": 0.5, "a3": 2.0}), 0.01)
     assert {one.account for one in found.accounts if one.shifted} == {"a1", "a3"}
     assert not found.named
     gone = [({**base, "b": 0.0}, {**head, "a2": 0.0, "b": head["a2"]}) for base, head in _ledgers(5, 6, {})]
-    assert {one.account for one in why(gone, 0.01).accounts if one.shifted} == {"a2", "b"}
+    assert {one.account for one in find_changed_accounts(gone, 0.01).accounts if one.shifted} == {"a2", "b"}
 
 
 def test_the_likeliest_account_is_told_where_none_is_sure() -> None:
-    found = why(_ledgers(3, 5, {}), 0.01)
+    found = find_changed_accounts(_ledgers(3, 5, {}), 0.01)
     first, *others = (msgspec.structs.replace(one, account="compute/matmul", chance=1.0) for one in found.accounts)
     likely = msgspec.structs.replace(first, account="compute/elementwise", ns=8.8e6, change=0.122, chance=0.025)
     told = sentences.culprit(msgspec.structs.replace(found, accounts=(*others, likely)))
@@ -234,7 +234,7 @@ def test_the_likeliest_account_is_told_where_none_is_sure() -> None:
 
 def test_two_pairs_have_no_spread() -> None:
     with refused(NotEnoughEvidence, 2, 3):
-        why(_ledgers(1, 2, {}), 0.01)
+        find_changed_accounts(_ledgers(1, 2, {}), 0.01)
 
 
 # Runs
@@ -320,7 +320,7 @@ def _traced(slower: float) -> Booked:
 
 
 def test_a_change_has_an_address() -> None:
-    base = of_rank(_traced(1.0), "compute/matmul")
+    base = rank_operations(_traced(1.0), "compute/matmul")
     assert base == {"aten::mm [8, 64] x [64, 32]": 400 * US, "aten::mm [64, 8] x [8, 8]": 100 * US}
     assert sum(base.values()) < STEP
     rng = np.random.default_rng(0)

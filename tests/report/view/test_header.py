@@ -64,6 +64,6 @@ def test_an_unknown_workload_counts_tokens():
 
 def test_a_script_is_told_why_it_has_no_mfu():
     job = Job(name="s", workload=SCRIPT, sizes={"command": "python s.py"}, recipe=Recipe(tokens_per_step=0))
-    assert "No MFU: no model FLOPs are known of a script." in view(job).notes
+    assert "No MFU: the model FLOPs of a script are unknown." in view(job).notes
     assert not [note for note in view(PLAIN).notes if "MFU" in note]
     assert summarise(Run(id="x", job=job, started="")).no_mfu == ""

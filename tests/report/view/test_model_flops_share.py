@@ -74,15 +74,15 @@ def test_without_a_peak_there_is_no_mfu_but_a_reason_and_the_share_of_the_matmul
     share = 100 * 126.3e12 / (0.123 * 8 * 247e12)
     line = (
         f"of matmul rate {share:.1f} % = 126.30 TFLOP a step / 123.0 ms / (8 × 247.0 TFLOP/s, the rate that matrix "
-        f"products reached here) (no MFU: no peak in {dtype} is known of {device.name})"
+        f"products reached here) (no MFU: the peak of {device.name} in {dtype} is unknown)"
     )
     terminal, text, page = shown(run)
     assert line in " ".join(terminal.split())
     assert line[:150] in text
-    assert f"no MFU: no peak in {dtype} is known of {device.name}" in page
+    assert f"no MFU: the peak of {device.name} in {dtype} is unknown" in page
     said = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
     assert "mfu" not in said
-    assert said["no_mfu"] == f"no peak in {dtype} is known of {device.name}"
+    assert said["no_mfu"] == f"the peak of {device.name} in {dtype} is unknown"
 
 
 def test_the_denominator_is_of_the_format_that_is_multiplied_in():
