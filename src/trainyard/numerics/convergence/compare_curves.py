@@ -95,25 +95,25 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
             "Train for longer.",
         )
     bound = np.log1p(margin)
-    found = sizes(groups, alpha)
+    effect = sizes(groups, alpha)
     exact = least_p([(len(seed.heads), len(seed.bases)) for seed in seeds]) <= alpha
-    p = adjusted(groups, bound) if exact else _from_the_tail(found, alpha)
-    differing = np.flatnonzero((p <= alpha) & (np.abs(found.mean) >= bound))
-    within = bool(-bound < found.low[-1] and found.high[-1] < bound)
+    p = adjusted(groups, bound) if exact else _from_the_tail(effect, alpha)
+    differing = np.flatnonzero((p <= alpha) & (np.abs(effect.mean) >= bound))
+    within = bool(-bound < effect.low[-1] and effect.high[-1] < bound)
     verdict = "differs" if len(differing) else "same" if within else "cannot tell"
-    noise, repeats = float(found.noise[-1]), found.freedom - (len(seeds) - 1)
+    noise, repeats = float(effect.noise[-1]), effect.freedom - (len(seeds) - 1)
     return Convergence(
         verdict=verdict,
-        difference=_share(found.mean[-1]),
-        low=_share(found.low[-1]),
-        high=_share(found.high[-1]),
+        difference=_share(effect.mean[-1]),
+        low=_share(effect.low[-1]),
+        high=_share(effect.high[-1]),
         p=float(p[-1]),
         onset=int(paired.steps[at[differing[0]]]) if len(differing) else None,
-        onset_difference=_share(float(found.mean[differing[0]])) if len(differing) else None,
+        onset_difference=_share(float(effect.mean[differing[0]])) if len(differing) else None,
         healed=bool(len(differing)) and within,
         noise=noise if isfinite(noise) else None,
         pairs_needed=pairs_needed(noise, repeats, bound, alpha) if verdict == "cannot tell" else None,
-        test="relabelling" if exact else "student" if found.freedom else "none",
+        test="relabelling" if exact else "student" if effect.freedom else "none",
         **known,
     )
 
@@ -124,13 +124,13 @@ def _found(label: str, heads: F64, bases: F64) -> SeedFound:
     return SeedFound(seed=label, heads=len(heads), bases=len(bases), difference=_share(difference))
 
 
-def _from_the_tail(found: Sizes, alpha: float) -> F64:
+def _from_the_tail(effect: Sizes, alpha: float) -> F64:
     """p-values by Student's t, the tail first and then backwards as long as each is rejected: a fixed order keeps the
     family-wise rate without a price for the number of segments (Westfall and Krishen 2001)."""
-    p = np.ones_like(found.mean)
+    p = np.ones_like(effect.mean)
     so_far = 0.0
     for segment in reversed(range(len(p))):
-        p[segment] = so_far = max(found.p(segment), so_far)
+        p[segment] = so_far = max(effect.p(segment), so_far)
         if so_far > alpha:
             break
     return p

@@ -47,14 +47,14 @@ def curve_of(run: Run, name: str = "") -> LossCurve:
             f"run {name} is {run.state}: {run.failure or 'it did not come to its end'}",
             "Only complete runs are compared: run it again, or go on with it (`trainyard run --resume`).",
         )
-    said = [sample for sample in run.kept() if sample.loss is not None]
-    if not said:
+    samples = [sample for sample in run.kept() if sample.loss is not None]
+    if not samples:
         raise BadInput(
             f"run {name} says no loss at any step.",
             "In a script of your own: `with trainyard.step(loss=...)`.",
         )
-    rank = min(sample.rank for sample in said)
-    own = {sample.step: sample.loss for sample in said if sample.rank == rank}
+    rank = min(sample.rank for sample in samples)
+    own = {sample.step: sample.loss for sample in samples if sample.rank == rank}
     steps = sorted(own)
     losses = tuple(loss if (loss := own[step]) is not None and isfinite(loss) else None for step in steps)
     return LossCurve(
@@ -70,8 +70,8 @@ def curve_of(run: Run, name: str = "") -> LossCurve:
 def seed_of(run: Run) -> int | None:
     """What the ranks said, else the job's; of somebody's own script `--seed N` of its command, if it has that."""
     if run.job.workload == SCRIPT:
-        said = _SEED.search(str(run.job.sizes.get("command", "")))
-        return int(said[1]) if said else None
+        match = _SEED.search(str(run.job.sizes.get("command", "")))
+        return int(match[1]) if match else None
     return run.provenance.seeds.get("samples", run.job.recipe.seed)
 
 

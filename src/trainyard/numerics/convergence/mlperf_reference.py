@@ -77,8 +77,8 @@ def read_result(path: Path) -> Result:
         elif entry.key == "global_batch_size":
             batch = entry.number()
         elif entry.key in ("eval_accuracy", "eval_error"):
-            said = {unit: entry.number(unit) for unit in _UNITS.values()}
-            last = {unit: at for unit, at in said.items() if at is not None}
+            values = {unit: entry.number(unit) for unit in _UNITS.values()}
+            last = {unit: at for unit, at in values.items() if at is not None}
         elif entry.key == "run_stop":
             needed = last if (entry.metadata or {}).get("status") == "success" else {}
     if not benchmark or batch is None:
@@ -95,7 +95,7 @@ def read_points(path: Path) -> list[ReferencePoint]:
     except OSError as error:
         raise unreadable(path, error) from error
     except (*UNREADABLE, KeyError) as error:
-        why = f"{type(error).__name__}: {error}".rstrip(": ")
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
         raise BadFile(f"{path}: not a file of reference points: {why}.") from error
 
 
@@ -111,10 +111,10 @@ def _point(record: dict[str, Any]) -> ReferencePoint:
 def point_of(results: Sequence[Result]) -> ReferencePoint:
     """A reference made of logs of our own."""
     benchmark, batch = _alike(results)
-    unit = next((unit for unit in _UNITS.values() if all(unit in one.needed for one in results)), "")
+    unit = next((unit for unit in _UNITS.values() if all(unit in result.needed for result in results)), "")
     if not unit:
         raise BadInput("a run of the reference did not reach its target, or does not say when.", "Leave it out.")
-    return _of(benchmark, batch, unit, [one.needed[unit] for one in results])
+    return _of(benchmark, batch, unit, [result.needed[unit] for result in results])
 
 
 def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> ReferencePoint:
@@ -133,7 +133,7 @@ def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]
 
 
 def _alike(results: Sequence[Result]) -> tuple[str, int]:
-    kinds = sorted({(one.benchmark, one.batch) for one in results})
+    kinds = sorted({(result.benchmark, result.batch) for result in results})
     if len(kinds) != 1:
         listed = ", ".join(f"{benchmark} at batch {batch}" for benchmark, batch in kinds)
         raise BadInput(
@@ -154,9 +154,9 @@ def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> Refere
         )
     point, how = _at(batch, known, len(results))
     unit = point.unit
-    if unit == "epoch_num" and not any(unit in one.needed for one in results):
+    if unit == "epoch_num" and not any(unit in result.needed for result in results):
         unit = "samples_count"  # newer references say epochs and mean samples
-    needed = [one.needed.get(unit, inf) for one in results]
+    needed = [result.needed.get(unit, inf) for result in results]
     missed, ends = needed.count(inf), _REJECTED.get(benchmark, 1)
     mean = float(np.mean(_olympic(benchmark, needed, "HEAD")))
     reach = _reach(point, len(needed))

@@ -102,12 +102,12 @@ def named(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> l
 def _find(name: str, ids: list[str], owner: dict[str, str], url: str) -> str:
     if name in owner:
         return owner[name]
-    found = [id for id in ids if name and id.startswith(name)]
-    if len(found) > 1:
+    matches = [id for id in ids if name and id.startswith(name)]
+    if len(matches) > 1:
         raise BadInput(f"{name!r} begins {len(found)} runs: {', '.join(found)}.", "Give one more character.")
-    if not found:
+    if not matches:
         raise UnknownName(f"there is no run {name!r} in {url}.", nearest(name, owner) if owner else "")
-    return found[0]
+    return matches[0]
 
 
 def _send(folder: Path, remote: Remote, key: Path | None) -> Copied:
