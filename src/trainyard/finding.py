@@ -17,7 +17,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one diagnosis rule. `says`: one sentence; `cost_ns`: ns per step; `sure`: confidence from 0 to 1."""
+    """The result of a diagnosis rule. `says`: one sentence; `cost_ns`: ns per step; `sure`: confidence from 0 to 1."""
 
     rule: str
     severity: str

@@ -341,7 +341,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fault tolerance: after the loss of a rank the job restarts from its last good checkpoint, at most `restarts` times.
+    """Fault tolerance: if a rank is lost, the job restarts from its last good checkpoint, at most `restarts` times.
 
     `hang_s`: seconds without a step until a rank counts as hung; 5 times as long while it starts or saves, 15 times
     while it finishes. `nodes`: agents that divide the ranks of this machine, each simulating a node; with at least

@@ -132,8 +132,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`nodes` x `per_node` devices. `price`: US dollars per hour and device, if published. `overhead`: power of devices,
-    hosts, networks and cooling together, divided by that of the devices. `host`: of each node, if known.
+    """`nodes` x `per_node` devices. `price`: US dollars per hour and device, if published. `overhead`: total power of
+    devices, hosts, networks and cooling, divided by that of the devices. `host`: of each node, if known.
 
     `tuned`: calibrated constants of the cost model, by their names in `predict.constants`; `spread`: the 80 %
     prediction interval (low, high) of measured over predicted step time, if it was calibrated.
@@ -160,8 +160,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise BadInput(f"{self.name} claims a spread of {self.spread}, not two increasing numbers from 0 to 100.")
         if self.overhead and self.overhead.value < 1:
             raise BadInput(
-                f"{self.name} claims an overhead of {self.overhead.value:g}, but it includes the devices and must be at "
-                "least 1."
+                f"{self.name} claims an overhead of {self.overhead.value:g}, but it includes the devices and must be "
+                "at least 1."
             )
         if self.host and self.device.vendor == "cpu":
             raise BadInput(

@@ -17,8 +17,8 @@ Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step of one rank. `loss`: mean over the global batch (nats per token), None if not reported; `tokens`: of this
-    rank, 0 if not reported.
+    """One step of one rank. `loss`: mean over the global batch (nats per token), None if not reported; `tokens`: this
+    rank's, 0 if not reported.
 
     `memory_bytes`: peak so far; allocated on an accelerator, resident on a CPU. `profiled` steps include the profiler's
     overhead and are never mixed with the others.

@@ -113,8 +113,8 @@ def _compare_scripts(before: Run, after: Run, tokens: tuple[int, int], similarit
     old, new = command(before), command(after)
     if similarity < _SAME_WORK:
         doubts.append(
-            f"{100 * similarity:.0f} % of the two steps' framework ops agree: different work, or the same work compiled "
-            "or fused."
+            f"{100 * similarity:.0f} % of the two steps' framework ops agree: different work, or the same work "
+            "compiled or fused."
         )
     if old != new and not all(tokens):
         known = [f"{count:,}" if count else "unknown" for count in tokens]

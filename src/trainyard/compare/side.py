@@ -18,7 +18,7 @@ from trainyard.store.run_summary import summarise
 
 
 class Side(NamedTuple):
-    """`ledgers`: one per rank and part of its window; `mean`: over ranks and full steps. `events`, `run`, `plan`: set if
+    """`ledgers`: one per rank and part of its window; `mean`: over ranks and full steps. `events`, `run`, `plan`: if
     the side has them. `left_out`: sentences about ranks whose files could not be read in full."""
 
     name: str

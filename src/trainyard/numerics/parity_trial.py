@@ -47,7 +47,9 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
     outcomes = run_ranks(job.layout.ranks, partial(_train, job, steps), _PRELOAD, patience_s)
     different = [rank for rank, own in enumerate(outcomes) if own != outcomes[0]]
     if different:
-        raise RankDied(f"ranks {different} report different losses from rank 0: {outcomes[different[0]]}, {outcomes[0]}.")
+        raise RankDied(
+            f"ranks {different} and rank 0 report different losses: {outcomes[different[0]]}, {outcomes[0]}."
+        )
     return Trial(outcomes[0], time.monotonic() - began)
 
 

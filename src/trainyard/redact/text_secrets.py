@@ -67,8 +67,8 @@ def redact(text: str) -> str:
     """`text` with its secrets replaced by `***`."""
     if not is_suspect(text):
         return text
-    for secrets in (_private_keys, _client_options, logins.find_in_urls, _named, _bearers, logins.find_in_words, _basics):
-        text = _without(text, secrets(text))
+    for find in (_private_keys, _client_options, logins.find_in_urls, _named, _bearers, logins.find_in_words, _basics):
+        text = _without(text, find(text))
     return _TOKEN.sub(_without_token, text)
 
 

@@ -84,7 +84,7 @@ def parse(data: bytes, shown: str) -> dict[str, str]:
         if reason := wrong_name(name):
             raise BadFile(f"{shown}:{number}: lists a file {reason}: {name!r}.")
         if not is_listed(name):
-            raise BadFile(f"{shown}:{number}: lists {name!r}, which is not among the files of a run that are pushed and pulled.")
+            raise BadFile(f"{shown}:{number}: lists {name!r}, which is not a file of a run that is pushed and pulled.")
         if name in digests:
             raise BadFile(f"{shown}:{number}: lists {name!r} a second time.")
         digests[name] = digest

@@ -24,8 +24,8 @@ _SHOWN = 3
 
 
 def marked(folder: Path, run: Run) -> Run:
-    """`run`, which was read from the folder; if files are missing or altered, in the state `damaged` with the reasons as
-    its failure."""
+    """`run`, as read from the folder; if files are missing or altered, in the state `damaged` with the reasons as its
+    failure."""
     reasons = list(_reasons(folder, run))
     return _as_damaged(run, listed(reasons)) if reasons else run
 

@@ -27,7 +27,7 @@ def check_tag(tag: str) -> None:
     if not re.match(_TAG, tag):
         raise BadInput(
             f"{tag!r} is not a tag.",
-            "Use a letter, then letters, digits, '.', '_' or '-', at most 64 in all, and not 8 hexadecimal digits (an id).",
+            "Use a letter, then letters, digits, '.', '_' or '-': at most 64 characters, and not 8 hexadecimal digits.",
         )
 
 
@@ -53,8 +53,8 @@ def encode(tags: dict[str, str]) -> bytes:
 
 
 def from_remote(data: bytes, shown: str) -> dict[str, str]:
-    """Decode the tags of a run in a remote store. Raises `BadFile`, also for a time in the future: that assignment would
-    override all later ones until then."""
+    """Decode the tags of a run in a remote store. Raises `BadFile`, also for a time in the future: such an assignment
+    would override all later ones until then."""
     tags = _decode(data, shown, "Push the run again from the store that has its tags: that replaces them.")
     latest = (datetime.now(UTC) + _CLOCKS_DIFFER).isoformat()
     for tag, when in tags.items():

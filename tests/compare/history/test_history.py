@@ -128,7 +128,7 @@ def test_an_accepted_change_alerts_nobody_and_a_stranger_is_told(place, capsys):
     assert "no change in 40 points but 1 accepted" in out
     assert "a guard" in out
     assert "commit ffffffff is named under accepted, but is not in this series" in out
-    assert "for 'step_tme', which is no metric. Did you mean 'step_time'?" in " ".join(out.split())
+    assert "for 'step_tme', which is not a metric. Did you mean 'step_time'?" in " ".join(out.split())
     file.write_text('[[accepted]]\nrun = "00000018"\nmetric = "memory"\n')
     assert asked(capsys, "tiny")[0] == 1
 

@@ -144,7 +144,7 @@ def test_repeats_to_the_bit_count_once():
     heads, bases = runs(1, 3, shift=0.003)
     once, twice = verdict(heads, bases), verdict(heads, [*bases, *bases])
     assert (once.low, once.high, once.verdict) == (twice.low, twice.high, twice.verdict)
-    assert any("to the bit" in note for note in twice.notes)
+    assert any("bitwise equal" in note for note in twice.notes)
 
 
 def test_power_and_false_alarms():

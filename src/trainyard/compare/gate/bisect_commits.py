@@ -40,7 +40,7 @@ def bisect(
     """Find the first commit that is worse than `good`.
 
     `commits`: those after `good`, the oldest first; the last is the bad end and is judged first. Every commit from the
-    culprit on must be worse. The error rate of `rule` holds for all verdicts together. `report`: called after each step.
+    culprit on must be worse. The error rate of `rule` holds for all verdicts together. `report`: called per step.
 
     A commit with an unclear verdict is skipped: its neighbours are judged, and it stays a suspect unless they clear
     it."""

@@ -39,8 +39,8 @@ Ledgers = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
 
 class ChangedAccount(msgspec.Struct, frozen=True, kw_only=True):
     """The change of one account. `ns`: ns per step, without the common change; `change`: relative change, with the
-    confidence interval `low` to `high`; `chance`: p-value, adjusted for the number of accounts. `shifted`: its change is
-    cancelled by that of other accounts: a kernel was renamed, fused, or booked to another account."""
+    confidence interval `low` to `high`; `chance`: p-value, adjusted for the number of accounts. `shifted`: other
+    accounts cancel its change: a kernel was renamed, fused, or booked to another account."""
 
     account: str
     before_ns: float

@@ -31,8 +31,8 @@ _SPLIT = 3.0
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
     """Noise of a metric over identical runs, as fractions of the metric. `between`: standard deviation between runs,
-    `within`: between the steps of a run, `carried`: correlation of consecutive steps. `drift`: change from the first run
-    to the last, `drift_chance`: its p-value by Kendall's tau; `modes`: the means of two groups of runs, if the runs are
+    `within`: between the steps of a run, `carried`: correlation of consecutive steps. `drift`: change from the first to
+    the last run, `drift_chance`: its p-value by Kendall's tau; `modes`: the means of two groups of runs, if they are
     bimodal. `false_alarms`: rate of this gate over all signs of pairs of these sizes; `threshold_alarms`: rate of a
     rule that compares two runs with a threshold of 5 %. `seen`: slowdown -> (power, mean number of pairs) with this
     noise. `smallest`: the smallest tried slowdown with a power of 90 %, None if there is none."""

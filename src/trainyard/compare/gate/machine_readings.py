@@ -35,9 +35,7 @@ def moved(pairs: Sequence[Pair], alpha: float) -> tuple[MachineReading, ...]:
     """The readings that changed, the most significant first; `alpha` is the error rate of all of them together."""
     names = sorted({name for pair in pairs for name in _numbers(pair.base)})
     tested = [reading for name in names if (reading := _reading(name, pairs))]
-    adjusted = [
-        msgspec.structs.replace(reading, chance=min(1.0, reading.chance * len(tested))) for reading in tested
-    ]
+    adjusted = [msgspec.structs.replace(reading, chance=min(1.0, reading.chance * len(tested))) for reading in tested]
     changed = (reading for reading in adjusted if reading.chance < alpha)
     return tuple(sorted(changed, key=lambda reading: reading.chance))
 

@@ -51,8 +51,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Head against base. `change`: relative change, positive is worse; `low`, `high`: its lower and upper bound, each
     with the rule's error rate over all looks, None if not yet known. A bound from an earlier look remains valid, so
-    `change`, an estimate from all pairs, may lie outside the bounds. `pairs`: pairs at the time of the decision, or all.
-    `more`: further pairs that would probably settle an unclear verdict."""
+    `change`, an estimate from all pairs, may lie outside the bounds. `pairs`: number at the time of the decision, or of
+    all. `more`: further pairs that would probably settle an unclear verdict."""
 
     metric: str
     says: Literal["worse", "not worse", "unclear"]

@@ -87,7 +87,9 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for table, entry in entries:
             if entry.metric not in ("", metric) and not _is_metric(entry.metric):
                 hint = near(entry.metric, [metric, *words.METRICS])
-                lines.append(f"{entry.named} is named under {table} for {entry.metric!r}, which is not a metric. {hint}")
+                lines.append(
+                    f"{entry.named} is named under {table} for {entry.metric!r}, which is not a metric. {hint}"
+                )
         return lines
 
 
@@ -114,7 +116,7 @@ def read(path: Path) -> Accepted:
     except msgspec.ValidationError as error:
         if unknown := _UNKNOWN.search(str(error)):
             kind = AcceptedChange if unknown[2] else Accepted
-            message = f"{path} at ${found[2] or ''}: unknown key {found[1]!r}."
+            message = f"{path} at ${unknown[2] or ''}: unknown key {unknown[1]!r}."
             raise BadFile(message, nearest(unknown[1], kind.__struct_fields__)) from error
         message, next_step = described(error)
-        raise BadFile(f"{path}: {says}.", next_step) from error
+        raise BadFile(f"{path}: {message}.", next_step) from error

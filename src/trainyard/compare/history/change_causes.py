@@ -41,7 +41,9 @@ def cause(change: SeriesChange, runs: Sequence[Run]) -> Cause:
     old, new = _mean(runs[max(0, change.low - _FEW) : change.low]), _mean(runs[after : after + _FEW])
     changes = ledgers.diff(old, new) if old and new else ()
     moved = [
-        MovedAccount(account=account.account, before_ns=account.before_ns, after_ns=account.after_ns) for account in changes if account.ns
+        MovedAccount(account=account.account, before_ns=account.before_ns, after_ns=account.after_ns)
+        for account in changes
+        if account.ns
     ]
     return Cause(
         differ=tuple(provenance(runs[before], runs[after])),

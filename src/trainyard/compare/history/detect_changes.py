@@ -89,7 +89,8 @@ def _run(values: NDArray[np.float64], bounds: list[int], wide: float, least: flo
     drifts = best.end > best.begin
     if not drifts and len(steps) > 1:
         placed = [start, *(start + at for at in best.steps), stop]
-        return [change for three in zip(placed, placed[1:], placed[2:]) for change in _run(values, list(three), wide, least)]
+        triples = zip(placed, placed[1:], placed[2:])
+        return [change for triple in triples for change in _run(values, list(triple), wide, least)]
     own = [start, *(start + at for at in best.steps), stop]
     changes = [describe_change.step(values, at, a, b, wide, drifts) for a, at, b in zip(own, own[1:], own[2:])]
     if drifts:

@@ -23,7 +23,7 @@ class OnlineDetector:
 
     def __init__(self, values: Iterable[float] = ()) -> None:
         self._scan = Scan()
-        self._told: list[SeriesChange] = []
+        self._reported: list[SeriesChange] = []
         self.add(values)
 
     def add(self, values: Iterable[float]) -> tuple[SeriesChange, ...]:
@@ -33,9 +33,11 @@ class OnlineDetector:
         if self._scan.values.size < FEWEST:
             return ()
         new = tuple(
-            change for change in seen(self._scan, STRICTER).lasting if not any(same(change, old) for old in self._told)
+            change
+            for change in seen(self._scan, STRICTER).lasting
+            if not any(same(change, old) for old in self._reported)
         )
-        self._told.extend(new)
+        self._reported.extend(new)
         return new
 
 

@@ -55,7 +55,9 @@ def load(path: Path, benchmark: str | None) -> Series:
         name=name.rsplit("::", 1)[-1],
         metric=name,
         about=Metric(name, "A benchmark's figure from another program; lower is better.", ""),
-        points=tuple(SeriesPoint(value=result.figures[name], commit=result.commit, when=result.when) for result in here),
+        points=tuple(
+            SeriesPoint(value=result.figures[name], commit=result.commit, when=result.when) for result in here
+        ),
         notes=(f"{left} left out that were not made on {own[-1].where}.",) if left else (),
     )
 

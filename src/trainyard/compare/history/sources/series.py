@@ -104,7 +104,8 @@ def _point(path: Path, number: int, row: dict[str, Any], metric: str) -> SeriesP
     value = _number(row[key])
     if value is None:
         raise BadFile(
-            f"{path}: point {number} is {row[key]!r}, which is not a number.", "Leave out points that were not measured."
+            f"{path}: point {number} is {row[key]!r}, which is not a number.",
+            "Leave out points that were not measured.",
         )
     return SeriesPoint(value=value, **{name: str(row[name] or "") for name in _TEXTS if name in row})
 

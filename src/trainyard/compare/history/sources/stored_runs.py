@@ -30,10 +30,10 @@ def series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tuple[Ru
     if not kept:
         had = sorted({name for metrics in metrics_by_run for name in metrics})
         raise NotEnoughEvidence(
-            f"none of {len(alike)} runs of {job!r} measured {metric}.", f"They have: {', '.join(had)}."
+            f"none of {len(comparable)} runs of {job!r} measured {metric}.", f"They have: {', '.join(had)}."
         )
     if len(kept) < len(comparable):
-        notes.append(f"{len(alike) - len(kept)} runs did not measure {metric} and are left out.")
+        notes.append(f"{len(comparable) - len(kept)} runs did not measure {metric} and are left out.")
     points = tuple(
         SeriesPoint(value=value, run=run.id, commit=run.provenance.code.get("sha", ""), when=run.started)
         for run, value in kept
@@ -53,11 +53,10 @@ def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         if own == newest:
             comparable.append(run)
         else:
-            others[
-                "; ".join(f"{what} {own[what]} against {newest[what]}" for key in own if own[key] != newest[key])
-            ] += 1
+            others["; ".join(f"{key} {own[key]} against {newest[key]}" for key in own if own[key] != newest[key])] += 1
     return comparable, [
-        f"{count} runs are left out, which differ from the newest: {what}." for key, count in others.items()
+        f"{count} runs are left out, which differ from the newest: {difference}."
+        for difference, count in others.items()
     ]
 
 
@@ -72,6 +71,8 @@ def _kind(run: Run) -> Mapping[str, str]:
         "sequence length": f"{job.recipe.seq_len:,}",
         "dtype": job.recipe.dtype,
         "layout": str(job.layout),
-        "devices": ", ".join(sorted(f"{n} x {name}" for name, n in Counter(d.name for d in provenance.devices).items())),
+        "devices": ", ".join(
+            sorted(f"{n} x {name}" for name, n in Counter(d.name for d in provenance.devices).items())
+        ),
         "processor": provenance.host.get("cpu", ""),
     }

@@ -25,8 +25,8 @@ def climbs(values: NDArray[np.float64]) -> bool:
 
 
 def autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """AR(1) coefficient of each row of values (m, n), at least 0, estimated from rank differences at lags 2 and 1 (after
-    Chakar et al. 2017), so that steps have little influence. In a series that consists mostly of steps they would, so
+    """AR(1) coefficient of each row (m, n), at least 0, estimated from rank differences at lags 2 and 1 (after Chakar
+    et al. 2017), so that steps have little influence. In a series that consists mostly of steps they would, so
     the result is the smaller of two estimates: from all differences, and without the largest ones."""
     ranks = centred_ranks(values)
     once, twice = (ranks[:, 1:] - ranks[:, :-1]) ** 2, (ranks[:, 2:] - ranks[:, :-2]) ** 2

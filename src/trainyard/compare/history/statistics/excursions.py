@@ -16,7 +16,7 @@ an excursion as rarely as a step (`python -m validation.history_noise`)."""
 
 
 def excursions(values: NDArray[np.float64], inflation: float, critical: float) -> list[tuple[int, int]]:
-    """[start, stop) of the windows whose ranks differ from the rest of a single-level interval (n,), the strongest first
+    """[start, stop) of the windows whose ranks differ from the rest of a single-level interval (n,), strongest first
     and without overlaps."""
     n = values.size
     chosen: list[tuple[int, int]] = []
