@@ -192,7 +192,8 @@ def _ledgers(seed: int, pairs: int, planted: dict[str, float], clocks: float = 1
     def side(times: dict[str, float], clock: float) -> dict[str, float]:
         common = exp(rng.normal(0, 0.015)) * clock
         return {
-            account: 1e6 * share * common * times.get(account, 1) * exp(rng.normal(0, 0.006)) for account, share in shares.items()
+            account: 1e6 * share * common * times.get(account, 1) * exp(rng.normal(0, 0.006))
+            for account, share in shares.items()
         }
 
     return [(side({}, 1.0), side(planted, clocks)) for _ in range(pairs)]
