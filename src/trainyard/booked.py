@@ -95,9 +95,9 @@ class Booked(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
         counts = np.array([not part.partial for part in self.parts])
         if not counts.any():
             counts[:] = True
-        place = np.searchsorted(bounds, time, "right") - 1
-        inside = (place >= 0) & (place < len(counts))
-        return np.where(inside & counts[np.clip(place, 0, len(counts) - 1)], place, -1)
+        index = np.searchsorted(bounds, time, "right") - 1
+        inside = (index >= 0) & (index < len(counts))
+        return np.where(inside & counts[np.clip(index, 0, len(counts) - 1)], index, -1)
 
     def full(self, time: I64) -> Mask:
         """Mask of the times that lie in a full step."""

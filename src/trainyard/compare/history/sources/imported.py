@@ -31,14 +31,14 @@ class _SavedResults(NamedTuple):
 
 def is_foreign(path: Path) -> bool:
     """Whether `load` reads this path: a folder, or a file that pytest-benchmark or asv wrote."""
-    return path.is_dir() or _kept(path) is not None
+    return path.is_dir() or _read_results(path) is not None
 
 
 def load(path: Path, benchmark: str | None) -> Series:
     """Load a series. `benchmark`: full name, optional if there is only one. Raises `BadFile` for a folder without
     results, `BadInput` or `UnknownName` if `benchmark` does not identify one."""
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    results = sorted((result for file in files if (result := _kept(file))), key=lambda result: result.when)
+    results = sorted((result for file in files if (result := _read_results(file))), key=lambda result: result.when)
     names = sorted({name for result in results for name in result.figures})
     if not names:
         raise BadFile(f"{path}: contains no results of pytest-benchmark or asv.")
@@ -62,7 +62,7 @@ def load(path: Path, benchmark: str | None) -> Series:
     )
 
 
-def _kept(path: Path) -> _SavedResults | None:
+def _read_results(path: Path) -> _SavedResults | None:
     """The results in a file; None if neither program wrote it, or it is one of asv's description files."""
     try:
         document = json.loads(path.read_bytes())  # asv writes Infinity, which JSON does not know
