@@ -1,4 +1,4 @@
-"""What all tests share: where public data lies, and which tests this machine cannot run."""
+"""Fixtures and options of all tests: the public data, the store, and tests that this machine cannot run."""
 
 import json
 import os
@@ -12,8 +12,7 @@ from tests.skips import SkipTable
 ROOT = Path(__file__).parents[1]
 PUBLIC_DATA = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", ROOT.parent / "shared" / "data"))
 
-# A shared machine stalls now and then: a law is judged by its examples, not by their speed.
-# Continuous integration judges a change by the same examples each time; new ones are looked for elsewhere.
+# No deadline: a shared machine may stall. CI uses the same examples each time; new ones are searched for elsewhere.
 settings.register_profile(
     "properties", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
 )
@@ -58,8 +57,8 @@ class Passed:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A slow test starts processes, and a stalled machine can delay them past what the test allows: it is repeated once
-    after a failure, and the summary lists it."""
+    """Retry slow tests once: they start processes, which a stalled machine may delay beyond the test's timeout. The
+    summary lists the retries."""
     if path := config.getoption("--not-those-of"):
         before = set(json.loads(path.read_text("utf-8")))
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in before])
@@ -81,7 +80,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def public_trace():
-    """`public_trace("a100_ddp_resnet.json.gz")` -> its path; skips where the public traces are absent."""
+    """`public_trace("a100_ddp_resnet.json.gz")` -> its path; skips the test if the public traces are absent."""
 
     def find(name: str) -> Path:
         path = PUBLIC_DATA / "traces" / name
@@ -94,7 +93,7 @@ def public_trace():
 
 @pytest.fixture(scope="session", autouse=True)
 def _surroundings(tmp_path_factory):
-    """No test writes into the user's own store, and what is printed is as wide as where no terminal says otherwise."""
+    """Tests use a temporary store, and output has the default width."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINYARD_STORE", str(tmp_path_factory.mktemp("store")))
         patch.delenv("COLUMNS", raising=False)

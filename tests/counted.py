@@ -1,4 +1,4 @@
-"""The products that torch counts a model doing, beside those that its workload expects, and trials of both."""
+"""FLOPs of matrix products as counted by torch and as expected by the workload, and short training runs."""
 
 from collections import Counter
 
@@ -18,20 +18,20 @@ CLASSES = {
 
 
 def a_job(preset, layout=None, sizes=None, **recipe):
-    """Of a preset's sizes: 4 samples a micro-batch, 16 a step, synthetic unless said."""
-    given = presets.load(preset)
+    """A job with a preset's sizes, 4 samples per micro-batch and 16 per step, on synthetic data by default."""
+    base = presets.load(preset)
     recipe = {"tokens_per_step": 16, "microbatch": 4, "learning_rate": 1e-2, "seed": 7, "text": "synthetic", **recipe}
     return Job(
-        workload=given.workload,
-        sizes={**given.sizes, **(sizes or {})},
+        workload=base.workload,
+        sizes={**base.sizes, **(sizes or {})},
         layout=layout or Layout(),
         recipe=Recipe(**recipe),
     )
 
 
 def expected(job):
-    """op -> FLOPs of the products of all phases, attention backward as the plain kernel does it: four products, where
-    a fused one has five."""
+    """op -> FLOPs of the products of all phases, with four products in the attention backward pass as in the unfused
+    kernel (a fused one has five)."""
     total = Counter()
     for operation in plugins.load("workloads", job.workload).expect(job):
         if operation.op in CLASSES.values():
@@ -41,7 +41,7 @@ def expected(job):
 
 
 def counted(task, inputs, targets, recipe):
-    """op -> FLOPs that torch counts forward and backward on the meta device, and the parameters."""
+    """(op -> FLOPs, number of parameters): counted by torch in a forward and backward pass on the meta device."""
     torch = pytest.importorskip("torch")
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
@@ -60,7 +60,7 @@ def counted(task, inputs, targets, recipe):
 
 
 def train(job, task, samples, steps):
-    """Outcomes of a rank alone in this process, and its trainer."""
+    """Outcomes of a single rank in this process, and its trainer."""
     torch = pytest.importorskip("torch")
     from trainyard.train.process_group import Ranks
     from trainyard.train.step.trainer import Trainer

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, from Debian's package: on a socket in a folder that is thrown away after."""
+"""A temporary PostgreSQL server for tests, from Debian's package, on a Unix socket in a temporary folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 
 
 def programs() -> Path | None:
-    """The folder of `initdb` and `pg_ctl`; None where no server is installed, or root has nobody to run it as."""
-    found = shutil.which("initdb") or next(map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))), None)
-    if found is None or (os.geteuid() == 0 and "postgres" not in {user.pw_name for user in pwd.getpwall()}):
+    """The folder of `initdb` and `pg_ctl`; None if no server is installed, or this is root and there is no user
+    `postgres` to run it as."""
+    initdb = shutil.which("initdb") or next(map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))), None)
+    if initdb is None or (os.geteuid() == 0 and "postgres" not in {user.pw_name for user in pwd.getpwall()}):
         return None
-    return Path(found).resolve().parent
+    return Path(initdb).resolve().parent
 
 
 @contextmanager

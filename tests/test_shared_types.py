@@ -96,23 +96,23 @@ def claim(value, unit="x", **fields):
 
 @pytest.mark.parametrize("name", sorted(machine.known()))
 def test_every_machine_file_makes_sense(name):
-    made = machine.load(name)
-    assert made.name == name
-    assert made.device.vendor in words.VENDORS
-    peaks = made.device.peak
+    loaded = machine.load(name)
+    assert loaded.name == name
+    assert loaded.device.vendor in words.VENDORS
+    peaks = loaded.device.peak
     assert peaks, "a known accelerator states a peak"
     order = [dtype for dtype in ("float32", "tf32", "float16", "float8", "float4") if dtype in peaks]
     assert [peaks[dtype].value for dtype in order] == sorted(peaks[dtype].value for dtype in order)
-    for op, curve in made.device.reached.items():
+    for op, curve in loaded.device.reached.items():
         assert op in words.OP_CLASSES
         assert curve.claim.measured
         assert curve.points[-1][1] == curve.claim.value < peaks["bfloat16"].value
-    for link in filter(None, (made.inside, made.between)):
+    for link in filter(None, (loaded.inside, loaded.between)):
         assert 1e9 < link.bandwidth.value < 2e12, "bytes a second of one device and direction"
         assert 1e-7 < link.latency.value < 1e-4
         assert not link.latency.measured
-    for said in claims(made):
-        assert len(said.source) > 10
+    for known_claim in claims(loaded):
+        assert len(known_claim.source) > 10
 
 
 def claims(value):
@@ -134,7 +134,7 @@ def test_machine_names_and_aliases_are_unique():
 
 
 @pytest.mark.parametrize(
-    ("reported", "found"),
+    ("reported", "expected"),
     [
         ("NVIDIA A100-PG509-200", "a100-40gb"),
         ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
@@ -154,8 +154,8 @@ def test_machine_names_and_aliases_are_unique():
         ("trn2.48xlarge", "trn2"),
     ],
 )
-def test_what_drivers_and_traces_report_finds_its_device(reported, found):
-    assert machine.find_device(reported) == machine.load(found).device
+def test_what_drivers_and_traces_report_finds_its_device(reported, expected):
+    assert machine.find_device(reported) == machine.load(expected).device
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_figures_are_made_of_samples_without_warmup_and_profiler():
     run = Run(
         id="r", job=small_job(), started="", samples=(sample(0, warmup=True), sample(1), sample(2, profiled=True))
     )
-    assert [one.step for one in run.measured()] == [1]
+    assert [kept_sample.step for kept_sample in run.measured()] == [1]
 
 
 def test_a_plan_lies_within_its_bounds_and_is_predicted():
@@ -304,8 +304,8 @@ def test_a_plan_lies_within_its_bounds_and_is_predicted():
 
 def test_a_finding_is_priced_and_weighed():
     account = Account("straggler", "all_reduce", "dp_shard")
-    found = Finding(rule="r", severity="high", account=account, cost_ns=5, says="x.", remedy=Remedy(says="y."))
-    assert found.remedy == Remedy(says="y.", wins_ns=0)
+    finding = Finding(rule="r", severity="high", account=account, cost_ns=5, says="x.", remedy=Remedy(says="y."))
+    assert finding.remedy == Remedy(says="y.", wins_ns=0)
     assert [severity(cost, 1000) for cost in (100, 99, 30, 29)] == ["high", "medium", "medium", "low"]
     for kind, value, wrong in (
         (BadInput, "sure = 1.5", {"sure": 1.5}),
@@ -313,7 +313,7 @@ def test_a_finding_is_priced_and_weighed():
         (UnknownName, "'dire'", {"severity": "dire"}),
     ):
         with refused(kind, value):
-            msgspec.structs.replace(found, **wrong)
+            msgspec.structs.replace(finding, **wrong)
 
 
 # Plugins

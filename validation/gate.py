@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.compare.gate import sequential_test
-from trainyard.compare.gate.changed_accounts import why
+from trainyard.compare.gate.changed_accounts import find_changed_accounts
 from trainyard.compare.gate.verdict import Rule, judge
 from trainyard.stats.student_t import quantile
 
@@ -125,7 +125,7 @@ def accounts(rng: np.random.Generator, more: float) -> dict[str, float]:
 def named(more: float, rng: np.random.Generator) -> str:
     right = wrong = 0
     for _ in range(TRIALS):
-        reasons = why([(accounts(rng, 0.0), accounts(rng, more)) for _ in range(5)], 0.01)
+        reasons = find_changed_accounts([(accounts(rng, 0.0), accounts(rng, more)) for _ in range(5)], 0.01)
         moved = {account.account for account in reasons.accounts if account.verdict in ("worse", "better")}
         right += f"account {PLANTED}" in moved
         wrong += bool(moved - ({f"account {PLANTED}"} if more else set()))

@@ -1,8 +1,8 @@
-"""Booked: one rank's Events with what was concluded of every interval, as columns, for rules that read it.
+"""Booked: one rank's Events with the attribution of every interval, as numpy columns that the diagnosis rules read.
 
-Shapes: n intervals (device work in its order; on a CPU the training thread's stretches, then the collectives), k idle
-stretches, m host rows (those of `events.host`), w waits for late ranks. Times are integer ns. `key` columns are
-rows of `pairs`; `module` columns are name numbers, -1 for none.
+Shapes: n intervals (device work in its order; on a CPU the training thread's intervals, then the collectives), k idle
+intervals, m host rows (those of `events.host`), w waits for late ranks. Times are integer ns. `key` columns index
+`pairs`; `module` columns index `events.names`, -1 for none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Mask = NDArray[np.bool_]
 
 
 class BookedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of the rank's window, [start, stop). `partial`: no full step, so no part of any mean."""
+    """An interval of the rank's window, [start, stop). `partial`: not a full step, so excluded from every mean."""
 
     label: str
     start: int
@@ -29,9 +29,9 @@ class BookedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):
-    """k stretches, by start, in which the device (a CPU's training thread) did no work. `ns`: what each owns; `host`:
-    the innermost span open on the thread that was to launch the next work, -1 for none; `next`: the interval that the
-    stretch waits for, -1 for none."""
+    """k intervals, sorted by start, in which the device (on a CPU, the training thread) was idle. `ns`: time booked to
+    each; `host`: the innermost host span open on the thread that launches the next work, -1 for none; `next`: the
+    interval that ends the idle time, -1 for none."""
 
     start: I64
     stop: I64
@@ -42,7 +42,7 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Late(msgspec.Struct, frozen=True, kw_only=True):
-    """w waits of this rank in collectives for the rank `late` to arrive; `ns`: what each owns."""
+    """w waits of this rank in collectives for the rank `late` to arrive; `ns`: time booked to each."""
 
     start: I64
     stop: I64
@@ -52,11 +52,13 @@ class Late(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Booked(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
-    """`owned`: ns each interval owns in the ledger. A collective starts at its last arrival where that is known.
-    `launcher`: the host row that launched an interval (a CPU: that is it), -1 for none. `begins`: whether the work
-    begins here, and does not go on after an interruption. `flops`, `bytes`: -1 where unknown. Of each host row:
-    `phase` as a place in words.PHASES, `cause` a row of `causes` (an account in text form, -1 none) and `host_module`.
-    In full steps the rank was the last to come to `last` of the `met` collectives that it was matched in.
+    """One rank's booked profile.
+
+    Per interval (n): `owned`: ns booked to it in the ledger; `start`: a collective starts when the last rank arrives,
+    if that is known; `launcher`: the host row that launched it (on a CPU, its own row), -1 for none; `begins`: False if
+    it resumes work that was interrupted; `flops`, `bytes`: -1 if unknown. Per host row (m): `phase`: an index into
+    words.PHASES; `cause`: an index into `causes` (accounts in text form), -1 for none; `host_module`. `met`:
+    collectives in full steps that were matched across ranks; `last`: those at which this rank arrived last.
     """
 
     events: Events
@@ -84,32 +86,33 @@ class Booked(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
 
     @property
     def steps(self) -> int:
-        """How many full steps there are: what per-step figures are divided by. All parts, where none is full."""
+        """Number of full steps, the divisor of per-step figures; number of all parts if none is full."""
         return sum(not part.partial for part in self.parts) or len(self.parts)
 
     def step_of(self, time: I64) -> I64:
-        """The place in `parts` of the full step each time lies in, -1 for none."""
+        """Index into `parts` of the full step that contains each time; -1 for none."""
         bounds = np.array([self.parts[0].start, *(part.stop for part in self.parts)], np.int64)
         counts = np.array([not part.partial for part in self.parts])
         if not counts.any():
             counts[:] = True
-        place = np.searchsorted(bounds, time, "right") - 1
-        inside = (place >= 0) & (place < len(counts))
-        return np.where(inside & counts[np.clip(place, 0, len(counts) - 1)], place, -1)
+        index = np.searchsorted(bounds, time, "right") - 1
+        inside = (index >= 0) & (index < len(counts))
+        return np.where(inside & counts[np.clip(index, 0, len(counts) - 1)], index, -1)
 
     def full(self, time: I64) -> Mask:
-        """Whether each time lies in a full step."""
+        """Mask of the times that lie in a full step."""
         return self.step_of(time) >= 0
 
     def keys(self, wanted: Callable[[Account, str], bool]) -> Mask:
-        """Of each row of `pairs`, whether its account and phase are wanted."""
+        """Mask over `pairs`: the rows whose account and phase satisfy `wanted`."""
         return np.array([wanted(account, phase) for account, phase in self.pairs], bool)
 
     def names(self, wanted: Callable[[str], object]) -> Mask:
-        """Of each name number, whether it is wanted; each text is asked once. The last one stands for -1."""
+        """Mask over `events.names`: the names that satisfy `wanted`, evaluated once per name. The extra last element,
+        False, is what the index -1 selects."""
         return np.array([bool(wanted(name)) for name in self.events.names] + [False], bool)
 
     @property
     def on_device(self) -> bool:
-        """Whether a device did the work; else the training thread itself."""
+        """Whether the work ran on a device, rather than on the training thread."""
         return len(self.events.work) > 0

@@ -1,4 +1,4 @@
-"""Pure functions: Machine x operation -> (low, expect, high) ns.
+"""Analytical cost of operations and collectives: (low, expect, high) in ns.
 
 Roofline: Williams, Waterman, Patterson, "Roofline" (CACM 52(4), 2009). Ring collectives: Patarasuk and
 Yuan, "Bandwidth optimal all-reduce" (JPDC 69(2), 2009), section 3.
@@ -17,7 +17,7 @@ from trainyard.machine import Device, Link
 
 
 class Estimate(NamedTuple):
-    """Nanoseconds: what it cannot beat, what to expect, and what it should not exceed."""
+    """Nanoseconds: lower bound, expected value, upper bound."""
 
     low: int
     expect: int
@@ -41,10 +41,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roofline(device: Device, operation: Operation) -> Estimate:
-    """The later of arithmetic and memory traffic, over all of the operation's calls.
+    """Roofline time of all calls of the operation: the longer of arithmetic and memory traffic.
 
-    low: peak rates, perfectly overlapped. expect: the reached curve of the op where the device has one.
-    high: reached rates with no overlap of the two. Raises `UnknownName` when no peak is claimed for the dtype.
+    low: both at peak rate, fully overlapped. expect: arithmetic at the op's reached rate, if the device has its curve.
+    high: the same rates without overlap. Raises `UnknownName` if the device has no peak for the dtype.
     """
     if operation.dtype not in device.peak:
         raise UnknownName(f"{device.name} claims no peak for {operation.dtype}.", nearest(operation.dtype, device.peak))
@@ -62,10 +62,9 @@ def roofline(device: Device, operation: Operation) -> Estimate:
 def collective(link: Link, name: str, ranks: int, size: int) -> Estimate:
     """A ring collective of `size` bytes over `ranks` ranks of one link.
 
-    `size` is the whole buffer: what a rank holds before an all-reduce or reduce-scatter and after an
-    all-gather; what it sends in all for an all-to-all. Bandwidth is per rank and direction.
-    low: latency hidden by bandwidth, or the other way round. expect: one after the other.
-    high: the two directions of the link share its bandwidth.
+    `size` is the whole buffer: a rank's input of an all-reduce or reduce-scatter, its output of an all-gather, or all
+    that it sends in an all-to-all. Bandwidth is per rank and direction.
+    low: latency and transfer overlap. expect: they add up. high: the two directions of the link share its bandwidth.
     """
     words.check(name, words.COLLECTIVES, "collective")
     if ranks < 1 or size < 0:

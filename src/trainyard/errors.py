@@ -40,7 +40,7 @@ from typing import ClassVar
 
 
 class TrainyardError(Exception):
-    """Any error that trainyard raises on purpose. `next_step` is one sentence: what to do now."""
+    """Base class of the errors that trainyard raises on purpose. `next_step`: one sentence with the remedy."""
 
     code: ClassVar[str] = "internal-error"
     exit_code: ClassVar[int] = 70
@@ -154,8 +154,8 @@ class WorkerDied(EnvironmentFailed):
 
 
 def described(error: Exception) -> tuple[str, str]:
-    """What is wrong, without a full stop at its end, and the next step. Where msgspec wraps a `BadInput` that a
-    constructor raised, these are that error's own, followed by the path in the document."""
+    """The error's message without its final full stop, and its next step. If msgspec wraps a `BadInput` that a
+    constructor raised, both come from that error; the path in the document is appended to the message."""
     cause = error.__cause__
     if isinstance(cause, BadInput):
         return cause.says.rstrip(".") + str(error).removeprefix(str(cause)), cause.next_step
@@ -163,12 +163,12 @@ def described(error: Exception) -> tuple[str, str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`Did you mean 'heads'?`, or the known names when none is near."""
+    """`Did you mean 'heads'?`, or the list of known names if none is similar."""
     known = sorted(known)
     return near(name, known) or (f"Known: {', '.join(known)}." if known else "None is known.")
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """`Did you mean 'heads'?`, or nothing when none is near."""
+    """`Did you mean 'heads'?`, or an empty string if no known name is similar."""
     close = get_close_matches(name, sorted(known), n=1, cutoff=0.6)
     return f"Did you mean {close[0]!r}?" if close else ""

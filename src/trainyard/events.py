@@ -1,8 +1,8 @@
 """One rank's profile as numpy columns: device work, host spans, marks. Times are integer ns.
 
 Shapes: n device intervals in `DeviceWork`, m host spans in `HostSpans`. `call`, `op`, `parent` are row numbers in
-`HostSpans`, -1 where the file has none. Rows of both tables are sorted by start, ties longest first, so that
-a parent stands before its children.
+`HostSpans`, -1 if the file has none. Rows of both tables are sorted by start, ties longest first, so that a parent
+precedes its children.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ I32 = NDArray[np.int32]
 I8 = NDArray[np.int8]
 
 KERNEL, COPY, MEMSET, DRAWN = range(4)
-"""Values of `DeviceWork.what`; a reader's rows may also be annotations drawn over device work, which are no work."""
+"""Values of `DeviceWork.what`. DRAWN: an annotation that the file draws over device work; it is not work."""
 OP, CALL, NOTE, PYTHON = range(4)
 """Values of `HostSpans.what`: a framework op, a driver call, an annotation, a Python frame."""
 
 
 class Collective(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says of one collective: `ranks` are its members, `seq` its number in the group (-1: unsaid).
+    """One collective as recorded in the file. `ranks`: its members; `seq`: its number in the group, -1 if not recorded.
 
-    `size`: bytes of the larger of its input and output on this rank, 0 where unsaid. `peer`: the rank at the other
-    end of a point-to-point transfer, -1 where unsaid or there is none; `receives`: this rank is the receiving end.
+    `size`: bytes of the larger of its input and output on this rank, 0 if not recorded. `peer`: the other rank of a
+    point-to-point transfer, -1 if there is none or it is not recorded; `receives`: whether this rank receives.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperandShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What an op was given, argument by argument: `dims` of a tensor (empty for a scalar or a non-tensor), its `types`
-    as the file words them, and `values` of the scalars as text, empty where unsaid."""
+    """An op's arguments, one element each: `dims` of a tensor (empty for a scalar or a non-tensor), `types` in the
+    file's own words, `values` of scalars as text (empty if not recorded)."""
 
     dims: tuple[tuple[int, ...], ...] = ()
     types: tuple[str, ...] = ()
@@ -49,9 +49,9 @@ class OperandShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):
-    """Device intervals (n rows). `bytes`: what a copy or memset moved; `occupancy`: estimated achieved occupancy of a
-    kernel in percent; `awaits`: the stream that this row's stream was told to wait for right before; each -1 where
-    unsaid."""
+    """Device intervals (n rows). `bytes`: size of a copy or memset; `occupancy`: estimated achieved occupancy of a
+    kernel in percent; `awaits`: the stream whose event this row's stream waited for right before. Each is -1 if not
+    recorded."""
 
     start: I64
     stop: I64
@@ -70,8 +70,8 @@ class DeviceWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostSpans(msgspec.Struct, frozen=True, kw_only=True):
-    """Host spans (m rows). `seq`: autograd sequence number, -1 where none; `backward`: under the autograd engine
-    on behalf of a forward thread; `shape`: row of `Events.shapes`, -1 where the file has none."""
+    """Host spans (m rows). `seq`: autograd sequence number, -1 if none; `backward`: run by the autograd engine on
+    behalf of a forward thread; `shape`: index into `Events.shapes`, -1 if not recorded."""
 
     start: I64
     stop: I64
@@ -97,11 +97,11 @@ class StepMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's profile. `names[i]` is the text of name i, `streams[i]` of stream i. `span` is what the profiler
-    recorded, (start, stop). `device_marks`: steps as the file draws them over device work. `main` is the training
-    thread's number in `host.thread`. `world`: ranks of the job, 0 where unsaid; `devices`: how many the host has by
-    the file's word; `group_sizes`: of the process groups it names; `axis`: the mesh axis that all ranks form, where
-    the job's layout has one only; `notes`: what to tell the user; `cut_short`: the file ends before it should.
+    """One rank's profile. `names[i]` is the text of name i, `streams[i]` that of stream i. `span`: (start, stop) of the
+    recording. `device_marks`: step annotations that the file draws over device work. `main`: the training thread's
+    number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of devices of the
+    host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that all ranks form,
+    if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is truncated.
     """
 
     source: str
@@ -128,7 +128,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def window(self) -> tuple[int, int]:
-        """From the first device event's start to the last one's end; without any, the marks', else the span."""
+        """(start, stop) of all device work; of the step marks if there is none; else `span`."""
         if len(self.work):
             return int(self.work.start.min()), int(self.work.stop.max())
         if self.marks:

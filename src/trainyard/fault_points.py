@@ -42,7 +42,7 @@ _arrivals: Counter[str] = Counter()
 
 
 def fault_point(name: str) -> None:
-    """Does nothing unless the environment asks for this very arrival. `name` is one of `POINTS`."""
+    """Kill this process if the environment selects this arrival. `name` is one of `POINTS`."""
     wanted = os.environ.get(VARIABLE)
     if wanted is None:
         return
@@ -53,10 +53,10 @@ def fault_point(name: str) -> None:
 
 
 def _parse(wanted: str) -> tuple[str, int]:
-    """Raises `BadInput`: a misspelt point would make a test pass that tests nothing."""
+    """Parse NAME:N. Raises `BadInput`: with a misspelt name, a test would pass without testing anything."""
     point, _, number = wanted.partition(":")
     if point not in POINTS:
-        raise BadInput(f"{VARIABLE} is {wanted!r}, which names no point. {nearest(point, POINTS)}")
+        raise BadInput(f"{VARIABLE} is {wanted!r}, but {point!r} is not a fault point.", nearest(point, POINTS))
     if not number.isdecimal() or int(number) < 1:
         raise BadInput(f"{VARIABLE} is {wanted!r}.", "Use NAME:N with N counted from 1.")
     return point, int(number)

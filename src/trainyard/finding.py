@@ -1,4 +1,4 @@
-"""Finding: a named cause with its price in ns and a remedy."""
+"""Finding: a diagnosed cause with its cost in ns and a remedy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trainyard.ledger import Account
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do, and what it would win at most (ns a step)."""
+    """A recommended action. `wins_ns`: upper bound of its gain, in ns per step."""
 
     says: str
     wins_ns: int = 0
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule's judgement. `cost_ns` is a step's; `sure` from 0 to 1; `says` is one sentence."""
+    """The result of a diagnosis rule. `says`: one sentence; `cost_ns`: ns per step; `sure`: confidence from 0 to 1."""
 
     rule: str
     severity: str
@@ -31,13 +31,13 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         words.check(self.severity, words.SEVERITIES, "severity")
         if not 0 <= self.sure <= 1:
-            raise BadInput(f"sure = {self.sure} is not from 0 to 1.")
+            raise BadInput(f"sure = {self.sure} is not between 0 and 1.")
         if self.cost_ns < 0:
-            raise BadInput(f"a finding that costs {self.cost_ns} ns is none.")
+            raise BadInput(f"cost_ns = {self.cost_ns} ns must not be negative.")
 
 
 def severity(cost_ns: int, wall_ns: int) -> str:
-    """The word for a cost: a tenth of the step is `high`, three per cent `medium`."""
+    """Severity of a cost: `high` from 10 % of the step, `medium` from 3 %, else `low`."""
     if 10 * cost_ns >= wall_ns:
         return "high"
     return "medium" if 100 * cost_ns >= 3 * wall_ns else "low"

@@ -1,4 +1,4 @@
-"""What is to be trained and how: Model x Layout x Recipe, on a Machine, by a Workload.
+"""The job: a Model or other sizes, a Layout and a Recipe, trained by a Workload on a Machine.
 
 A job is a TOML file (`job_file.py`). Axis names are torchtitan's (`dp_replicate`, `dp_shard`, `tp`, `cp`, `pp`, `ep`).
 """
@@ -38,16 +38,17 @@ _MODEL_LIMITS = (
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A decoder's dimensions. `heads` query heads share `kv_heads` key/value heads; `ffn` is the MLP's width.
 
-    `experts` = 0 is dense; otherwise `active` of `experts`, each `expert_ffn` wide, are used by each token beside
-    `shared_experts` that every token uses, in all layers after the first `dense_layers`.
+    `experts` = 0 is a dense model; otherwise, in all layers after the first `dense_layers`, each token uses `active` of
+    `experts`, each `expert_ffn` wide, in addition to `shared_experts` that every token uses.
     `kv_rank` > 0 is multi-head latent attention: keys and values come from `kv_rank` values a token, queries from
     `q_rank` (0: from the width itself); `rope_dim` channels of each head carry the position, `head_dim` do not, and
     values have `value_dim` channels.
-    `pattern` makes it a hybrid: a letter a layer, which then is that alone: M a state space, * attention, - an MLP, E
-    experts. A state space has `space_heads` heads of `space_dim` channels and `state` numbers for each of them,
-    `space_groups` of heads with the same way in and out of it, and a convolution over `kernel` tokens before; it is
-    computed `chunk` tokens at a time (Mamba-2: Dao and Gu 2024, arXiv:2405.21060). With `step_rank` > 0 each channel is
-    a head with a step of its own, from so many values a token (Mamba: Gu and Dao 2023, arXiv:2312.00752).
+    `pattern` makes it a hybrid, one letter per layer: M is a state space layer, * attention, - an MLP, E experts. A
+    state space layer has `space_heads` heads of `space_dim` channels with a state of `state` numbers per channel; the
+    heads of each of its `space_groups` groups share the B and C projections; a convolution over `kernel` tokens
+    precedes it, and it is computed in chunks of `chunk` tokens (Mamba-2: Dao and Gu 2024, arXiv:2405.21060). With
+    `step_rank` > 0 each channel is a head whose own step size comes from a projection of rank `step_rank` (Mamba: Gu
+    and Dao 2023, arXiv:2312.00752).
     """
 
     name: str = "unnamed"
@@ -66,7 +67,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bias: Literal["none", "qkv", "all"] = "none"
     qk_norm: bool = False
     tied: bool = False
-    """Whether the head's matrix is the embedding's."""
+    """Whether the output head shares the embedding's weights."""
     experts: int = 0
     active: int = 0
     expert_ffn: int = 0
@@ -74,18 +75,18 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     dense_layers: int = 0
     router: Literal["softmax", "sigmoid"] = "softmax"
     route_scale: float = 1.0
-    """What the weights of a token's experts add up to."""
+    """Sum of the routing weights of a token's experts."""
     expert_groups: int = 1
     active_groups: int = 1
-    """A token's experts are of `active_groups` of `expert_groups` groups of equal size."""
+    """A token's experts come from `active_groups` of `expert_groups` groups of equal size."""
     balance: Literal["none", "loss", "bias"] = "none"
-    """How experts are kept evenly used: an auxiliary loss, or a bias that follows the counts (no loss)."""
+    """Load balancing of the experts: an auxiliary loss, or a bias updated from the token counts (no loss)."""
     q_rank: int = 0
     kv_rank: int = 0
     rope_dim: int = 0
     value_dim: int = 0
     expert_width: int = 0
-    """Of what experts see, between two matrices that all tokens take; 0: the width itself."""
+    """Width of the experts' input and output, with projections shared by all tokens before and after; 0: `width`."""
     pattern: str = ""
     space_heads: int = 0
     space_dim: int = 0
@@ -129,7 +130,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if not (self.active and self.expert_ffn):
             raise BadJob(
                 f"experts = {self.experts}, but active = {self.active} and expert_ffn = {self.expert_ffn}.",
-                "Say how many experts a token uses, and how wide each is.",
+                "Set active, the experts that a token uses, and expert_ffn, the width of each.",
             )
         if self.expert_groups < 1 or self.experts % self.expert_groups:
             raise BadJob(f"experts = {self.experts} are not {self.expert_groups} groups (expert_groups) of equal size.")
@@ -148,10 +149,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return
         if unknown := sorted(set(self.pattern) - set(PARTS)):
             known = ", ".join(f"{letter} {means}" for letter, means in PARTS.items())
-            raise BadJob(f"pattern has {', '.join(map(repr, unknown))}, but a layer is one of: {known}.")
+            raise BadJob(f"pattern has {', '.join(map(repr, unknown))}, but each letter must be one of: {known}.")
         if len(self.pattern) != self.layers:
             raise BadJob(
-                f"pattern has {len(self.pattern)} letters, but layers = {self.layers}: one a layer.",
+                f"pattern has {len(self.pattern)} letters, but layers = {self.layers}: it needs one per layer.",
                 f"Use layers = {len(self.pattern)}.",
             )
         if (EXPERTS in self.pattern) != bool(self.experts):
@@ -160,15 +161,17 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         if self.dense_layers:
             raise BadJob(
-                f"dense_layers = {self.dense_layers}, but pattern says which layers have experts.", "Leave it out."
+                f"dense_layers = {self.dense_layers}, but pattern defines which layers have experts.",
+                "Leave dense_layers out.",
             )
         if SPACE not in self.pattern:
             raise BadJob(
-                f"pattern = {self.pattern[:20]!r} has 0 state spaces (M).", "Leave it out: other layers need none."
+                f"pattern = {self.pattern[:20]!r} has 0 state space layers (M).",
+                "Leave pattern out: only hybrid models need it.",
             )
         for field in ("space_heads", "space_dim", "space_groups", "state", "kernel", "chunk"):
             if getattr(self, field) < 1:
-                raise BadJob(f"{field} = {getattr(self, field)} must be at least 1 where pattern has a state space.")
+                raise BadJob(f"{field} = {getattr(self, field)} must be at least 1 if pattern has a state space layer.")
         if self.space_heads % self.space_groups:
             raise BadJob(
                 f"space_heads {self.space_heads} % space_groups {self.space_groups} = "
@@ -177,15 +180,16 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 FACTORS = tuple(axis for axis in words.AXES if axis != "ep")
-"""The axes whose product is the world size; experts borrow ranks from them."""
+"""The axes whose product is the world size. `ep` is not one of them: it reuses ranks of the others."""
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How ranks divide the work; the product of the axes is the world size (`ep` borrows ranks from the others).
+    """Parallelism degrees; their product is the world size, except `ep`, which reuses ranks of the other axes.
 
-    `interleave`: pipeline stages a rank has. `zero`: what `dp_shard` splits: optimizer state (1), gradients too (2),
-    weights too (3). `sequence_parallel`: `tp` splits what is between the matrices too, by sequence. `loss_parallel`:
-    and the logits, by vocabulary. `cp_method`: how attention sees the other ranks' keys and values.
+    `interleave`: pipeline stages per rank. `zero`: what `dp_shard` shards: optimizer state (1), also gradients (2),
+    also parameters (3). `sequence_parallel`: `tp` also splits the activations between its matrices, along the sequence.
+    `loss_parallel`: it also splits the logits, along the vocabulary. `cp_method`: how attention gets the keys and
+    values of the other context-parallel ranks.
     """
 
     dp_replicate: int = 1
@@ -218,22 +222,22 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def batch_ranks(self) -> int:
-        """Over how many ranks the samples of a step are divided."""
+        """Number of ranks that the samples of a step are divided over."""
         return self.dp_replicate * self.dp_shard
 
     @property
     def token_ranks(self) -> int:
-        """Over how many ranks the tokens of a step are divided: each has a loss of its own, and all are averaged."""
+        """Number of ranks that the tokens of a step are divided over: the ranks whose losses are averaged."""
         return self.batch_ranks * self.cp
 
     def __str__(self) -> str:
         parts = [f"{field} {getattr(self, field)}" for field in (*words.AXES, "interleave") if getattr(self, field) > 1]
-        said = " x ".join(parts) or "one rank"
+        text = " x ".join(parts) or "one rank"
         if self.dp_shard > 1 and self.zero != 3:
-            said += f", ZeRO-{self.zero}"
+            text += f", ZeRO-{self.zero}"
         if self.cp > 1:
-            said += f", {self.cp_method}"
-        return said + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel
+            text += f", {self.cp_method}"
+        return text + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel
 
 
 _RECIPE_LIMITS = {
@@ -243,17 +247,17 @@ _RECIPE_LIMITS = {
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a step is trained. `tokens_per_step` is global; `microbatch` counts samples a rank runs at once.
+    """Training settings. `tokens_per_step` is global; `microbatch` is the samples per micro-batch of a rank.
 
-    A sample of `seq_len` tokens is a sequence; where samples are not text, `seq_len` is 1 and a token is a sample.
-    `remat`: what the backward pass computes again: nothing, whole blocks, or all of a block but its matrix products
-    and attention (`op`); in every `remat_every`-th block. `offload`: weights and optimizer state wait in the host's
-    memory. `compile`: by torch.compile, each block (true) or the whole model (`whole`). `update`: how the optimizer
-    goes over the parameters; `auto` is `fused`, or `foreach` where torch has no fused kernel for them. The learning
-    rate rises over `rise_steps`, then falls by half a cosine to a tenth over `fall_steps` (0: stays). `workers` load
-    batches, each `prefetch` ahead, into page-locked memory where `pin` says so.
-    `text`: `python` (the standard library's own sources, found on any machine) or a file or folder; another workload's
-    data likewise: its own default, a file or a folder, or `synthetic`.
+    A sample is a sequence of `seq_len` tokens; if samples are not text, `seq_len` is 1 and a token is a sample.
+    `remat`: activation checkpointing in every `remat_every`-th block: none, of whole blocks (`full`), or of all of a
+    block except its matrix products and attention (`op`). `offload`: parameters and optimizer state reside in host
+    memory. `compile`: torch.compile each block (true) or the whole model (`whole`). `update`: implementation of the
+    optimizer step; `auto` is `fused`, or `foreach` if torch has no fused kernel. The learning rate rises over
+    `rise_steps`, then decays by half a cosine to a tenth over `fall_steps` (0: constant). `workers`: processes that
+    load batches, each `prefetch` batches ahead; `pin`: into page-locked memory.
+    `text`: the training data: `python` (the standard library's sources, available on any machine), or a file or
+    folder. Other workloads: their own default, a file or folder, or `synthetic`.
     """
 
     seq_len: int = 1
@@ -292,14 +296,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 SCRIPT = "script"
-"""The workload of a run of somebody's own program: all that is known of it is its command and its samples."""
+"""The workload of a run of the user's own script, of which only the command and the samples are known."""
 PROFILER_WARMUP = 1
-"""Profiled steps before the window that are thrown away: the profiler starts up in them."""
+"""Profiled steps that are discarded before the window: they include the profiler's start-up."""
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is timed: `warmup` steps thrown away, then `repeats` x `steps` without the profiler, then `profiled` steps
-    with it. A run that is gone on with is warmed up anew."""
+    """The steps of a run: `warmup` discarded steps, then `repeats` x `steps` without the profiler, then `profiled`
+    steps with it. A resumed run repeats the warm-up."""
 
     warmup: int = 3
     steps: int = 5
@@ -313,18 +317,18 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def in_window(self) -> int:
-        """Steps under the profiler, the discarded ones too."""
+        """Steps under the profiler, including discarded ones."""
         return PROFILER_WARMUP + self.profiled if self.profiled else 0
 
     @property
     def in_all(self) -> int:
-        """Steps a rank takes."""
+        """Total steps of a rank."""
         return self.warmup + self.steps * self.repeats + self.in_window
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When state is saved: after every `every` steps (0: never), the last `keep` kept. `mode` async: the step goes on
-    while the files are written."""
+    """Checkpointing: save after every `every` steps (0: never) and keep the last `keep`. `mode` async: training
+    continues while the files are written."""
 
     every: int = 0
     keep: int = 2
@@ -337,10 +341,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What happens when a rank is lost: the job starts again from its last good checkpoint, at most `restarts` times.
+    """Fault tolerance: if a rank is lost, the job restarts from its last good checkpoint, at most `restarts` times.
 
     `hang_s`: seconds without a step until a rank counts as hung; 5 times as long while it starts or saves, 15 times
-    while it finishes. `nodes` agents share the ranks of this machine, each in place of a node; with at least
+    while it finishes. `nodes`: agents that divide the ranks of this machine, each simulating a node; with at least
     `least_nodes` of them (0: all) the job continues with fewer replicas.
     """
 
@@ -360,9 +364,9 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job file. `machine` names a machine file, or is empty for the machine it runs on.
+    """A job. `machine`: name of a machine file, empty for the machine that runs it.
 
-    `model` is a decoder's, for the workloads that train one; any other workload has `sizes` of its own.
+    `model`: a decoder, for the workloads that train one; any other workload uses `sizes`.
     """
 
     name: str = "unnamed"
@@ -381,40 +385,40 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return
         if self.recipe.tokens_per_step < 1:
             raise BadJob(f"tokens_per_step = {self.recipe.tokens_per_step} at $.recipe must be at least 1.")
-        ways = self.layout.batch_ranks
-        slice_tokens = self.recipe.seq_len * self.recipe.microbatch * ways
+        batch_ranks = self.layout.batch_ranks
+        slice_tokens = self.recipe.seq_len * self.recipe.microbatch * batch_ranks
         if self.recipe.tokens_per_step % slice_tokens:
             raise BadJob(
                 f"tokens_per_step {self.recipe.tokens_per_step:,} is not a multiple of seq_len "
-                f"{self.recipe.seq_len} * microbatch {self.recipe.microbatch} * data-parallel ranks {ways} "
+                f"{self.recipe.seq_len} * microbatch {self.recipe.microbatch} * data-parallel ranks {batch_ranks} "
                 f"= {slice_tokens:,}.",
                 f"Use {max(1, round(self.recipe.tokens_per_step / slice_tokens)) * slice_tokens}.",
             )
 
     @property
     def decoder(self) -> Model:
-        """`model`, of a workload that trains a decoder. Raises `BadJob` where the job has none."""
+        """`model` of a workload that trains a decoder. Raises `BadJob` if the job has none."""
         if self.model is None:
             raise BadJob(f"workload = {self.workload!r} trains a decoder, but there is no $.model.", "Add [model].")
         return self.model
 
     @property
     def accumulate(self) -> int:
-        """Micro-batches a rank runs in one step."""
+        """Gradient accumulation: micro-batches per rank and step."""
         return self.recipe.tokens_per_step // (self.recipe.seq_len * self.recipe.microbatch * self.layout.batch_ranks)
 
     @property
     def batch(self) -> int:
-        """Samples in a step, over all ranks."""
+        """Global batch size: samples per step over all ranks."""
         return self.recipe.tokens_per_step // self.recipe.seq_len
 
     def check_fits(self, devices: int, where: str) -> None:
-        """Raises `BadJob` with the arithmetic when the layout needs more ranks than `devices`."""
+        """Raises `BadJob` with the arithmetic if the layout needs more ranks than `devices`."""
         layout = self.layout
         if layout.ranks > devices:
             factors = " * ".join(f"{axis} {getattr(layout, axis)}" for axis in FACTORS if getattr(layout, axis) > 1)
             widest = max(FACTORS, key=lambda axis: getattr(layout, axis))
             raise BadJob(
-                f"bad layout at $.layout: {factors} = {layout.ranks} ranks, but {where} holds {devices}.",
+                f"bad layout at $.layout: {factors} = {layout.ranks} ranks, but {where} has {devices}.",
                 f"Lower {widest} to {max(1, getattr(layout, widest) * devices // layout.ranks)}.",
             )

@@ -1,4 +1,4 @@
-"""Jobs as TOML files: a misspelt key is refused with its path and the nearest right one."""
+"""Reading and writing job files (TOML). A misspelt key is rejected with its path and the most similar valid key."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from trainyard.models import presets
 from trainyard.redact import secret_paths
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
-_PLACED = re.compile(r"(?P<says>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
+_MESSAGE_AND_PATH = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
 _NO_CHOICE = re.compile(r"Invalid enum value (.*)\Z", re.DOTALL)
 _UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`")
 
 
-def _placed(error: str) -> tuple[str, str]:
-    """msgspec's "says - at `$.path`" as (says, path)."""
-    match = _PLACED.match(error)
-    return (match["says"], match["path"] or "") if match else (error, "")
+def _split_path(error: str) -> tuple[str, str]:
+    """Split msgspec's "message - at `$.path`" into (message, path)."""
+    match = _MESSAGE_AND_PATH.match(error)
+    return (match["message"], match["path"] or "") if match else (error, "")
 
 
 def _type_at(path: str) -> Any:
-    """What may stand in a job document at `.layout`, `.recipe.remat` or the like."""
+    """The type of a job document's value at a path such as `.layout` or `.recipe.remat`."""
     kind: Any = Job
     for part in filter(None, path.split(".")):
-        structs = [one for one in (kind, *get_args(kind)) if hasattr(one, "__struct_fields__")]
+        structs = [option for option in (kind, *get_args(kind)) if hasattr(option, "__struct_fields__")]
         kind = get_type_hints(structs[0]).get(part) if structs else None
     return kind
 
 
 def _fields_at(path: str) -> tuple[str, ...]:
-    """The fields of the struct there."""
+    """The fields of the struct at a path of a job document; empty if there is none."""
     kind = _type_at(path)
-    return next((one.__struct_fields__ for one in (kind, *get_args(kind)) if hasattr(one, "__struct_fields__")), ())
+    options = (option for option in (kind, *get_args(kind)) if hasattr(option, "__struct_fields__"))
+    return next((option.__struct_fields__ for option in options), ())
 
 
 def choices(kind: Any) -> list[bool | int | str]:
-    """The values that a field of this type may have; none where they cannot be listed."""
+    """The values that a field of this type accepts; empty if they cannot be enumerated."""
     if kind is bool:
         return [True, False]
     parts = get_args(kind)
@@ -53,21 +54,22 @@ def choices(kind: Any) -> list[bool | int | str]:
     return [value for part in each for value in part] if all(each) else []
 
 
-def refusal(says: str, kind: Any) -> tuple[str, str]:
-    """msgspec's word on a value of a field of this type, with the values there are; and the next step."""
+def refusal(message: str, kind: Any) -> tuple[str, str]:
+    """msgspec's message about a field of this type, with the accepted values added, and the next step."""
     known = choices(kind)
     if not known:
-        return says, ""
-    wrong = _NO_CHOICE.match(says)
+        return message, ""
+    wrong = _NO_CHOICE.match(message)
     listed = ", ".join(repr(value) if isinstance(value, str) else json.dumps(value) for value in known)
     if wrong is None:
-        return f"{says}: one of {listed}", ""
+        return f"{message}: one of {listed}", ""
     return f"{wrong[1]} is not one of {listed}", near(wrong[1].strip("'"), (v for v in known if isinstance(v, str)))
 
 
 def parse(text: str, where: str, folder: Path = Path()) -> Job:
-    """A job from TOML, complete: what its `[model]` or `[sizes]` take by `from` is in it. Files that it names lie under
-    `folder`. Raises `BadJob` naming `where`, the path in the document and the next step, and `BadFile` for such a file.
+    """Parse a job from TOML and resolve `from` in its `[model]` and `[sizes]`, with file names relative to `folder`.
+
+    Raises `BadJob` with `where`, the path in the document and the next step, or `BadFile` for a file it refers to.
     """
     try:
         document = toml.loads(text)
@@ -80,25 +82,25 @@ def parse(text: str, where: str, folder: Path = Path()) -> Job:
 
 
 def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> Kind:
-    """`root`: where in a document of a job its fields stand."""
+    """Convert to `kind`. `root`: the path of its fields in a job document."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        says, path = _placed(str(error))
+        message, path = _split_path(str(error))
         hint = ""
         cause = error.__cause__
-        if isinstance(cause, BadInput):  # one of ours, in its own words
-            says, hint = cause.says, cause.next_step
-        elif unknown := _UNKNOWN_KEY.search(says):
-            says = f"unknown key {unknown[1]!r}"
+        if isinstance(cause, BadInput):  # raised by one of our constructors
+            message, hint = cause.says, cause.next_step
+        elif unknown := _UNKNOWN_KEY.search(message):
+            message = f"unknown key {unknown[1]!r}"
             hint = nearest(unknown[1], _fields_at(root + path))
         else:
-            says, hint = refusal(says, _type_at(root + path))
-        raise BadJob(f"{where} at ${root}{path}: {says.rstrip('.')}.", hint) from error
+            message, hint = refusal(message, _type_at(root + path))
+        raise BadJob(f"{where} at ${root}{path}: {message.rstrip('.')}.", hint) from error
 
 
 def load(path: str | Path) -> Job:
-    """A job file. Raises `BadFile` when it cannot be read and `BadJob` when it makes no sense."""
+    """Read a job file. Raises `BadFile` if it cannot be read and `BadJob` if it is not a valid job."""
     return parse(read(path), str(path), Path(path).parent)
 
 
@@ -107,28 +109,28 @@ def read(path: str | Path) -> str:
     try:
         return Path(path).read_text("utf-8")
     except FileNotFoundError as error:
-        raise MissingFile(f"{path}: there is no such file.", "Name a job file; examples/ holds some.") from error
+        raise MissingFile(f"{path}: there is no such file.", "Name a job file; see examples/ for some.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadFile(f"{path}: cannot be read as text: {error}.") from error
 
 
 def complete(text: str, job: Job) -> str:
-    """`text`, of which `job` was made, or where it takes sizes from elsewhere a text of all of the job instead: what is
-    kept of a run needs no other file."""
+    """A self-contained text of the job: `text`, which `job` was parsed from, or the whole job written out if `text`
+    takes sizes from another file. A stored run must not depend on other files."""
     document = toml.loads(text)
     sections = (document.get("model"), document.get("sizes"))
     return write(job) if any(isinstance(section, dict) and "from" in section for section in sections) else text
 
 
 def check_secrets(text: str, where: str) -> None:
-    """Raises `BadJob` if a value of the job file `text` holds a secret: it would be stored with the run."""
+    """Raises `BadJob` if a value in the job file `text` contains a secret: it would be stored with the run."""
     if paths := list(secret_paths(toml.loads(text))):
         raise BadJob(
-            f"{where} at {', '.join(paths)}: the value holds a secret, and a job file is stored with its run.",
-            "Pass secrets by the environment.",
+            f"{where} at {', '.join(paths)}: the value contains a secret, and a job file is stored with its run.",
+            "Pass secrets in environment variables.",
         )
 
 
 def write(job: Job) -> str:
-    """As TOML that `parse` makes the same job of."""
+    """The job as TOML that `parse` reads back as the same job."""
     return toml.dumps(msgspec.to_builtins(job))

@@ -1,8 +1,8 @@
 """The step ledger: every nanosecond of a training step booked to exactly one account.
 
-The law, checked at construction, decoding and replacement: the entries' `ns` sum to `wall_ns`, none
-is negative, and no (account, phase) stands twice. `hidden_ns` is a memo beside the balance: time an
-account was live while a higher one owned the instant.
+Invariants, checked at construction, decoding and replacement: the entries' `ns` sum to `wall_ns`, none is
+negative, and each (account, phase) occurs once. `hidden_ns` is not part of the balance: it is time during
+which the account was active while an account of higher precedence owned the instant.
 
 `mean` of ledgers balances by largest remainder; `diff` of two sums exactly to the change in wall time.
 """
@@ -23,7 +23,7 @@ from trainyard.printable import encode_json
 SCHEMA = "trainyard/ledger/1"
 """Version of one ledger's fields."""
 BEFORE, WINDOW = "before", "window"
-"""Labels in `Scope.steps` of parts that are no marked step."""
+"""Labels in `Scope.steps` of parts that are not marked steps."""
 LEDGERS_SCHEMA = "trainyard/ledgers/1"
 """Version of a document that holds several ledgers."""
 
@@ -34,9 +34,9 @@ _GROUP = re.compile(r"[A-Za-z0-9_.\-]{1,64}\Z")
 class Account:
     """Where time is booked: `kind/what@group`, immutable, hashable, ordered by precedence in `words`.
 
-    `what` is empty for the kinds that have none; `group` is the mesh axis of a collective or empty.
-    Raises `UnknownName` for a kind or what outside `words`, or a group of odd characters.
-    A plain class and no Struct, because msgspec calls its hooks for plain classes only.
+    `what` is empty for kinds without subdivision; `group` is the mesh axis of a collective or empty.
+    Raises `UnknownName` for a `kind` or `what` that is not in `words`, or a `group` with invalid characters.
+    Not a Struct, because msgspec calls its hooks for plain classes only.
     """
 
     __slots__ = ("group", "kind", "what")
@@ -56,7 +56,7 @@ class Account:
             object.__setattr__(self, slot, value)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("an account does not change")
+        raise AttributeError("an Account is immutable")
 
     def __reduce__(self) -> tuple[type[Account], tuple[str, str, str]]:
         return Account, (self.kind, self.what, self.group)
@@ -71,26 +71,26 @@ class Account:
     def parse(cls, text: str) -> Account:
         """`"comm/all_gather@dp_shard"` -> `Account("comm", "all_gather", "dp_shard")`."""
         head, _, group = text.partition("@")
-        kind, _, what = head.partition("/")
-        return cls(kind, what, group)
+        kind, _, subdivision = head.partition("/")
+        return cls(kind, subdivision, group)
 
     def __str__(self) -> str:
-        what = f"/{self.what}" if self.what else ""
-        return f"{self.kind}{what}" + (f"@{self.group}" if self.group else "")
+        subdivision = f"/{self.what}" if self.what else ""
+        return f"{self.kind}{subdivision}" + (f"@{self.group}" if self.group else "")
 
     def __repr__(self) -> str:
         return f"Account.parse({str(self)!r})"
 
     @property
     def rank(self) -> tuple[int, int, str]:
-        """Order of precedence: kind, then place in its table, then group."""
+        """Sort key of the order of precedence: kind, then `what` in the order of its table, then group."""
         whats = words.KINDS[self.kind].whats
-        place = list(whats).index(self.what) if whats else 0
-        return (list(words.KINDS).index(self.kind), place, self.group)
+        index = list(whats).index(self.what) if whats else 0
+        return (list(words.KINDS).index(self.kind), index, self.group)
 
     @property
     def label(self) -> str:
-        """As people read it: `Exposed all-gather (dp_shard)`."""
+        """Display name: `Exposed all-gather (dp_shard)`."""
         kind = words.KINDS[self.kind]
         word = kind.whats.get(self.what)
         text = word.label if word else kind.label
@@ -108,9 +108,9 @@ class Account:
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a ledger. `ns` counts; `hidden_ns` is a memo.
+    """One line of a ledger. `ns` is exposed time; `hidden_ns` is not part of the balance.
 
-    `count`: intervals booked; `flops`, `bytes`: work they did, None where it is not known.
+    `count`: number of intervals booked; `flops`, `bytes`: their total work, None if unknown.
     """
 
     account: Account
@@ -126,14 +126,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         words.check(self.phase, words.PHASES, "phase")
         for name, value in (("ns", self.ns), ("hidden_ns", self.hidden_ns), ("count", self.count)):
             if value < 0:
-                raise BadLedger(f"{self.account} has {name} = {value}, but none may be negative.")
+                raise BadLedger(f"{self.account} has {name} = {value}, which must not be negative.")
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ledger is about: these steps, on these ranks.
+    """The steps and ranks that a ledger covers.
 
-    `partial`: the step began outside the window, or is a part without a mark; it counts in sums and
-    never in means, diffs or headlines.
+    `partial`: the step began outside the window, or the part has no step mark; it is included in sums but never in
+    means, diffs or headlines.
     """
 
     steps: tuple[str, ...] = ()
@@ -144,11 +144,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """A step's wall time and who owned it. Raises `BadLedger` unless it balances to the nanosecond.
+    """A step's wall time, divided into accounts. Raises `BadLedger` unless it balances to the nanosecond.
 
-    `unions`: for each kind, the length of the union of its own intervals (ns): exposed plus hidden,
-    counted once however many streams ran. `late`, on a mean over aligned ranks: rank -> ns a step that the
-    other ranks waited (exposed) for it, summed over them. `source`: where it came from (a path's name, a run id).
+    `unions`: kind -> length of the union of its intervals (ns), exposed plus hidden, counted once however many streams
+    ran. `late`, on a mean over aligned ranks: rank -> ns per step that the other ranks waited (exposed) for it, summed
+    over them. `source`: its origin (a file name, a run id).
     """
 
     wall_ns: int
@@ -174,7 +174,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
         seen: set[tuple[Account, str]] = set()
         for entry in self.entries:
             if (key := (entry.account, entry.phase)) in seen:
-                raise BadLedger(f"{entry.account} in phase {entry.phase} stands twice.", "Merge the two entries.")
+                raise BadLedger(f"{entry.account} in phase {entry.phase} occurs twice.", "Merge the two entries.")
             seen.add(key)
         for kind in self.unions:
             words.check(kind, words.KINDS, "kind of account")
@@ -198,7 +198,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unrecognised_ns(self) -> int:
-        """Time on `compute/other` and `unexplained`: one minus this over the wall is the coverage."""
+        """Time on `compute/other` and `unexplained`. The coverage is 1 - unrecognised_ns / wall_ns."""
         return sum(
             entry.ns
             for entry in self.entries
@@ -207,7 +207,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One account before and after. `low_ns` and `high_ns` bound after - before, where there is a spread."""
+    """One account before and after. `low_ns` and `high_ns` bound after - before, if the steps give a spread."""
 
     account: Account
     before_ns: int
@@ -222,7 +222,7 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diff(before: Ledger, after: Ledger) -> tuple[AccountChange, ...]:
-    """Account by account; the changes' `ns` sum to `after.wall_ns - before.wall_ns` exactly.
+    """The change of each account; the `ns` sum to `after.wall_ns - before.wall_ns` exactly.
 
     Two single ledgers have no spread, so a difference is `unknown`, never better or worse.
     """
@@ -240,12 +240,12 @@ def diff(before: Ledger, after: Ledger) -> tuple[AccountChange, ...]:
 
 
 def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
-    """The mean ledger; it balances too, by largest remainder (ties: order of precedence).
+    """The mean ledger. Rounding by largest remainder (ties: order of precedence) keeps it balanced.
 
-    Raises `BadLedger` for none, or for a mix of predicted and measured.
+    Raises `BadLedger` for an empty sequence or a mix of predicted and measured ledgers.
     """
     if not ledgers:
-        raise BadLedger("there is no ledger to take the mean of.")
+        raise BadLedger("no ledgers to average.")
     first = ledgers[0]
     if any(ledger.basis != first.basis for ledger in ledgers):
         raise BadLedger("a mean of predicted and measured ledgers has no meaning.", "Use diff to compare them.")
@@ -262,22 +262,22 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
             account=account,
             phase=phase,
             ns=ns,
-            hidden_ns=sum(e.hidden_ns for e in found) // n,
-            count=_rounded(sum(e.count for e in found), n),
-            flops=_mean_known([e.flops for e in found], n),
-            bytes=_mean_known([e.bytes for e in found], n),
-            how=max((e.how for e in found), key=list(words.HOWS).index),
+            hidden_ns=sum(e.hidden_ns for e in group) // n,
+            count=_rounded(sum(e.count for e in group), n),
+            flops=_mean_known([e.flops for e in group], n),
+            bytes=_mean_known([e.bytes for e in group], n),
+            how=max((e.how for e in group), key=list(words.HOWS).index),
         )
         for (account, phase), ns in zip(keys, exposed)
-        for found in [groups[account, phase]]
+        for group in [groups[account, phase]]
     )
     kinds = _sum((kind, ns) for ledger in ledgers for kind, ns in ledger.unions.items())
-    alike = all(ledger.scope.aligned == first.scope.aligned for ledger in ledgers)
+    same_alignment = all(ledger.scope.aligned == first.scope.aligned for ledger in ledgers)
     scope = Scope(
         steps=tuple(dict.fromkeys(step for ledger in ledgers for step in ledger.scope.steps)),
         ranks=tuple(sorted({rank for ledger in ledgers for rank in ledger.scope.ranks})),
         reduce="mean",
-        aligned=first.scope.aligned if alike else "no",
+        aligned=first.scope.aligned if same_alignment else "no",
         partial=any(ledger.scope.partial for ledger in ledgers),
     )
     return Ledger(
@@ -291,7 +291,7 @@ def mean(ledgers: Sequence[Ledger], source: str = "") -> Ledger:
 
 
 def _share_out(totals: list[int], n: int, wall: int) -> list[int]:
-    """Floor every total / n, then hand the missing units to the largest remainders."""
+    """Floor every total / n, then add the missing units to the largest remainders."""
     shares = [total // n for total in totals]
     missing = wall - sum(shares)
     by_remainder = sorted(range(len(totals)), key=lambda i: -(totals[i] % n))
@@ -327,13 +327,13 @@ def decode_hook(kind: type, value: Any) -> Any:
     """For msgspec decoders: accounts from text form."""
     if kind is Account:
         if not isinstance(value, str):
-            raise BadLedger(f"an account is a text, not {type(value).__name__}.", "Write kind/what@group.")
+            raise BadLedger(f"an account must be a string, not {type(value).__name__}.", "Write kind/what@group.")
         return Account.parse(value)
     raise TypeError(f"cannot read {kind.__name__}")
 
 
 class Ledgers(msgspec.Struct, frozen=True, kw_only=True):
-    """A document of ledgers: what `trainyard trace --json` prints and a run folder keeps."""
+    """A document of ledgers, as `trainyard trace --json` prints it and a run folder stores it."""
 
     schema: Literal["trainyard/ledgers/1"] = LEDGERS_SCHEMA
     ledgers: tuple[Ledger, ...]
@@ -344,7 +344,8 @@ def to_json(ledgers: Iterable[Ledger]) -> bytes:
 
 
 def from_json(data: bytes) -> tuple[Ledger, ...]:
-    """Raises `BadLedger` with the path in the document for anything malformed or unbalanced."""
+    """Decode a document of ledgers. Raises `BadLedger` with the path in the document if it is malformed or does not
+    balance."""
     try:
         return msgspec.json.decode(data, type=Ledgers, dec_hook=decode_hook).ledgers
     except UNREADABLE as error:

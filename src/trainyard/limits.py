@@ -52,7 +52,7 @@ _OF_KEYS: tuple[tuple[str, Limit], ...] = (
     (r".*heads?|num_query_groups|.*n_groups|mamba_num_.*", HEADS),
     (r".*parallel.*|auto.p_size|.*(shard|partition)_size|stages|.*_instances", DEVICES),
 )
-"""Of the keys in other frameworks' configurations, by the last part of their name with underscores."""
+"""Limits on the keys of other frameworks' configurations: a pattern of the key's last part, with underscores."""
 
 
 def of_key(key: str) -> Limit:

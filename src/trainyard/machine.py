@@ -1,7 +1,7 @@
-"""What hardware can do, as claims: no bare number about hardware stands anywhere.
+"""Hardware specifications. Every number about hardware is a `Claim` with its source.
 
-Units: bytes, bytes/s, FLOP/s, seconds. A machine is `nodes` nodes of `per_node` like devices, joined
-by one link inside a node and one between nodes. Links state bandwidth per device and direction.
+Units: bytes, bytes/s, FLOP/s, seconds. A machine has `nodes` nodes of `per_node` identical devices, connected by one
+link inside a node and one between nodes. Bandwidths of links are per device and direction.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainyard.formats import toml
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A number about hardware: who says so, when, and whether somebody measured it."""
+    """A number about hardware with its unit, source, date, and whether it was measured."""
 
     value: float
     unit: str
@@ -31,7 +31,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         if not np.isfinite(self.value) or self.value < 0:
-            raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number from zero up.")
+            raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number of at least 0.")
         if self.value and not limits.LEAST_CLAIM <= self.value <= limits.MOST_CLAIM:
             raise BadInput(
                 f"a claim of {self.value:g} {self.unit} is not between {limits.LEAST_CLAIM:g} and "
@@ -41,7 +41,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A rate that depends on size: ((size, value), ...), sizes rising; log-interpolated between."""
+    """A rate as a function of size: ((size, value), ...) in increasing size; interpolated over log(size)."""
 
     points: tuple[tuple[float, float], ...]
     claim: Claim
@@ -49,7 +49,7 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.points]
         if not sizes or sizes != sorted(set(sizes)) or sizes[0] <= 0:
-            raise BadInput(f"a curve's sizes must be positive and rise; got {sizes}.")
+            raise BadInput(f"a curve's sizes must be positive and increasing; got {sizes}.")
         rates = [value for _, value in self.points]
         if not all(limits.LEAST_CLAIM <= value <= limits.MOST_CLAIM for value in rates):
             raise BadInput(
@@ -57,24 +57,25 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
 
     def at(self, size: float) -> float:
-        """The value at `size`; flat beyond both ends."""
+        """The rate at `size`; constant beyond both ends."""
         logs = [log(known) for known, _ in self.points]
         return float(np.interp(log(max(size, 1e-300)), logs, [value for _, value in self.points]))
 
 
 def _check_positive(name: str, *claims: Claim) -> None:
-    """What a cost is divided by must not be zero."""
+    """Raises `BadInput` for a claim of zero: costs are divided by these values."""
     for claim in claims:
         if claim.value <= 0:
-            raise BadInput(f"{name} claims {claim.value:g} {claim.unit} ({claim.source}), but none may be zero.")
+            raise BadInput(f"{name} claims {claim.value:g} {claim.unit} ({claim.source}), but it must not be zero.")
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One accelerator, or one host's cores. `peak`: dtype -> dense FLOP/s. `reached`: op -> FLOP/s by FLOPs.
+    """One accelerator, or the cores of one host. `peak`: dtype -> dense FLOP/s. `reached`: op -> measured FLOP/s as a
+    function of FLOPs.
 
-    `power`: W under full load, of the device alone. `ranks`: processes that share it, each with its part of everything,
-    where software counts those (NeuronCores). `aliases`: what drivers and traces call it, whole names; `*` stands for
-    any text.
+    `power`: W of the device alone under full load. `ranks`: processes that share the device, each with an equal part of
+    it, if software addresses those parts (NeuronCores). `aliases`: full names that drivers and traces report; `*`
+    matches any text.
     """
 
     name: str
@@ -94,13 +95,14 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         power = (self.power,) if self.power else ()
         _check_positive(self.name, self.memory, self.bandwidth, *power, *self.peak.values())
         if self.ranks < 1:
-            raise BadInput(f"{limits.show(self.ranks)} ranks share no {self.name}.")
+            raise BadInput(f"{self.name} has ranks = {limits.show(self.ranks)}, but needs at least 1.")
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How devices talk. `bandwidth`: bytes/s per device and direction; `steals`: share of compute it takes.
+    """An interconnect. `bandwidth`: bytes/s per device and direction; `steals`: fraction of the compute rate that
+    communication takes.
 
-    `peer`: of that to one other device, where each pair has links of its own (a mesh) and no switch lends it the rest.
+    `peer`: bandwidth to a single other device, if each pair has its own links (a mesh, without a switch).
     """
 
     name: str
@@ -116,8 +118,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a node's processors have: `memory`, bytes; `bandwidth`, bytes/s of it over all its channels; `link`, between
-    them and each device."""
+    """The processors of a node. `memory`: bytes; `bandwidth`: memory bandwidth over all channels, bytes/s; `link`:
+    between them and each device."""
 
     memory: Claim
     bandwidth: Claim
@@ -130,11 +132,11 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`nodes` x `per_node` devices. `price`: US dollars an hour and device, where somebody states one. `overhead`: what
-    hosts, networks and cooling draw with the devices, over what the devices do. `host`: of a node, where it is known.
+    """`nodes` x `per_node` devices. `price`: US dollars per hour and device, if published. `overhead`: total power of
+    devices, hosts, networks and cooling, divided by that of the devices. `host`: of each node, if known.
 
-    `tuned`: what a planner knows of it beyond that, by the names of `predict.constants`; `spread`: (low, high) of
-    measured over predicted steps in four of five cases, where that was found out.
+    `tuned`: calibrated constants of the cost model, by their names in `predict.constants`; `spread`: the 80 %
+    prediction interval (low, high) of measured over predicted step time, if it was calibrated.
     """
 
     name: str
@@ -155,15 +157,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
         limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
         if self.spread and not 0 < self.spread[0] <= self.spread[1] <= 100:
-            raise BadInput(f"{self.name} claims a spread of {self.spread}, not two rising numbers from 0 to 100.")
+            raise BadInput(f"{self.name} claims a spread of {self.spread}, not two increasing numbers from 0 to 100.")
         if self.overhead and self.overhead.value < 1:
             raise BadInput(
-                f"{self.name} claims an overhead of {self.overhead.value:g}: with the devices it is 1 or more."
+                f"{self.name} claims an overhead of {self.overhead.value:g}, but it includes the devices and must be "
+                "at least 1."
             )
-
         if self.host and self.device.vendor == "cpu":
             raise BadInput(
-                f"{self.name} has a host beside {self.device.name}, but a CPU is its own.", "Leave out host."
+                f"{self.name} has a host and the device {self.device.name}, but a CPU device is its own host.",
+                "Leave out host.",
             )
 
     @property
@@ -176,7 +179,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def rank_memory(self) -> float:
-        """Bytes."""
+        """Device memory per rank in bytes."""
         return self.device.memory.value / self.device.ranks
 
 
@@ -187,7 +190,7 @@ def known() -> dict[str, Path]:
 
 
 def load(name_or_path: str) -> Machine:
-    """A machine by name (`h100`) or from a file. Raises `UnknownName` or `BadFile`."""
+    """Load a machine by name (`h100`) or from a file. Raises `UnknownName` or `BadFile`."""
     path = known().get(name_or_path) or Path(name_or_path)
     try:
         exists = path.is_file()
@@ -198,14 +201,15 @@ def load(name_or_path: str) -> Machine:
     try:
         return msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
     except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        says, next_step = described(error)
-        raise BadFile(f"{path}: {says}.", next_step) from error
+        message, next_step = described(error)
+        raise BadFile(f"{path}: {message}.", next_step) from error
 
 
 def find_device(reported: str) -> Device | None:
-    """The known device with a name or alias that matches what a driver or trace calls it, or None.
+    """The known device whose name or alias matches the name that a driver or trace reports, or None.
 
-    The whole name must match, the longest alias wins: an H200 NVL is no H200, and nobody guesses its peak.
+    The whole name must match, and the longest matching alias wins: an H200 NVL is not taken for an H200, whose peak
+    differs.
     """
     text = reported.strip().lower()
     best: tuple[int, Device] | None = None

@@ -1,4 +1,4 @@
-"""No process outlives the one that started it: a kill -9 of the parent reaches the child."""
+"""Children die with their parent, even if the parent is killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int, how: signal.Signals) -> None:
-    """Asks the kernel for the signal `how` when the parent ends; exits at once if it has already ended.
+    """Request the signal `how` from the kernel when the parent ends; exit at once if it has already ended.
 
-    Linux only (prctl(2)); elsewhere the launcher's own handlers do what they can.
+    Linux only (prctl(2)); on other systems only the launcher's signal handlers stop its children.
     """
     if not sys.platform.startswith("linux"):
         return

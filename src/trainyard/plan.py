@@ -1,4 +1,4 @@
-"""Plan: a job with its predicted ledger, the bounds around it, its memory, and why it is believed."""
+"""Plan: a job with its predicted ledger, prediction interval, memory, and the assumptions behind them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainyard.machine import Claim
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`low` and `high` bound the step's wall time (ns); `memory` is bytes by part on the fullest rank."""
+    """`low` and `high` bound the step's wall time (ns); `memory`: bytes by part on the rank that needs most."""
 
     job: Job
     ledger: Ledger
@@ -22,6 +22,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.ledger.basis != "predicted":
-            raise BadInput(f"a plan's ledger is predicted, not {self.ledger.basis}.")
+            raise BadInput(f"a plan's ledger must be predicted, not {self.ledger.basis}.")
         if not self.low <= self.ledger.wall_ns <= self.high:
             raise BadInput(f"the step of {self.ledger.wall_ns} ns lies outside its bounds {self.low} to {self.high}.")

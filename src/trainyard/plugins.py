@@ -24,35 +24,35 @@ from trainyard.record import DeviceSeen, Run
 
 
 class Vendor(Protocol):
-    """What a device says of itself."""
+    """Access to the devices of one hardware vendor."""
 
     def devices(self) -> Sequence[DeviceSeen]:
-        """The devices of this vendor on this machine; empty where there are none."""
+        """The devices of this vendor on this machine; empty if there are none."""
         ...
 
     def peaks(self, device: DeviceSeen) -> Mapping[str, Claim]:
-        """dtype -> dense FLOP/s; empty where nobody states it."""
+        """dtype -> dense FLOP/s; empty if not published."""
         ...
 
     def kernel_account(self, name: str) -> Account | None:
-        """What a kernel's name says it is, or None."""
+        """The account that a kernel's name implies, or None."""
         ...
 
     def telemetry(self) -> Mapping[str, str]:
-        """Clocks, power and throttle reasons now, as the driver words them."""
+        """Current clocks, power and throttle reasons, as the driver reports them."""
         ...
 
 
 class Workload(Protocol):
-    """A thing worth running."""
+    """A kind of model and data that can be trained."""
 
     name: str
     params: Sequence[str]
     unit: str
-    """What a job's `tokens_per_step` counts, in the plural: tokens, images, samples."""
+    """The unit of a job's `tokens_per_step`, in the plural: tokens, images, samples."""
 
     def build(self, job: Job, vendor: str) -> Callable[[int], Any]:
-        """In a rank of a started job: the function that runs one step and returns its outcome."""
+        """Called in each rank of a started job: the function that runs one step and returns its outcome."""
         ...
 
     def expect(self, job: Job) -> Sequence[Operation]:
@@ -60,23 +60,23 @@ class Workload(Protocol):
         ...
 
     def weights(self, job: Job) -> int:
-        """Parameters that a rank has, before data parallelism divides them; at the least, where ranks differ."""
+        """Parameters per rank before data parallelism shards them; the smallest count if ranks differ."""
         ...
 
 
 class Optimizer(Protocol):
-    """How weights follow from gradients."""
+    """An optimizer."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
-        """A `torch.optim.Optimizer` of these parameters, named as in the whole model; some may be DTensors. The `lr`
-        of each of its groups is set before each step, and `recipe.update` is not `auto`. torch is loaded here and not
-        before."""
+        """A `torch.optim.Optimizer` of these (name, parameter) pairs, with names as in the whole model; some parameters
+        may be DTensors. The `lr` of each of its groups is set before each step, and `recipe.update` is not `auto`.
+        Import torch here, not at module level."""
         ...
 
 
 class ReadOptions(NamedTuple):
-    """How files are to be read. `limit`: bytes a file may come to when unpacked (a gzip of 64 MB can hold the default);
-    `mark`: what the names of the annotations around steps begin with (torch.profiler's, by default)."""
+    """Options of readers. `limit`: largest unpacked size of a file in bytes (a gzip of 64 MB can reach the default);
+    `mark`: prefix of the step annotations (torch.profiler's by default)."""
 
     limit: int = 64 << 30
     mark: str = "ProfilerStep#"
@@ -89,7 +89,7 @@ class Reader(Protocol):
     """Reads one kind of profiler file."""
 
     def sniff(self, path: Path) -> bool:
-        """Whether the file looks like this kind; reads its first bytes only."""
+        """Whether the file looks like this kind, judged by its first bytes only."""
         ...
 
     def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
@@ -98,14 +98,14 @@ class Reader(Protocol):
 
 
 class Launcher(Protocol):
-    """How a job starts."""
+    """A way to start jobs, such as a batch scheduler."""
 
     def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
-        """File name -> contents of what would be submitted."""
+        """File name -> contents of the files to submit."""
         ...
 
     def submit(self, files: Path) -> str:
-        """Starts what `render` wrote into the folder; an id."""
+        """Submit the files that `render` produced, from a folder; returns the job's id."""
         ...
 
     def status(self, id: str) -> str:
@@ -125,11 +125,11 @@ class Detector(Protocol):
     rule: str
     """Its name, as in `Finding.rule`."""
     needs: Sequence[str]
-    """Arguments of `check` without which the rule is not run: `ledger`, `run`, `events`."""
+    """Arguments of `check` that the rule requires: `ledger`, `run`, `events`."""
 
     def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        """What the rule finds in a mean ledger; empty when it finds nothing or lacks what it needs. `events`: what
-        was booked of each rank, None for a ledger alone. Costs are of a step, averaged over ranks and full steps."""
+        """Findings in a mean ledger; empty if there are none or required input is missing. `events`: the booked profile
+        of each rank, None if only a ledger is available. Costs are per step, averaged over ranks and full steps."""
         ...
 
 
@@ -143,16 +143,16 @@ PROTOCOLS = {
 }
 
 
-@cache  # asking reads the metadata of every installed package
+@cache  # `entry_points` reads the metadata of every installed package
 def names(group: str) -> Mapping[str, EntryPoint]:
-    """Entry points of a group by name; nothing is loaded."""
+    """Entry points of a group by name, without loading them."""
     if group not in PROTOCOLS:
         raise UnknownName(f"there is no entry-point group {group!r}.", nearest(group, PROTOCOLS))
     return {point.name: point for point in sorted(entry_points(group=f"trainyard.{group}"), key=lambda p: p.name)}
 
 
 def load(group: str, name: str) -> Any:
-    """One plugin, instantiated. Raises `UnknownName`, or `BadInput` when it lacks a method of its Protocol."""
+    """Load and instantiate one plugin. Raises `UnknownName`, or `BadInput` if it lacks a member of its Protocol."""
     known = names(group)
     if name not in known:
         raise UnknownName(f"{group} has no {name!r}.", nearest(name, known))

@@ -1,5 +1,4 @@
-"""Text that is safe to show: characters that are invisible, or that steer a terminal or the direction of text, become
-visible.
+"""Text that is safe to print: invisible characters and those that control a terminal or the text direction are escaped.
 
 Names come from files, and a name may hold a control character (C0, C1), a bidirectional control (U+202A to U+202E,
 U+2066 to U+2069, U+200E, U+200F, U+061C), a zero-width character, or half of a surrogate pair, which no encoding has.

@@ -1,4 +1,4 @@
-"""What happened, where, on which code: Run, Sample, Provenance. Times in ns, sizes in bytes."""
+"""Records of runs: Run, Sample, Provenance, Incident. Times in ns, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step of one rank. `loss` is the mean over the global batch (nats a token), None where nobody said it;
-    `tokens` this rank's, 0 likewise.
+    """One step of one rank. `loss`: mean over the global batch (nats per token), None if not reported; `tokens`: this
+    rank's, 0 if not reported.
 
-    `memory_bytes`: peak so far; allocated on an accelerator, resident on a CPU. `profiled` steps carry
-    the profiler's own cost and are never mixed with the others.
+    `memory_bytes`: peak so far; allocated on an accelerator, resident on a CPU. `profiled` steps include the profiler's
+    overhead and are never mixed with the others.
     """
 
     step: Int
@@ -34,9 +34,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     profiled: bool = False
     warmup: bool = False
     attempt: Int = 0
-    """How often the job had been started again before this step; a step may stand here once for each attempt."""
+    """Number of restarts of the job before this step; a step may have one sample per attempt."""
     ended_ns: Int = 0
-    """When it had ended, ns since the epoch; 0 where nobody said it."""
+    """When the step ended, in ns since the epoch; 0 if not reported."""
 
 
 class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,10 +50,10 @@ class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Enough to say whether two runs differ in anything but what is asked about."""
+    """The environment of a run, recorded to find unintended differences between two runs."""
 
     code: dict[str, str] = {}
-    """`sha` and `dirty` of the working tree the run was started in, when it is a git checkout."""
+    """`sha` and `dirty` of the working tree in which the run was started, if it is a git worktree."""
     packages: dict[str, str] = {}
     torch_build: dict[str, str] = {}
     driver: dict[str, str] = {}
@@ -65,23 +65,23 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digests: dict[str, str] = {}
     """sha256 of the training text and of the initial and final weights, by name."""
     text: str = ""
-    """Where the training text came from."""
+    """Source of the training text."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that a run began with: that of the run `run` after its step `step`."""
+    """The state that a forked run started from: that of run `run` after step `step`."""
 
     run: str
     step: int
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A fault of a running job and what came of it. `kind` as in words.FAULTS; times in seconds.
+    """A fault of a running job and its consequences. `kind` as in words.FAULTS; times in seconds.
 
-    `rank` and `node` are who is blamed (-1: nobody, or no single one); `step` the last that had ended. `detect_s`: from
-    the fault, as far as its moment is known, to its being noticed; `restart_s`: from then until all ranks train again;
-    `lost_s`: training done before the fault and done again, 0 if a simultaneous incident already counts it.
-    `resumed`: the step from which training resumed, -1 if none.
+    `rank`, `node`: the culprit (-1: none, or not a single one); `step`: the last that had completed. `detect_s`: from
+    the fault, if its time is known, to its detection; `restart_s`: from then until all ranks train again; `lost_s`:
+    training repeated after the restart, 0 if a simultaneous incident already counts it. `resumed`: the step from which
+    training resumed, -1 if none.
     """
 
     kind: str
@@ -101,12 +101,12 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One execution of a job. `ledgers`: per rank and step, the mean over full steps last.
+    """One execution of a job. `ledgers`: one per rank and step, then the mean over full steps.
 
-    `trace`: profiler files relative to the run's folder. `claims`, where something supports them: `matmul_rate` and
-    `peak` in FLOP/s a rank, `model_flops` a step of all ranks, `matmul_flops` a step of one, `profiler_cost` in ns.
-    `failure`: the dead rank and its last words, when the state is `failed`; the damage, when it is `damaged`, which is
-    concluded when a run is read and never stored.
+    `trace`: profiler files relative to the run's folder. `claims`, if available: `matmul_rate` and `peak` in FLOP/s per
+    rank, `model_flops` per step of all ranks, `matmul_flops` per step of one rank, `profiler_cost` in ns. `failure`:
+    the rank that died and its error, if the state is `failed`; the damage, if it is `damaged`, a state that is
+    determined when a run is read and never stored.
     """
 
     id: str
@@ -114,7 +114,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started: str
     state: Literal["complete", "failed", "incomplete", "damaged"] = "incomplete"
     origin: Origin | None = None
-    """None of a run that began at its beginning."""
+    """None unless the run was forked from another one."""
     provenance: Provenance = Provenance()
     samples: tuple[Sample, ...] = ()
     ledgers: tuple[Ledger, ...] = ()
@@ -123,17 +123,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failure: str = ""
     incidents: tuple[Incident, ...] = ()
     goodput: dict[str, float] = {}
-    """Seconds of the job's life by cause (words.TIMES); they sum to its whole life. Empty where nothing watched it."""
+    """Seconds by cause (words.TIMES), which sum to the job's total run time. Empty if the run was not monitored."""
     digest: str = ""
     schema: Literal["trainyard/run/1"] = SCHEMA
 
     def kept(self) -> list[Sample]:
-        """Each step's samples of the last attempt that took it: what it did before was done again."""
+        """The samples of each step's last attempt; those of earlier attempts were repeated after a restart."""
         last: dict[int, int] = {}
         for sample in self.samples:
             last[sample.step] = max(last.get(sample.step, 0), sample.attempt)
         return [sample for sample in self.samples if sample.attempt == last[sample.step]]
 
     def measured(self) -> list[Sample]:
-        """The samples a figure may be made of: no warm-up, no profiler, and of a step done again the last."""
+        """The samples that figures are computed from: last attempts, without warm-up and profiled steps."""
         return [sample for sample in self.kept() if not sample.warmup and not sample.profiled]

@@ -1,4 +1,4 @@
-"""Times, sizes, rates and counts: parsed to integers, printed in one manner.
+"""Parsing and formatting of times, sizes, rates and counts.
 
 Times are integer nanoseconds, sizes integer bytes, everywhere. `ns_from_us` is exact: a stamp such
 as `4458676416788.066` (µs) does not survive a float64.
@@ -39,12 +39,13 @@ def ns_from_us(stamp: str | bytes) -> int:
     else:
         ns = _ns_from_odd_us(text)
     if not -_INT64 <= ns < _INT64:
-        raise ValueError(f"{text!r} is no time in microseconds that 64 bits of nanoseconds hold")
+        raise ValueError(f"{text!r} µs does not fit into 64 bits of nanoseconds")
     return ns
 
 
 def _ns_from_odd_us(text: str) -> int:
-    """Signs and exponents. The magnitude is looked at first: `1e999999` would become a million digits."""
+    """Parse stamps with signs and exponents. The magnitude is checked first: `1e999999` would become a million
+    digits."""
     try:
         value = Decimal(text)
         if not value.is_finite() or value.adjusted() > 16:
@@ -108,13 +109,13 @@ def show_rate(per_second: float, unit: str, digits: int = 1) -> str:
 
 
 def show_share(part: float, whole: float, digits: int = 1) -> str:
-    """`"15.6 %"`; a dash where there is no whole."""
+    """`"15.6 %"`; a dash if `whole` is 0."""
     return f"{100 * part / whole:z.{digits}f} %" if whole else "–"
 
 
 def listed(items: Sequence[object], most: int, count: int | None = None, between: str = ", ") -> str:
-    """The first `most` items, and how many more there are. `count`: of all items, if `items` are only the first of
-    them."""
+    """The first `most` items and the number of the others. `count`: the total number, if `items` is only the beginning
+    of a list."""
     shown = between.join(str(item) for item in items[:most])
     more = (len(items) if count is None else count) - most
     return shown if more <= 0 else f"{shown} and {more:,} more"

@@ -1,6 +1,6 @@
-"""Every closed vocabulary: one sentence and, where it is drawn, one colour each.
+"""The closed vocabularies: for each word its label, its meaning in one sentence and the colour it is drawn in.
 
-No other file spells these names out as literals where a table here can be asked (a test checks it).
+Other files use these tables instead of lists of literals (a test checks it).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from trainyard.errors import UnknownName, near, nearest
 
 
 class Word(NamedTuple):
-    """A term: how it is shown, what it means, and the colour it is drawn in."""
+    """A term: its display label, meaning, and colour in charts."""
 
     label: str
     means: str
@@ -20,8 +20,8 @@ class Word(NamedTuple):
 
 
 class Injection(NamedTuple):
-    """A fault made on purpose: `strikes` a rank, a node or the whole job; `blamed`: the word of FAULTS it must be
-    found as."""
+    """An injected fault. `strikes`: a rank, a node or the whole job; `blamed`: the word of FAULTS that detection must
+    report."""
 
     label: str
     means: str
@@ -30,7 +30,7 @@ class Injection(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A figure that a run is judged by: what it is counted in, and which way is an improvement."""
+    """A metric of a run: its unit, and which direction is an improvement."""
 
     label: str
     means: str
@@ -39,7 +39,7 @@ class Metric(NamedTuple):
 
 
 class AccountKind(NamedTuple):
-    """A kind of account, and what can stand behind its slash (nothing, when `whats` is empty)."""
+    """A kind of account. `whats`: the words allowed after its slash; empty if it has no subdivision."""
 
     label: str
     means: str
@@ -193,9 +193,9 @@ MEMORY: Mapping[str, Word] = {
     "temporary": Word("Temporaries", "Gone before the phase that made them was over.", "#9db4e0"),
     "communication": Word("Communication", "Buffers of collectives and of gradient buckets.", "#cf3f2e"),
     "input": Word("Inputs", "Batches on the device.", "#8ca676"),
-    "unknown": Word("Unknown", "No stack tells, or it was allocated before the trace began.", "#a9adb5"),
+    "unknown": Word("Unknown", "No stack identifies it, or it was allocated before the trace began.", "#a9adb5"),
 }
-"""What device memory is held for, in the order in which it is stacked: what stays longest at the bottom."""
+"""Uses of device memory in stacking order, the longest-lived at the bottom."""
 
 SHORTAGES: Mapping[str, Word] = {
     "elsewhere": Word("free elsewhere", "A free block was large enough, but another stream's or pool's."),
@@ -214,7 +214,7 @@ FAULTS: Mapping[str, Word] = {
     "bad_checkpoint": Word("bad checkpoint", "A checkpoint's files are not what was written."),
     "preempted": Word("pre-empted", "The job was asked to leave, and left, saving first where it has checkpoints."),
 }
-"""What can happen to a running job."""
+"""Faults of a running job."""
 
 INJECTIONS: Mapping[str, Injection] = {
     "kill_worker": Injection("kill a worker", "A rank's process is killed (SIGKILL).", "rank", "worker_death"),
@@ -231,7 +231,7 @@ INJECTIONS: Mapping[str, Injection] = {
     ),
     "preempt": Injection("pre-empt the job", "All its processes are asked to leave (SIGTERM).", "job", "preempted"),
 }
-"""What `trainyard run --chaos` can do to a running job."""
+"""Faults that `trainyard run --chaos` can inject into a running job."""
 
 TIMES: Mapping[str, Word] = {
     "good": Word("steps", "Steps that count: each once."),
@@ -244,7 +244,7 @@ TIMES: Mapping[str, Word] = {
     "restart": Word("restart", "From noticing a fault, or leaving for more nodes, until new processes were started."),
     "finish": Word("finish", "From the last step to the end."),
 }
-"""What a running job's life goes into: `good` over all of them is its goodput."""
+"""Uses of a running job's time. Its goodput is `good` over the sum of all."""
 
 METRICS: Mapping[str, Metric] = {
     "step_time": Metric("Step time", "The median measured step, each as long as its slowest rank.", "ns"),
@@ -255,20 +255,20 @@ METRICS: Mapping[str, Metric] = {
     "checkpoint_stall": Metric("Checkpoint stall", "All that steps waited for checkpoints going out.", "ns"),
     "compile_time": Metric("Compile time", "What a compiled job's first step took more than its median one.", "ns"),
 }
-"""What runs are compared by; any account of the mean ledger is a metric too (`metric`)."""
+"""Metrics that runs are compared by; any account of the mean ledger is a metric too (`metric`)."""
 
 CHANGES: Mapping[str, Word] = {
     "step": Word("step", "From one point to the next the level is another, and stays.", "#cf3f2e"),
     "drift": Word("drift", "The level moves a little from point to point.", "#8e62c9"),
     "excursion": Word("went away", "The level was another for a while and came back.", "#e0862b"),
-    "spike": Word("spike", "A few points stand apart; the level did not change.", "#8a8f98"),
+    "spike": Word("spike", "A few points are far from the level, which did not change.", "#8a8f98"),
 }
-"""What can be seen in a series of one figure a run."""
+"""Kinds of change in a series with one figure per run."""
 
 STATES: Mapping[str, Word] = {
     "complete": Word("complete", "The run ended and everything was written."),
-    "failed": Word("failed", "It ended early; what was measured until then is kept."),
-    "incomplete": Word("incomplete", "The run is still going, or was killed before it could say so."),
+    "failed": Word("failed", "It ended early; its measurements until then are stored."),
+    "incomplete": Word("incomplete", "The run is still in progress, or was killed before it could record its end."),
     "damaged": Word("damaged", "Files of its record are missing or were altered: its figures cannot be trusted."),
 }
 
@@ -281,7 +281,7 @@ def check(word: str, vocabulary: Mapping[str, object], noun: str) -> str:
 
 
 def metric(name: str) -> Metric:
-    """The metric of that name, or the account's. Raises `UnknownName` for what can be neither."""
+    """The metric of that name or of that account. Raises `UnknownName` for a name that is neither."""
     if name in METRICS:
         return METRICS[name]
     kind, _, rest = name.partition("@")[0].partition("/")

@@ -1,4 +1,4 @@
-"""Comparing two sides: the sum law, verdicts only where every step agrees, and saying what cannot be compared."""
+"""Comparison of two sides: changes sum to the wall time, verdicts need every step to agree, comparability."""
 
 from io import StringIO
 
@@ -20,7 +20,7 @@ from trainyard.trace.measure import measure, read
 
 
 def side(name, *steps):
-    made = tuple(
+    ledgers = tuple(
         Ledger(
             wall_ns=matmul + gap,
             entries=(
@@ -31,7 +31,7 @@ def side(name, *steps):
         )
         for number, (matmul, gap) in enumerate(steps)
     )
-    return Side(name, mean(made), made)
+    return Side(name, mean(ledgers), ledgers)
 
 
 steps = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1, max_size=5)
@@ -40,9 +40,9 @@ steps = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size
 @given(steps, steps)
 def test_changes_sum_to_the_change_in_wall_time(before, after):
     a, b = side("a", *before), side("b", *after)
-    found = changes(a, b)
-    assert sum(change.ns for change in found) == b.mean.wall_ns - a.mean.wall_ns
-    for change in found:
+    account_changes = changes(a, b)
+    assert sum(change.ns for change in account_changes) == b.mean.wall_ns - a.mean.wall_ns
+    for change in account_changes:
         if change.low_ns is not None:
             assert change.low_ns <= change.ns + 1  # the mean floors
             assert change.ns - 1 <= change.high_ns
@@ -57,46 +57,46 @@ def test_a_verdict_needs_every_pair_of_steps_to_agree():
 
 
 def test_one_step_has_no_spread_to_judge_by():
-    found = changes(side("a", (100, 10)), side("b", (200, 10)))
-    assert {c.verdict for c in found} == {"unknown", "same"}
-    assert all(c.low_ns is None for c in found)
+    account_changes = changes(side("a", (100, 10)), side("b", (200, 10)))
+    assert {c.verdict for c in account_changes} == {"unknown", "same"}
+    assert all(c.low_ns is None for c in account_changes)
 
 
-def _traced(tmp_path, name, ops, **kept):
+def _traced(tmp_path, name, ops, **metadata):
     host = [(op, 100, 10 * i, 10 * i + 5, "cpu_op") for i, op in enumerate(ops)]
     device = [("gemm", 7, 0, 10 * len(ops), 0)]
-    measured = measure(read([write(tmp_path, trace(device=device, host=host, **kept), f"{name}.json")]))
+    measured = measure(read([write(tmp_path, trace(device=device, host=host, **metadata), f"{name}.json")]))
     return Side(name, measured.mean, measured.ledgers, tuple(rank.events for rank in measured.ranks))
 
 
-def test_unlike_work_and_unlike_worlds_are_reasons_and_devices_are_not(tmp_path):
-    one = _traced(tmp_path, "one", ["aten::mm"] * 9 + ["aten::add"], rank=0, world=2)
+def test_different_work_or_world_size_is_not_comparable(tmp_path):
+    base = _traced(tmp_path, "one", ["aten::mm"] * 9 + ["aten::add"], rank=0, world=2)
     twin = _traced(tmp_path, "twin", ["aten::mm"] * 9 + ["aten::mul"], rank=0, world=2)
     other = _traced(tmp_path, "other", ["aten::conv2d"] * 10, rank=0, world=4)
-    assert comparable(one, twin).reasons == ()
-    reasons = comparable(one, other).reasons
+    assert comparable(base, twin).reasons == ()
+    reasons = comparable(base, other).reasons
     assert any("2 ranks" in reason and "4" in reason for reason in reasons)
     assert any("0 % of their framework ops agree" in reason for reason in reasons)
 
 
-def test_likeness_is_one_for_itself_and_symmetric(tmp_path):
-    one = operations(_traced(tmp_path, "one", ["aten::mm", "aten::add", "aten::mm"]).events)
+def test_likeness_is_symmetric_and_one_for_equal_ops(tmp_path):
+    first = operations(_traced(tmp_path, "one", ["aten::mm", "aten::add", "aten::mm"]).events)
     other = operations(_traced(tmp_path, "other", ["aten::mm", "aten::mul"]).events)
-    assert likeness(one, one) == 1.0
-    assert likeness(one, other) == likeness(other, one) == 1 / 4
+    assert likeness(first, first) == 1.0
+    assert likeness(first, other) == likeness(other, first) == 1 / 4
 
 
 # Whether two runs did the same work
 
 
 def run_side(name, job, wall_ns=1000, timed_ns=0, flops=None):
-    """A run's side: two profiled steps of matrix products of `flops`, and timed steps where there is a time."""
+    """The side of a run with two profiled steps of matrix products of `flops`, and one timed step if `timed_ns`."""
     entry = Entry(account=Account("compute", "matmul"), phase="forward", ns=wall_ns, flops=flops)
-    made = tuple(
+    ledgers = tuple(
         Ledger(wall_ns=wall_ns, entries=(entry,), scope=Scope(steps=(label,), ranks=(0,))) for label in ("1", "2")
     )
     timed = (Sample(step=0, rank=0, repeat=0, wall_ns=timed_ns, tokens=0, memory_bytes=0),) if timed_ns else ()
-    return Side(name, mean(made), made, (), Run(id=name, job=job, started="", samples=timed))
+    return Side(name, mean(ledgers), ledgers, (), Run(id=name, job=job, started="", samples=timed))
 
 
 def script(command, tokens=0):
@@ -108,22 +108,22 @@ def decoder(**changes):
     return Job(model=Model(**model), recipe=Recipe(seq_len=16, tokens_per_step=64))
 
 
-def test_the_same_command_is_taken_for_the_same_work():
+def test_same_command_is_the_same_work():
     judged = comparable(run_side("a", script("python t.py 64")), run_side("b", script("python t.py 64")))
     assert judged.same_work
     assert not judged.caveats
 
 
-def test_other_arguments_are_a_doubt_unless_something_shows_the_work():
-    one, other = script("python t.py 64"), script("python t.py 128")
-    judged = comparable(run_side("a", one), run_side("b", other))
+def test_other_arguments_are_doubted_without_flops_or_tokens():
+    short, other = script("python t.py 64"), script("python t.py 128")
+    judged = comparable(run_side("a", short), run_side("b", other))
     assert not judged.same_work
     assert not judged.reasons
     [doubt] = judged.doubts
     assert "'python t.py 64' against 'python t.py 128'" in doubt
-    assert "tokens a step are unknown against unknown" in doubt
+    assert "tokens per step are unknown against unknown" in doubt
     for settled in (
-        (run_side("a", one, flops=1000), run_side("b", other, flops=1000)),
+        (run_side("a", short, flops=1000), run_side("b", other, flops=1000)),
         (run_side("a", script("python t.py 64", 32)), run_side("b", script("python t.py 128", 32))),
     ):
         judged = comparable(*settled)
@@ -131,22 +131,22 @@ def test_other_arguments_are_a_doubt_unless_something_shows_the_work():
         assert judged.caveats == ("Command: python t.py 64 against python t.py 128.",)
 
 
-def test_tokens_that_one_side_does_not_say_are_unknown_and_not_none():
+def test_missing_tokens_are_unknown_not_zero():
     judged = comparable(run_side("a", script("python t.py")), run_side("b", script("python u.py", 128)))
     assert not judged.reasons
     assert "unknown against 128" in judged.doubts[0]
     judged = comparable(run_side("a", script("python t.py", 64)), run_side("b", script("python t.py", 128)))
-    assert judged.reasons == ("Different tokens a step: 64 against 128.",)
+    assert judged.reasons == ("Different tokens per step: 64 against 128.",)
 
 
 @given(st.integers(1, 10**15), st.integers(1, 10**15))
-def test_flops_of_a_forward_pass_say_whether_the_work_is_the_same(before, after):
+def test_forward_flops_decide_whether_work_is_the_same(before, after):
     same = script("python t.py")
     reasons = comparable(run_side("a", same, flops=before), run_side("b", same, flops=after)).reasons
     assert bool(reasons) == (abs(before - after) > 0.05 * max(before, after))
 
 
-def test_products_of_which_one_is_unknown_come_to_no_sum():
+def test_forward_flops_are_zero_if_one_product_is_unknown():
     known = run_side("a", script("python t.py"), flops=7)
     assert forward_flops(known) == 7
     half = Ledger(
@@ -157,7 +157,7 @@ def test_products_of_which_one_is_unknown_come_to_no_sum():
     assert forward_flops(known._replace(mean=half)) == 0
 
 
-def test_jobs_name_the_keys_in_which_their_work_differs():
+def test_different_jobs_name_the_differing_keys():
     judged = comparable(run_side("a", decoder()), run_side("b", decoder(layers=4, vocab=512)))
     assert judged.reasons == ("Different models: layers 2 against 4, vocab 256 against 512.",)
     vision = [Job(workload="vision", sizes={"width": width}, recipe=Recipe(tokens_per_step=4)) for width in (8, 16)]
@@ -165,14 +165,14 @@ def test_jobs_name_the_keys_in_which_their_work_differs():
 
 
 @given(*[st.integers(1, 10**6)] * 4)
-def test_timed_and_profiled_steps_that_disagree_settle_nothing(timed, timed_later, wall, wall_later):
+def test_timed_and_profiled_steps_that_disagree_are_unsure(timed, timed_later, wall, wall_later):
     job = script("python t.py")
     judged = comparable(run_side("a", job, wall, timed), run_side("b", job, wall_later, timed_later))
     assert bool(judged.unsure) == ((timed_later - timed) * (wall_later - wall) < 0)
     assert judged.same_work
 
 
-def test_what_cannot_be_told_is_said_before_the_table(tmp_path):
+def test_doubts_are_printed_before_the_table(tmp_path):
     sides = run_side("a", script("python t.py 64"), 1000, 4000), run_side("b", script("python t.py 128"), 2000, 3000)
     comparison = compare(*sides)
     out = StringIO()

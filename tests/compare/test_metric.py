@@ -1,4 +1,4 @@
-"""The figures a run is judged by: each as its summary says it, absent where it was not measured."""
+"""The metrics of a run: equal to its summary, absent if not measured."""
 
 import pytest
 
@@ -23,27 +23,27 @@ def a_run(walls, compiled=False, **fields):
     return Run(id="0" * 8, job=job, started="", samples=samples, **fields)
 
 
-def test_a_step_is_its_slowest_ranks_and_the_median_counts():
-    found = values(a_run([9000, 100, 300, 200]))
-    assert found == {"step_time": 200.0, "tokens_per_s": 64e9 / 200, "memory": 30.0}
+def test_step_time_is_the_median_of_the_slowest_ranks():
+    metrics = values(a_run([9000, 100, 300, 200]))
+    assert metrics == {"step_time": 200.0, "tokens_per_s": 64e9 / 200, "memory": 30.0}
 
 
-def test_a_compiled_jobs_first_step_holds_its_compilation():
+def test_compile_time_is_the_excess_of_the_first_step():
     assert values(a_run([9000, 100, 300, 200], compiled=True))["compile_time"] == 8800.0
     assert "compile_time" not in values(a_run([9000, 100, 300, 200]))
 
 
-def test_accounts_and_life_come_along():
+def test_accounts_and_goodput_are_metrics():
     entry = Entry(account=Account.parse("comm/all_reduce@dp_replicate"), ns=70)
     ledger = Ledger(wall_ns=70, entries=(entry,), scope=Scope(reduce="mean"))
-    found = values(a_run([1, 1], ledgers=(ledger,), goodput={"init": 2.0, "save": 0.5}))
-    assert found["comm/all_reduce@dp_replicate"] == 70.0
-    assert (found["startup"], found["checkpoint_stall"]) == (2e9, 5e8)
+    metrics = values(a_run([1, 1], ledgers=(ledger,), goodput={"init": 2.0, "save": 0.5}))
+    assert metrics["comm/all_reduce@dp_replicate"] == 70.0
+    assert (metrics["startup"], metrics["checkpoint_stall"]) == (2e9, 5e8)
     partial = Ledger(wall_ns=70, entries=(entry,), scope=Scope(partial=True))
     assert "comm/all_reduce@dp_replicate" not in values(a_run([1, 1], ledgers=(partial,)))
 
 
-def test_every_name_that_values_gives_is_a_metric():
+def test_every_value_has_a_known_metric():
     for name in values(a_run([9000, 100], compiled=True, goodput={"init": 2.0, "save": 0.5})):
         assert words.metric(name) is words.METRICS[name]
     for name in ("comm/all_reduce@dp_replicate", "unexplained", "compute/matmul"):
@@ -51,6 +51,6 @@ def test_every_name_that_values_gives_is_a_metric():
 
 
 @pytest.mark.parametrize("name", ["step_tme", "comm/nothing", "comm", "unexplained/what", "", "@dp"])
-def test_what_is_no_metric_is_refused(name):
+def test_unknown_metric_is_rejected(name):
     with refused(UnknownName, repr(name), "step_time"):
         words.metric(name)

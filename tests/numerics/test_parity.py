@@ -1,4 +1,4 @@
-"""Parity: what is compared with what, what counts as equal, and the matrix itself."""
+"""Parity: reference job, tolerances, verdicts, and the matrix of mixes."""
 
 import json
 import subprocess
@@ -27,38 +27,38 @@ JOB = Job(
 
 
 def judged(spread, reference, job=JOB):
-    """The verdict on `job` where it gives `spread` and one process `reference`: (loss, norm) a step."""
+    """The verdict on `job` if it returns `spread` and one process returns `reference`: (loss, norm) per step."""
 
-    def run(given, _):
-        return Trial([Outcome(*said) for said in (spread if given == job else reference)], 1.0)
+    def run(run_job, _):
+        return Trial([Outcome(*outcome) for outcome in (spread if run_job == job else reference)], 1.0)
 
     return next(compare([ParityMix("a mix", job)], run))
 
 
-def test_every_format_that_is_trained_has_a_tolerance():
+def test_every_training_dtype_has_a_tolerance():
     assert tuple(TOLERANCE) == DTYPES
 
 
-def test_one_process_trains_the_same_micro_batches_and_nothing_else_differs():
-    one = alone(JOB)
-    assert one.layout == Layout()
-    assert (one.recipe.microbatch, one.accumulate) == (2, 8)
-    assert one.model == JOB.model
-    assert one.recipe == replace(JOB.recipe, remat="none", compile=False)
-    assert alone(one) == one
+def test_reference_keeps_micro_batches_and_recipe():
+    reference = alone(JOB)
+    assert reference.layout == Layout()
+    assert (reference.recipe.microbatch, reference.accumulate) == (2, 8)
+    assert reference.model == JOB.model
+    assert reference.recipe == replace(JOB.recipe, remat="none", compile=False)
+    assert alone(reference) == reference
 
 
 @given(st.floats(0.1, 10), st.floats(0.1, 10), st.floats(-3e-5, 3e-5), st.floats(-3e-5, 3e-5))
-def test_equal_is_within_the_tolerance_of_both(loss, norm, off, askew):
-    found = judged([(loss * (1 + off), norm * (1 + askew))], [(loss, norm)])
-    assert found.loss_error == pytest.approx(abs(off), abs=1e-12)
-    assert found.grad_norm_error == pytest.approx(abs(askew), abs=1e-12)
-    assert (found.verdict == "equal") == (found.loss_error <= 1e-5 and found.grad_norm_error <= 1e-5)
-    assert bool(found.why) == (found.verdict == "different")
+def test_equal_needs_loss_and_grad_norm_within_tolerance(loss, norm, off, askew):
+    result = judged([(loss * (1 + off), norm * (1 + askew))], [(loss, norm)])
+    assert result.loss_error == pytest.approx(abs(off), abs=1e-12)
+    assert result.grad_norm_error == pytest.approx(abs(askew), abs=1e-12)
+    assert (result.verdict == "equal") == (result.loss_error <= 1e-5 and result.grad_norm_error <= 1e-5)
+    assert bool(result.why) == (result.verdict == "different")
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_is_different(bad):
+def test_non_finite_values_are_different(bad):
     assert judged([(bad, 1.0)], [(1.0, 1.0)]).verdict == "different"
     assert judged([(1.0, 1.0)], [(1.0, bad)]).verdict == "different"
 
@@ -69,11 +69,11 @@ def test_the_largest_error_of_any_step_counts():
         judged([], [])
 
 
-def test_a_refusal_and_a_death_are_verdicts_and_one_process_is_run_once():
-    asked = []
+def test_errors_are_verdicts_and_the_reference_runs_once():
+    trained = []
 
     def run(job, steps):
-        asked.append(job)
+        trained.append(job)
         if job.layout.tp > 1:
             raise BadJob("tp = 2 cannot be.", "Use 1.")
         if job.layout.dp_shard > 1:
@@ -81,31 +81,31 @@ def test_a_refusal_and_a_death_are_verdicts_and_one_process_is_run_once():
         return Trial([Outcome(1.0, 1.0)] * steps, 2.0)
 
     layouts = {"a": Layout(tp=2), "b": Layout(dp_shard=2), "c": Layout(dp_replicate=2), "d": Layout(dp_replicate=4)}
-    found = list(compare([ParityMix(name, replace(JOB, layout=layout)) for name, layout in layouts.items()], run))
-    assert [one.verdict for one in found] == ["refused", "different", "equal", "equal"]
-    assert [one.why for one in found] == ["tp = 2 cannot be. Use 1.", "ValueError: no", "", ""]
-    assert [one.ranks for one in found] == [2, 2, 2, 4]
-    assert asked.count(alone(JOB)) == 1
+    result = list(compare([ParityMix(name, replace(JOB, layout=layout)) for name, layout in layouts.items()], run))
+    assert [entry.verdict for entry in result] == ["refused", "different", "equal", "equal"]
+    assert [entry.why for entry in result] == ["tp = 2 cannot be. Use 1.", "ValueError: no", "", ""]
+    assert [entry.ranks for entry in result] == [2, 2, 2, 4]
+    assert trained.count(alone(JOB)) == 1
 
 
-def test_a_job_on_one_process_is_said_to_prove_nothing():
-    one = alone(JOB)
-    found = judged([(1.0, 1.0)], [(1.0, 1.0)], one)
-    assert (found.verdict, found.dtype) == ("equal", "float32")
-    assert found.why == "one process, compared with itself: that shows nothing of a layout"
-    recomputed = replace(one, recipe=replace(one.recipe, remat="full"))
+def test_job_on_one_process_reports_no_layout_tested():
+    reference = alone(JOB)
+    result = judged([(1.0, 1.0)], [(1.0, 1.0)], reference)
+    assert (result.verdict, result.dtype) == ("equal", "float32")
+    assert result.why == "one process, compared with itself: that does not test a layout"
+    recomputed = replace(reference, recipe=replace(reference.recipe, remat="full"))
     assert not judged([(1.0, 1.0)], [(1.0, 1.0)], recomputed).why
 
 
-def test_a_refused_job_is_a_verdict_on_stdout_too(tmp_path):
+def test_refused_job_is_also_printed_as_json(tmp_path):
     job = tmp_path / "job.toml"
     job.write_text(jobs.write(replace(JOB, layout=Layout(tp=3))))
     command = [sys.executable, "-m", "trainyard.cli.main", "numerics", "parity", str(job), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    [found] = json.loads(done.stdout)
-    assert found["verdict"] == "refused"
-    assert missing_values(found["why"], "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
+    [result] = json.loads(done.stdout)
+    assert result["verdict"] == "refused"
+    assert missing_values(result["why"], "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
     assert code_of(done.stderr) == "bad-job"
     assert missing_values(done.stderr, "tp = 3", "$.layout", "heads 4 % tp 3 = 1") == []
 
@@ -117,7 +117,7 @@ def test_every_number_format_has_a_tolerance():
     assert sorted(TOLERANCE.values())[0] == TOLERANCE["float32"]
 
 
-def test_mixes_are_named_once():
+def test_mix_names_are_unique():
     from trainyard.numerics.parity_mixes import MIXES
 
     names = [mix.name for mix in MIXES]
@@ -135,19 +135,19 @@ def test_every_mix_is_equal_to_one_process_or_refused_with_a_reason():
     pytest.importorskip("torch")
     command = [sys.executable, "-m", "trainyard.cli.main", "numerics", "parity", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout)
-    assert not [one for one in found if one["verdict"] == "different"]
+    result = json.loads(done.stdout)
+    assert not [entry for entry in result if entry["verdict"] == "different"]
     assert done.returncode == 0
     rows = (Path(__file__).parents[2] / "docs" / "parity.md").read_text().splitlines()
-    told = [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in rows if row.startswith("| ")][1:]
-    assert [(row[0], row[-1]) for row in told] == [(one["mix"], one["verdict"]) for one in found]
-    assert all(one["why"] for one in found if one["verdict"] == "refused")
+    table = [tuple(cell.strip() for cell in row.split("|")[1:-1]) for row in rows if row.startswith("| ")][1:]
+    assert [(row[0], row[-1]) for row in table] == [(entry["mix"], entry["verdict"]) for entry in result]
+    assert all(entry["why"] for entry in result if entry["verdict"] == "refused")
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_difference_is_found_and_ends_with_code_1(monkeypatch):
-    """A reference with another seed: what would be seen if a layout chose other samples or weights."""
+    """A reference with another seed, as if a layout used different samples or weights."""
     pytest.importorskip("torch")
     from click.testing import CliRunner
 
@@ -157,6 +157,6 @@ def test_a_difference_is_found_and_ends_with_code_1(monkeypatch):
     monkeypatch.setattr(parity, "alone", lambda job: replace(alone(job), recipe=replace(job.recipe, seed=8)))
     result = CliRunner().invoke(numerics.command, ["parity", "--only", "DDP, no accumulation", "--json"])
     assert result.exit_code == 1
-    [found] = json.loads(result.stdout)
-    assert found["verdict"] == "different"
-    assert found["why"] == "loss and gradient norm off by more than 1e-05"
+    [result] = json.loads(result.stdout)
+    assert result["verdict"] == "different"
+    assert result["why"] == "loss and gradient norm off by more than 1e-05"

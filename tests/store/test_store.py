@@ -54,9 +54,9 @@ def test_a_run_comes_back_as_it_was_stored(store: Store, reports: list[str]) -> 
 
 def test_a_begun_run_is_incomplete_and_keeps_its_samples(store: Store) -> None:
     run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00Z")
-    place = store.begin(run, JOB_TEXT)
+    run_dir = store.begin(run, JOB_TEXT)
     lines = [msgspec.json.encode(sample) for sample in samples()[:3]]
-    (place / "samples" / "rank0.jsonl").write_bytes(b"\n".join(lines) + b'\n{"step": 3, "ra')
+    (run_dir / "samples" / "rank0.jsonl").write_bytes(b"\n".join(lines) + b'\n{"step": 3, "ra')
     loaded = store.load(run.id)
     assert loaded.state == "incomplete"
     assert loaded.samples == samples()[:3]
@@ -75,12 +75,12 @@ def test_a_bad_line_that_is_not_the_last_is_refused_with_its_number(store: Store
 def test_samples_cut_anywhere_give_the_whole_lines_before_the_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
-    place = tmp_path_factory.mktemp("run")
-    (place / "samples").mkdir()
+    run_dir = tmp_path_factory.mktemp("run")
+    (run_dir / "samples").mkdir()
     data = b"".join(msgspec.json.encode(sample) + b"\n" for sample in samples()[:6])
     cut %= len(data) + 1
-    (place / "samples" / "rank0.jsonl").write_bytes(data[:cut])
-    read = folder.read_samples(place)
+    (run_dir / "samples" / "rank0.jsonl").write_bytes(data[:cut])
+    read = folder.read_samples(run_dir)
     whole = data[:cut].count(b"\n")
     assert read[:whole] == list(samples()[:whole])
     # A last line that lost nothing but its newline is whole too.
@@ -338,9 +338,9 @@ def test_prefix_tag_and_folder_name_a_run(store: Store, monkeypatch: pytest.Monk
     stored(store, "abce0002")
     store.tag("abcd", "main")
     monkeypatch.chdir(store.runs)
-    place = store.runs / run.id
-    for name in ("abcd0001", "abcd", "main", str(place), "./abcd0001"):
-        assert store.find(name) == place
+    run_dir = store.runs / run.id
+    for name in ("abcd0001", "abcd", "main", str(run_dir), "./abcd0001"):
+        assert store.find(name) == run_dir
     with refused(BadInput, "'abc'", "2 runs", "abce0002 (tiny", "abcd0001 (tiny") as caught:
         store.find("abc")
     assert caught.value.exit_code == 2
@@ -588,11 +588,11 @@ def test_kill_nine_at_any_time_leaves_a_run_that_can_be_read(tmp_path: Path) -> 
 
 def test_a_run_killed_before_it_ended_stays_incomplete(store: Store) -> None:
     run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00Z")
-    place = store.begin(run, JOB_TEXT)
+    run_dir = store.begin(run, JOB_TEXT)
     # Everything but the last rename of run.json, as a kill between the two would leave it.
-    folder.write(place, msgspec.structs.replace(run, state="complete", samples=samples(), ledgers=(LEDGER,)))
-    head = json.loads((place / "run.json").read_text())
+    folder.write(run_dir, msgspec.structs.replace(run, state="complete", samples=samples(), ledgers=(LEDGER,)))
+    head = json.loads((run_dir / "run.json").read_text())
     assert head["state"] == "complete"
-    (place / "run.json").write_text(json.dumps({**head, "state": "incomplete", "digest": ""}))
+    (run_dir / "run.json").write_text(json.dumps({**head, "state": "incomplete", "digest": ""}))
     loaded = store.load(run.id)
     assert (loaded.state, len(loaded.samples), len(loaded.ledgers)) == ("incomplete", 12, 1)

@@ -1,4 +1,4 @@
-"""What changed between two sides, account by account; the changes sum to the change in wall time."""
+"""The change of each ledger account between two sides; the changes sum to the change in wall time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from trainyard.ledger import AccountChange, diff
 
 
 def changes(before: Side, after: Side, judge: bool = True) -> tuple[AccountChange, ...]:
-    """The diff of the means. With two or more full steps on each side and `judge`, bounds: the least and the
-    greatest difference of any two steps. A change is worse or better only where all of them say so.
+    """The diff of the mean ledgers. With `judge` and at least two full steps on each side, each change has bounds: the
+    smallest and the largest difference between any step of one side and any step of the other. The verdict is better
+    or worse only if all of these differences have the same sign.
 
-    Steps of one run are no independent samples: this is a description of two recordings, not a test.
+    Steps of one run are not independent samples: this describes two recordings and is not a statistical test.
     """
-    found = diff(before.mean, after.mean)
+    mean_changes = diff(before.mean, after.mean)
     old, new = before.steps(), after.steps()
     if not judge or min(len(old), len(new)) < 2:
-        return found
+        return mean_changes
     judged: list[AccountChange] = []
-    for change in found:
-        was = [step.get(change.account, 0) for step in old]
-        now = [step.get(change.account, 0) for step in new]
-        low, high = min(now) - max(was), max(now) - min(was)
+    for change in mean_changes:
+        old_ns = [step.get(change.account, 0) for step in old]
+        new_ns = [step.get(change.account, 0) for step in new]
+        low, high = min(new_ns) - max(old_ns), max(new_ns) - min(old_ns)
         judged.append(msgspec.structs.replace(change, low_ns=low, high_ns=high, verdict=_verdict(change.ns, low, high)))
     return tuple(judged)
 

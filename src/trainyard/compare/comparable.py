@@ -1,4 +1,4 @@
-"""Whether a difference between two sides means anything, and what to keep in mind when it does."""
+"""Whether two sides can be compared, and the caveats of the comparison."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from trainyard.units import show_time
 
 
 class Comparability(NamedTuple):
-    """`reasons` why the two cannot be compared (none: they can), `doubts` why it cannot be told whether they did the
-    same, `unsure` why it cannot be told which step is faster, `caveats` to print beside the difference."""
+    """The result of `comparable`, as sentences for the user.
+
+    `reasons`: why the two sides cannot be compared, empty if they can. `doubts`: why it is unknown whether they did the
+    same work. `unsure`: why it is unknown which step is faster. `caveats`: differences to print with the comparison."""
 
     reasons: tuple[str, ...]
     caveats: tuple[str, ...]
@@ -24,7 +26,7 @@ class Comparability(NamedTuple):
 
     @property
     def same_work(self) -> bool:
-        """Whether an account may be called better or worse."""
+        """Whether the two did the same work, so that an account's change can be judged better or worse."""
         return not self.reasons and not self.doubts
 
 
@@ -32,7 +34,7 @@ def comparable(a: Side, b: Side) -> Comparability:
     reasons: list[str] = []
     caveats: list[str] = []
     if a.world != b.world:
-        reasons.append(f"{a.name} is of {a.world} ranks, {b.name} of {b.world}: each rank's share of the work differs.")
+        reasons.append(f"{a.name} has {a.world} ranks, {b.name} has {b.world}: each rank's share of the work differs.")
     caveats.extend(f"{side.name}: {side.left_out}" for side in (a, b) if side.left_out)
     work = compare_work(a, b)
     reasons.extend(work.reasons)
@@ -41,19 +43,22 @@ def comparable(a: Side, b: Side) -> Comparability:
     if a.mean.basis != b.mean.basis:
         caveats.append(f"{a.name} is {a.mean.basis}, {b.name} is {b.mean.basis}.")
     caveats.extend(
-        f"The accounts of {side.name} are of profiled steps, which took {show_time(side.mean.wall_ns)}: the profiler's "
-        "cost is in them, and in no plan."
+        f"The accounts of {side.name} are from profiled steps of {show_time(side.mean.wall_ns)}, which include the "
+        "profiler's overhead; a plan does not."
         for side, other in ((a, b), (b, a))
         if other.plan and side.timed_ns and not side.plan
     )
     if a.mean.scope.aligned != b.mean.scope.aligned and not (a.plan or b.plan):
         caveats.append(
-            "Only one side's clocks are aligned: waiting for late ranks is straggler there and comm on the other side."
+            "Only one side's clocks are aligned: waiting for late ranks is booked as straggler there and as comm on "
+            "the other side."
         )
     if a.mean.scope.ranks != b.mean.scope.ranks and a.world == b.world and not (a.plan or b.plan):
         caveats.append(f"Different ranks: {_ranks(a)} against {_ranks(b)}.")
     caveats.extend(
-        f"{side.name} has no full step: its figures are of a partial one." for side in (a, b) if side.mean.scope.partial
+        f"{side.name} has no full step: its figures are from a partial one."
+        for side in (a, b)
+        if side.mean.scope.partial
     )
     if a.job and b.job and not (a.run and b.run) and a.job.layout != b.job.layout:
         caveats.append(f"Layout: {a.job.layout} against {b.job.layout}.")
@@ -65,7 +70,8 @@ def comparable(a: Side, b: Side) -> Comparability:
 
 
 def _opposed(a: Side, b: Side) -> str:
-    """Why the timed steps and the profiled ones, of which the accounts are, do not say the same; else empty."""
+    """Why the change is unclear if the timed steps and the profiled steps changed in opposite directions; else empty.
+    The accounts come from the profiled steps."""
     timed, profiled = b.timed_ns - a.timed_ns, b.mean.wall_ns - a.mean.wall_ns
     if a.plan or b.plan or not (a.timed_ns and b.timed_ns and a.mean.wall_ns) or timed * profiled >= 0:
         return ""
@@ -84,19 +90,19 @@ def _ranks(side: Side) -> str:
 
 _WORK = {"recipe seq_len", "recipe tokens_per_step"}
 """Differences that are reasons, not caveats."""
-_SAID = ("command", "devices")
-"""Kinds that `comparable` says itself."""
-_SHOWN = 4
-"""Differences of a kind that are said one by one."""
+_REPORTED = ("command", "devices")
+"""Kinds that `comparable` reports itself."""
+_MAX_LISTED = 4
+"""Differences of one kind that are listed; the rest are counted."""
 
 
 def provenance(before: Run, after: Run) -> list[str]:
-    """What else differs between two runs, a line each."""
-    said: list[str] = []
-    for kind, found in groupby(differences(before, after), lambda one: one.kind):
-        some = [one for one in found if one.name not in _WORK and kind not in _SAID]
-        shown = some if kind in ("layout", "recipe") else some[:_SHOWN]
-        said.extend(f"{one.name[0].upper()}{one.name[1:]}: {one.was} against {one.now}." for one in shown)
-        if len(some) > len(shown):
-            said.append(f"{kind.capitalize()}: {len(some) - len(shown)} more differences.")
-    return said
+    """The other differences between two runs, one line each."""
+    lines: list[str] = []
+    for kind, group in groupby(differences(before, after), lambda difference: difference.kind):
+        remaining = [item for item in group if item.name not in _WORK and kind not in _REPORTED]
+        listed = remaining if kind in ("layout", "recipe") else remaining[:_MAX_LISTED]
+        lines.extend(f"{item.name[0].upper()}{item.name[1:]}: {item.was} against {item.now}." for item in listed)
+        if len(remaining) > len(listed):
+            lines.append(f"{kind.capitalize()}: {len(remaining) - len(listed)} more differences.")
+    return lines

@@ -1,4 +1,4 @@
-"""What two runs differ in beside their figures: what was asked of them, and what their provenance says."""
+"""Differences between two runs in their jobs and their provenance (not in their measured figures)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from trainyard.job import SCRIPT
 from trainyard.record import Run
 
 KINDS = {
-    "command": "what was run, where it is a script",
-    "layout": "how the job is laid out",
-    "recipe": "how it is trained",
-    "measure": "what was timed and profiled",
+    "command": "the command line of a script, or the job's name",
+    "layout": "the parallelism layout of the job",
+    "recipe": "the training settings",
+    "measure": "the steps that were timed and profiled",
     "code": "the revision, and whether the tree was dirty",
-    "torch": "how torch was built",
-    "driver": "the devices' driver",
-    "devices": "what the devices are",
-    "host": "the machine itself",
-    "environment": "variables that change how training runs",
-    "packages": "versions of what is installed",
+    "torch": "the torch build",
+    "driver": "the device driver",
+    "devices": "the devices",
+    "host": "the machine",
+    "environment": "environment variables that affect training",
+    "packages": "versions of the installed packages",
 }
-"""Kinds of difference -> what they are, in the order that they are said."""
+"""Kind of difference -> its description, in the order in which they are reported."""
 ABSENT = "absent"
 
 
@@ -40,42 +40,48 @@ class Difference(NamedTuple):
 
 
 def differences(before: Run, after: Run) -> list[Difference]:
-    """In the order of `KINDS`, then by key. Clocks and power, which no two runs have alike, are not among them."""
-    found: list[Difference] = []
+    """Differences in the order of `KINDS`, then by key. Clocks and power, which differ between any two runs, are
+    excluded."""
+    result: list[Difference] = []
     if command(before) != command(after):
-        found.append(Difference("command", "", command(before), command(after)))
+        result.append(Difference("command", "", command(before), command(after)))
     if before.job.layout != after.job.layout:
-        found.append(Difference("layout", "", str(before.job.layout), str(after.job.layout)))
-    was, now = _facts(before), _facts(after)
-    for kind in was:
-        found.extend(_of(kind, was[kind], now[kind]))
-    return found
+        result.append(Difference("layout", "", str(before.job.layout), str(after.job.layout)))
+    old, new = _facts(before), _facts(after)
+    for kind in old:
+        result.extend(_compare_facts(kind, old[kind], new[kind]))
+    return result
 
 
 def check_kinds(kinds: Iterable[str]) -> None:
-    """Raises `UnknownName` for what is no kind of difference."""
+    """Raises `UnknownName` if one of `kinds` is not in `KINDS`."""
     for kind in kinds:
         if kind not in KINDS:
-            raise UnknownName(f"--across {kind}: there is no such difference.", nearest(kind, KINDS))
+            raise UnknownName(f"--across {kind}: {kind!r} is not a kind of difference.", nearest(kind, KINDS))
 
 
 def command(run: Run) -> str:
-    """What was run: a script's command line, or a job's name."""
+    """A script's command line, or `job NAME`."""
     return str(run.job.sizes.get("command", "")) if run.job.workload == SCRIPT else f"job {run.job.name}"
 
 
 def _facts(run: Run) -> dict[str, Mapping[str, Any]]:
-    about = run.provenance
+    provenance = run.provenance
     return {
-        "recipe": msgspec.to_builtins(run.job.recipe), "measure": msgspec.to_builtins(run.job.measure),
-        "code": about.code, "torch": about.torch_build, "driver": about.driver,
-        "devices": {f"{one.vendor}.{one.index}": one.name for one in about.devices},
-        "host": about.host, "environment": about.environment, "packages": about.packages,
-    }  # fmt: skip
+        "recipe": msgspec.to_builtins(run.job.recipe),
+        "measure": msgspec.to_builtins(run.job.measure),
+        "code": provenance.code,
+        "torch": provenance.torch_build,
+        "driver": provenance.driver,
+        "devices": {f"{device.vendor}.{device.index}": device.name for device in provenance.devices},
+        "host": provenance.host,
+        "environment": provenance.environment,
+        "packages": provenance.packages,
+    }
 
 
-def _of(kind: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Difference]:
-    keys = list(was) if kind == "recipe" else sorted({*was, *now})
+def _compare_facts(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:
+    keys = list(old) if kind == "recipe" else sorted({*old, *new})
     for key in keys:
-        if was.get(key) != now.get(key):
-            yield Difference(kind, key, str(was.get(key, ABSENT)), str(now.get(key, ABSENT)))
+        if old.get(key) != new.get(key):
+            yield Difference(kind, key, str(old.get(key, ABSENT)), str(new.get(key, ABSENT)))

@@ -1,4 +1,4 @@
-"""The figures that a run is judged by, under their names in words.METRICS; accounts of its mean ledger beside them."""
+"""The metrics of a run: those of words.METRICS and the accounts of its mean ledger."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from trainyard.store.run_summary import step_walls, summarise
 
 
 def values(run: Run) -> dict[str, float]:
-    """Metric -> value in its unit. What the run did not measure is absent; an account that it has not is absent too.
+    """Metric -> value in its unit. Metrics that were not measured, and accounts that the ledger lacks, are absent.
 
-    Of a run that was profiled the accounts are those of its profiled steps, the other figures those of the others."""
-    told = summarise(run)
-    found: dict[str, float] = {
-        "step_time": told.step_ns,
-        "tokens_per_s": told.tokens_per_s,
-        "memory": told.memory_bytes,
-        "mfu": told.mfu.value if told.mfu else 0.0,
+    In a profiled run the accounts come from the profiled steps and all other metrics from the unprofiled ones."""
+    summary = summarise(run)
+    metrics: dict[str, float] = {
+        "step_time": summary.step_ns,
+        "tokens_per_s": summary.tokens_per_s,
+        "memory": summary.memory_bytes,
+        "mfu": summary.mfu.value if summary.mfu else 0.0,
         "startup": 1e9 * run.goodput.get("init", 0.0),
         "checkpoint_stall": 1e9 * run.goodput.get("save", 0.0),
         "compile_time": _compile_ns(run),
     }
-    found = {name: float(value) for name, value in found.items() if value}
+    metrics = {name: float(value) for name, value in metrics.items() if value}
     if run.ledgers and not run.ledgers[-1].scope.partial:
-        found |= {str(account): float(ns) for account, ns in run.ledgers[-1].by_account().items()}
-    return found
+        metrics |= {str(account): float(ns) for account, ns in run.ledgers[-1].by_account().items()}
+    return metrics
 
 
 def _compile_ns(run: Run) -> float:
-    """The first step's time above the median, where the job is compiled and its first step was a warm-up; else 0."""
+    """Excess of the first step over the median step, if the job is compiled and its first step is a warm-up step;
+    else 0."""
     measured = step_walls(run.measured())
     first = min((sample.step for sample in run.samples), default=0)
     cold = [sample for sample in run.kept() if sample.step == first and sample.warmup and not sample.profiled]

@@ -1,4 +1,4 @@
-"""Whether two sides did the same work in a step: as their jobs say it, else as their recordings show it."""
+"""Whether two sides do the same work in a step, by their jobs or, without jobs, by their recordings."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from trainyard.job import Job
 from trainyard.ledger import WINDOW
 from trainyard.record import Run
 
-# The same inference on two vendors' devices shares 91 % of its ops, one job with two data loaders 86 %;
-# two unlike jobs of the public traces at most 45 %.
+# Measured likeness: 91 % for the same inference on two vendors' devices, 86 % for one job with two data loaders, and at
+# most 45 % for two different jobs among the public traces.
 _SAME_WORK = 0.7
 _SAME_FLOPS = 0.05
-"""Batches of unequal length, and tokens that choose their experts, make steps of one job differ by less than this."""
+"""Relative tolerance: batches of unequal length and MoE routing make the steps of one job differ by less than this."""
 _PRODUCTS = ("matmul", "conv", "attention")
 
 
 class SameWork(NamedTuple):
-    """`reasons`: it is not the same; `doubts`: nothing says whether it is. None of either: it is."""
+    """`reasons`: why the work differs; `doubts`: why that is unknown. Both empty: the work is the same."""
 
     reasons: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -30,24 +30,25 @@ class SameWork(NamedTuple):
 
 def compare_work(a: Side, b: Side) -> SameWork:
     if a.job and b.job:
-        return SameWork(tuple(of_jobs(a.job, b.job)))
+        return SameWork(tuple(compare_jobs(a.job, b.job)))
     tokens = _tokens(a), _tokens(b)
     if all(tokens) and tokens[0] != tokens[1]:
-        return SameWork((f"Different tokens a step: {tokens[0]:,} against {tokens[1]:,}.",))
+        return SameWork((f"Different tokens per step: {tokens[0]:,} against {tokens[1]:,}.",))
     flops = forward_flops(a), forward_flops(b)
     if all(flops):
-        return SameWork(_of_flops(*flops))
+        return SameWork(_compare_flops(*flops))
     if a.plan or b.plan:
-        return SameWork((), ("A plan says what its job is, and nothing recorded says that the other is of that job.",))
-    alike = likeness(operations(a.events), operations(b.events)) if a.events and b.events else 1.0
+        return SameWork((), ("The recording does not identify its job, so it may not be the job of the plan.",))
+    similarity = likeness(operations(a.events), operations(b.events)) if a.events and b.events else 1.0
     if a.run is None or b.run is None:
-        return SameWork(_of_ops(a, b, alike))
-    return SameWork((), tuple(_of_scripts(a.run, b.run, tokens, alike)))
+        return SameWork(_compare_operations(a, b, similarity))
+    return SameWork((), tuple(_compare_scripts(a.run, b.run, tokens, similarity)))
 
 
 def forward_flops(side: Side) -> int:
-    """Of the matrix products, convolutions and attention of a forward pass on a rank; 0 where any of them is unknown,
-    or where no marks say what a step is. The backward pass follows from it, and may compute some of it again."""
+    """FLOPs of the matrix products, convolutions and attention of one forward pass on one rank; 0 if any of them is
+    unknown or the trace has no step marks. The backward pass is left out: its FLOPs follow from the forward pass, and
+    activation checkpointing changes them."""
     if WINDOW in side.mean.scope.steps:
         return 0
     counted = [
@@ -60,64 +61,66 @@ def forward_flops(side: Side) -> int:
 
 
 def _tokens(side: Side) -> int:
-    """Of a step over all ranks; 0 where nobody said it."""
+    """Tokens per step over all ranks; 0 if unknown."""
     job = side.run.job if side.run else side.job
     return job.recipe.tokens_per_step if job else 0
 
 
-def of_jobs(one: Job, other: Job) -> list[str]:
-    """Why a step of one is not the other's."""
-    said: list[str] = []
-    if one.workload != other.workload:
-        said.append(f"Different workloads: {one.workload} against {other.workload}.")
-    for what, before, after in (
-        ("models", msgspec.to_builtins(one.model) or {}, msgspec.to_builtins(other.model) or {}),
-        ("sizes", one.sizes, other.sizes),
+def compare_jobs(a: Job, b: Job) -> list[str]:
+    """Reasons why a step of one job is not the same work as a step of the other; empty if it is."""
+    reasons: list[str] = []
+    if a.workload != b.workload:
+        reasons.append(f"Different workloads: {a.workload} against {b.workload}.")
+    for noun, before, after in (
+        ("models", msgspec.to_builtins(a.model) or {}, msgspec.to_builtins(b.model) or {}),
+        ("sizes", a.sizes, b.sizes),
     ):
         keys = [key for key in {**before, **after} if key != "name" and before.get(key) != after.get(key)]
         if keys:
             parts = [f"{key} {before.get(key, 'absent')} against {after.get(key, 'absent')}" for key in keys]
-            said.append(f"Different {what}: {', '.join(parts)}.")
-    for what, before, after in (
-        ("sequence lengths", one.recipe.seq_len, other.recipe.seq_len),
-        ("tokens a step", one.recipe.tokens_per_step, other.recipe.tokens_per_step),
+            reasons.append(f"Different {noun}: {', '.join(parts)}.")
+    for noun, before, after in (
+        ("sequence lengths", a.recipe.seq_len, b.recipe.seq_len),
+        ("tokens per step", a.recipe.tokens_per_step, b.recipe.tokens_per_step),
     ):
         if before != after:
-            said.append(f"Different {what}: {before:,} against {after:,}.")
-    return said
+            reasons.append(f"Different {noun}: {before:,} against {after:,}.")
+    return reasons
 
 
-def _of_flops(before: int, after: int) -> tuple[str, ...]:
+def _compare_flops(before: int, after: int) -> tuple[str, ...]:
     if abs(after - before) <= _SAME_FLOPS * max(before, after):
         return ()
-    shown = [units.show_rate(flops, "FLOP", 2) for flops in (before, after)]
-    return (f"The steps do different work: a rank's forward pass computes {shown[0]} against {shown[1]}.",)
+    counts = [units.show_rate(flops, "FLOP", 2) for flops in (before, after)]
+    return (f"The steps do different work: a rank's forward pass computes {counts[0]} against {counts[1]}.",)
 
 
-def _of_ops(a: Side, b: Side, alike: float) -> tuple[str, ...]:
-    if alike >= _SAME_WORK:
+def _compare_operations(a: Side, b: Side, similarity: float) -> tuple[str, ...]:
+    if similarity >= _SAME_WORK:
         return ()
     if all(events.marks for side in (a, b) for events in side.events):
-        return (f"The steps do different work: {100 * alike:.0f} % of their framework ops agree.",)
+        return (f"The steps do different work: {100 * similarity:.0f} % of their framework ops agree.",)
     return (
-        f"Not both have step marks, and the recordings hold different work: {100 * alike:.0f} % of their framework ops "
-        "agree. They may be of different length.",
+        f"The recordings contain different work: {100 * similarity:.0f} % of their framework ops agree. At least one "
+        "has no step marks, so they may differ in length only.",
     )
 
 
-def _of_scripts(before: Run, after: Run, tokens: tuple[int, int], alike: float) -> list[str]:
-    """The same command is taken for the same work; so are other arguments with as many tokens and the same ops."""
-    said: list[str] = []
-    one, other = command(before), command(after)
-    if alike < _SAME_WORK:
-        said.append(
-            f"{100 * alike:.0f} % of the two steps' framework ops agree: other work, or the same one compiled or fused."
+def _compare_scripts(before: Run, after: Run, tokens: tuple[int, int], similarity: float) -> list[str]:
+    """Doubts about two runs of scripts. The same command is assumed to do the same work; so are different arguments
+    with the same tokens per step and the same ops."""
+    doubts: list[str] = []
+    old, new = command(before), command(after)
+    if similarity < _SAME_WORK:
+        doubts.append(
+            f"{100 * similarity:.0f} % of the two steps' framework ops agree: different work, or the same work "
+            "compiled or fused."
         )
-    if one != other and not all(tokens):
+    if old != new and not all(tokens):
         known = [f"{count:,}" if count else "unknown" for count in tokens]
-        said.append(
-            f"{one!r} against {other!r}, and nothing recorded says whether they do the same work: shapes are not "
-            f"recorded of both, tokens a step are {known[0]} against {known[1]}. "
-            "`with trainyard.step(tokens=...):` in a script says its tokens."
+        doubts.append(
+            f"{old!r} against {new!r} may not be the same work: tokens per step are {known[0]} against {known[1]}, and "
+            "shapes were not recorded on both sides. "
+            "Declare the tokens in the script: `with trainyard.step(tokens=...):`."
         )
-    return said
+    return doubts

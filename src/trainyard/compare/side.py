@@ -1,4 +1,4 @@
-"""One side of a comparison: a run, a set of traces, or a plan, with what is needed to judge comparability."""
+"""One side of a comparison: a run, a set of traces, or a plan."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trainyard.store.run_summary import summarise
 
 
 class Side(NamedTuple):
-    """`ledgers`: each rank's parts; `mean`: over ranks and full steps. `events`, `run`, `plan`: if there are any.
-    `left_out`: sentences about ranks whose files could not be read, or only in part."""
+    """`ledgers`: one per rank and part of its window; `mean`: over ranks and full steps. `events`, `run`, `plan`: if
+    the side has them. `left_out`: sentences about ranks whose files could not be read in full."""
 
     name: str
     mean: Ledger
@@ -31,7 +31,7 @@ class Side(NamedTuple):
 
     @property
     def job(self) -> Job | None:
-        """What was or is to be trained; None of traces, and of somebody's own script."""
+        """The job that is trained; None for traces and for a run of the user's own script."""
         if self.run and self.run.job.workload != SCRIPT:
             return self.run.job
         return self.plan.job if self.plan else None
@@ -54,7 +54,7 @@ class Side(NamedTuple):
 
     @property
     def timed_ns(self) -> int:
-        """The median step without the profiler, where a run timed some; a plan knows no profiler; else 0."""
+        """The median step without the profiler, or the predicted step of a plan; 0 if no step was timed."""
         if self.plan:
             return self.plan.ledger.wall_ns
         return summarise(self.run).step_ns if self.run else 0
@@ -67,24 +67,24 @@ class Side(NamedTuple):
 
 
 def operations(events: Sequence[Events]) -> Counter[str]:
-    """How often a step runs each framework op, in thousandths: what a job is, whatever device it runs on. Without
-    marks a step is not known, and the whole trace counts as one."""
+    """Calls of each framework op per step, times 1000: a signature of the job that does not depend on the device. A
+    trace without step marks counts as one step."""
     total: Counter[str] = Counter()
     steps = 0
-    for one in events:
-        host = one.host
+    for rank in events:
+        host = rank.host
         rows = host.what == OP
-        if one.marks:
-            rows &= (host.start >= one.marks[0].start) & (host.start < one.marks[-1].stop)
-        steps += max(1, len(one.marks))
+        if rank.marks:
+            rows &= (host.start >= rank.marks[0].start) & (host.start < rank.marks[-1].stop)
+        steps += max(1, len(rank.marks))
         numbers, counts = np.unique(host.name[rows], return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist()):
-            if one.names[number].startswith("aten::"):
-                total[one.names[number]] += count
+            if rank.names[number].startswith("aten::"):
+                total[rank.names[number]] += count
     return Counter({name: 1000 * count // max(1, steps) for name, count in total.items()})
 
 
 def likeness(a: Counter[str], b: Counter[str]) -> float:
-    """Weighted Jaccard similarity of two counts of ops: 1 the same work, 0 nothing in common."""
+    """Weighted Jaccard similarity of two op counts: 1 if they are equal, 0 if they have no op in common."""
     either = sum((a | b).values())
     return sum((a & b).values()) / either if either else 1.0

@@ -1,4 +1,4 @@
-"""Is a job the same training however it is spread? Each mix against one process, from the same seed and data order."""
+"""Numerical parity of parallel layouts: each mix is compared with one process, from the same seed and data order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trainyard.train.step.outcome import Outcome
 
 STEPS = 4
 TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 2e-3, "float8": 5e-2}
-"""Largest relative error allowed, of any step's loss or gradient norm, by the number format computed in: sums taken in
-another order differ by some units in the last place (2^-24, 2^-11, 2^-9, 2^-4), and a few steps let that grow."""
+"""Dtype -> largest relative error allowed of any step's loss or gradient norm. A different order of summation changes
+some units in the last place (2^-24, 2^-11, 2^-9, 2^-4), and that grows over a few steps."""
 
-_ITSELF = "one process, compared with itself: that shows nothing of a layout"
+_ITSELF = "one process, compared with itself: that does not test a layout"
 
 Run = Callable[[Job, int], Trial]
 
@@ -31,8 +31,8 @@ class ParityMix(NamedTuple):
 
 
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
-    """A mix against one process. Errors are the largest relative ones over the steps; None where nothing ran. `dtype`:
-    the number format that both compute in."""
+    """The result of one mix. `loss_error`, `grad_norm_error`: largest relative error over the steps, None if it did not
+    run. `dtype`: the number format of both sides."""
 
     mix: str
     ranks: int
@@ -46,9 +46,9 @@ class Parity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def alone(job: Job) -> Job:
-    """The same training on one rank, with nothing computed again, compiled or placed elsewhere.
+    """The same training on one rank, without activation checkpointing, compilation and offloading.
 
-    Micro-batches keep their size: batch norm and an auxiliary loss see one at a time, on any layout.
+    Micro-batches keep their size: on any layout, batch norm and an auxiliary loss see one micro-batch at a time.
     """
     recipe = replace(
         job.recipe, remat="none", remat_every=1, schedule="none", offload=False, compile=False, workers=0, pin=False
@@ -57,7 +57,7 @@ def alone(job: Job) -> Job:
 
 
 def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
-    """One verdict a mix, as each is known. A job on one process is run once for all mixes that compare with it."""
+    """Yields one result per mix as it completes. Mixes with the same one-process reference share one run of it."""
     known: dict[bytes, Sequence[Outcome]] = {}
     for mix in mixes:
         try:
@@ -90,10 +90,10 @@ def _without(mix: ParityMix, verdict: Literal["different", "refused"], why: str)
 
 def _judged(mix: ParityMix, spread: Trial, reference: Sequence[Outcome], itself: bool) -> Parity:
     tolerance = TOLERANCE[mix.job.recipe.dtype]
-    loss = _largest([(one.loss, other.loss) for one, other in zip(spread.outcomes, reference)])
-    norm = _largest([(one.grad_norm, other.grad_norm) for one, other in zip(spread.outcomes, reference)])
+    loss = _largest_error([(step.loss, expected.loss) for step, expected in zip(spread.outcomes, reference)])
+    norm = _largest_error([(step.grad_norm, expected.grad_norm) for step, expected in zip(spread.outcomes, reference)])
     equal = loss <= tolerance and norm <= tolerance
-    what = " and ".join(name for name, error in (("loss", loss), ("gradient norm", norm)) if not error <= tolerance)
+    wrong = " and ".join(name for name, error in (("loss", loss), ("gradient norm", norm)) if not error <= tolerance)
     return Parity(
         mix=mix.name,
         ranks=mix.job.layout.ranks,
@@ -102,14 +102,17 @@ def _judged(mix: ParityMix, spread: Trial, reference: Sequence[Outcome], itself:
         grad_norm_error=norm,
         tolerance=tolerance,
         verdict="equal" if equal else "different",
-        why=f"{what} off by more than {tolerance:g}" if not equal else _ITSELF if itself else "",
+        why=f"{wrong} off by more than {tolerance:g}" if not equal else _ITSELF if itself else "",
         seconds=round(spread.seconds, 2),
     )
 
 
-def _largest(pairs: Sequence[tuple[float, float]]) -> float:
-    """The largest relative difference; infinite where one is not finite and the other is."""
+def _largest_error(pairs: Sequence[tuple[float, float]]) -> float:
+    """The largest relative error of (value, expected) pairs; infinite if it is not a number."""
     if not pairs:
-        raise BadInput("0 steps were trained, so there is nothing to compare.", "Take at least one step.")
-    errors = [0.0 if one == other else abs(one - other) / abs(other) if other else float("inf") for one, other in pairs]
+        raise BadInput("0 steps were trained, so there is nothing to compare.", "Train at least 1 step.")
+    errors = [
+        0.0 if value == expected else abs(value - expected) / abs(expected) if expected else float("inf")
+        for value, expected in pairs
+    ]
     return max(float("inf") if error != error else error for error in errors)

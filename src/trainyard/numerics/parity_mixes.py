@@ -1,7 +1,7 @@
-"""The mixes of the parity matrix: every kind of parallelism, precision and recomputation, alone and together.
+"""The mixes of the parity matrix: every kind of parallelism, precision and recomputation, alone and combined.
 
-Models and batches are as small as they can be: what is compared is how they are spread. Sizes that divide unevenly, and
-micro-batches that differ in number, are among them.
+Models and batches are as small as possible, as only the distribution of the work is under test. Sizes that divide
+unevenly and different numbers of micro-batches are included.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEEPSEEK = replace(_DENSE, model=replace(_EXPERTS, dense_layers=1, router="sigm
 
 
 def _mix(name: str, job: Job = _DENSE, **changes: Any) -> ParityMix:
-    """`changes` to the layout and the recipe by their fields' names."""
+    """`job` with `changes` to fields of its layout and its recipe."""
     layout = {field: value for field, value in changes.items() if field in _LAYOUT}
     recipe = {field: value for field, value in changes.items() if field not in _LAYOUT}
     return ParityMix(
@@ -143,7 +143,7 @@ def _recipes() -> Iterator[ParityMix]:
 
 
 def _others() -> Iterator[ParityMix]:
-    """Other models than decoders; a token is a sample."""
+    """Models other than decoders; a token is a sample."""
     spread = {"DDP": {"dp_replicate": 2}, "FSDP2": {"dp_shard": 2}}
     for preset in ("tiny-vit", "tiny-resnet", "tiny-dit", "tiny-flux", "tiny-dit-plain", "tiny-unet"):
         job = _preset("vision" if preset in ("tiny-vit", "tiny-resnet") else "diffusion", preset)
@@ -159,7 +159,7 @@ def _others() -> Iterator[ParityMix]:
 
 
 def _preset(workload: str, name: str, more: str = "") -> Job:
-    """A model file's job, 8 samples a step."""
+    """A job with the sizes of a preset and 8 samples per step."""
     text = f"""
         workload = "{workload}"
         sizes = {{ from = "{name}"{more} }}

@@ -1,4 +1,4 @@
-"""A few steps of a job on this machine's cores: no run is kept."""
+"""Trains a few steps of a job on this machine's cores, without storing a run."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _PRELOAD = [
 
 
 class Trial(NamedTuple):
-    """What every rank said of every step, and how long it took from start to end."""
+    """The outcome of each step, equal on all ranks, and the wall time from start to end."""
 
     outcomes: Sequence[Outcome]
     seconds: float
 
 
 def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
-    """Trains `steps` steps on `job.layout.ranks` processes of one thread each.
+    """Train `steps` steps on `job.layout.ranks` processes with one thread each.
 
-    Raises `BadJob` for what cannot be trained, `RankDied` with the first rank's last words or after `patience_s`.
+    Raises `BadJob` if the job cannot be trained, `RankDied` with the error of the first rank that died, or after
+    `patience_s`.
     """
     workload, host = plugins.load("workloads", job.workload), plugins.load("vendors", "cpu").devices()[0]
     workload.expect(job)
@@ -46,7 +47,9 @@ def trial(job: Job, steps: int, patience_s: float = 240.0) -> Trial:
     outcomes = run_ranks(job.layout.ranks, partial(_train, job, steps), _PRELOAD, patience_s)
     different = [rank for rank, own in enumerate(outcomes) if own != outcomes[0]]
     if different:
-        raise RankDied(f"ranks {different} report other losses than rank 0: {outcomes[different[0]]}, {outcomes[0]}.")
+        raise RankDied(
+            f"ranks {different} and rank 0 report different losses: {outcomes[different[0]]}, {outcomes[0]}."
+        )
     return Trial(outcomes[0], time.monotonic() - began)
 
 

@@ -5,8 +5,9 @@ Redacting twice changes nothing, and takes time linear in the length of the text
 
 These are secrets:
 
-- the value of an option, assignment, JSON key or header whose name means a secret (`names.py`)
-- the login of a URL or proxy, `Bearer ...`, `Basic ...`, private keys, and tokens with a known prefix (`text.py`)
+- the value of an option, assignment, JSON key or header whose name means a secret (`secret_names.py`)
+- the login of a URL or proxy (`logins.py`), `Bearer ...`, `Basic ...`, private keys, and tokens with a known prefix
+  (`text_secrets.py`)
 - the password options of some clients: `sshpass -p`, `mysql -p`, `curl -u`, ... (`clients.py`)
 
 A secret without a name, a prefix or such a client is not recognised: nothing distinguishes it from other text.

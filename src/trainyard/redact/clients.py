@@ -52,7 +52,7 @@ NAMES = tuple(_CLIENTS)
 
 
 class ClientOptions:
-    """Follows the words of a command line, one after the other."""
+    """Finds the secrets of known clients in the words of a command line, fed one at a time."""
 
     def __init__(self) -> None:
         self._client: Client | None = None
@@ -64,7 +64,7 @@ class ClientOptions:
         return self._client is not None
 
     def secret_from(self, word: str) -> int:
-        """Where in `word` a secret begins; -1 if it holds none that only its client gives away."""
+        """Index in `word` at which a secret of the current client begins; -1 if there is none."""
         client, waits, self._waits = self._client, self._waits, False
         if client and waits:
             return self._begin(word, 0)

@@ -1,4 +1,4 @@
-"""Secrets in JSON: the text stays JSON, and what is not a secret keeps its bytes."""
+"""Redaction of JSON documents: the result is JSON, and everything except the secrets is unchanged byte for byte."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _HIDDEN = f'"{HIDDEN}"'
 
 
 def redact_json(data: bytes, keep_numbers: bool = False) -> bytes:
-    """A JSON document with its secrets replaced by `***`. `keep_numbers`: strings alone are secrets, so that a record
-    keeps its types."""
+    """A JSON document with its secrets replaced by `***`. `keep_numbers`: redact strings only, so that a record keeps
+    its types."""
     text = data.decode("utf-8", "surrogateescape")
     if not is_suspect(text) and "\\u00" not in text:
         return data
@@ -30,7 +30,7 @@ def redact_json(data: bytes, keep_numbers: bool = False) -> bytes:
 
 
 def secret_paths(value: object, path: str = "$", key: str = "") -> Iterator[str]:
-    """Where a decoded document holds strings with a secret: `$.sizes.text`, `$.list[2]`."""
+    """Paths of the strings in a decoded document that contain a secret: `$.sizes.text`, `$.list[2]`."""
     if isinstance(value, dict):
         for name, part in value.items():
             yield from secret_paths(part, f"{path}.{redact(name)}", name)
@@ -44,7 +44,7 @@ def secret_paths(value: object, path: str = "$", key: str = "") -> Iterator[str]
 
 
 def redact_json_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """A JSON document of many lines, some at a time. Of a large one most strings repeat, and each is looked at once."""
+    """Redact a JSON document of many lines in pieces. Most strings of a large document repeat; each is checked once."""
     reader, plain = _DocumentReader(), set[bytes]()
     while lines := file.readlines(_PIECE):
         piece = b"".join(lines)
@@ -61,7 +61,7 @@ def _line(reader: _DocumentReader, line: bytes, plain: set[bytes]) -> bytes:
 
 
 def _is_plain(piece: bytes, plain: set[bytes]) -> bool:
-    """Whether no string in `piece` can hold a secret. `plain`: strings that are known to hold none."""
+    """Whether no string in `piece` can contain a secret. `plain`: cache of strings known to contain none."""
     new = [text for text in set(_TEXT.findall(piece)) if text not in plain]
     suspect = [text for text in new if b"\\u00" in text or is_suspect(text.decode("utf-8", "replace") + '"')]
     if len(plain) < _MOST_PLAIN:
@@ -86,7 +86,8 @@ class _DocumentReader:
         return bool(self._depth or self._key or self._option or self._clients.active)
 
     def feed(self, text: str) -> str:
-        """The piece without secrets. One that is not JSON, as of a profiler that escapes no quotes, is read as text."""
+        """The redacted piece. A piece that is not JSON, e.g. of a profiler that does not escape quotes, is redacted as
+        text."""
         pieces, at, is_json = [], 0, True
         for token in _TOKEN.finditer(text):
             shown = self._redacted(token)
@@ -99,7 +100,7 @@ class _DocumentReader:
         return text if is_json else redact(text)
 
     def _redacted(self, token: re.Match[str]) -> str | None:
-        """What takes the token's place; None if it stays."""
+        """The token's replacement; None if it is unchanged."""
         if token["colon"]:
             return self._name(token["text"])
         sign = token[0]

@@ -25,7 +25,7 @@ _HOST = re.compile(
 )
 
 
-def of_urls(text: str) -> Iterator[tuple[int, int]]:
+def find_in_urls(text: str) -> Iterator[tuple[int, int]]:
     """Spans of user and password in every URL of `text`."""
     marks = [match.span() for match in _URL.finditer(text)]
     schemes = [_scheme(text, begin) for begin, _ in marks]
@@ -36,13 +36,13 @@ def of_urls(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _scheme(text: str, end: int) -> int:
-    """Where the scheme that ends at `end` begins."""
+    """Index at which the scheme that ends at `end` begins."""
     match = _SCHEME.search(text[max(0, end - _LONGEST_SCHEME) : end])
     return end - len(match[0]) if match else end
 
 
 def _login(run: str, scheme: str, mark: str) -> int:
-    """How many characters of `run`, which follows the `mark` `://`, are a login to hide."""
+    """Number of leading characters of `run`, the text after the `mark` `://`, that are a login to hide."""
     authority = run[: _authority_end(run, mark)]
     colon = _COLON.search(authority)
     at = _last(_AT, authority)
@@ -54,7 +54,7 @@ def _login(run: str, scheme: str, mark: str) -> int:
 
 
 def _authority_end(run: str, mark: str) -> int:
-    """Where login, host and port end: at a `/`, `?` or `#` that is encoded as often as the mark."""
+    """Index at which login, host and port end: at a `/`, `?` or `#` that is percent-encoded as often as the mark."""
     if "%" not in mark:
         end = _AUTHORITY_END.search(run)
         return end.start() if end else len(run)
@@ -63,7 +63,7 @@ def _authority_end(run: str, mark: str) -> int:
     return min((end for end in ends if end >= 0), default=len(run))
 
 
-def of_words(text: str) -> Iterator[tuple[int, int]]:
+def find_in_words(text: str) -> Iterator[tuple[int, int]]:
     """Spans of user and password before a host without a scheme. Not in `git@host:path`, `image:tag@sha256:...` or
     `namespace::name@host`."""
     for word in _WORD.finditer(text):
@@ -92,7 +92,7 @@ def _login_of_word(word: str, at: int, host_at: int) -> tuple[int, int] | None:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> int:
-    """Where the last match begins; -1 without one."""
+    """Index of the last match; -1 if there is none."""
     begin = -1
     for match in pattern.finditer(text):
         begin = match.start()

@@ -1,11 +1,11 @@
-"""Where a value ends that follows a name in a text: in quotes, in brackets, or up to a blank."""
+"""The extent of a value that follows a name in a text: in quotes, in brackets, or up to a space."""
 
 from __future__ import annotations
 
 import re
 
 RUN = re.compile(r"""(?:[^\s"'`\\&;,]|\\++(?!["'`])|[&;,](?!\s|\Z|\\*+["'`]|amp;|[\w.\-]++["']?\s{0,2}[=:]))*+""")
-"""A value without quotes: up to a blank or quote, or to a separator before the next name."""
+"""A value without quotes: up to a space or quote, or to a separator before the next name."""
 LINE = re.compile(r"""(?:[^\r\n"'`\\]|\\++(?!["'`]))*+""")
 """A value of several words: up to a quote or the end of the line."""
 _OPENING = re.compile(r"""[bBrRuUfF]{0,2}(\\*+)(["'`])""")
@@ -25,7 +25,7 @@ def value_at(text: str, at: int, unquoted: re.Pattern[str]) -> tuple[int, int]:
 
 
 def _closing_quote(text: str, at: int, quote: str, escapes: int) -> int:
-    """Where the text in quotes ends that begins at `at`. `escapes`: backslashes before its opening quote."""
+    """End of the quoted text that begins at `at`. `escapes`: number of backslashes before its opening quote."""
     end = text.find(quote, at)
     while end >= 0:
         first = end
@@ -40,7 +40,7 @@ def _closing_quote(text: str, at: int, quote: str, escapes: int) -> int:
 
 
 def _closing_bracket(text: str, at: int) -> int:
-    """Where the bracket at `at` is closed, strings skipped; the end of the text if it is not."""
+    """Index of the bracket that closes the one at `at`, skipping strings; the end of the text if it is not closed."""
     depth = 0
     unclosed: set[str] = set()
     while match := _BRACKETS.search(text, at):

@@ -67,8 +67,8 @@ def redact(text: str) -> str:
     """`text` with its secrets replaced by `***`."""
     if not is_suspect(text):
         return text
-    for secrets in (_private_keys, _client_options, logins.of_urls, _named, _bearers, logins.of_words, _basics):
-        text = _without(text, secrets(text))
+    for find in (_private_keys, _client_options, logins.find_in_urls, _named, _bearers, logins.find_in_words, _basics):
+        text = _without(text, find(text))
     return _TOKEN.sub(_without_token, text)
 
 
@@ -84,7 +84,7 @@ def redact_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def is_suspect(text: str) -> bool:
-    """Whether `text` can hold a secret: a quick look that spares most text the slow one."""
+    """Whether `text` may contain a secret: a quick check, so that most text skips the slow one."""
     return _HINT.search(text.lower()) is not None
 
 
@@ -146,7 +146,8 @@ def _named(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_file_of_signature(name: re.Match[str], length: int) -> bool:
-    """Whether a message names a file: `SHA256SUMS.sig: the signer is not allowed`. Signatures of URLs follow a `=`."""
+    """Whether the name is that of a file in a message: `SHA256SUMS.sig: the signer is not allowed`. Signatures in URLs
+    follow a `=`."""
     return name["name"].endswith(".sig") and "=" not in name[0] and length < _SHORTEST_SIGNATURE
 
 
@@ -179,7 +180,7 @@ def _without_token(match: re.Match[str]) -> str:
 
 
 def _is_random(text: str) -> bool:
-    """Whether the part of a token behind its prefix is one, not words as in `hf_transfer`."""
+    """Whether the part of a token after its prefix is random, unlike the words in `hf_transfer`."""
     runs = re.split("[-_]", text)
     return any(len(run) >= 16 or (len(run) >= 8 and _is_mixed(run)) for run in runs) or (
         len(text) >= 24 and _is_mixed(text) and text.lower() != text

@@ -1,4 +1,4 @@
-"""Medians that stay what they are made of: integers of integers, and one of those that there are."""
+"""Lower medians: always one of the values, or an integer if the values are integers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class _Ordered(Protocol[_T]):
 
 
 def lower_median(ordered: _Ordered[_T]) -> _T:
-    """The middle one of one or more things in order; of two middle ones, the lower."""
+    """The median of a sorted, non-empty sequence; the lower of the two middle values if its length is even."""
     return ordered[(len(ordered) - 1) // 2]
 
 
 def medians(values: I64, group: I64, groups: int) -> tuple[I64, NDArray[np.bool_]]:
-    """The median of each group's values (of two middle ones, the lower half way between), and which have any."""
+    """Median of the values of each group (of two middle values, the mean rounded down), and a mask of the groups that
+    have values. `values`, `group`: (n,); both results: (groups,)."""
     order = np.lexsort((values, group))
     counts = np.bincount(group, minlength=groups)
     some = counts > 0
     first = (np.cumsum(counts) - counts)[some]
     low, high = (values[order[first + (counts[some] - 1 + odd) // 2]] for odd in (0, 1))
-    found = np.zeros(groups, np.int64)
-    found[some] = low + (high - low) // 2
-    return found, some
+    result = np.zeros(groups, np.int64)
+    result[some] = low + (high - low) // 2
+    return result, some

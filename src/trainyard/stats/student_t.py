@@ -1,4 +1,4 @@
-"""Student's t distribution: the runtime has no scipy, which is the tests' oracle."""
+"""Student's t distribution, without a dependency on scipy (which the tests compare with)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SHA256SUMS: the SHA-256 digest of every file of a run that has ended, in the format of `sha256sum --check`.
 
-Not listed: tags, which change; the lock and checkpoints, which belong to the machine that ran; hidden and unfinished
+Not listed: tags, which change; the lock and checkpoints, which stay on the machine that ran; hidden and unfinished
 files; links and special files; the list itself and its signature.
 """
 
@@ -17,20 +17,20 @@ from trainyard.formats.regular_files import is_regular, sha256_of, unreadable
 FILE = "SHA256SUMS"
 SIGNATURE = "SHA256SUMS.sig"
 HEAD = "run.json"
-_STAYS = ("tags.json", "lock", "checkpoints", FILE, SIGNATURE)
+_LOCAL = ("tags.json", "lock", "checkpoints", FILE, SIGNATURE)
 _LINE = re.compile(r"([0-9a-f]{64})  (.+)\Z")
 _LONGEST_NAME, _LONGEST_PART, _DEEPEST = 1024, 255, 16
 
 
 def is_listed(name: str) -> bool:
-    """Whether the file of that name, relative to the run's folder and with slashes, has a digest and travels."""
+    """Whether a file has a digest and is pushed and pulled. `name`: relative to the run's folder, with slashes."""
     parts = PurePosixPath(name).parts
-    return not wrong_name(name) and parts[0] not in _STAYS and not any(part.startswith(".") for part in parts)
+    return not wrong_name(name) and parts[0] not in _LOCAL and not any(part.startswith(".") for part in parts)
 
 
 def wrong_name(name: str) -> str:
-    """The reason why a file of that name is refused, empty if it is not: it would lie outside the run's folder, would
-    steer a terminal, or cannot be created."""
+    """The reason why a file name is rejected, or an empty string: it is outside the run's folder, contains control
+    characters, or is too long to create."""
     parts = name.split("/")
     if name.startswith("/") or "" in parts or "." in parts or ".." in parts:
         return "outside its folder"
@@ -43,8 +43,8 @@ def wrong_name(name: str) -> str:
 
 
 def compute(folder: Path, given: Mapping[str, bytes] | None = None) -> dict[str, str]:
-    """Name -> digest of every file in the folder that is listed. `given`: contents that are about to be written, which
-    count instead of those on the disk. Raises `BadFile` for a file that cannot be read."""
+    """Name -> digest of every listed file in the folder. `given`: contents that are about to be written, used instead
+    of those on the disk. Raises `BadFile` for a file that cannot be read."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in (given or {}).items()}
     for name, path in files(folder).items():
         if name not in digests:
@@ -53,7 +53,7 @@ def compute(folder: Path, given: Mapping[str, bytes] | None = None) -> dict[str,
 
 
 def files(folder: Path) -> dict[str, Path]:
-    """The files that are listed, by name."""
+    """The listed files by name."""
     inside = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {name: path for name, path in sorted(inside.items()) if is_listed(name) and is_regular(path, links=False)}
 
@@ -84,7 +84,7 @@ def parse(data: bytes, shown: str) -> dict[str, str]:
         if reason := wrong_name(name):
             raise BadFile(f"{shown}:{number}: lists a file {reason}: {name!r}.")
         if not is_listed(name):
-            raise BadFile(f"{shown}:{number}: lists {name!r}, which is not a file of a run that travels.")
+            raise BadFile(f"{shown}:{number}: lists {name!r}, which is not a file of a run that is pushed and pulled.")
         if name in digests:
             raise BadFile(f"{shown}:{number}: lists {name!r} a second time.")
         digests[name] = digest

@@ -1,4 +1,4 @@
-"""Writes to the store: the errors of a disk that is full or cannot be written, and the space that is free."""
+"""Durable writes to the store, with errors for a full or read-only disk."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST,
 
 
 @contextmanager
-def writing(place: Path, size: int = 0) -> Iterator[None]:
-    """Turns the system's refusals inside the block into `PlaceUnwritable`, `DiskFull` or `EnvironmentFailed`."""
+def writing(path: Path, size: int = 0) -> Iterator[None]:
+    """Convert `OSError` inside the block into `PlaceUnwritable`, `DiskFull` or `EnvironmentFailed`.
+
+    `size`: bytes to write, for the message."""
     try:
         yield
     except OSError as error:
-        why = error.strerror or str(error)
+        reason = error.strerror or str(error)
         if error.errno in _FULL:
             raise DiskFull(
-                f"{place}: the disk is full: {show_size(size)} to write, {show_size(free_bytes(place))} free.",
+                f"{path}: the disk is full: {show_size(size)} to write, {show_size(free_bytes(path))} free.",
                 "Free some space, or set TRAINYARD_STORE to a folder on another disk.",
             ) from error
         if error.errno in _REFUSED:
             raise PlaceUnwritable(
-                f"{place}: cannot be written: {why}.", "Set TRAINYARD_STORE to a folder that you can write."
+                f"{path}: cannot be written: {reason}.", "Set TRAINYARD_STORE to a folder that you can write to."
             ) from error
-        raise EnvironmentFailed(f"{place}: cannot be written: {why}.") from error
+        raise EnvironmentFailed(f"{path}: cannot be written: {reason}.") from error
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file of the store durably: with its contents and its name on the disk when this returns."""
+    """Write a file of the store durably: its contents and its name are on the disk when this returns."""
     with writing(path, len(data)):
         write_durable(path, data)
 
 
 def free_bytes(path: Path) -> int:
     """Bytes free on the disk that holds `path` or its nearest existing parent."""
-    there = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
-    return shutil.disk_usage(there).free
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
+    return shutil.disk_usage(existing).free

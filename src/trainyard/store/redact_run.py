@@ -1,4 +1,4 @@
-"""Text files of a run's folder without their secrets: what ranks and launchers wrote there as it came."""
+"""Redacts the text files in a run's folder that ranks and launchers wrote without redaction."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TOML = re.compile(
     r"""|"(?:[^"\\\n]|\\[^\n])*+"?|'[^'\n]*+'?|(?P<comments>\#[^\n]*+(?:\n[ \t]*+\#[^\n]*+)*+)""",
     re.DOTALL,
 )
-"""A string of a TOML document, or comments on lines that follow each other."""
+"""A string of a TOML document, or comments on consecutive lines."""
 _CHUNK = 1 << 20
 
 
 def redact_files(folder: Path, skip: Container[str] = ()) -> bool:
-    """Rewrites those that hold a secret; whether any did. `skip`: names of files relative to the folder.
+    """Rewrite the files that contain a secret; returns whether any did. `skip`: file names relative to the folder.
 
-    run.json, samples, ledgers and traces are not among them: they are written without secrets."""
+    run.json, samples, ledgers and traces are not checked: they are written without secrets."""
     documents = [path for pattern in _DOCUMENTS for path in sorted(folder.glob(pattern)) if path.name not in _CLEAN]
 
     def is_checked(path: Path) -> bool:
@@ -47,17 +47,17 @@ def redact_files(folder: Path, skip: Container[str] = ()) -> bool:
 
 
 def redact_older(folder: Path) -> bool:
-    """Rewrites ledgers, samples and traces that an earlier version wrote with a secret; whether any had one.
+    """Rewrite ledgers, samples and traces in which an earlier version stored a secret; returns whether any had one.
 
-    Raises `BadFile` for one that cannot be read."""
+    Raises `BadFile` for a file that cannot be read."""
     changed = [_redact_document(path, _redact_record) for path in [folder / "ledgers.json"] if _is_file(path)]
     paths = [path for pattern in _LONG_DOCUMENTS for path in sorted(folder.glob(pattern)) if _is_file(path)]
     return any([*changed, *(_redact_long_document(path) for path in paths)])
 
 
 def redact_job(text: str) -> str:
-    """A job file with the secrets of its comments hidden. Its values stay, unless they hold a secret or it is not TOML:
-    then the whole text is redacted, and may be a job no more."""
+    """A job file with the secrets in its comments redacted. If a value contains a secret or the text is not TOML, the
+    whole text is redacted and may no longer be a valid job file."""
     shown = _TOML.sub(lambda match: _redact_comments(match["comments"]) if match["comments"] else match[0], text)
     try:
         return redact(shown) if any(secret_paths(toml.loads(shown))) else shown
@@ -66,7 +66,7 @@ def redact_job(text: str) -> str:
 
 
 def copy_redacted(source: IO[bytes], target: Path, pack: bool) -> None:
-    """Writes the JSON document that `source` holds, such as a trace, without secrets. `pack`: with gzip."""
+    """Copy the JSON document `source`, such as a trace, without its secrets. `pack`: compress with gzip."""
     with gzip.open(target, "wb", compresslevel=6) if pack else target.open("wb") as file:
         file.writelines(redact_json_lines(source))
 
@@ -92,13 +92,13 @@ def _redact_job(data: bytes) -> bytes:
 
 
 def _redact_comments(comments: str) -> str:
-    """They stay comments, also if a secret was at the beginning of a line."""
+    """Redacted comments that are still comments, even if a secret was at the beginning of a line."""
     lines = redact(comments).split("\n")
     return "\n".join(line if line.lstrip(" \t").startswith("#") else f"# {line}" for line in lines)
 
 
 def _redact_long_document(path: Path) -> bool:
-    """Read in pieces, and written only if it changes."""
+    """Redact a document in pieces, and write it only if it changes."""
     packed = path.suffix == ".gz"
     try:
         with _opened(path, packed) as before, _opened(path, packed) as file:
@@ -107,7 +107,7 @@ def _redact_long_document(path: Path) -> bool:
         with _opened(path, packed) as file, writing(path, path.stat().st_size), replacing_own(path) as part:
             copy_redacted(file, part, packed)
     except (OSError, EOFError, zlib.error) as error:
-        raise BadFile(f"{path}: cannot be read: {error}.", "Delete it if the run needs it no longer.") from error
+        raise BadFile(f"{path}: cannot be read: {error}.", "Delete it if it is no longer needed.") from error
     return True
 
 
@@ -123,7 +123,7 @@ def _digest(pieces: Iterable[bytes]) -> bytes:
 
 
 def _redact_log(path: Path) -> bool:
-    """A log may be long: it is read line by line, and written only if a line changes."""
+    """Redact a log line by line, as it may be long, and write it only if a line changes."""
     changed = any(before != after for before, after in zip_longest(_lines(path), _redacted(path)))
     if changed:
         with writing(path, path.stat().st_size), replacing_own(path) as part, part.open("wb") as target:

@@ -1,8 +1,8 @@
-"""Whether a run's folder still holds what was written.
+"""Detects missing and altered files in a run's folder.
 
 The record (run.json, job.toml, ledgers.json, samples/) is the source of every figure: each of its files is compared
-with its digest, and a run that lacks one is `damaged`. Evidence (traces, facts, logs, ...) may be deleted to save
-space; only its absence is noticed here, and its digests are compared when the run is pushed or pulled.
+with its digest, and a run with a missing or altered file is `damaged`. Evidence (traces, facts, logs, ...) may be
+deleted to save space; here only its absence is reported, and its digests are compared when the run is pushed or pulled.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ _SHOWN = 3
 
 
 def marked(folder: Path, run: Run) -> Run:
-    """`run`, which was read from the folder, in the state `damaged` with the reasons as its failure; or as it is."""
+    """`run`, as read from the folder; if files are missing or altered, in the state `damaged` with the reasons as its
+    failure."""
     reasons = list(_reasons(folder, run))
     return _as_damaged(run, listed(reasons)) if reasons else run
 
 
 def read_any(folder: Path) -> Run:
-    """The run as far as it can be read: `damaged`, with the reasons as its failure, if that is not all of it.
+    """The readable part of a run: `damaged`, with the reasons as its failure, if parts cannot be read.
 
     Raises `BadFile` if run.json cannot be read."""
     run, reasons = folders.read_head(folder), list[str]()
@@ -51,7 +52,7 @@ def _as_damaged(run: Run, reason: str) -> Run:
 
 
 def missing_evidence(folder: Path) -> list[str]:
-    """The files beyond the record that were there when the run ended, and are not now."""
+    """The evidence files (those outside the record) that existed when the run ended and are now missing."""
     try:
         recorded = folders.read_digests(folder) or {}
     except BadFile:  # that is damage to the record
@@ -94,7 +95,7 @@ def _differences(folder: Path, recorded: dict[str, str]) -> Iterator[str]:
 
 
 def _older(folder: Path, run: Run) -> Iterator[str]:
-    """Runs of earlier versions have one digest over job, samples and ledgers."""
+    """Damage of a run of an earlier version, which has one digest over job, samples and ledgers."""
     missing = [name for name in ("job.toml", "ledgers.json") if not is_regular(folder / name)]
     if missing:
         yield from (f"{name} is missing" for name in missing)

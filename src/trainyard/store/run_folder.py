@@ -1,12 +1,12 @@
-"""One run's folder: plain files that are the truth about the run.
+"""One run's folder of plain files, the source of truth for the run.
 
-run.json               record.Run without samples and ledgers; written last, so what it says is there
-job.toml               the job file; only its comments are without secrets: a job with a secret in a value is refused
-samples/rank<N>.jsonl  one line a step
+run.json               record.Run without samples and ledgers; written last, after the files it refers to
+job.toml               the job file; comments are redacted, and a job with a secret in a value is rejected
+samples/rank<N>.jsonl  one line per step
 ledgers.json           a document of ledgers
-traces/  facts/  logs/ what the profiler, the ranks and the launcher wrote
+traces/  facts/  logs/ files of the profiler, the ranks and the launcher
 SHA256SUMS             the digests of all these files, once the run has ended
-tags.json              name -> when it was given
+tags.json              tag -> when it was assigned
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Version(msgspec.Struct):
 
 
 def create(folder: Path, run: Run, job_text: str) -> None:
-    """A new folder, marked by the state `run` carries; until its run.json is there it is no run."""
+    """Create a run's folder; it counts as a run once its run.json exists, with the state of `run`."""
     with writing(folder):
         folder.mkdir(parents=True)
         for part in PARTS:
@@ -47,9 +47,10 @@ def create(folder: Path, run: Run, job_text: str) -> None:
 
 
 def write(folder: Path, run: Run) -> Run:
-    """Samples and ledgers, then run.json; returns the run with its digest. No file keeps a secret.
+    """Write samples and ledgers, then run.json, all redacted; returns the run with its digest.
 
-    Until all is written run.json says `incomplete`: a kill half-way must not leave an ended run with other samples."""
+    run.json has the state `incomplete` until everything is written: a kill in between must not leave a finished run
+    with the wrong samples."""
     write_whole(folder / "run.json", _encode_head(msgspec.structs.replace(run, state="incomplete", failure="")))
     for name in (digests.FILE, digests.SIGNATURE):
         with writing(folder):
@@ -75,9 +76,9 @@ def _encode_head(run: Run) -> bytes:
 
 
 def redact_run(folder: Path) -> None:
-    """Removes the secrets that an earlier version left in a run's folder. A digest that was right stays right.
+    """Remove the secrets that an earlier version left in a run's folder, and update its digest if it was valid.
 
-    Files that SHA256SUMS lists were written without secrets."""
+    Files listed in SHA256SUMS were written without secrets."""
     listed = read_digests(folder)
     if listed is not None:
         redact_files(folder, listed)
@@ -92,14 +93,14 @@ def redact_run(folder: Path) -> None:
 
 
 def read_head(folder: Path, shown: str = "") -> Run:
-    """run.json alone. Raises `BadFile` with the path, also for a schema of a later version; messages call the folder
-    `shown`, if it is given."""
+    """Read run.json alone. Raises `BadFile` with the path, also for the schema of another version. `shown`: the name of
+    the folder in messages."""
     shown = f"{shown or folder}/run.json"
     return decode_head(read_bytes(folder / "run.json", shown), shown)
 
 
 def decode_head(data: bytes, shown: str) -> Run:
-    """The contents of a run.json, without secrets. Raises `BadFile`."""
+    """Decode and redact the contents of a run.json. Raises `BadFile`."""
     data = redact_json(data, keep_numbers=True)
     try:
         schema = msgspec.json.decode(data, type=_Version).schema
@@ -121,14 +122,14 @@ def decode_head(data: bytes, shown: str) -> Run:
 
 
 def read(folder: Path, shown: str = "") -> Run:
-    """The whole run, with its samples and ledgers. Raises `BadFile`; messages call the folder `shown`, if given."""
+    """Read a run with its samples and ledgers. Raises `BadFile`. `shown`: the name of the folder in messages."""
     head = read_head(folder, shown)
     booked = read_ledgers(folder, shown)
     return msgspec.structs.replace(head, samples=tuple(read_samples(folder, shown)), ledgers=booked)
 
 
 def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
-    """The run's ledgers; none if the file is not there. Raises `BadFile`."""
+    """Read the run's ledgers; empty if the file does not exist. Raises `BadFile`."""
     path, shown = folder / "ledgers.json", f"{shown or folder}/ledgers.json"
     try:
         return ledgers.from_json(read_bytes(path, shown)) if path.exists() else ()
@@ -137,7 +138,7 @@ def read_ledgers(folder: Path, shown: str = "") -> tuple[ledgers.Ledger, ...]:
 
 
 def read_samples(folder: Path, shown: str = "") -> list[Sample]:
-    """All ranks' samples in rank order. A torn last line, which a killed rank leaves, is passed over."""
+    """Read all samples in rank order. An incomplete last line, which a killed rank leaves, is skipped."""
     return [
         sample for path in sample_files(folder) for sample in _lines(path, f"{shown or folder}/samples/{path.name}")
     ]
@@ -157,7 +158,7 @@ def _lines(path: Path, shown: str) -> Iterator[Sample]:
 
 
 def decode_sample(line: bytes) -> Sample:
-    """One line of a sample file. JSON has no word for a loss that is not a number: it is written as null."""
+    """Decode one line of a sample file. A loss that is not a number is stored as null, as JSON has no NaN."""
     fields = msgspec.json.decode(line)
     if isinstance(fields, dict) and fields.get("loss", 0.0) is None:
         fields["loss"] = float("nan")
@@ -169,8 +170,8 @@ def sample_files(folder: Path) -> list[Path]:
 
 
 def rank_files(part: Path, *endings: str, ranks: int = 0) -> list[Path]:
-    """Regular files `rank<N>` with one of the `endings`, by number, without those that an unfinished write left.
-    `ranks`: only of the first so many ranks, if it is not 0."""
+    """Regular files `rank<N>` with one of the `endings`, by number, without those of unfinished writes. `ranks`: if not
+    0, only the files of the first `ranks` ranks."""
     matches = [(path, _RANK.match(path.name)) for path in part.glob("rank*")]
     numbered = sorted(
         (int(match[1]), path) for path, match in matches if match and match[2] in endings and is_regular(path)
@@ -188,7 +189,7 @@ def digest(folder: Path) -> str:
 
 
 def write_digests(folder: Path) -> None:
-    """Lists the digests of a run that has ended again, with the files that were added to it since."""
+    """Recompute the digests of a run that has ended, including files that were added since."""
     write_whole(folder / digests.FILE, digests.render(digests.compute(folder)))
 
 

@@ -1,4 +1,4 @@
-"""The few figures a run is known by. Times in ns, rates a second, sizes in bytes."""
+"""Summary figures of a run. Times in ns, rates per second, sizes in bytes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from trainyard.record import Run, Sample
 
 
 class ModelFlopsShare(msgspec.Struct, frozen=True, kw_only=True):
-    """`value` = `flops` / (`step_ns` / 1e9) / (`ranks` * `rate`): model FLOPs of a step over what all ranks could have
-    done in it at `rate` FLOP/s each, which is `of`."""
+    """`value` = `flops` / (`step_ns` / 1e9) / (`ranks` * `rate`): utilisation, the model FLOPs of a step relative to
+    `rate` FLOP/s on each rank. `of`: description of that rate."""
 
     value: float
     flops: float
@@ -24,14 +24,13 @@ class ModelFlopsShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A step lasts as long as its slowest rank. `step_ns` is the median over the measured steps;
-    `repeats_ns` holds each repeat's own median, whose range is the spread; `profiler_ns` is what the median profiled
-    step took more: below zero where those happened to be faster, so that the profiler's cost cannot be told. Zero: not
-    measured.
+    """A step lasts as long as its slowest rank. `step_ns`: median over the measured steps; `repeats_ns`: median of each
+    repeat, whose range is the spread; `profiler_ns`: excess of the median profiled step over `step_ns`, negative if the
+    profiled steps happened to be faster, in which case the profiler's overhead is unknown. Zero: not measured.
 
-    `mfu` is a share of the device's stated peak in the format that products are computed in, `matmul_share` of the rate
-    that its own products reached. `no_mfu`: why there is none, where FLOPs were counted or never can be;
-    `no_matmul_share` likewise, where the job was faster than what it is held against.
+    `mfu` is relative to the device's published peak in the format of the matrix products, `matmul_share` to the rate
+    that matrix products reached on the device. `no_mfu`: why there is no MFU although FLOPs were counted, or because
+    they cannot be; `no_matmul_share`: why there is none, if the job was faster than the reference rate.
     """
 
     step_ns: int = 0
@@ -48,7 +47,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def summarise(run: Run) -> Summary:
-    """Works for a run in any state; what was not measured stays at its default."""
+    """Summarise a run in any state; fields that were not measured keep their default."""
     repeats = {sample.repeat for sample in run.measured()}
     walls = {repeat: step_walls(s for s in run.measured() if s.repeat == repeat) for repeat in sorted(repeats)}
     every = [wall for repeat in walls.values() for wall in repeat]
@@ -77,14 +76,14 @@ def summarise(run: Run) -> Summary:
 
 
 def step_walls(samples: Iterable[Sample]) -> list[int]:
-    """Wall time of each step: its slowest rank's."""
+    """Wall time of each step (ns): that of its slowest rank."""
     slowest: dict[int, int] = {}
     for sample in samples:
         slowest[sample.step] = max(slowest.get(sample.step, 0), sample.wall_ns)
     return list(slowest.values())
 
 
-def _share(run: Run, step_ns: int, rate: str, of: str) -> ModelFlopsShare | None:
+def _share(run: Run, step_ns: int, rate: str, reference: str) -> ModelFlopsShare | None:
     flops, reached = run.claims.get("model_flops"), run.claims.get(rate)
     if flops is None or reached is None or not reached.value or not step_ns:
         return None
@@ -93,13 +92,15 @@ def _share(run: Run, step_ns: int, rate: str, of: str) -> ModelFlopsShare | None
     if not possible:  # too small for a float
         return None
     value = flops.value / possible
-    return ModelFlopsShare(value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached.value, of=of)
+    return ModelFlopsShare(
+        value=value, flops=flops.value, step_ns=step_ns, ranks=ranks, rate=reached.value, of=reference
+    )
 
 
 def _no_mfu(run: Run, step_ns: int) -> str:
     if run.job.workload == SCRIPT and step_ns:
-        return "no model FLOPs are known of a script"
+        return "the model FLOPs of a script are unknown"
     if "model_flops" not in run.claims or "peak" in run.claims or not step_ns:
         return ""
     device = run.provenance.devices[0].name if run.provenance.devices else "the device"
-    return f"no peak in {run.job.recipe.dtype} is known of {device}"
+    return f"the peak of {device} in {run.job.recipe.dtype} is unknown"

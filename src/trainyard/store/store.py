@@ -1,8 +1,8 @@
-"""Where runs are kept: `runs/<id>/` folders are the truth. An index only finds them fast: `index.sqlite3` beside them,
-or the database that $TRAINYARD_INDEX names.
+"""The run store. The `runs/<id>/` folders are the source of truth; an index speeds up listing them: `index.sqlite3` in
+the same folder as `runs`, or the database given by $TRAINYARD_INDEX.
 
-An id is 8 hexadecimal digits of a digest of time, host and chance: short, unique, and in no order;
-lists sort by when a run started. A run is named by a prefix of its id, a tag, or its folder.
+An id is 8 hexadecimal digits of a digest of time, host and a random number, and has no order: lists are sorted by start
+time. Runs are referred to by a prefix of the id, a tag, or the folder.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _ID = re.compile(r"[0-9a-f]{8}\Z")
 
 def default_root() -> Path:
     """$TRAINYARD_STORE, else $XDG_DATA_HOME/trainyard, else ~/.local/share/trainyard."""
-    if place := os.environ.get("TRAINYARD_STORE"):
-        return Path(place).expanduser()
+    if root := os.environ.get("TRAINYARD_STORE"):
+        return Path(root).expanduser()
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "trainyard"
 
 
 def _base(root: Path) -> Base:
-    """A PostgreSQL database, where $TRAINYARD_INDEX names one."""
+    """The index database: PostgreSQL if $TRAINYARD_INDEX gives a URL, else SQLite."""
     url = os.environ.get("TRAINYARD_INDEX")
     return PostgresBase(url, root) if url else LocalBase(root / "index.sqlite3")
 
@@ -60,7 +60,7 @@ def is_id(name: str) -> bool:
 
 
 class Store:
-    """`say` gets reports that are not errors: a damaged run, a moved tag."""
+    """The runs under `root`. `say`: called with messages that are not errors, such as a damaged run or a moved tag."""
 
     def __init__(self, root: Path | None = None, say: Callable[[str], None] = warnings.warn) -> None:
         self.root = (root or default_root()).absolute()
@@ -69,7 +69,7 @@ class Store:
         self._index = Index(_base(self.root), self.runs, say)
 
     def begin(self, run: Run, job_text: str) -> Path:
-        """Creates the run's folder and returns it; until `finish` the run counts as `incomplete`."""
+        """Create the run's folder and return it; until `finish` the run is `incomplete`."""
         if not is_id(run.id):
             raise BadInput(f"{run.id!r} is not a run id: 8 hexadecimal digits.")
         folder, part = self.runs / run.id, self.runs / f".begin-{run.id}-{writer()}"
@@ -83,12 +83,12 @@ class Store:
         return folder
 
     def finish(self, run: Run) -> Run:
-        """Writes samples, ledgers and at last run.json, each whole or not at all; the run with its digest."""
+        """Write samples, ledgers and finally run.json, each atomically; returns the run with its digest."""
         return folders.write(self._own(self.runs / run.id), run)
 
     def load(self, name: str) -> Run:
-        """The whole run by id prefix, tag or folder. A run that lost a part of its record, or was altered since it was
-        written, is in the state `damaged`, which is reported.
+        """Load a run by id prefix, tag or folder. If a part of its record is missing or was altered, the run is in the
+        state `damaged` and that is reported.
 
         Raises `UnknownName`, `BadInput` for an ambiguous prefix, `BadFile` for a record that cannot be decoded.
         """
@@ -99,7 +99,7 @@ class Store:
         return run
 
     def find(self, name: str) -> Path:
-        """The folder of the run that `name` names: a folder, else a tag, else a prefix of an id."""
+        """The folder of the run `name`: a folder, else a tag, else a prefix of an id."""
         if name and is_regular(Path(name) / "run.json"):
             return Path(name).absolute()
         if is_id(name) and is_regular(self.runs / name / "run.json"):
@@ -108,20 +108,20 @@ class Store:
         tagged = {tag: row.id for row in rows for tag in row.tags}
         if name in tagged:
             return self.runs / tagged[name]
-        found = [row for row in rows if name and row.id.startswith(name)]
-        if len(found) == 1:
-            return self.runs / found[0].id
-        if found:
-            listed = ", ".join(f"{row.id} ({row.job}, {row.started[:16]})" for row in found)
-            raise BadInput(f"{name!r} begins {len(found)} runs: {listed}.", "Give one more character.")
+        matches = [row for row in rows if name and row.id.startswith(name)]
+        if len(matches) == 1:
+            return self.runs / matches[0].id
+        if matches:
+            listed = ", ".join(f"{row.id} ({row.job}, {row.started[:16]})" for row in matches)
+            raise BadInput(f"{name!r} is a prefix of {len(matches)} runs: {listed}.", "Give more characters.")
         raise UnknownName(
             f"there is no run {name!r} in {self.root}.",
-            nearest(name, tagged) if tagged else "`trainyard runs` lists what is stored.",
+            nearest(name, tagged) if tagged else "`trainyard runs` lists the stored runs.",
         )
 
     def traces(self, folder: Path, run: Run) -> list[Path]:
-        """The profiler files of the run in the folder. None of them, which is reported, if some are missing: figures of
-        the other ranks would pass for those of all."""
+        """The profiler files of the run in the folder. If some are missing, that is reported and the list is empty:
+        figures of the remaining ranks would be mistaken for those of all ranks."""
         paths = [folder / name for name in run.trace]
         missing = [path for path in paths if not is_regular(path)]
         if missing:
@@ -135,8 +135,8 @@ class Store:
         return self._index.rows()
 
     def reindex(self) -> int:
-        """Builds the index again from the folders and clears what killed processes left, but not what others still
-        write; how many runs there are."""
+        """Rebuild the index from the folders and remove the files of killed processes, but not those that are still
+        being written. Returns the number of runs."""
         for rest in (path for left in (".begin-*", ".gone-*", ".pull-*") for path in self.runs.glob(left)):
             if is_abandoned(rest):
                 shutil.rmtree(rest, ignore_errors=True)  # another process may clear it too
@@ -147,11 +147,11 @@ class Store:
             return self._index.rebuild() if self.root.is_dir() else 0
 
     def tag(self, name: str, tag: str) -> Path:
-        """Gives the run a tag; a tag names one run, so it leaves the one that had it, which is said."""
+        """Assign a tag to the run. A tag belongs to one run: it is removed from its previous run, which is reported."""
         check_tag(tag)
         folder, before = self._own(self.find(name)), self._owners().get(tag)
-        # Given first and taken after: a kill between the two leaves the tag twice. Then the later one counts, and
-        # tagging again removes the other.
+        # Assigned first and removed second: a kill in between leaves the tag on two runs. Then the later assignment
+        # counts, and tagging again removes the other.
         tags.write_tags(folder, {**tags.read_tags(folder), tag: now()})
         self._take(tag, but=folder)
         if before not in (None, folder.name):
@@ -159,7 +159,7 @@ class Store:
         return folder
 
     def untag(self, tag: str) -> Path:
-        """Takes a tag away; the folder of the run that had it."""
+        """Remove a tag; returns the folder of the run that had it."""
         owners = self._owners()
         if tag not in owners:
             raise UnknownName(f"no run has the tag {tag!r}.", nearest(tag, owners))
@@ -167,7 +167,7 @@ class Store:
         return self.runs / owners[tag]
 
     def delete(self, name: str) -> Path:
-        """Removes the run's folder, in one step as others see it. Only runs of this store."""
+        """Remove the run's folder, atomically for other processes. Only for runs of this store."""
         folder = self._own(self.find(name))
         gone = self.runs / f".gone-{folder.name}-{writer()}"
         with writing(folder):
@@ -183,14 +183,14 @@ class Store:
     def _take(self, tag: str, but: Path | None = None) -> None:
         for folder in run_folders(self.runs):
             try:
-                given = tags.read_tags(folder)
+                run_tags = tags.read_tags(folder)
             except BadFile:  # listed without tags, and reported by the list
                 continue
-            if folder != but and given.pop(tag, None):
-                tags.write_tags(folder, given)
+            if folder != but and run_tags.pop(tag, None):
+                tags.write_tags(folder, run_tags)
 
     def _own(self, folder: Path) -> Path:
-        """The folder as one of this store's. Refuses links and whatever is not directly inside `runs`."""
+        """The folder as a path in this store. Rejects links and folders that are not directly inside `runs`."""
         real = folder.resolve()
         if folder.is_symlink() or real.parent != self.runs.resolve() or not is_id(real.name):
             raise BadInput(f"{folder} is not in the store {self.root}.", "Only stored runs can be changed.")

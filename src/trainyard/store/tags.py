@@ -1,4 +1,4 @@
-"""Names that users give to runs: `tags.json`, a table of tag -> when it was given."""
+"""Tags of runs: `tags.json`, a table of tag -> when it was assigned."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def check_tag(tag: str) -> None:
     if not re.match(_TAG, tag):
         raise BadInput(
             f"{tag!r} is not a tag.",
-            "Begin with a letter, then letters, digits, '.', '_' or '-', 64 at most, and not like an id.",
+            "Use a letter, then letters, digits, '.', '_' or '-': at most 64 characters, and not 8 hexadecimal digits.",
         )
 
 
 def now() -> str:
-    """The time now in UTC, as runs and tags record it; sorts as text."""
+    """The current time in UTC, as runs and tags record it; sortable as text."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def read_tags(folder: Path) -> dict[str, str]:
-    """Tag -> when it was given (ISO 8601); empty if the run has no tags. Raises `BadFile` for a damaged table."""
+    """Tag -> when it was assigned (ISO 8601); empty if the run has no tags. Raises `BadFile` for a damaged table."""
     path = folder / FILE
     if not path.exists():
         return {}
@@ -53,13 +53,13 @@ def encode(tags: dict[str, str]) -> bytes:
 
 
 def from_remote(data: bytes, shown: str) -> dict[str, str]:
-    """The table of a run in another place. Raises `BadFile`, also for a time in the future, which would take the tag
-    from every run that gets it until then."""
-    tags = _decode(data, shown, "Push the run again from where it has its tags: that replaces them.")
+    """Decode the tags of a run in a remote store. Raises `BadFile`, also for a time in the future: such an assignment
+    would override all later ones until then."""
+    tags = _decode(data, shown, "Push the run again from the store that has its tags: that replaces them.")
     latest = (datetime.now(UTC) + _CLOCKS_DIFFER).isoformat()
     for tag, when in tags.items():
         if when > latest:
-            raise BadFile(f"{shown}: the tag {tag!r} was given at {when}, which is in the future.")
+            raise BadFile(f"{shown}: the tag {tag!r} was assigned at {when}, which is in the future.")
     return tags
 
 

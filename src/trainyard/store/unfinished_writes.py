@@ -1,5 +1,5 @@
-"""Hidden folders and files of work in progress, each with the process that writes it in its name, so that what a killed
-process left can be told from what another still writes."""
+"""Hidden folders and files of work in progress. Each has the process that writes it in its name, to distinguish the
+remains of a killed process from files that are still being written."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import time
 from pathlib import Path
 
 OLD_S = 86_400
-"""Seconds without a change after which the work of a process on another host, which cannot be asked, is abandoned."""
+"""Seconds without a change after which files of a process on another host, whose state is unknown, are abandoned."""
 _WRITER = re.compile(r"[.-](?P<pid>[1-9]\d{0,9})\.(?P<host>[0-9a-f]{8})\.[0-9a-f]{8}\Z", re.ASCII)
 
 
 def writer() -> str:
-    """The end of a name: this process, its host, and a part that no other name has."""
+    """A unique suffix for a name: process id, hash of the host name, and a random part."""
     return f"{os.getpid()}.{_host()}.{secrets.token_hex(4)}"
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether nobody writes it any more: its process on this host has ended, or, where that cannot be known, nothing in
-    it has changed for `OLD_S`."""
+    """Whether no process writes `path` any more: its process on this host has ended or, for other hosts, nothing in it
+    has changed for `OLD_S`."""
     match = _WRITER.search(path.name)
     if match and match["host"] == _host():
         return not _is_alive(int(match["pid"]))
@@ -45,11 +45,11 @@ def _is_alive(pid: int) -> bool:
 
 
 def _last_change(path: Path) -> float:
-    """Seconds since the epoch; what vanishes meanwhile does not count."""
+    """Latest modification time in seconds since the epoch; files that disappear meanwhile are ignored."""
     last = 0.0
-    for one in (path, *path.rglob("*")):
+    for file in (path, *path.rglob("*")):
         try:
-            last = max(last, one.lstat().st_mtime)
+            last = max(last, file.lstat().st_mtime)
         except OSError:
             continue
     return last

@@ -1,4 +1,4 @@
-"""History: what a user meets: stored runs and files, accepted changes, exit codes, the page; its error rates, wide."""
+"""`trainyard history`: stored runs and files, accepted changes, exit codes, the HTML page, error rates."""
 
 import errno
 import json
@@ -52,38 +52,38 @@ def a_run(number, step_ns, device="A100", torch="2.1", gap=0, layout=None):
     )
 
 
-def kept(store, run):
+def store_run(store, run):
     store.begin(run, "name = 'tiny'\n")
     store.finish(run)
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder of its own with an empty store."""
+def env(tmp_path, monkeypatch):
+    """A temporary working directory with an empty store."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     return SimpleNamespace(path=tmp_path, store=Store(tmp_path / "store", say=print))
 
 
-def asked(capsys, *args):
+def run_history(capsys, *args):
     """(exit code, stdout, stderr) of `trainyard history`."""
     code = answer(["history", *map(str, args)])
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
-def slower(place, at=24, n=40):
+def slower(env, at=24, n=40):
     """Runs whose step grows by 8 % at run `at`, with a new torch and a launch gap."""
     noise = np.random.default_rng(1).normal(0, 1e4, n)
     for number in range(n):
         late = number >= at
         wall = round(1e6 + 8e4 * late + noise[number])
-        kept(place.store, a_run(number, wall, torch="2.2" if late else "2.1", gap=80_000 if late else 0))
+        store_run(env.store, a_run(number, wall, torch="2.2" if late else "2.1", gap=80_000 if late else 0))
 
 
-def test_the_runs_of_a_job_say_since_when_and_why(place, capsys):
-    slower(place)
-    code, out, _ = asked(capsys, "tiny")
+def test_reports_when_and_why_a_job_became_slower(env, capsys):
+    slower(env)
+    code, out, _ = run_history(capsys, "tiny")
     assert code == 1
     assert "tiny: step time is worse since abc0180000, 16 points ago" in out
     assert re.search(r"step +24 ", out)
@@ -91,52 +91,52 @@ def test_the_runs_of_a_job_say_since_when_and_why(place, capsys):
     assert "run 00000018" in out
     assert "Packages torch: 2.1 against 2.2." in out
     assert "moved most: launch_gap/python 0 ns → 80.0 µs" in out
-    told = json.loads(asked(capsys, "tiny", "--json")[1])
-    assert told["worse"] is True
-    [change] = [one for one in told["changes"] if one["change"]["kind"] == "step"]
+    document = json.loads(run_history(capsys, "tiny", "--json")[1])
+    assert document["worse"] is True
+    [change] = [item for item in document["changes"] if item["change"]["kind"] == "step"]
     assert change["change"]["at"] == 24
     assert change["point"]["run"] == "00000018"
     assert change["share"]["low"] < 0.08 < change["share"]["high"]
     assert change["verdict"] == "worse"
 
 
-def test_a_metric_has_a_direction(place, capsys):
-    slower(place)
-    code, out, _ = asked(capsys, "tiny", "--metric", "tokens_per_s")
+def test_a_metric_has_a_direction(env, capsys):
+    slower(env)
+    code, out, _ = run_history(capsys, "tiny", "--metric", "tokens_per_s")
     assert code == 1
     assert "tokens a second is worse" in out
-    assert asked(capsys, "tiny", "--metric", "launch_gap/python")[0] == 1
-    assert asked(capsys, "tiny", "--metric", "memory")[:2][0] == 0
-    code, _, err = asked(capsys, "tiny", "--metric", "mfu")
+    assert run_history(capsys, "tiny", "--metric", "launch_gap/python")[0] == 1
+    assert run_history(capsys, "tiny", "--metric", "memory")[:2][0] == 0
+    code, _, err = run_history(capsys, "tiny", "--metric", "mfu")
     assert code == 3
     assert code_of(err) == "not-enough-evidence"
     assert missing_values(err, 40, "'tiny'", "mfu") == []
-    code, _, err = asked(capsys, "tiny", "--metric", "step_tiem")
+    code, _, err = run_history(capsys, "tiny", "--metric", "step_tiem")
     assert code == 2
     assert code_of(err) == "unknown-name"
     assert missing_values(err, "'step_tiem'", "'step_time'") == []
 
 
-def test_an_accepted_change_alerts_nobody_and_a_stranger_is_told(place, capsys):
-    slower(place)
-    file = place.path / files.NAME
+def test_accepted_change_does_not_alert_and_unknown_entry_is_reported(env, capsys):
+    slower(env)
+    file = env.path / files.NAME
     file.write_text(
         '[[accepted]]\nrun = "00000018"\nwhy = "a guard"\n[[accepted]]\ncommit = "ffffffff"\nmetric = "step_tme"\n'
     )
-    code, out, _ = asked(capsys, "tiny")
+    code, out, _ = run_history(capsys, "tiny")
     assert code == 0
     assert "no change in 40 points but 1 accepted" in out
     assert "a guard" in out
     assert "commit ffffffff is named under accepted, but is not in this series" in out
-    assert "for 'step_tme', which is no metric. Did you mean 'step_time'?" in " ".join(out.split())
+    assert "for 'step_tme', which is not a metric. Did you mean 'step_time'?" in " ".join(out.split())
     file.write_text('[[accepted]]\nrun = "00000018"\nmetric = "memory"\n')
-    assert asked(capsys, "tiny")[0] == 1
+    assert run_history(capsys, "tiny")[0] == 1
 
 
-def test_a_reset_begins_the_history_anew(place, capsys):
-    slower(place)
-    (place.path / "resets.toml").write_text('[[reset]]\nrun = "00000018"\nwhy = "new machine"\n')
-    code, out, _ = asked(capsys, "tiny", "--accepted", place.path / "resets.toml")
+def test_reset_restarts_the_history(env, capsys):
+    slower(env)
+    (env.path / "resets.toml").write_text('[[reset]]\nrun = "00000018"\nwhy = "new machine"\n')
+    code, out, _ = run_history(capsys, "tiny", "--accepted", env.path / "resets.toml")
     assert code == 0
     assert "no change in 16 points" in out
 
@@ -153,21 +153,21 @@ def test_a_reset_begins_the_history_anew(place, capsys):
         ("[[", ["TOML"]),
     ],
 )
-def test_a_misspelt_file_of_accepted_changes_is_refused_with_its_place(tmp_path, text, values):
+def test_invalid_file_of_accepted_changes_is_rejected_with_its_path(tmp_path, text, values):
     path = tmp_path / "said.toml"
     path.write_text(text)
     with refused(BadFile, path, *values):
         files.read(path)
 
 
-def test_unlike_runs_are_left_out_and_it_is_said_why(place, capsys):
-    slower(place, at=99)
+def test_runs_of_other_work_or_machines_are_left_out_with_reasons(env, capsys):
+    slower(env, at=99)
     for number in range(100, 104):
-        kept(place.store, a_run(number - 90 + 50, 5_000_000, device="V100"))
+        store_run(env.store, a_run(number - 90 + 50, 5_000_000, device="V100"))
     for number in range(14, 16):
-        kept(place.store, a_run(number + 60, 1_000_000, layout=Layout(dp_replicate=2)))
-    kept(place.store, a_run(99, 1_000_000))
-    code, out, _ = asked(capsys, "tiny")
+        store_run(env.store, a_run(number + 60, 1_000_000, layout=Layout(dp_replicate=2)))
+    store_run(env.store, a_run(99, 1_000_000))
+    code, out, _ = run_history(capsys, "tiny")
     assert code == 0
     assert "no change in 41 points" in out
     assert "4 runs are left out, which differ from the newest: devices 1 x V100 against 1 x A100." in " ".join(
@@ -176,18 +176,18 @@ def test_unlike_runs_are_left_out_and_it_is_said_why(place, capsys):
     assert "2 runs are left out, which differ from the newest: layout" in " ".join(out.split())
 
 
-def test_too_few_runs_failed_runs_and_unknown_jobs(place, capsys):
-    assert asked(capsys, "tiny")[0] == 2
+def test_too_few_runs_failed_runs_and_unknown_jobs(env, capsys):
+    assert run_history(capsys, "tiny")[0] == 2
     for number in range(5):
-        kept(place.store, a_run(number, 1_000_000))
+        store_run(env.store, a_run(number, 1_000_000))
     failed = a_run(50, 1_000_000)
-    place.store.begin(failed, "")
-    run_folder.write(place.store.runs / failed.id, Run(**{**vars_of(failed), "state": "failed", "failure": "rank 0"}))
-    code, _, err = asked(capsys, "tiny")
+    env.store.begin(failed, "")
+    run_folder.write(env.store.runs / failed.id, Run(**{**vars_of(failed), "state": "failed", "failure": "rank 0"}))
+    code, _, err = run_history(capsys, "tiny")
     assert code == 3
     assert code_of(err) == "not-enough-evidence"
     assert missing_values(err, "5 points") == []
-    code, _, err = asked(capsys, "tny")
+    code, _, err = run_history(capsys, "tny")
     assert code == 2
     assert code_of(err) == "unknown-name"
     assert missing_values(err, "'tny'", "'tiny'") == []
@@ -197,11 +197,11 @@ def vars_of(run):
     return {name: getattr(run, name) for name in run.__struct_fields__}
 
 
-def test_a_run_of_a_later_version_is_passed_over(place, capsys):
-    slower(place)
-    path = place.store.runs / "00000005" / "run.json"
+def test_a_run_of_a_later_version_is_passed_over(env, capsys):
+    slower(env)
+    path = env.store.runs / "00000005" / "run.json"
     path.write_text(path.read_text().replace("trainyard/run/1", "trainyard/run/9"))
-    code, out, err = asked(capsys, "tiny")
+    code, out, err = run_history(capsys, "tiny")
     assert code == 1
     assert "39 points" in out
     assert "trainyard/run/9" in err
@@ -220,10 +220,10 @@ def test_a_run_of_a_later_version_is_passed_over(place, capsys):
         lambda values: "commit,value\n" + "\n".join(f"abc{n},{value}" for n, value in enumerate(values)),
     ],
 )
-def test_any_series_is_taken(place, capsys, write):
-    path = place.path / "series.txt"
+def test_any_series_is_taken(env, capsys, write):
+    path = env.path / "series.txt"
     path.write_text(write([1.0, 1.1, 0.9] * 10 + [2.0, 2.1, 1.9] * 10))
-    code, out, _ = asked(capsys, "--series", path, "--metric", "latency")
+    code, out, _ = run_history(capsys, "--series", path, "--metric", "latency")
     assert code == 1
     assert "latency is worse" in out
 
@@ -243,45 +243,45 @@ def test_any_series_is_taken(place, capsys, write):
         ("[true]", ["point 0", "True"]),
     ],
 )
-def test_a_broken_file_is_told_with_its_place(place, capsys, text, values):
-    path = place.path / "series.txt"
+def test_broken_file_is_reported_with_its_position(env, capsys, text, values):
+    path = env.path / "series.txt"
     path.write_text(text)
-    code, _, err = asked(capsys, "--series", path)
+    code, _, err = run_history(capsys, "--series", path)
     assert (code, code_of(err)) == (2, "bad-file")
     assert missing_values(err, path, *values) == []
 
 
-def test_one_of_job_and_file_is_named(place, capsys):
-    assert asked(capsys)[0] == 2
-    assert asked(capsys, "tiny", "--series", "x.json")[0] == 2
-    code, _, err = asked(capsys, "--series", "missing.json")
+def test_one_of_job_and_file_is_named(env, capsys):
+    assert run_history(capsys)[0] == 2
+    assert run_history(capsys, "tiny", "--series", "x.json")[0] == 2
+    code, _, err = run_history(capsys, "--series", "missing.json")
     assert (code, code_of(err)) == (2, "missing-file")
     assert missing_values(err, "missing.json:", os.strerror(errno.ENOENT)) == []
 
 
-def test_clocks_that_went_backwards_are_told(place, capsys):
-    path = place.path / "series.csv"
+def test_points_with_decreasing_dates_are_reported(env, capsys):
+    path = env.path / "series.csv"
     days = [f"2026-01-{1 + (n if n != 9 else 2):02d}" for n in range(20)]
     path.write_text("value,when\n" + "\n".join(f"{n % 3},{day}" for n, day in enumerate(days)))
-    assert "1 points are dated before the one before them, point 9 first" in asked(capsys, "--series", path)[1]
+    assert "1 points are dated before the one before them, point 9 first" in run_history(capsys, "--series", path)[1]
 
 
 # What is seen
 
 
 def seen(values):
-    return [(one.kind, one.at, one.until) for one in detect(values).changes]
+    return [(change.kind, change.at, change.until) for change in detect(values).changes]
 
 
 @pytest.mark.parametrize("noise", [0, 1e-4, 1e-3, 1e-2, 0.1, 0.3])
-def test_a_climb_is_a_drift_however_little_noise_it_has(noise):
+def test_steady_climb_is_a_drift_at_any_noise_level(noise):
     """A slow leak of memory: its differences are alike, which is no memory of noise."""
     values = 100 + np.linspace(0, 20, 200) + np.random.default_rng(1).normal(0, 20 * noise, 200)
     (change,) = detect(values.tolist()).changes
     assert change.kind == "drift"
 
 
-def test_steps_drift_excursions_and_spikes_are_told_apart():
+def test_distinguishes_steps_drifts_excursions_and_spikes():
     noise = np.random.default_rng(0).standard_normal(200)
     here = np.arange(200)
     assert seen(noise) == []
@@ -289,8 +289,8 @@ def test_steps_drift_excursions_and_spikes_are_told_apart():
     assert (kind, abs(at - 90) <= 1) == ("step", True)
     [(kind, at, until)] = seen(noise + 0.04 * here)
     assert (kind, at, until) == ("drift", 0, 200)
-    found = seen(noise + 8 * ((here >= 100) & (here < 114)))
-    assert ("excursion", 100, 114) in found
+    detections = seen(noise + 8 * ((here >= 100) & (here < 114)))
+    assert ("excursion", 100, 114) in detections
     assert not detect(noise + 8 * ((here >= 100) & (here < 114))).lasting
     assert ("spike", 120, 122) in seen(noise + 20 * ((here >= 120) & (here < 122)))
 
@@ -306,7 +306,7 @@ def test_steps_drift_excursions_and_spikes_are_told_apart():
     ids=["normal", "two modes", "heavy tails", "autocorrelated"],
 )
 def test_noise_alone_seldom_changes(draw):
-    """Of 60 series at 1 % more than five would be seen once in 30,000 times."""
+    """At a rate of 1 %, more than 5 of 60 series show a change with a probability of 1 in 30,000."""
     rng = np.random.default_rng(8)
     assert sum(bool(detect(draw(rng)).lasting) for _ in range(60)) <= 5
 
@@ -314,12 +314,12 @@ def test_noise_alone_seldom_changes(draw):
 @pytest.mark.parametrize(("size", "at"), [(0.03, 100), (0.05, 190)])
 def test_a_step_is_mostly_found(size, at):
     rng = np.random.default_rng(9)
-    found = 0
+    detections = 0
     for _ in range(30):
         values = 100 + 1.5 * rng.standard_normal(200)
         values[at:] *= 1 + size
-        found += any(one.low - 3 <= at <= one.high + 3 for one in detect(values).lasting)
-    assert found >= 26
+        detections += any(change.low - 3 <= at <= change.high + 3 for change in detect(values).lasting)
+    assert detections >= 26
 
 
 # The page
@@ -377,9 +377,9 @@ def test_scores_are_those_of_the_definitions():
 
 def test_bounds_of_a_share_are_scipys():
     stats = pytest.importorskip("scipy.stats")
-    for hits, of in ((0, 50), (3, 200), (200, 200), (17, 20)):
-        theirs = stats.binomtest(hits, of).proportion_ci(method="exact")
-        assert (Rate(hits, of).low, Rate(hits, of).high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+    for hits, trials in ((0, 50), (3, 200), (200, 200), (17, 20)):
+        theirs = stats.binomtest(hits, trials).proportion_ci(method="exact")
+        assert (Rate(hits, trials).low, Rate(hits, trials).high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 
 @pytest.mark.parametrize("text", [None, "[]", '{"a": 3}', '{"x": {}}'])

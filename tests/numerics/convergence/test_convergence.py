@@ -38,15 +38,15 @@ def curve(losses, seed=0, name="run", steps=None, **more):
 def runs(number, seeds=5, sides=(1, 1), steps=STEPS, shift=0.0, noise=2e-4, onset=0):
     """(heads, bases): same-seed runs apart by an offset each, heads by `shift` of the loss from `onset` on too."""
     draw = np.random.default_rng(number)
-    made = ([], [])
+    by_side = ([], [])
     for seed in range(seeds):
         shape = 3 + 4 * np.exp(-np.arange(steps) / 20) + 0.05 * draw.standard_normal(steps)
         for side, count in enumerate(sides):
             for repeat in range(count):
                 apart = 1 + noise * draw.standard_normal() + 1e-5 * draw.standard_normal(steps)
                 planted = 1 + shift * ((np.arange(steps) >= onset) & (side == 0))
-                made[side].append(curve((shape * apart * planted).tolist(), seed, f"{side}-{seed}-{repeat}"))
-    return made
+                by_side[side].append(curve((shape * apart * planted).tolist(), seed, f"{side}-{seed}-{repeat}"))
+    return by_side
 
 
 def verdict(heads, bases, **more):
@@ -59,10 +59,14 @@ designs = st.tuples(st.integers(2, 6), st.sampled_from([(1, 1), (1, 2), (2, 1), 
 @given(st.integers(0, 2**32), designs, st.sampled_from([0.0, 0.0025, -0.01]))
 def test_sides_swapped_are_the_mirror_image(number, design, shift):
     heads, bases = runs(number, *design, shift=shift)
-    one, other = verdict(heads, bases), verdict(bases, heads)
-    assert (one.verdict, one.onset, one.pairs_needed) == (other.verdict, other.onset, other.pairs_needed)
-    assert math.log1p(one.difference) == pytest.approx(-math.log1p(other.difference), abs=1e-12)
-    assert math.log1p(one.low) == pytest.approx(-math.log1p(other.high), abs=1e-12)
+    forward, swapped = verdict(heads, bases), verdict(bases, heads)
+    assert (forward.verdict, forward.onset, forward.pairs_needed) == (
+        swapped.verdict,
+        swapped.onset,
+        swapped.pairs_needed,
+    )
+    assert math.log1p(forward.difference) == pytest.approx(-math.log1p(swapped.difference), abs=1e-12)
+    assert math.log1p(forward.low) == pytest.approx(-math.log1p(swapped.high), abs=1e-12)
 
 
 @given(st.integers(0, 2**32), designs, st.floats(0.01, 1000))
@@ -76,9 +80,9 @@ def test_the_unit_of_the_loss_does_not_count(number, design, scale):
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 60))
 def test_the_same_to_the_bit_is_the_same_at_once(number, seeds, steps):
     heads, _ = runs(number, seeds, steps=steps)
-    found = verdict(heads, heads)
-    assert (found.verdict, found.identical, found.difference, found.test) == ("same", True, 0.0, "bits")
-    assert sentence(found).startswith("Same, to the bit")
+    result = verdict(heads, heads)
+    assert (result.verdict, result.identical, result.difference, result.test) == ("same", True, 0.0, "bits")
+    assert sentence(result).startswith("Same, to the bit")
 
 
 @given(st.integers(0, 2**32), designs)
@@ -92,9 +96,9 @@ def test_a_margin_never_turns_the_same_into_a_difference(number, design):
 def test_the_onset_is_found_within_a_window():
     for onset in (10, 40, 75):
         for design in ((5, (1, 1)), (3, (1, 2))):
-            found = verdict(*runs(7, *design, steps=100, shift=0.02, onset=onset))
-            assert found.verdict == "differs"
-            assert onset - 5 <= found.onset <= onset + 5
+            result = verdict(*runs(7, *design, steps=100, shift=0.02, onset=onset))
+            assert result.verdict == "differs"
+            assert onset - 5 <= result.onset <= onset + 5
 
 
 def test_a_difference_on_the_way_that_heals_is_told_apart():
@@ -103,37 +107,37 @@ def test_a_difference_on_the_way_that_heals_is_told_apart():
         msgspec.structs.replace(c, losses=tuple(x * (1.02 if 30 <= k < 50 else 1) for k, x in enumerate(c.losses)))
         for c in heads
     ]
-    found = verdict(healed, bases)
-    assert (found.verdict, found.healed, found.onset) == ("differs", True, 30)
-    assert "on the way" in sentence(found)
+    result = verdict(healed, bases)
+    assert (result.verdict, result.healed, result.onset) == ("differs", True, 30)
+    assert "on the way" in sentence(result)
 
 
 def test_noise_that_hides_the_margin_is_not_judged():
-    found = verdict(*runs(1, 3, noise=5e-3))
-    assert found.verdict == "cannot tell"
-    assert found.pairs_needed > 3
-    assert "A second base of each seed would help" in sentence(found)
-    labelled = msgspec.structs.replace(found, test="relabelling")
+    result = verdict(*runs(1, 3, noise=5e-3))
+    assert result.verdict == "cannot tell"
+    assert result.pairs_needed > 3
+    assert "A second base of each seed would help" in sentence(result)
+    labelled = msgspec.structs.replace(result, test="relabelling")
     assert "More than 20 seeds" in sentence(labelled)
     assert "8 seeds would settle it" in sentence(msgspec.structs.replace(labelled, pairs_needed=8))
 
 
 @pytest.mark.parametrize("noise", [2e-4, 5e-4, 1e-3])
 def test_the_seeds_asked_for_settle_it(noise):
-    """Of runs that are the same, nine in ten are found so with as many pairs as their noise asks for."""
-    asked, draw = pairs_needed(noise, 0, 0.001, 0.05), np.random.default_rng(3)
-    found = 0
+    """With `pairs_needed` pairs, about 90 % of comparisons of identical training are judged the same."""
+    count, draw = pairs_needed(noise, 0, 0.001, 0.05), np.random.default_rng(3)
+    settled = 0
     for _ in range(300):
-        pairs = noise * draw.standard_normal((asked, 2, 1, 1))
+        pairs = noise * draw.standard_normal((count, 2, 1, 1))
         size = sizes([(heads, bases) for heads, bases in pairs], 0.05)
-        found += bool(size.low[0] > -0.001 and size.high[0] < 0.001)
-    assert 0.84 <= found / 300 <= 0.99
+        settled += bool(size.low[0] > -0.001 and size.high[0] < 0.001)
+    assert 0.84 <= settled / 300 <= 0.99
 
 
 def test_one_pair_alone_says_nothing_of_the_noise():
-    found = verdict(*runs(1, 1, shift=0.5))
-    assert (found.verdict, found.low, found.noise, found.pairs_needed) == ("cannot tell", None, None, None)
-    assert "three seeds" in sentence(found)
+    result = verdict(*runs(1, 1, shift=0.5))
+    assert (result.verdict, result.low, result.noise, result.pairs_needed) == ("cannot tell", None, None, None)
+    assert "three seeds" in sentence(result)
 
 
 def test_one_pair_and_repeats_do():
@@ -144,7 +148,7 @@ def test_repeats_to_the_bit_count_once():
     heads, bases = runs(1, 3, shift=0.003)
     once, twice = verdict(heads, bases), verdict(heads, [*bases, *bases])
     assert (once.low, once.high, once.verdict) == (twice.low, twice.high, twice.verdict)
-    assert any("to the bit" in note for note in twice.notes)
+    assert any("bitwise equal" in note for note in twice.notes)
 
 
 def test_power_and_false_alarms():
@@ -158,10 +162,10 @@ def test_power_and_false_alarms():
 def test_a_head_that_is_no_number_differs():
     heads, bases = runs(1, 3, steps=100)
     heads[1] = msgspec.structs.replace(heads[1], losses=(*heads[1].losses[:50], *[None] * 50))
-    found = verdict(heads, bases)
-    assert (found.verdict, found.diverged, found.onset) == ("differs", True, 50)
-    assert "step 51" in sentence(found)
-    assert [row[-2] for row in table(found).rows] == [None, None, None, 51]
+    result = verdict(heads, bases)
+    assert (result.verdict, result.diverged, result.onset) == ("differs", True, 50)
+    assert "step 51" in sentence(result)
+    assert [row[-2] for row in table(result).rows] == [None, None, None, 51]
     with refused(BadInput, heads[1].name, 51):
         verdict(bases, heads)
 
@@ -169,9 +173,9 @@ def test_a_head_that_is_no_number_differs():
 def test_curves_of_unlike_length_are_compared_where_both_are():
     heads, bases = runs(1, 3, steps=100)
     short = [msgspec.structs.replace(c, steps=c.steps[:60], losses=c.losses[:60]) for c in heads]
-    found = verdict(short, bases)
-    assert found.steps == 60
-    assert any("60 steps that all runs have" in note for note in found.notes)
+    result = verdict(short, bases)
+    assert result.steps == 60
+    assert any("60 steps that all runs have" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,7 @@ def test_what_is_left_out_is_said():
     assert "order given" in verdict(*unknown).notes[0]
     begun = [msgspec.structs.replace(c, start=f"{c.name}") for c in heads]
     other = [msgspec.structs.replace(c, start=f"{c.name}") for c in bases]
-    assert "same weights" in verdict(begun, other).notes[0]
+    assert "different weights" in verdict(begun, other).notes[0]
 
 
 def stored(losses, seed=0, state="complete", ranks=2, id="00000001", **job):
@@ -215,8 +219,8 @@ def stored(losses, seed=0, state="complete", ranks=2, id="00000001", **job):
 
 
 def test_a_run_gives_its_curve():
-    found = curve_of(stored([3.0, float("nan"), 2.0], seed=4))
-    assert (found.losses, found.steps, found.seed) == ((3.0, None, 2.0), (0, 1, 2), 4)
+    result = curve_of(stored([3.0, float("nan"), 2.0], seed=4))
+    assert (result.losses, result.steps, result.seed) == ((3.0, None, 2.0), (0, 1, 2), 4)
     with refused(WrongRunState, "00000001", "failed"):
         curve_of(stored([3.0], state="failed"))
     with refused(BadInput, "00000001", "trainyard.step"):
@@ -266,7 +270,7 @@ def test_a_golden_file_that_is_not_there(tmp_path):
 # MLPerf's reference convergence points
 
 
-def result(needed, benchmark="bert", batch=256, unit="samples_count"):
+def mlperf_result(needed, benchmark="bert", batch=256, unit="samples_count"):
     return mlperf_reference.Result(benchmark, batch, {} if needed is None else {unit: needed})
 
 
@@ -276,7 +280,7 @@ def record(needed, benchmark="bert", batch=256, unit="samples to converge"):
 
 def points(tmp_path, *records):
     path = tmp_path / "rcps.json"
-    path.write_bytes(msgspec.json.encode({str(number): one for number, one in enumerate(records)}))
+    path.write_bytes(msgspec.json.encode({str(number): point_record for number, point_record in enumerate(records)}))
     return mlperf_reference.read_points(path)
 
 
@@ -288,51 +292,51 @@ def test_the_rule_is_a_t_test_between_trimmed_means(tmp_path_factory, theirs, ou
     """Against scipy's test, as the rule is worded: pass where p is above 5 %."""
     stats = pytest.importorskip("scipy.stats")
     known = points(tmp_path_factory.mktemp("rcp"), record(theirs))
-    found = mlperf_reference.judge([result(one) for one in ours], known)
+    result = mlperf_reference.judge([mlperf_result(epochs_needed) for epochs_needed in ours], known)
     kept, mean, spread = sorted(ours)[1:-1], np.mean(sorted(theirs)[1:-1]), np.std(theirs)
     if spread < 1e-6:
         return
-    said = stats.ttest_ind_from_stats(np.mean(kept), spread, len(kept), mean, spread, len(theirs) - 2,
+    expected = stats.ttest_ind_from_stats(np.mean(kept), spread, len(kept), mean, spread, len(theirs) - 2,
                                       equal_var=True, alternative="less")  # fmt: skip
-    if abs(said.pvalue - 0.05) > 1e-6:
-        assert found.mlperf == ("pass" if said.pvalue > 0.05 else "fail")
-        assert (found.verdict == "faster") == (found.mlperf == "fail")
-    assert found.scale == pytest.approx(max(1, mean / np.mean(kept)))
+    if abs(expected.pvalue - 0.05) > 1e-6:
+        assert result.mlperf == ("pass" if expected.pvalue > 0.05 else "fail")
+        assert (result.verdict == "faster") == (result.mlperf == "fail")
+    assert result.scale == pytest.approx(max(1, mean / np.mean(kept)))
 
 
 def test_between_two_batch_sizes_the_reference_is_interpolated(tmp_path):
     known = points(tmp_path, record([10.0, 11, 12, 13], batch=100), record([20.0, 21, 22, 23], batch=200))
-    found = mlperf_reference.judge([result(x, batch=150) for x in (16, 16.5, 17, 16)], known)
-    assert found.reference == pytest.approx(16.5)
-    assert found.verdict == "same"
-    smaller = mlperf_reference.judge([result(x, batch=50) for x in (11, 11.5, 12, 11)], known)
+    result = mlperf_reference.judge([mlperf_result(x, batch=150) for x in (16, 16.5, 17, 16)], known)
+    assert result.reference == pytest.approx(16.5)
+    assert result.verdict == "same"
+    smaller = mlperf_reference.judge([mlperf_result(x, batch=50) for x in (11, 11.5, 12, 11)], known)
     assert "smallest" in smaller.how
     with refused(BadInput, 300, 200):
-        mlperf_reference.judge([result(x, batch=300) for x in (30, 30, 31)], known)
+        mlperf_reference.judge([mlperf_result(x, batch=300) for x in (30, 30, 31)], known)
 
 
 def test_points_that_need_more_than_their_neighbours_are_left_out(tmp_path):
     slow = record([50.0, 51, 52, 53], batch=150)
     known = points(tmp_path, record([10.0, 11, 12, 13], batch=100), slow, record([20.0, 21, 22, 23], batch=200))
-    assert mlperf_reference.judge([result(x, batch=150) for x in (16, 16.5, 17, 16)], known).reference == pytest.approx(
-        16.5
-    )
+    assert mlperf_reference.judge(
+        [mlperf_result(x, batch=150) for x in (16, 16.5, 17, 16)], known
+    ).reference == pytest.approx(16.5)
 
 
 def test_runs_that_miss_the_target(tmp_path):
     known = points(tmp_path, record([10.0, 11, 12, 13]))
-    one = mlperf_reference.judge([result(x) for x in (11, 12, 11, None)], known)
-    assert (one.missed, one.mlperf) == (1, "pass")
-    two = mlperf_reference.judge([result(x) for x in (11, 12, None, None)], known)
-    assert (two.missed, two.mlperf, two.verdict) == (2, "fail", "slower")
+    passing = mlperf_reference.judge([mlperf_result(x) for x in (11, 12, 11, None)], known)
+    assert (passing.missed, passing.mlperf) == (1, "pass")
+    failing = mlperf_reference.judge([mlperf_result(x) for x in (11, 12, None, None)], known)
+    assert (failing.missed, failing.mlperf, failing.verdict) == (2, "fail", "slower")
 
 
 @pytest.mark.parametrize(
     ("results", "values"),
     [
-        ([result(11), result(12)], [2, 3]),
-        ([result(11), result(12), result(12, batch=8)], [3, 2, "batch 8"]),
-        ([result(11, benchmark="gpt3")] * 3, ["gpt3", "bert"]),
+        ([mlperf_result(11), mlperf_result(12)], [2, 3]),
+        ([mlperf_result(11), mlperf_result(12), mlperf_result(12, batch=8)], [3, 2, "batch 8"]),
+        ([mlperf_result(11, benchmark="gpt3")] * 3, ["gpt3", "bert"]),
         ([], [0]),
     ],
 )
@@ -355,8 +359,8 @@ def test_bad_reference_points_are_refused(tmp_path, data):
 
 
 def log(path, epochs, status="success", **more):
-    said = {"submission_benchmark": "bert", "global_batch_size": 256, **more}
-    lines = [mllog.line(key, value, 0) for key, value in said.items()]
+    fields = {"submission_benchmark": "bert", "global_batch_size": 256, **more}
+    lines = [mllog.line(key, value, 0) for key, value in fields.items()]
     lines += [mllog.line("eval_accuracy", 0.7, 1, {"epoch_num": epoch}) for epoch in (1, epochs)]
     path.write_text("\n".join([*lines, mllog.line("run_stop", None, 2, {"status": status})]) + "\n")
     return path
@@ -387,37 +391,39 @@ def test_a_run_as_mllog(tmp_path):
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
-    kept = Store()
+    run_store = Store()
     heads, bases = runs(11, 3, (1, 2), shift=0.004)
-    for number, one in enumerate([*heads, *bases]):
-        run = stored(one.losses, one.seed, id=f"{number:08x}")
-        kept.begin(run, "")
-        kept.finish(run)
-        kept.tag(run.id, f"r{one.name}")
-    return [f"r{one.name}" for one in heads], [f"r{one.name}" for one in bases]
+    for number, loss_curve in enumerate([*heads, *bases]):
+        run = stored(loss_curve.losses, loss_curve.seed, id=f"{number:08x}")
+        run_store.begin(run, "")
+        run_store.finish(run)
+        run_store.tag(run.id, f"r{loss_curve.name}")
+    return [f"r{loss_curve.name}" for loss_curve in heads], [f"r{loss_curve.name}" for loss_curve in bases]
 
 
-def asked(*words):
+def run_numerics(*words):
     return answer(["gate", "convergence", *words])
 
 
 def test_the_command(store, tmp_path, capsys):
     heads, bases = store
     against = [word for base in bases for word in ("--base", base)]
-    assert asked(*heads, *against) == 1
+    assert run_numerics(*heads, *against) == 1
     out = capsys.readouterr().out
     assert out.startswith("Differs from step 1 on (+0.")
-    assert asked(*heads, *against, "--json") == 1
-    said = json.loads(capsys.readouterr().out)
-    assert (said["schema"], said["verdict"], said["pairs"], said["test"]) == (
+    assert run_numerics(*heads, *against, "--json") == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["verdict"], document["pairs"], document["test"]) == (
         "trainyard/convergence/1", "differs", 3, "relabelling",
     )  # fmt: skip
     kept = str(tmp_path / "golden.json")
-    assert asked(*bases, "--store-golden", kept) == 0
-    assert asked(*heads, "--golden", kept, "--json") == 1
-    assert json.loads(capsys.readouterr().out)["difference"] == said["difference"]
-    assert asked(*bases[::2], *("--base", bases[1], "--base", bases[3], "--base", bases[5]), "--margin", "1") == 0
-    assert asked(*heads[:1], "--base", bases[0]) == 3
+    assert run_numerics(*bases, "--store-golden", kept) == 0
+    assert run_numerics(*heads, "--golden", kept, "--json") == 1
+    assert json.loads(capsys.readouterr().out)["difference"] == document["difference"]
+    assert (
+        run_numerics(*bases[::2], *("--base", bases[1], "--base", bases[3], "--base", bases[5]), "--margin", "1") == 0
+    )
+    assert run_numerics(*heads[:1], "--base", bases[0]) == 3
 
 
 def test_the_command_refuses(store, capsys):
@@ -425,7 +431,7 @@ def test_the_command_refuses(store, capsys):
     for words in ((), (heads[0],), (heads[0], "--base", heads[0]), (heads[0], "--base", bases[-1]),
                   (heads[0], "--base", "nobody"), (heads[0], "--golden", "none.json"), (heads[0], "--mllog"),
                   (heads[0], "--base", bases[0], "--margin", "0")):  # fmt: skip
-        assert asked(*words) == 2, words
+        assert run_numerics(*words) == 2, words
         assert "Traceback" not in capsys.readouterr().err
 
 
@@ -438,11 +444,11 @@ def test_the_command_on_logs(tmp_path, capsys):
         for number, epochs in enumerate(needed):
             log(tmp_path / folder / f"result_{number}.txt", epochs)
     base = ("--base", str(tmp_path / "rcps.json"), "--mllog")
-    assert asked(str(tmp_path / "same"), *base) == 0
-    assert asked(str(tmp_path / "slow"), *base) == 1
+    assert run_numerics(str(tmp_path / "same"), *base) == 0
+    assert run_numerics(str(tmp_path / "slow"), *base) == 1
     assert "slower than the reference" in capsys.readouterr().out
-    assert asked(str(tmp_path / "fast"), *base, "--json") == 1
+    assert run_numerics(str(tmp_path / "fast"), *base, "--json") == 1
     assert json.loads(capsys.readouterr().out)["mlperf"] == "fail"
-    assert asked(str(tmp_path / "fast"), "--base", str(tmp_path / "same"), "--mllog") == 1
+    assert run_numerics(str(tmp_path / "fast"), "--base", str(tmp_path / "same"), "--mllog") == 1
     (tmp_path / "none").mkdir()
-    assert asked(str(tmp_path / "none"), *base) == 2
+    assert run_numerics(str(tmp_path / "none"), *base) == 2

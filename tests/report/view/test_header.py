@@ -64,6 +64,6 @@ def test_unknown_workloads_count_tokens():
 
 def test_scripts_note_why_mfu_is_missing():
     job = Job(name="s", workload=SCRIPT, sizes={"command": "python s.py"}, recipe=Recipe(tokens_per_step=0))
-    assert "No MFU: no model FLOPs are known of a script." in view(job).notes
+    assert "No MFU: the model FLOPs of a script are unknown." in view(job).notes
     assert not [note for note in view(PLAIN).notes if "MFU" in note]
     assert summarise(Run(id="x", job=job, started="")).no_mfu == ""

@@ -74,15 +74,15 @@ def test_missing_peak_shows_reason_and_share_of_matmul_rate(device, dtype):
     share = 100 * 126.3e12 / (0.123 * 8 * 247e12)
     line = (
         f"of matmul rate {share:.1f} % = 126.30 TFLOP a step / 123.0 ms / (8 × 247.0 TFLOP/s, the rate that matrix "
-        f"products reached here) (no MFU: no peak in {dtype} is known of {device.name})"
+        f"products reached here) (no MFU: the peak of {device.name} in {dtype} is unknown)"
     )
     terminal, text, page = rendered(run)
     assert line in " ".join(terminal.split())
     assert line[:150] in text
-    assert f"no MFU: no peak in {dtype} is known of {device.name}" in page
+    assert f"no MFU: the peak of {device.name} in {dtype} is unknown" in page
     summary = json.loads(msgspec.json.encode(document(run, Path("here"))))["summary"]
     assert "mfu" not in summary
-    assert summary["no_mfu"] == f"no peak in {dtype} is known of {device.name}"
+    assert summary["no_mfu"] == f"the peak of {device.name} in {dtype} is unknown"
 
 
 def test_mfu_denominator_is_the_peak_of_the_matmul_dtype():

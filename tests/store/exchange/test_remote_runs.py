@@ -440,8 +440,8 @@ def test_runs_that_are_there_are_signed_and_counted(here: Store, bucket: Path, k
         signed.append([run["signed"] for run in json.loads(done.stdout)["runs"]])
     assert signed == [[True, True], [False, False]]
     (bucket / "runs" / ID / "SHA256SUMS.sig").unlink()
-    said = _invoke(here, "push", "--to", bucket, "--sign", keys["ours"]).stderr
-    assert re.search(r"^0 of 2 runs .*\b1 \w+ signed", said, re.MULTILINE)
+    stderr = _invoke(here, "push", "--to", bucket, "--sign", keys["ours"]).stderr
+    assert re.search(r"^0 of 2 runs .*\b1 \w+ signed", stderr, re.MULTILINE)
 
 
 def _forged(folder: Path) -> None:

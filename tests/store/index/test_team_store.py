@@ -37,12 +37,12 @@ def url() -> Iterator[str]:
     pytest.importorskip("psycopg")
     if programs() is None:
         pytest.skip("no PostgreSQL server is installed")
-    place = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
+    root = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
     try:
-        with server(place) as found:
-            yield found
+        with server(root) as database_url:
+            yield database_url
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(root, ignore_errors=True)
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_it_lists_what_a_file_beside_the_runs_lists(team: Store, monkeypatch: py
 def test_rows_can_be_asked_for_in_sql(team: Store, url: str) -> None:
     run = stored(team)
     team.rows()
-    found = _query(url, f"SELECT job, state, step_ns FROM {TABLE} WHERE id = '{run.id}'")  # noqa: S608
-    assert found == [("tiny", "complete", 125)]
+    rows = _query(url, f"SELECT job, state, step_ns FROM {TABLE} WHERE id = '{run.id}'")  # noqa: S608
+    assert rows == [("tiny", "complete", 125)]
 
 
 def test_one_database_serves_many_stores(team: Store, tmp_path: Path) -> None:
@@ -396,11 +396,11 @@ def test_what_arrives_altered_is_refused_and_leaves_nothing(
     here: Store, there: Store, tmp_path: Path, name: str, damage: bytes
 ) -> None:
     pytest.importorskip("fsspec")
-    run, place = stored(here), tmp_path / "remote"
-    push(here.find(run.id), Remote(str(place)))
-    (place / "runs" / run.id / name).write_bytes(damage)
+    run, root = stored(here), tmp_path / "remote"
+    push(here.find(run.id), Remote(str(root)))
+    (root / "runs" / run.id / name).write_bytes(damage)
     with pytest.raises(BadFile):
-        pull(there, Remote(str(place)), run.id)
+        pull(there, Remote(str(root)), run.id)
     assert not there.runs.exists() or [*there.runs.iterdir()] == []
 
 
@@ -419,11 +419,11 @@ def test_a_place_cannot_write_outside_the_run(
 
 def test_a_run_under_another_id_is_refused(here: Store, there: Store, tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    run, place = stored(here), tmp_path / "remote"
-    push(here.find(run.id), Remote(str(place)))
-    os.rename(place / "runs" / run.id, place / "runs" / "0000000b")
-    with refused(BadFile, place, "0000000b", run.id):
-        pull(there, Remote(str(place)), "0000000b")
+    run, root = stored(here), tmp_path / "remote"
+    push(here.find(run.id), Remote(str(root)))
+    os.rename(root / "runs" / run.id, root / "runs" / "0000000b")
+    with refused(BadFile, root, "0000000b", run.id):
+        pull(there, Remote(str(root)), "0000000b")
 
 
 _COPIER = """
@@ -449,8 +449,8 @@ else:
 def test_a_migration_killed_at_any_time_goes_on_and_loses_nothing(here: Store, tmp_path: Path, way: str) -> None:
     pytest.importorskip("fsspec")
     runs = [stored(here, trace=random.Random(1).randbytes(2_000_000)) for _ in range(20)]  # noqa: S311
-    place = tmp_path / "place"
-    sides = (str(here.root), str(place)) if way == "push" else (str(place), str(here.root))
+    root = tmp_path / "place"
+    sides = (str(here.root), str(root)) if way == "push" else (str(root), str(here.root))
     for attempt in range(8):
         copier = subprocess.Popen([sys.executable, "-c", _COPIER, way, *sides, _ROOT], stdout=subprocess.PIPE)
         assert copier.stdout is not None
@@ -459,11 +459,11 @@ def test_a_migration_killed_at_any_time_goes_on_and_loses_nothing(here: Store, t
         copier.send_signal(signal.SIGKILL)
         copier.wait()
         copier.stdout.close()
-        half = Store(place, say=_never)
+        half = Store(root, say=_never)
         assert all(half.load(row.id) in runs for row in half.rows())  # what is there is whole
         assert len(here.rows()) == 20
     subprocess.run([sys.executable, "-c", _COPIER, way, *sides, _ROOT], check=True, capture_output=True)
-    done = Store(place, say=_never)
+    done = Store(root, say=_never)
     assert {path.name for path in done.runs.iterdir()} == {run.id for run in runs}, "what was killed left nothing"
     assert {row.id for row in done.rows()} == {run.id for run in runs}
     assert all(done.load(run.id) == run for run in runs)
@@ -474,13 +474,13 @@ def test_a_migration_killed_at_any_time_goes_on_and_loses_nothing(here: Store, t
 def test_the_commands(here: Store, there: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fsspec")
     run = stored(here)
-    place = str(tmp_path / "team")
+    root = str(tmp_path / "team")
     monkeypatch.setenv("TRAINYARD_STORE", str(here.root))
-    pushed = CliRunner().invoke(cli, ["runs", "push", "--to", place, "--json"])
+    pushed = CliRunner().invoke(cli, ["runs", "push", "--to", root, "--json"])
     assert pushed.exit_code == 0
     assert f'"id":"{run.id}","files":6' in pushed.output.replace(" ", "").replace("\n", "")
     monkeypatch.setenv("TRAINYARD_STORE", str(there.root))
-    monkeypatch.setenv("TRAINYARD_REMOTE", place)
+    monkeypatch.setenv("TRAINYARD_REMOTE", root)
     assert "1 of 1 runs pulled" in CliRunner().invoke(cli, ["runs", "pull"]).output
     assert "0 of 1 runs pulled" in CliRunner().invoke(cli, ["runs", "pull", run.id[:5]]).output
     assert there.load(run.id) == run

@@ -1,4 +1,4 @@
-"""The commit that made it worse, by the gate's own test at each step."""
+"""Bisection of commits with the gate's sequential test at each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from trainyard.compare.gate.verdict import Rule, Verdict
 
 Judged = Callable[[str, Rule], Verdict]
-"""A commit against the good one, until it is known or the rule's cap is reached."""
+"""Judges a commit against the good one, until the verdict is clear or the rule's cap is reached."""
 
 
 class BisectStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +20,8 @@ class BisectStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bisected(msgspec.Struct, frozen=True, kw_only=True):
-    """`suspects`: the commits of which one did it, the oldest first: one where it was found, more where the runs of
-    those between could not be told apart; none where the bad end is not worse. `steps`: what was asked, in order."""
+    """`suspects`: the commits of which one is the culprit, the oldest first: one if it was found, more if the verdicts
+    between them stayed unclear, none if the bad end is not worse. `steps`: the commits judged, in order."""
 
     good: str
     suspects: tuple[str, ...]
@@ -30,38 +30,41 @@ class Bisected(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        told = len(self.suspects) == 1 or self.steps[0].verdict.says == "not worse"
-        return 0 if told else 3
+        conclusive = len(self.suspects) == 1 or self.steps[0].verdict.says == "not worse"
+        return 0 if conclusive else 3
 
 
 def bisect(
-    good: str, commits: Sequence[str], judged: Judged, rule: Rule, told: Callable[[BisectStep], None]
+    good: str, commits: Sequence[str], judged: Judged, rule: Rule, report: Callable[[BisectStep], None]
 ) -> Bisected:
-    """`commits`: those after `good`, the oldest first; the last is the bad end, and is asked about first. Every commit
-    from the culprit on must be worse. All answers together err as seldom as `rule` says.
+    """Find the first commit that is worse than `good`.
 
-    What cannot be told is passed over: its neighbours are asked, and it stays a suspect where they do not clear it."""
+    `commits`: those after `good`, the oldest first; the last is the bad end and is judged first. Every commit from the
+    culprit on must be worse. The error rate of `rule` holds for all verdicts together. `report`: called per step.
+
+    A commit with an unclear verdict is skipped: its neighbours are judged, and it stays a suspect unless they clear
+    it."""
     questions = 1 + ceil(log2(max(2, len(commits))))
     each = rule.among(questions)
     steps: list[BisectStep] = []
 
-    def ask(place: int) -> str:
-        steps.append(BisectStep(commit=commits[place], verdict=judged(commits[place], each)))
-        told(steps[-1])
+    def judge(index: int) -> str:
+        steps.append(BisectStep(commit=commits[index], verdict=judged(commits[index], each)))
+        report(steps[-1])
         return steps[-1].verdict.says
 
-    if ask(len(commits) - 1) != "worse":
+    if judge(len(commits) - 1) != "worse":
         return Bisected(good=good, suspects=(), steps=tuple(steps))
     cleared, guilty = -1, len(commits) - 1
     unclear: set[int] = set()
-    while open_ := [place for place in range(cleared + 1, guilty) if place not in unclear]:
+    while remaining := [index for index in range(cleared + 1, guilty) if index not in unclear]:
         middle = (cleared + guilty) / 2
-        place = min(open_, key=lambda one: abs(one - middle))
-        said = ask(place)
-        if said == "worse":
-            guilty = place
-        elif said == "not worse":
-            cleared = place
+        nearest = min(remaining, key=lambda index: abs(index - middle))
+        result = judge(nearest)
+        if result == "worse":
+            guilty = nearest
+        elif result == "not worse":
+            cleared = nearest
         else:
-            unclear.add(place)
+            unclear.add(nearest)
     return Bisected(good=good, suspects=tuple(commits[cleared + 1 : guilty + 1]), steps=tuple(steps))

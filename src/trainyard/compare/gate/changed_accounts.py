@@ -1,9 +1,9 @@
-"""Which account did it: paired ledgers compared row by row, with one error for all rows.
+"""The accounts that caused a change: paired ledgers compared account by account, with one error rate for all accounts.
 
-Of each pair the logarithm of an account's time with head over that with base. What all accounts have in common (clocks,
-power, another tenant of the machine) is their median and is taken off first; then each account's mean is held against
-its spread (`moderated`), and all chances together are Holm's. Five pairs can name an account this way; by
-ranks they could not (2^-5 is no 1 %).
+The statistic of an account in a pair is the log ratio of its time on head to that on base. The change common to all
+accounts (clocks, power, another tenant of the machine) is their median and is subtracted first. Each account's mean is
+then tested against its moderated variance (`moderated`), and the p-values are adjusted by Holm's method. Five pairs
+suffice to identify an account; a rank test could not do that (2^-5 is more than 1 %).
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from trainyard.errors import NotEnoughEvidence
 from trainyard.stats.student_t import quantile, two_sided
 
 FEWEST = 3
-"""Pairs of which a spread can be told."""
+"""Smallest number of pairs with which a variance can be estimated."""
 _SMALL = 1e-3
-"""Of the step: accounts below it on both sides are left out."""
+"""Fraction of the step: accounts below it on both sides are left out."""
 _COMMON = 1e-2
-"""Of the step: accounts below it do not say what all have in common."""
+"""Fraction of the step: accounts below it are not used to estimate the common change."""
 _FEW = 4
-"""Accounts of fewer have nothing in common that could be told from one of them."""
+"""Smallest number of accounts with which a common change can be distinguished from the change of one account."""
 _NOTHING = 1e-4
-"""Of the step: stands for an account that one side has not, so that it has a logarithm."""
+"""Fraction of the step added to each account, so that the ratio of an account missing on one side has a logarithm."""
 _CANCELS = 0.2
-"""Of the larger of two sums: what may be left where time only moved from some accounts to others."""
+"""Largest net change, as a fraction of the larger of increase and decrease, at which time is taken to have only moved
+between accounts."""
 
 Ledgers = Sequence[tuple[Mapping[str, float], Mapping[str, float]]]
-"""Account -> ns a step, of base and of head, a pair each."""
+"""(base, head) of each pair: account -> ns per step."""
 
 
 class ChangedAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """An account. `ns`: what its change costs a step, without what all have in common; `change`: the same as a share of
-    what it took, between `low` and `high`; `chance`: of a change as large where there is none, among all accounts.
-    `shifted`: it moved, and others moved back as much: a kernel renamed, fused, or booked elsewhere."""
+    """The change of one account. `ns`: ns per step, without the common change; `change`: relative change, with the
+    confidence interval `low` to `high`; `chance`: p-value, adjusted for the number of accounts. `shifted`: other
+    accounts cancel its change: a kernel was renamed, fused, or booked to another account."""
 
     account: str
     before_ns: float
@@ -54,7 +55,7 @@ class ChangedAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
-    """What all accounts have in common, as a share of each. `slower`: surely so, and by enough to matter."""
+    """The relative change common to all accounts. `slower`: whether it is a significant and relevant slowdown."""
 
     change: float
     low: float
@@ -64,7 +65,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedAccounts(msgspec.Struct, frozen=True, kw_only=True):
-    """`accounts`: what costs most first. `small`: accounts too small to be told."""
+    """`accounts`: the largest cost first. `small`: number of accounts too small to judge."""
 
     pairs: int
     alpha: float
@@ -73,21 +74,21 @@ class ChangedAccounts(msgspec.Struct, frozen=True, kw_only=True):
     small: int
 
     def by_interest(self) -> list[ChangedAccount]:
-        """What moved first, then what is large."""
-        return sorted(self.accounts, key=lambda one: (one.verdict not in ("worse", "better"), -abs(one.ns)))
+        """Changed accounts first, then by the size of the change."""
+        return sorted(self.accounts, key=lambda row: (row.verdict not in ("worse", "better"), -abs(row.ns)))
 
     @property
     def named(self) -> tuple[ChangedAccount, ...]:
-        """Those that did it."""
-        return tuple(one for one in self.accounts if one.verdict == "worse" and not one.shifted)
+        """The accounts that caused the slowdown."""
+        return tuple(row for row in self.accounts if row.verdict == "worse" and not row.shifted)
 
 
-def why(pairs: Ledgers, alpha: float, matters: float = 0.0) -> ChangedAccounts:
-    """`matters`: a change below this share of the step is called the same, however sure it is. Raises
-    `NotEnoughEvidence` for fewer than three pairs."""
+def find_changed_accounts(pairs: Ledgers, alpha: float, matters: float = 0.0) -> ChangedAccounts:
+    """Test every account. `matters`: a change below this fraction of the step is judged the same, however significant.
+    Raises `NotEnoughEvidence` for fewer than three pairs."""
     if len(pairs) < FEWEST:
         raise NotEnoughEvidence(
-            f"{len(pairs)} pairs have ledgers on both sides: which account moved takes {FEWEST}.",
+            f"{len(pairs)} pairs have ledgers on both sides, but finding the changed account needs {FEWEST}.",
             "Run more pairs, with profiled steps.",
         )
     names = sorted({name for pair in pairs for side in pair for name in side})
@@ -100,13 +101,13 @@ def why(pairs: Ledgers, alpha: float, matters: float = 0.0) -> ChangedAccounts:
     base, head, large = base[:, kept], head[:, kept], large[kept]
     floor = _NOTHING * wall
     ratios = np.log((head + floor) / (base + floor))
-    says = large >= _COMMON * wall
-    common = np.median(ratios[:, says], axis=1) if np.count_nonzero(says) >= _FEW else np.zeros(len(pairs))
+    used = large >= _COMMON * wall
+    common = np.median(ratios[:, used], axis=1) if np.count_nonzero(used) >= _FEW else np.zeros(len(pairs))
     own = ratios - common[:, None]
     rows = _rows(names, base, head, common, own, alpha, matters * wall)
     return ChangedAccounts(
         pairs=len(pairs), alpha=alpha, common=_common(common, alpha, matters), small=small,
-        accounts=tuple(sorted(_shifted(rows), key=lambda one: -one.ns)),
+        accounts=tuple(sorted(_mark_shifted(rows), key=lambda row: -row.ns)),
     )  # fmt: skip
 
 
@@ -137,7 +138,7 @@ def _rows(
     with np.errstate(divide="ignore", invalid="ignore"):
         ts = np.where(errors > 0, middle / errors, np.where(middle == 0, 0.0, np.inf))
     chances = holm(np.array([two_sided(t, freedom) for t in ts]))
-    # As wide as the strictest of Holm's steps: all of them hold together.
+    # Intervals at the strictest step of Holm's method, so that they hold simultaneously.
     wide = quantile(1 - alpha / 2 / max(1, len(names)), freedom) * errors
     rows: list[ChangedAccount] = []
     for at, name in enumerate(names):
@@ -157,7 +158,7 @@ def _rows(
 
 
 def holm(chances: Column) -> Column:
-    """Each chance as it is among all (Holm 1979, Scandinavian Journal of Statistics 6(2))."""
+    """Adjusted p-values (n,) (Holm 1979, Scandinavian Journal of Statistics 6(2))."""
     order = np.argsort(chances, kind="stable")
     times = np.arange(len(chances), 0, -1)
     adjusted = np.empty(len(chances))
@@ -165,10 +166,10 @@ def holm(chances: Column) -> Column:
     return adjusted
 
 
-def _shifted(rows: list[ChangedAccount]) -> list[ChangedAccount]:
-    """Where what grew and what shrank surely cancel, time only moved between them."""
-    up = sum(one.ns for one in rows if one.verdict == "worse")
-    down = -sum(one.ns for one in rows if one.verdict == "better")
+def _mark_shifted(rows: list[ChangedAccount]) -> list[ChangedAccount]:
+    """Mark the changed accounts as shifted if their increases and decreases cancel: time only moved between them."""
+    up = sum(row.ns for row in rows if row.verdict == "worse")
+    down = -sum(row.ns for row in rows if row.verdict == "better")
     if not up or not down or abs(up - down) > _CANCELS * max(up, down):
         return rows
-    return [msgspec.structs.replace(one, shifted=True) if one.verdict in ("worse", "better") else one for one in rows]
+    return [msgspec.structs.replace(row, shifted=True) if row.verdict in ("worse", "better") else row for row in rows]

@@ -1,4 +1,4 @@
-"""What the gate says of two revisions, as one document."""
+"""The result of the gate for two revisions, as one document."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from trainyard.compare.differences import Difference, differences
-from trainyard.compare.gate.changed_accounts import FEWEST, ChangedAccounts, why
+from trainyard.compare.gate.changed_accounts import FEWEST, ChangedAccounts, find_changed_accounts
 from trainyard.compare.gate.changed_operations import Profile, addresses
 from trainyard.compare.gate.machine_readings import MachineReading, moved
 from trainyard.compare.gate.pairs import Pair, PairedRuns, ledgers, worse_by
@@ -20,25 +20,24 @@ SCHEMA = "trainyard/gate/1"
 
 
 class MetricPairs(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric of every pair's two runs."""
+    """The values of a metric on both sides of every pair."""
 
     base: tuple[float, ...]
     head: tuple[float, ...]
 
 
 class GateRequest(NamedTuple):
-    """`metrics` are judged together: all of them err as seldom as `rule` says."""
+    """`metrics` are judged together: the error rate of `rule` holds for all of them."""
 
     metrics: tuple[str, ...]
     rule: Rule
 
 
 class GateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """`base`, `head`: what was held against each other, in words; `commit`: head's, where it is known; `machine` and
-    `when`: of head's last run. `runs`: ids of
-    each pair's runs, base first. `differ`: what the runs of the first pair differ in. `why`: None where too few pairs
-    have ledgers. `moved`: what the machine itself read otherwise. `addresses`: account that did it -> its operations,
-    where traces are kept."""
+    """`base`, `head`: names of the two sides; `commit`: head's, if known; `machine`, `when`: of head's last run.
+    `runs`: ids of each pair's runs, base first. `differ`: differences between the runs of the first pair. `why`: the
+    changed accounts, None if too few pairs have ledgers. `moved`: machine readings that changed. `addresses`: account
+    that caused the slowdown -> its operations, if there are traces."""
 
     job: str
     base: str
@@ -58,9 +57,9 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def says(self) -> Literal["worse", "not worse", "unclear"]:
-        """Worse where any metric is; not worse where all are not."""
-        said = {verdict.says for verdict in self.verdicts}
-        return "worse" if "worse" in said else "unclear" if "unclear" in said else "not worse"
+        """Worse if any metric is worse; not worse if all metrics are not worse."""
+        results = {verdict.says for verdict in self.verdicts}
+        return "worse" if "worse" in results else "unclear" if "unclear" in results else "not worse"
 
     @property
     def exit_code(self) -> int:
@@ -68,35 +67,35 @@ class GateResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first(self) -> Verdict:
-        """The verdict that decides."""
+        """The first verdict that equals the overall result."""
         return next(verdict for verdict in self.verdicts if verdict.says == self.says)
 
 
-def verdicts(pairs: Sequence[Pair], asked: GateRequest) -> tuple[Verdict, ...]:
-    rule = asked.rule.among(len(asked.metrics))
-    return tuple(judge(metric, worse_by(pairs, metric), rule) for metric in asked.metrics)
+def verdicts(pairs: Sequence[Pair], request: GateRequest) -> tuple[Verdict, ...]:
+    rule = request.rule.among(len(request.metrics))
+    return tuple(judge(metric, worse_by(pairs, metric), rule) for metric in request.metrics)
 
 
 def gate(
-    base: str, head: str, found: PairedRuns, asked: GateRequest, profile: Profile, ignored: Collection[str] = ()
+    base: str, head: str, runs: PairedRuns, request: GateRequest, profile: Profile, ignored: Collection[str] = ()
 ) -> GateResult:
-    """`profile`: is asked only where an account did it. Raises `BadInput` where there is no pair, or a run has no such
-    figure."""
-    pairs = found.pairs
+    """Judge head against base. `profile`: called only if an account caused a slowdown; `ignored`: kinds of difference
+    to leave out. Raises `BadInput` if there is no pair or a run lacks a metric."""
+    pairs = runs.pairs
     if not pairs:
         raise BadInput(f"0 pairs of runs: a comparison of {head} with {base} needs at least 1 run of each.")
     paired_ledgers = ledgers(pairs)
     enough = len(paired_ledgers) >= FEWEST
-    because = why(paired_ledgers, asked.rule.alpha, asked.rule.negligible) if enough else None
+    changed = find_changed_accounts(paired_ledgers, request.rule.alpha, request.rule.negligible) if enough else None
     return GateResult(
         job=pairs[0].base.job.name, base=base, head=head,
         commit=pairs[0].head.provenance.code.get("sha", ""),
         machine=pairs[-1].head.provenance.host.get("name", ""), when=pairs[-1].head.started,
-        runs=tuple((pair.base.id, pair.head.id) for pair in pairs), verdicts=verdicts(pairs, asked),
-        figures={metric: _figures(pairs, metric) for metric in asked.metrics},
-        why=because, addresses=addresses(pairs, because, profile) if because else {},
-        differ=tuple(one for one in differences(*pairs[0]) if one.kind not in ignored),
-        moved=moved(pairs, asked.rule.alpha), caveats=found.caveats,
+        runs=tuple((pair.base.id, pair.head.id) for pair in pairs), verdicts=verdicts(pairs, request),
+        figures={metric: _figures(pairs, metric) for metric in request.metrics},
+        why=changed, addresses=addresses(pairs, changed, profile) if changed else {},
+        differ=tuple(difference for difference in differences(*pairs[0]) if difference.kind not in ignored),
+        moved=moved(pairs, request.rule.alpha), caveats=runs.caveats,
     )  # fmt: skip
 
 

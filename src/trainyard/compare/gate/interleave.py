@@ -1,4 +1,4 @@
-"""Base and head take turns on one machine, a pair at a time, until the gate knows."""
+"""Randomised, interleaved A/B measurement: runs pairs of base and head on one machine until the verdict is clear."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from trainyard.record import Run
 
 Side = Literal["base", "head"]
 Measure = Callable[[Sequence[Side]], Sequence[Run]]
-"""A run of each side, begun in this order."""
-Told = Callable[[int, tuple[Verdict, ...]], None]
+"""Runs each of the sides, in this order."""
+Report = Callable[[int, tuple[Verdict, ...]], None]
 
 
 def take_turns(
-    measure: Measure, asked: GateRequest, lot: Random, told: Told, across: tuple[str, ...] = ()
+    measure: Measure, request: GateRequest, rng: Random, report: Report, across: tuple[str, ...] = ()
 ) -> list[Pair]:
-    """Pairs as they were run. Which of a pair comes first is drawn by `lot`: the test's error rate rests on it. `told`
-    hears of the verdicts after each pair."""
+    """Measure pairs until every verdict is clear, one is worse, or the cap is reached. `rng` decides which side of a
+    pair runs first: the error rate of the test depends on that. `report`: called with the verdicts after each pair."""
     pairs: list[Pair] = []
-    while len(pairs) < asked.rule.cap:
+    while len(pairs) < request.rule.cap:
         order: list[Side] = ["base", "head"]
-        lot.shuffle(order)
+        rng.shuffle(order)
         runs = dict(zip(order, measure(order)))
         pairs.append(Pair(runs["base"], runs["head"]))
-        paired([runs["base"]], [runs["head"]], across)  # refused at once, not after twenty pairs
-        found = verdicts(pairs, asked)
-        told(len(pairs), found)
-        if all(verdict.says != "unclear" for verdict in found) or any(verdict.says == "worse" for verdict in found):
+        paired([runs["base"]], [runs["head"]], across)  # rejects the first pair rather than the twentieth
+        current = verdicts(pairs, request)
+        report(len(pairs), current)
+        if all(verdict.says != "unclear" for verdict in current) or any(verdict.says == "worse" for verdict in current):
             break
     return pairs

@@ -1,5 +1,5 @@
-"""What a machine's own noise is, from pairs of runs that are alike: how small a slowdown it can show, and what other
-rules would say of nothing."""
+"""Noise of a machine, measured with pairs of identical runs (A/A): the smallest slowdown that it can detect, and the
+false alarms of this gate and of a simple threshold."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _SPLIT = 3.0
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """Of runs that are alike; shares of the metric. `between`: standard deviation of runs, `within` of a run's steps,
-    `carried`: correlation of a step with the next. `drift`: from the first run to the last, and its chance by
-    Kendall's tau; `modes`: the middles of two groups of runs where there are two. `false_alarms`: of this gate
-    over all signs that pairs of these sizes could have had; `threshold_alarms`: of a rule that compares one run each
-    with 5 %. `seen`: slowdown -> (share of cases in which it would be found, mean pairs), on noise like this.
-    `smallest`: the least that nine cases in ten would show; None: none that was tried."""
+    """Noise of a metric over identical runs, as fractions of the metric. `between`: standard deviation between runs,
+    `within`: between the steps of a run, `carried`: correlation of consecutive steps. `drift`: change from the first to
+    the last run, `drift_chance`: its p-value by Kendall's tau; `modes`: the means of two groups of runs, if they are
+    bimodal. `false_alarms`: rate of this gate over all signs of pairs of these sizes; `threshold_alarms`: rate of a
+    rule that compares two runs with a threshold of 5 %. `seen`: slowdown -> (power, mean number of pairs) with this
+    noise. `smallest`: the smallest tried slowdown with a power of 90 %, None if there is none."""
 
     metric: str
     runs: int
@@ -54,9 +54,11 @@ class Noise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0) -> Noise:
-    """Raises `BadInput` for fewer than two pairs, or a run without such a figure."""
+    """Measure the noise. Raises `BadInput` for fewer than two pairs, or a run that lacks the metric."""
     if len(pairs) < 2:
-        raise BadInput(f"{len(pairs)} pair says nothing of noise.", "Ask for five pairs or more: --pairs.")
+        raise BadInput(
+            f"{len(pairs)} pair is too few to measure noise: at least 2 are needed.", "Set --pairs to 5 or more."
+        )
     runs = sorted((run for pair in pairs for run in pair), key=lambda run: run.started)
     logs = np.array([logged(run, metric) for run in runs])
     differences = np.array(worse_by(pairs, metric))
@@ -68,19 +70,19 @@ def noise(pairs: Sequence[Pair], metric: str, rule: Rule, seed: int = 0) -> Nois
         carried=_mean(map(_carried, runs)), drift=drift, drift_chance=chance, modes=_modes(logs),
         verdict=judge(metric, differences.tolist(), rule), false_alarms=_false_alarms(differences, rule, rng),
         threshold_alarms=float(np.mean(np.abs(differences) > log1p(_THRESHOLD)) / 2), seen=seen,
-        smallest=next((float(share) for share, (found, _) in seen.items() if found >= _SOUGHT), None),
+        smallest=next((float(share) for share, (power, _) in seen.items() if power >= _SOUGHT), None),
     )  # fmt: skip
 
 
 def _false_alarms(differences: Column, rule: Rule, rng: np.random.Generator) -> float:
-    """The share of all patterns of signs that would end in an alarm, counted, of pairs of these sizes."""
+    """Fraction of all sign patterns of pairs of these sizes that end in an alarm, by enumeration."""
     drawn = np.abs(rng.choice(differences, (_ORDERS, rule.cap)))
     return float(np.mean([list(sequential_test.looks(sizes, rule.alpha, rule.cap))[-1].alarms for sizes in drawn]))
 
 
 def _power(differences: Column, effect: float, rule: Rule, rng: np.random.Generator) -> tuple[float, float]:
-    """Pairs like these, drawn anew with signs by lot, and slower by `effect`: how often that is found, and after how
-    many pairs it is known. The boundaries are those of sizes in some order, which they depend on little."""
+    """(power, mean number of pairs) for pairs resampled from these with random signs and slower by `effect`. The
+    boundaries are those of one random order of sizes, on which they depend little."""
     shape = (_DRAWS, rule.cap)
     drawn = rng.choice(differences, shape) * rng.choice((-1.0, 1.0), shape) + effect - log1p(rule.negligible)
     open_, pairs = np.ones(_DRAWS, bool), 0
@@ -110,17 +112,18 @@ def _carried(run: Run) -> float | None:
     return float(np.corrcoef(walls[:-1], walls[1:])[0, 1])
 
 
-def _mean(some: Iterable[float | None]) -> float | None:
-    known = [one for one in some if one is not None and np.isfinite(one)]
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and np.isfinite(value)]
     return sum(known) / len(known) if known else None
 
 
 def _drift(logs: Column) -> tuple[float, float]:
-    """By the median slope of any two (Sen 1968, JASA 63), and Kendall's tau's normal approximation."""
-    one, other = np.triu_indices(len(logs), 1)
-    slopes = (logs[other] - logs[one]) / (other - one)
+    """(relative drift, p-value): the median slope of all pairs (Sen 1968, JASA 63), and the normal approximation of
+    Kendall's tau."""
+    earlier, later = np.triu_indices(len(logs), 1)
+    slopes = (logs[later] - logs[earlier]) / (later - earlier)
     n = len(logs)
-    score = float(np.sum(np.sign(logs[other] - logs[one])))
+    score = float(np.sum(np.sign(logs[later] - logs[earlier])))
     z = (abs(score) - 1) / sqrt(n * (n - 1) * (2 * n + 5) / 18) if score else 0.0
     return expm1(float(np.median(slopes)) * (n - 1)), float(min(1.0, _two_tails(max(0.0, z))))
 
@@ -130,8 +133,8 @@ def _two_tails(z: float) -> float:
 
 
 def _modes(logs: Column) -> tuple[float, float] | None:
-    """The two groups that lie furthest apart for their width (Ashman et al. 1994, Astronomical Journal 108), of at
-    least three runs each."""
+    """Means of the two groups, of at least three runs each, with the largest separation relative to their width (Ashman
+    et al. 1994, Astronomical Journal 108); None if the runs are not bimodal."""
     ordered = np.sort(logs)
     best, split = 0.0, 0
     for at in range(3, len(ordered) - 2):
@@ -139,6 +142,6 @@ def _modes(logs: Column) -> tuple[float, float] | None:
         wide = sqrt((np.var(low, ddof=1) + np.var(high, ddof=1)) / 2)
         apart = (high.mean() - low.mean()) / wide if wide else 0.0
         best, split = max((best, split), (float(apart), at))
-    if best < 2 * _SPLIT:  # a cut through one group alone comes to about half of this
+    if best < 2 * _SPLIT:  # splitting a single group gives about half of this
         return None
     return exp(float(ordered[:split].mean())), exp(float(ordered[split:].mean()))

@@ -1,6 +1,6 @@
-"""What the machine itself did otherwise: clocks, power, temperature, load, as the runs of base and head read them.
+"""Changes in the readings of the machine (clocks, power, temperature, load) between the runs of base and head.
 
-No two runs read alike, so a reading is named only where its change over the pairs is none that chance would make.
+Readings differ between any two runs, so a reading is reported only if its change over the pairs is significant.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _NUMBER = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([^\d\s]*)\s*\Z")
 
 
 class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the pairs that have it, in `unit`; `chance`: by a paired t test, times the readings tried."""
+    """Means over the pairs that have the reading, in `unit`; `chance`: p-value of a paired t test, times the number of
+    readings tested (Bonferroni)."""
 
     name: str
     unit: str
@@ -31,11 +32,12 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moved(pairs: Sequence[Pair], alpha: float) -> tuple[MachineReading, ...]:
-    """The surest first: those that all together are named by chance as seldom as `alpha`."""
-    tried = [_reading(name, pairs) for name in sorted({name for pair in pairs for name in _numbers(pair.base)})]
-    known = [one for one in tried if one]
-    adjusted = [msgspec.structs.replace(one, chance=min(1.0, one.chance * len(known))) for one in known]
-    return tuple(sorted((one for one in adjusted if one.chance < alpha), key=lambda one: one.chance))
+    """The readings that changed, the most significant first; `alpha` is the error rate of all of them together."""
+    names = sorted({name for pair in pairs for name in _numbers(pair.base)})
+    tested = [reading for name in names if (reading := _reading(name, pairs))]
+    adjusted = [msgspec.structs.replace(reading, chance=min(1.0, reading.chance * len(tested))) for reading in tested]
+    changed = (reading for reading in adjusted if reading.chance < alpha)
+    return tuple(sorted(changed, key=lambda reading: reading.chance))
 
 
 def _reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
@@ -55,6 +57,6 @@ def _reading(name: str, pairs: Sequence[Pair]) -> MachineReading | None:
 
 
 def _numbers(run: Run) -> dict[str, tuple[float, str]]:
-    """Name -> value and unit of what was read as a number."""
-    found = {name: _NUMBER.match(said) for name, said in run.provenance.clocks.items()}
-    return {name: (float(match[1]), match[2]) for name, match in found.items() if match}
+    """Name -> value and unit of the numeric readings."""
+    matches = {name: _NUMBER.match(text) for name, text in run.provenance.clocks.items()}
+    return {name: (float(match[1]), match[2]) for name, match in matches.items() if match}

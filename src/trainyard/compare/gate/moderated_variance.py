@@ -1,8 +1,8 @@
-"""Variances of few pairs of many accounts, which inform each other, for Student's t.
+"""Moderated variances for Student's t: estimates for many accounts from few pairs that share information.
 
-An account's own variance over five pairs is worth little; the accounts' variances are taken as drawn from one
-distribution (scaled inverse chi-square), fitted to them, and each moves towards its middle (Smyth 2004, Statistical
-Applications in Genetics and Molecular Biology 3(1), article 3, sections 3 and 6).
+The variance of one account over five pairs is a poor estimate. All accounts' variances are modelled as draws from one
+scaled inverse chi-square distribution, which is fitted to them, and each estimate is shrunk towards its mean (Smyth
+2004, Statistical Applications in Genetics and Molecular Biology 3(1), article 3, sections 3 and 6).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 Column = npt.NDArray[np.float64]
 _SUREST = 20.0
-"""Degrees of freedom that the accounts' common variance counts for at most: a dozen accounts know it no better. Without
-this, accounts that did not move are named more often than is said (`validation.gate`)."""
+"""Upper limit of the prior's degrees of freedom: a dozen accounts do not determine it better. Without it, the false
+positive rate of accounts exceeds its nominal value (`validation.gate`)."""
 
 
 def moderated(variances: Column, freedom: int) -> tuple[Column, float]:
-    """Variances of `freedom` degrees each -> better ones, and their degrees of freedom."""
+    """Moderated variances (n,) and their degrees of freedom, from variances (n,) with `freedom` degrees each."""
     known = variances > 0
     if np.count_nonzero(known) < 2:
         return variances, float(freedom)
@@ -31,7 +31,7 @@ def moderated(variances: Column, freedom: int) -> tuple[Column, float]:
 
 
 def digamma(x: float) -> float:
-    """By recurrence to where its series is exact (Abramowitz & Stegun 6.3.18)."""
+    """By recurrence up to x >= 8, then the asymptotic series (Abramowitz & Stegun 6.3.18)."""
     shift = 0.0
     while x < 8:
         shift -= 1 / x
@@ -42,7 +42,7 @@ def digamma(x: float) -> float:
 
 
 def trigamma(x: float) -> float:
-    """As `digamma` (Abramowitz & Stegun 6.4.12)."""
+    """Computed as `digamma` (Abramowitz & Stegun 6.4.12)."""
     shift = 0.0
     while x < 8:
         shift += 1 / (x * x)

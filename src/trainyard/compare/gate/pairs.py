@@ -1,4 +1,4 @@
-"""Runs of base and head as pairs: what is judged. Runs that cannot be held against each other are refused here."""
+"""Pairs of runs of base and head. Runs that cannot be compared are rejected here."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainyard import words
 from trainyard.compare.differences import Difference, check_kinds, differences
 from trainyard.compare.gate.changed_accounts import Ledgers
 from trainyard.compare.metric import values
-from trainyard.compare.same_work import of_jobs
+from trainyard.compare.same_work import compare_jobs
 from trainyard.errors import BadInput, WrongRunState
 from trainyard.record import Run
 
 _QUESTION = "code"
-"""The kind of difference that is asked about where nothing else is said."""
-_SHOWN = 6
+"""The kind of difference that is compared by default."""
+_MAX_LISTED = 6
 
 
 class Pair(NamedTuple):
@@ -28,15 +28,15 @@ class Pair(NamedTuple):
 
 
 class PairedRuns(NamedTuple):
-    """`caveats`: what to keep in mind of these pairs."""
+    """`caveats`: sentences about the limits of these pairs."""
 
     pairs: tuple[Pair, ...]
     caveats: tuple[str, ...]
 
 
 def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = ()) -> PairedRuns:
-    """The first of one with the first of the other, and so on, as they were started. Raises `BadInput` where runs did
-    not end well, where one is on both sides, did other work, or where they differ in more than code and `across`."""
+    """Pair the runs in order of their start. Raises `WrongRunState` for a run that is not complete, `BadInput` if a run
+    is on both sides, runs did different work, or they differ in more than code and `across`."""
     check_kinds(across)
     base, head = (sorted(side, key=lambda run: (run.started, run.id)) for side in (base, head))
     for run in (*base, *head):
@@ -45,38 +45,41 @@ def paired(base: Sequence[Run], head: Sequence[Run], across: Collection[str] = (
                 f"run {run.id} is {run.state}{f': {run.failure}' if run.failure else ''}.", "Leave it out."
             )
     if twice := {run.id for run in base} & {run.id for run in head}:
-        raise BadInput(f"run {min(twice)} is on both sides.", "Name runs of base and of head apart.")
+        raise BadInput(f"run {min(twice)} is on both sides.", "Give different runs for base and head.")
     for run in (*base, *head)[1:]:
-        _check_alike((*base, *head)[0], run, across)
+        _check_comparable((*base, *head)[0], run, across)
     caveats: list[str] = []
     if rest := abs(len(base) - len(head)):
-        caveats.append(f"{rest} run{'s' if rest > 1 else ''} of {'base' if len(base) > len(head) else 'head'} more.")
+        larger = "base" if len(base) > len(head) else "head"
+        caveats.append(f"{larger} has {rest} run{'s' if rest > 1 else ''} more, left out.")
     if len({run.provenance.code.get("sha", "") for run in base}) > 1:
-        caveats.append("The runs of base are of several revisions.")
+        caveats.append("The runs of base have several revisions.")
     pairs = tuple(Pair(*both) for both in zip(base, head, strict=False))
     if not _interleaved(pairs):
         caveats.append(
-            "The runs did not take turns: whatever else changed between them counts as head's, and the error rate "
-            "holds only if nothing did. `trainyard gate run` lets them take turns."
+            "The runs were not interleaved: any other change between them is attributed to head, and the error rate "
+            "holds only if there was none. `trainyard gate run` interleaves them."
         )
     return PairedRuns(pairs, tuple(caveats))
 
 
-def _check_alike(one: Run, other: Run, across: Collection[str]) -> None:
-    if reasons := of_jobs(one.job, other.job):
-        raise BadInput(f"runs {one.id} and {other.id} did different work: {' '.join(reasons)}", "Name runs of one job.")
-    found = [each for each in differences(one, other) if each.kind not in (*across, _QUESTION)]
-    if found:
-        kinds = sorted({each.kind for each in found})
-        listed = "; ".join(_said(each) for each in found[:_SHOWN]) + ("; …" if len(found) > _SHOWN else "")
+def _check_comparable(first: Run, other: Run, across: Collection[str]) -> None:
+    if reasons := compare_jobs(first.job, other.job):
         raise BadInput(
-            f"runs {one.id} and {other.id} differ in more than code: {listed}.",
-            f"If that is the question, say {' '.join(f'--across {kind}' for kind in kinds)}.",
+            f"runs {first.id} and {other.id} did different work: {' '.join(reasons)}", "Give runs of the same job."
+        )
+    unexpected = [item for item in differences(first, other) if item.kind not in (*across, _QUESTION)]
+    if unexpected:
+        kinds = sorted({item.kind for item in unexpected})
+        listed = "; ".join(map(_render, unexpected[:_MAX_LISTED])) + ("; …" if len(unexpected) > _MAX_LISTED else "")
+        raise BadInput(
+            f"runs {first.id} and {other.id} differ in more than code: {listed}.",
+            f"To compare across that difference, add {' '.join(f'--across {kind}' for kind in kinds)}.",
         )
 
 
-def _said(one: Difference) -> str:
-    return f"{one.name}: {one.was} against {one.now}"
+def _render(difference: Difference) -> str:
+    return f"{difference.name}: {difference.was} against {difference.now}"
 
 
 def _interleaved(pairs: Sequence[Pair]) -> bool:
@@ -86,26 +89,26 @@ def _interleaved(pairs: Sequence[Pair]) -> bool:
 
 
 def worse_by(pairs: Sequence[Pair], metric: str) -> list[float]:
-    """Of each pair the logarithm of how many times as bad head was. Raises as `logged`."""
+    """Log ratio of head to base for each pair, with the sign such that positive is worse. Raises what `logged` does."""
     sign = -1 if words.metric(metric).better == "higher" else 1
     return [sign * (logged(pair.head, metric) - logged(pair.base, metric)) for pair in pairs]
 
 
 def logged(run: Run, metric: str) -> float:
-    """The figure's logarithm. Raises `BadInput` where the run has none, or one that is not above zero."""
+    """Logarithm of a run's metric. Raises `BadInput` if the run lacks it or it is not positive."""
     known = values(run)
     if metric not in known:
         listed = ", ".join(known) or "nothing"
-        raise BadInput(f"run {run.id} has no {metric}.", f"It has {listed}.")
+        raise BadInput(f"run {run.id} has no {metric}.", f"Its metrics: {listed}.")
     if not np.isfinite(known[metric]) or known[metric] <= 0:
-        raise BadInput(f"run {run.id}: {metric} is {known[metric]:g}, and no ratio can be made of that.")
+        raise BadInput(f"run {run.id}: {metric} is {known[metric]:g}, but a ratio needs a positive, finite number.")
     return log(known[metric])
 
 
 def ledgers(pairs: Sequence[Pair]) -> Ledgers:
-    """Of the pairs in which both sides have one of a full step."""
-    found = [tuple(_accounts(run) for run in pair) for pair in pairs]
-    return [(base, head) for base, head in found if base and head]
+    """The mean ledgers of the pairs in which both sides have one over full steps."""
+    accounts = [tuple(_accounts(run) for run in pair) for pair in pairs]
+    return [(base, head) for base, head in accounts if base and head]
 
 
 def _accounts(run: Run) -> dict[str, float]:

@@ -1,10 +1,10 @@
-"""A sequential test of paired differences: are they above zero, looked at after every pair?
+"""A sequential test of whether paired differences are above zero, with a look after every pair.
 
-The null hypothesis is that each difference is as likely to be its own negative: what of two like runs comes first was
-drawn by lot, so their order is all that its sign tells, whatever the noise and however it drifts. Given the sizes of n
-differences, all 2^n patterns of signs are then equally likely, and what share of them would have stopped the test by
-now is counted, not approximated. The statistic is Wilcoxon's signed-rank sum (Wilcoxon 1945, Biometrics Bulletin 1(6));
-looking often is paid for by an error that is spent little by little (Lan & DeMets 1983, Biometrika 70(3)).
+Null hypothesis: each difference is as likely as its negative. The order of the two runs of a pair is randomised, so for
+identical runs the sign depends on the order only, whatever the noise and its drift. Given the sizes of n differences,
+all 2^n sign patterns are then equally likely, and the fraction that would have stopped the test by now is counted, not
+approximated. The statistic is Wilcoxon's signed-rank sum (Wilcoxon 1945, Biometrics Bulletin 1(6)); the error of
+repeated looks is controlled by alpha spending (Lan & DeMets 1983, Biometrika 70(3)).
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from trainyard.errors import BadInput
 
 Values = npt.NDArray[np.float64]
 MOST = 24
-"""Pairs at most: the patterns of more do not fit into a laptop's memory."""
+"""Largest number of pairs: the sign patterns of more do not fit into a laptop's memory."""
 
 _EXACT = 1e-9
-"""A product that should be a whole number may be a little less."""
+"""Tolerance for products that should be integers but are slightly smaller."""
 
 
 def first_look(alpha: float) -> int:
-    """Pairs before which the test cannot stop: of fewer not even one pattern of signs is as rare as `alpha`."""
+    """Smallest number of pairs at which the test can stop: with fewer, even a single sign pattern exceeds `alpha`."""
     return max(1, int(np.ceil(-log2(alpha) - 1e-12)))
 
 
 def spent(alpha: float, cap: int) -> Values:
-    """The error that may be used up after 0, 1, ... `cap` pairs: at the first look that of a single pattern, then
-    equal parts, and `alpha` in all."""
+    """Cumulative error (cap + 1,) that may be spent after 0, 1, ... `cap` pairs: that of a single pattern at the first
+    look, then equal increments up to `alpha`."""
     first = first_look(alpha)
     if not 0 < alpha < 1 or not first <= cap <= MOST:
-        raise BadInput(f"{cap} pairs at most and an error of {alpha:g}: from {first} to {MOST} pairs can be looked at.")
+        raise BadInput(f"a cap of {cap} pairs at an error rate of {alpha:g} is not between {first} and {MOST} pairs.")
     looks = np.arange(cap + 1)
     more = (alpha - 0.5**first) * (looks - first) / max(1, cap - first)
     return np.where(looks < first, 0.0, 0.5**first + more)
 
 
 class Look(NamedTuple):
-    """After a pair. `least`: twice the summed ranks of positive differences from which on the test stops; None: it
-    cannot stop here. `alarms`: the share of all patterns of signs that would have stopped it by now: its error."""
+    """A look after a pair. `least`: the test stops if twice the rank sum of the positive differences is at least this;
+    None: it cannot stop here. `alarms`: the error so far, the fraction of all sign patterns that would have stopped."""
 
     least: int | None
     alarms: float
 
 
 def stops(differences: Sequence[float] | Values, alpha: float, cap: int) -> int:
-    """After how many differences they are shown to be above zero; 0: they are not yet."""
+    """Number of differences after which they are shown to be above zero; 0 if they are not."""
     values = np.asarray(differences, float)
     for seen, look in enumerate(looks(np.abs(values), alpha, cap), 1):
         if look.least is not None and doubled_ranks(np.abs(values[:seen]))[values[:seen] > 0].sum() >= look.least:
@@ -60,7 +60,7 @@ def stops(differences: Sequence[float] | Values, alpha: float, cap: int) -> int:
 
 
 def looks(sizes: Values, alpha: float, cap: int) -> Iterator[Look]:
-    """One after each difference of these sizes, `cap` at most."""
+    """Yields a look after each difference of these sizes, at most `cap`."""
     allowed = spent(alpha, cap)
     crossed = np.zeros(1, bool)  # each pattern of signs so far; the newest is the highest bit
     for seen in range(1, min(len(sizes), cap) + 1):
@@ -79,8 +79,8 @@ def looks(sizes: Values, alpha: float, cap: int) -> Iterator[Look]:
 
 
 def _rank_sums(sizes: Values) -> npt.NDArray[np.int64]:
-    """Of every pattern of signs, twice the sum of the ranks of what is positive; equal sizes share their ranks, and
-    what is zero has none."""
+    """Twice the rank sum of the positive values for every sign pattern (2^n,), with mid-ranks for ties and rank 0 for
+    zeros."""
     sums = np.zeros(1, np.int64)
     for rank in doubled_ranks(sizes):
         sums = np.concatenate([sums, sums + rank])
@@ -88,7 +88,7 @@ def _rank_sums(sizes: Values) -> npt.NDArray[np.int64]:
 
 
 def doubled_ranks(sizes: Values) -> npt.NDArray[np.int64]:
-    """Twice each one's rank among those that are not zero, so that shared ranks are whole numbers."""
+    """Twice the rank of each size (n,) among those that are not zero, so that mid-ranks are integers."""
     order = np.sort(sizes[sizes > 0])
     below, upto = np.searchsorted(order, sizes, "left"), np.searchsorted(order, sizes, "right")
     return np.where(sizes > 0, below + upto + 1, 0)

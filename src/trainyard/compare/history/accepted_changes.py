@@ -1,11 +1,11 @@
-"""What people said of changes: `trainyard-history.toml`, which they edit and commit.
+"""Accepted changes: `trainyard-history.toml`, which users edit and commit.
 
-[[accepted]]                # this change is known: it is shown, and alerts nobody
+[[accepted]]                # this change is known: it is shown without an alert
 run = "1a2b3c4d"            # the first run after it; or commit = "..."
-metric = "step_time"        # left out: of any metric
+metric = "step_time"        # optional: all metrics if left out
 why = "longer sequences"
 
-[[reset]]                   # the history begins anew here
+[[reset]]                   # the history begins here; earlier points are ignored
 commit = "9f8e7d6c"
 why = "new machine"
 """
@@ -27,12 +27,12 @@ from trainyard.formats.regular_files import unreadable
 NAME = "trainyard-history.toml"
 _LEAST = 4
 _SLACK = 2
-"""Points beyond a change's range that still name it."""
+"""Points by which an entry may miss the change's range."""
 _UNKNOWN = re.compile(r"unknown field `([^`]*)` *(?:- at `\$([^`]*)`)?")
 
 
 class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Names a point by the beginning of its run's id or of its commit; one of the two."""
+    """Identifies a point by a prefix of either its run's id or its commit."""
 
     run: str = ""
     commit: str = ""
@@ -48,7 +48,7 @@ class AcceptedChange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise BadInput(f"{self.run or self.commit!r} is too short: {_LEAST} characters at least.")
 
     def place(self, points: tuple[SeriesPoint, ...]) -> int | None:
-        """The first point that it names; None where there is none."""
+        """Index of the first point that matches; None if there is none."""
         for at, point in enumerate(points):
             if (self.run and point.run.startswith(self.run)) or (self.commit and point.commit.startswith(self.commit)):
                 return at
@@ -64,7 +64,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     reset: tuple[AcceptedChange, ...] = ()
 
     def begin(self, points: tuple[SeriesPoint, ...], metric: str) -> int:
-        """The point at which the history begins: the last reset's."""
+        """Index of the point at which the history begins: that of the last reset."""
         return max((entry.place(points) or 0 for entry in self.reset if entry.metric in ("", metric)), default=0)
 
     def of(self, change: SeriesChange, points: tuple[SeriesPoint, ...], metric: str) -> AcceptedChange | None:
@@ -77,7 +77,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None
 
     def strangers(self, points: tuple[SeriesPoint, ...], metric: str) -> list[str]:
-        """A line for each entry that names no point, or a metric that is neither this one nor any known."""
+        """A line for each entry that matches no point or has an unknown metric."""
         entries = [("accepted", entry) for entry in self.accepted] + [("reset", entry) for entry in self.reset]
         lines = [
             f"{entry.named} is named under {table}, but is not in this series."
@@ -87,7 +87,9 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for table, entry in entries:
             if entry.metric not in ("", metric) and not _is_metric(entry.metric):
                 hint = near(entry.metric, [metric, *words.METRICS])
-                lines.append(f"{entry.named} is named under {table} for {entry.metric!r}, which is no metric. {hint}")
+                lines.append(
+                    f"{entry.named} is named under {table} for {entry.metric!r}, which is not a metric. {hint}"
+                )
         return lines
 
 
@@ -100,7 +102,7 @@ def _is_metric(name: str) -> bool:
 
 
 def read(path: Path) -> Accepted:
-    """Raises `BadFile` with the place in the file for anything that is not as above."""
+    """Read the file. Raises `BadFile` with the path in the document if it is not valid."""
     try:
         document = toml.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -112,9 +114,9 @@ def read(path: Path) -> Accepted:
     try:
         return msgspec.convert(document, Accepted)
     except msgspec.ValidationError as error:
-        if found := _UNKNOWN.search(str(error)):
-            kind = AcceptedChange if found[2] else Accepted
-            says = f"{path} at ${found[2] or ''}: unknown key {found[1]!r}."
-            raise BadFile(says, nearest(found[1], kind.__struct_fields__)) from error
-        says, next_step = described(error)
-        raise BadFile(f"{path}: {says}.", next_step) from error
+        if unknown := _UNKNOWN.search(str(error)):
+            kind = AcceptedChange if unknown[2] else Accepted
+            message = f"{path} at ${unknown[2] or ''}: unknown key {unknown[1]!r}."
+            raise BadFile(message, nearest(unknown[1], kind.__struct_fields__)) from error
+        message, next_step = described(error)
+        raise BadFile(f"{path}: {message}.", next_step) from error

@@ -1,4 +1,4 @@
-"""What else changed at a change: the commit, what the runs were made with, and the account that moved."""
+"""Possible causes of a change in a series: commit, environment, and the accounts that changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.ledger import Account, Ledger
 from trainyard.record import Run
 
 _FEW = 5
-"""Runs on either side whose mean ledgers are compared."""
+"""Runs on each side whose mean ledgers are compared."""
 
 
 class MovedAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +27,8 @@ class MovedAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """`differ`: what the run before the change's range and the first one after it do not share. `moved`: accounts, the
-    one that moved most first; `wall_ns`: all of them together. None of these is proof."""
+    """`differ`: differences between the last run before the change's range and the first one after it. `moved`: changed
+    accounts, the largest change first; `wall_ns`: their sum. None of these proves a cause."""
 
     differ: tuple[str, ...] = ()
     moved: tuple[MovedAccount, ...] = ()
@@ -36,21 +36,23 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cause(change: SeriesChange, runs: Sequence[Run]) -> Cause:
-    """`runs` are those of the series' points."""
+    """`runs`: those of the series' points."""
     before, after = max(0, change.low - 1), min(len(runs) - 1, max(change.high, change.until))
-    was, now = _mean(runs[max(0, change.low - _FEW) : change.low]), _mean(runs[after : after + _FEW])
-    found = ledgers.diff(was, now) if was and now else ()
+    old, new = _mean(runs[max(0, change.low - _FEW) : change.low]), _mean(runs[after : after + _FEW])
+    changes = ledgers.diff(old, new) if old and new else ()
     moved = [
-        MovedAccount(account=one.account, before_ns=one.before_ns, after_ns=one.after_ns) for one in found if one.ns
+        MovedAccount(account=account.account, before_ns=account.before_ns, after_ns=account.after_ns)
+        for account in changes
+        if account.ns
     ]
     return Cause(
         differ=tuple(provenance(runs[before], runs[after])),
-        moved=tuple(sorted(moved, key=lambda one: -abs(one.ns))),
-        wall_ns=sum(one.ns for one in moved),
+        moved=tuple(sorted(moved, key=lambda account: -abs(account.ns))),
+        wall_ns=sum(account.ns for account in moved),
     )
 
 
 def _mean(runs: Sequence[Run]) -> Ledger | None:
-    """Over runs; of those that were profiled over a full step."""
+    """Mean ledger of the runs that were profiled over a full step; None if there is none."""
     whole = [run.ledgers[-1] for run in runs if run.ledgers and not run.ledgers[-1].scope.partial]
     return ledgers.mean(whole) if whole else None

@@ -1,4 +1,4 @@
-"""A change with all that is said of it: where it may be, the levels beside it, and the shift between them."""
+"""Descriptions of changes: the range of possible positions, the levels before and after, and the shift between them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from trainyard.compare.history.statistics.split_scan import best_splits
 from trainyard.compare.history.statistics.step_or_drift import places
 
 _NEAR = 15
-"""Points on either side that a level is told from where it does not hold for longer."""
+"""Points on each side from which a level is estimated if it does not extend further."""
 
 
 def step(
     values: NDArray[np.float64], at: int, start: int, stop: int, inflation: float, drifting: bool = False
 ) -> SeriesChange:
-    """Between the changes next to it, at `start` and `stop`."""
+    """Describe a step at `at` between the neighbouring changes at `start` and `stop`."""
     if drifting:
         start, stop = max(start, at - _NEAR), min(stop, at + _NEAR)
     low, high = places(values[start:stop], at - start, inflation)
@@ -41,8 +41,8 @@ def step(
 def drift(
     values: NDArray[np.float64], ramp: tuple[int, int], begins: tuple[int, int], start: int, stop: int, inflation: float
 ) -> SeriesChange:
-    """From ramp[0] to ramp[1], which lie between `start` and `stop`. The levels are those that it joins, or where it
-    begins or ends with the stretch, of its first or last points."""
+    """Describe a drift from ramp[0] to ramp[1], between `start` and `stop`. The levels are those before and after it;
+    if it begins or ends with the interval, those of its first or last points."""
     begin, end = ramp
     few = min(_NEAR, max(5, (end - begin) // 10))
     before = values[max(start, begin - _NEAR) : begin] if begin - start >= 5 else values[begin : begin + few]
@@ -64,7 +64,7 @@ def drift(
 def excursion(
     values: NDArray[np.float64], at: int, until: int, start: int, stop: int, inflation: float
 ) -> SeriesChange:
-    """A window between the changes next to it, held against what lies around it."""
+    """Describe an excursion between the neighbouring changes, compared with the points around it."""
     around = np.concatenate([values[start:at], values[until:stop]])
     return _held_against(values, "excursion", at, until, around, inflation)
 

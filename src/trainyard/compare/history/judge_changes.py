@@ -1,4 +1,4 @@
-"""A series' history: each change with its cause and whether somebody has accepted it, and what is to be done."""
+"""The history of a series: each change with its verdict, possible cause, and whether it was accepted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.record import Run
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of a series; `verdict` by the metric's direction, of a change that lasts."""
+    """A change of a series. `verdict`: by the metric's direction; `same` for a change that does not last."""
 
     change: SeriesChange
     verdict: Literal["better", "worse", "same", "unknown"]
@@ -26,7 +26,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """`begin`: the point at which the last reset lets it begin; points are counted from the series' first."""
+    """`begin`: index of the first point after the last reset; points are counted from the beginning of the series."""
 
     series: Series
     seen: DetectedChanges
@@ -36,19 +36,20 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def newest(self) -> Judged | None:
-        """The change that lasts, that nobody has accepted, and that was going on last."""
-        left = [one for one in self.changes if one.change.lasting and not one.accepted]
-        return max(left, key=lambda one: (one.change.until, one.change.at), default=None)
+        """The most recent lasting change that was not accepted."""
+        left = [judged for judged in self.changes if judged.change.lasting and not judged.accepted]
+        return max(left, key=lambda judged: (judged.change.until, judged.change.at), default=None)
 
     @property
     def worse(self) -> bool:
         return self.newest is not None and self.newest.verdict == "worse"
 
 
-def judge(series: Series, runs: Sequence[Run] = (), said: Accepted | None = None) -> History:
-    """`runs`: of the series' points, where they are stored ones. Raises what `detect` does."""
-    said = said or Accepted()
-    begin = said.begin(series.points, series.metric)
+def judge(series: Series, runs: Sequence[Run] = (), accepted: Accepted | None = None) -> History:
+    """Detect and judge the changes. `runs`: those of the series' points, if they are stored. Raises what `detect`
+    does."""
+    accepted = accepted or Accepted()
+    begin = accepted.begin(series.points, series.metric)
     seen = detect(series.values[begin:])
     changes = [_moved(change, begin) for change in seen.changes]
     return History(
@@ -59,12 +60,12 @@ def judge(series: Series, runs: Sequence[Run] = (), said: Accepted | None = None
                 change=change,
                 verdict=_verdict(change, series),
                 cause=cause(change, runs) if runs and change.lasting else None,
-                accepted=said.of(change, series.points, series.metric),
+                accepted=accepted.of(change, series.points, series.metric),
             )
             for change in changes
         ),
         begin=begin,
-        notes=(*series.notes, *said.strangers(series.points, series.metric)),
+        notes=(*series.notes, *accepted.strangers(series.points, series.metric)),
     )
 
 

@@ -1,4 +1,4 @@
-"""What is seen in a series of one figure a run, or a commit, or a night: `DetectedChanges`, and its changes."""
+"""Changes detected in a series of one figure per run, commit or night: `DetectedChanges` and `SeriesChange`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trainyard.compare.history.statistics.levels import Level
 
 
 class SeriesChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Points are counted from 0. `at` is the first one of the new level, 95 % sure to lie in `low` to `high`; of a
-    drift or an excursion `until` is the first point after it, of a step it is `at`.
+    """Points are counted from 0. `at`: the first point of the new level, with the 95 % interval `low` to `high`;
+    `until`: the first point after a drift or an excursion, `at` for a step.
 
     `shift`: after - before, in the series' unit. `strength`: of a step or drift, as of a normal (segment.py).
     """
@@ -28,19 +28,19 @@ class SeriesChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lasting(self) -> bool:
-        """Whether the level is another since."""
+        """Whether the level has changed since."""
         return self.kind in ("step", "drift")
 
     @property
     def share(self) -> Level | None:
-        """The shift as a share of the level before; None where that is 0."""
-        of = abs(self.before.value)
-        return Level(*(part / of for part in self.shift)) if of else None
+        """The shift relative to the level before; None if that is 0."""
+        base = abs(self.before.value)
+        return Level(*(part / base for part in self.shift)) if base else None
 
 
 class DetectedChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a series of `points`: its changes in order, what autocorrelation widened its noise by (variance of a long mean
-    over that of independent values), and how strong a split had to be."""
+    """The changes of a series of `points` points, in order. `inflation`: variance of a long mean relative to that of
+    independent values, due to autocorrelation; `critical`: the smallest strength of a split that counts as a change."""
 
     points: int
     changes: tuple[SeriesChange, ...]

@@ -1,7 +1,7 @@
-"""Did a driver, a compiler or a number format change what is learned? Paired runs of the same seeds, judged.
+"""Compares the convergence of paired runs with the same seeds, to judge a driver, a compiler or a number format.
 
-What real same-seed noise looks like (docs/convergence.md): runs drift apart from the first rounding difference on, and
-then stay apart by an offset of their own. Steps of one run are therefore no repeats: only runs are.
+Noise between runs of the same seed (docs/convergence.md): the runs diverge from the first rounding difference on, and
+then keep an offset of their own. Only runs are therefore replicates; the steps of one run are not.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MARGIN = 0.001
 
 
 class SeedFound(msgspec.Struct, frozen=True, kw_only=True):
-    """One seed: its distinct runs, and the difference of their tails, as a share."""
+    """One seed: the numbers of its distinct runs, and the relative difference of their tails."""
 
     seed: str
     heads: int
@@ -32,10 +32,10 @@ class SeedFound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Convergence(msgspec.Struct, frozen=True, kw_only=True):
-    """`difference`, `low`, `high`: of the tail's loss, head over base less one; None where nothing says it. `onset`:
-    the first step of the first segment that differs, counted from 0; `onset_difference`: in that segment. `noise`:
-    standard deviation of one run's tail loss within its seed, as a share; `pairs_needed`: seeds that would settle it,
-    where it is open."""
+    """`difference`, `low`, `high`: relative difference of the tail's loss, head / base - 1, with its interval; None if
+    unknown. `onset`: the first step of the first segment that differs, counted from 0; `onset_difference`: relative
+    difference in that segment. `noise`: relative standard deviation of a run's tail loss within its seed;
+    `pairs_needed`: number of seeds that would settle an open verdict."""
 
     verdict: Literal["same", "differs", "cannot tell"]
     identical: bool = False
@@ -46,7 +46,7 @@ class Convergence(msgspec.Struct, frozen=True, kw_only=True):
     onset: int | None = None
     onset_difference: float | None = None
     healed: bool = False
-    """It differs on the way only: the tail is the same within the margin."""
+    """Whether only earlier segments differ and the tail is the same within the margin."""
     diverged: bool = False
     noise: float | None = None
     pairs_needed: int | None = None
@@ -63,11 +63,11 @@ class Convergence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) -> Convergence:
-    """`margin`: differences of the tail's loss below this share are of no interest. `alpha`: the rate of false alarms.
+    """`margin`: relative differences of the tail's loss below it are irrelevant. `alpha`: the rate of false alarms.
 
-    A difference is one where chance is rejected and its estimate is beyond the margin; the same is where the interval
-    of the tail's difference lies within the margin (two one-sided tests, Schuirmann 1987, at half of alpha each).
-    Raises `BadInput` for too few steps.
+    "differs": a difference is significant and its estimate exceeds the margin. "same": the interval of the tail's
+    difference lies within the margin (two one-sided tests, Schuirmann 1987, at half of alpha each). Raises `BadInput`
+    for too few steps.
     """
     seeds, steps = paired.seeds, len(paired.steps)
     at = starts(steps)
@@ -91,46 +91,46 @@ def judge(paired: PairedCurves, margin: float = MARGIN, alpha: float = ALPHA) ->
         return Convergence(verdict="differs", diverged=True, onset=lost, test="none", **known)
     if steps < LEAST_STEPS:
         raise BadInput(
-            f"{steps} steps in common, and not the same to the bit: {LEAST_STEPS} are the least.",
+            f"the curves have {steps} steps in common and are not bitwise equal: at least {LEAST_STEPS} are needed.",
             "Train for longer.",
         )
     bound = np.log1p(margin)
-    found = sizes(groups, alpha)
+    effect = sizes(groups, alpha)
     exact = least_p([(len(seed.heads), len(seed.bases)) for seed in seeds]) <= alpha
-    p = adjusted(groups, bound) if exact else _from_the_tail(found, alpha)
-    differing = np.flatnonzero((p <= alpha) & (np.abs(found.mean) >= bound))
-    within = bool(-bound < found.low[-1] and found.high[-1] < bound)
+    p = adjusted(groups, bound) if exact else _from_the_tail(effect, alpha)
+    differing = np.flatnonzero((p <= alpha) & (np.abs(effect.mean) >= bound))
+    within = bool(-bound < effect.low[-1] and effect.high[-1] < bound)
     verdict = "differs" if len(differing) else "same" if within else "cannot tell"
-    noise, repeats = float(found.noise[-1]), found.freedom - (len(seeds) - 1)
+    noise, repeats = float(effect.noise[-1]), effect.freedom - (len(seeds) - 1)
     return Convergence(
         verdict=verdict,
-        difference=_share(found.mean[-1]),
-        low=_share(found.low[-1]),
-        high=_share(found.high[-1]),
+        difference=_share(effect.mean[-1]),
+        low=_share(effect.low[-1]),
+        high=_share(effect.high[-1]),
         p=float(p[-1]),
         onset=int(paired.steps[at[differing[0]]]) if len(differing) else None,
-        onset_difference=_share(float(found.mean[differing[0]])) if len(differing) else None,
+        onset_difference=_share(float(effect.mean[differing[0]])) if len(differing) else None,
         healed=bool(len(differing)) and within,
         noise=noise if isfinite(noise) else None,
         pairs_needed=pairs_needed(noise, repeats, bound, alpha) if verdict == "cannot tell" else None,
-        test="relabelling" if exact else "student" if found.freedom else "none",
+        test="relabelling" if exact else "student" if effect.freedom else "none",
         **known,
     )
 
 
 def _found(label: str, heads: F64, bases: F64) -> SeedFound:
-    """Of [run, segment]."""
+    """Summary of one seed; `heads`, `bases`: log-losses [run, segment]."""
     difference = float(heads[:, -1].mean() - bases[:, -1].mean())
     return SeedFound(seed=label, heads=len(heads), bases=len(bases), difference=_share(difference))
 
 
-def _from_the_tail(found: Sizes, alpha: float) -> F64:
-    """p-values by Student's t, the tail first and then backwards as long as each is rejected: a fixed order keeps the
-    family-wise rate without a price for the number of segments (Westfall and Krishen 2001)."""
-    p = np.ones_like(found.mean)
+def _from_the_tail(effect: Sizes, alpha: float) -> F64:
+    """p-values by Student's t, from the tail backwards as long as each is rejected: a fixed order of tests controls the
+    family-wise error rate without a correction for the number of segments (Westfall and Krishen 2001)."""
+    p = np.ones_like(effect.mean)
     so_far = 0.0
     for segment in reversed(range(len(p))):
-        p[segment] = so_far = max(found.p(segment), so_far)
+        p[segment] = so_far = max(effect.p(segment), so_far)
         if so_far > alpha:
             break
     return p

@@ -1,4 +1,4 @@
-"""A loss curve as means over stretches of steps: windows up to the tail, and the tail, which is what was learned."""
+"""A loss curve as means over segments of steps: windows, and the tail, which measures the final loss."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from trainyard.numerics.convergence.paired_curves import F64
 
 TAIL = 0.2
-"""The share of the steps that counts as what was learned in the end."""
+"""Fraction of the steps that forms the tail."""
 _WINDOWS = 16
-"""Before the tail, at most; a twentieth of the steps each."""
+"""Largest number of windows before the tail: a twentieth of the steps each."""
 _LEAST = 2
-"""Steps in a window."""
+"""Smallest number of steps in a window."""
 
 
 def starts(steps: int) -> NDArray[np.int64]:
-    """Where each segment of so many steps begins; the last is the tail. Of fewer than 10 steps, less."""
+    """First step of each segment; the last segment is the tail. Fewer than 10 steps have fewer segments."""
     tail = min(round(steps * (1 - TAIL)), steps - 1)
     windows = min(_WINDOWS, tail // _LEAST)
     before = np.arange(windows) * tail // max(windows, 1)
@@ -24,6 +24,6 @@ def starts(steps: int) -> NDArray[np.int64]:
 
 
 def means(rows: F64, at: NDArray[np.int64]) -> F64:
-    """[run, segment] of [run, step]."""
+    """Means [run, segment] of rows [run, step]; `at`: first step of each segment."""
     counts = np.diff([*at, rows.shape[1]])
     return np.add.reduceat(rows, at, axis=1) / counts

@@ -1,4 +1,4 @@
-"""Loss curves of runs: one a run, by step."""
+"""Loss curves: one per run, by step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SEED = re.compile(r"--?seed[= ](\d{1,19})(?!\S)")
 
 
 class LossCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`losses[i]` at `steps[i]` (counted from 0, rising), None where it was not a finite number. `seed`: of data order
-    and initial weights, None where nobody said it. `work`: what a step is of; only curves of the same are compared.
-    `start`: digest of the initial weights, where known."""
+    """`losses[i]` at `steps[i]` (counted from 0, increasing), None if it was not finite. `seed`: of data order and
+    initial weights, None if unknown. `work`: description of a step's data; only curves with the same data are compared.
+    `start`: digest of the initial weights, if known."""
 
     name: str
     seed: int | None = None
@@ -31,30 +31,30 @@ class LossCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if len(self.steps) != len(self.losses):
             raise BadInput(f"{self.name}: {len(self.steps)} steps, but {len(self.losses)} losses.")
         if any(after <= before for before, after in zip(self.steps, self.steps[1:])):
-            raise BadInput(f"{self.name}: its steps do not rise.")
+            raise BadInput(f"{self.name}: its steps are not increasing.")
         if any(loss is not None and not isfinite(loss) for loss in self.losses):
             raise BadInput(f"{self.name}: a loss is infinite or not a number.", "Write such a loss as null.")
 
 
 def curve_of(run: Run, name: str = "") -> LossCurve:
-    """The loss of the lowest rank that says one, at each step; all samples count, timed or not.
+    """The loss at each step of the lowest rank that reports one, from all samples, timed or not.
 
-    Raises `BadInput` for a run that did not end well, or without losses.
+    Raises `WrongRunState` for a run that is not complete, `BadInput` for one without losses.
     """
     name = name or run.id
     if run.state != "complete":
         raise WrongRunState(
-            f"run {name} is {run.state}: {run.failure or 'it did not come to its end'}",
-            "Only complete runs are compared: run it again, or go on with it (`trainyard run --resume`).",
+            f"run {name} is {run.state}: {run.failure or 'it did not end'}",
+            "Only complete runs are compared: run it again, or resume it (`trainyard run --resume`).",
         )
-    said = [sample for sample in run.kept() if sample.loss is not None]
-    if not said:
+    samples = [sample for sample in run.kept() if sample.loss is not None]
+    if not samples:
         raise BadInput(
-            f"run {name} says no loss at any step.",
-            "In a script of your own: `with trainyard.step(loss=...)`.",
+            f"run {name} reports no loss at any step.",
+            "Report it in your script: `with trainyard.step(loss=...)`.",
         )
-    rank = min(sample.rank for sample in said)
-    own = {sample.step: sample.loss for sample in said if sample.rank == rank}
+    rank = min(sample.rank for sample in samples)
+    own = {sample.step: sample.loss for sample in samples if sample.rank == rank}
     steps = sorted(own)
     losses = tuple(loss if (loss := own[step]) is not None and isfinite(loss) else None for step in steps)
     return LossCurve(
@@ -68,15 +68,15 @@ def curve_of(run: Run, name: str = "") -> LossCurve:
 
 
 def seed_of(run: Run) -> int | None:
-    """What the ranks said, else the job's; of somebody's own script `--seed N` of its command, if it has that."""
+    """The seed that the ranks reported, else the job's; for the user's own script, `--seed N` in its command."""
     if run.job.workload == SCRIPT:
-        said = _SEED.search(str(run.job.sizes.get("command", "")))
-        return int(said[1]) if said else None
+        match = _SEED.search(str(run.job.sizes.get("command", "")))
+        return int(match[1]) if match else None
     return run.provenance.seeds.get("samples", run.job.recipe.seed)
 
 
 def _work(run: Run) -> str:
-    """A step's data: text, tokens, length of a sample."""
+    """Description of a step's data: tokens, sample length, digest of the text."""
     if run.job.workload == SCRIPT:
         return ""
     recipe, text = run.job.recipe, run.provenance.digests.get("text", "")
@@ -84,11 +84,11 @@ def _work(run: Run) -> str:
 
 
 def same_work(curves: Sequence[LossCurve]) -> None:
-    """Raises `BadInput` where two curves are of different data."""
+    """Raises `BadInput` if two curves have different data."""
     known = {curve.work: curve.name for curve in reversed(curves) if curve.work}
     if len(known) > 1:
         listed = "; ".join(f"{name}: {work}" for work, name in known.items())
         raise BadInput(
-            f"the runs train on different data, so that their losses mean different things: {listed}.",
-            "Compare runs whose steps are of the same text and tokens.",
+            f"the runs train on different data, so their losses cannot be compared: {listed}.",
+            "Compare runs with the same text and tokens per step.",
         )

@@ -1,4 +1,4 @@
-"""How large the difference is, with an interval: Student's t on each segment's log-losses."""
+"""Size of the difference with a confidence interval: Student's t on each segment's log-losses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from trainyard.numerics.convergence.paired_curves import F64
 from trainyard.stats.student_t import quantile, two_sided
 
 _SURE = 0.9
-"""Of the pairs that would settle it: the chance that they do."""
+"""Probability with which the estimated number of pairs settles the verdict."""
 _MOST = 10_000
 _LIKE_NORMAL = 50
-"""Pairs from which on the quantiles hardly change."""
+"""Number of pairs from which on the quantiles hardly change."""
 
 
 class Sizes(NamedTuple):
-    """Of each segment: head less base in log-loss, its interval (`low` to `high`), its standard error, and the standard
-    deviation of one run within its seed. `freedom`: degrees of freedom; without any, infinite intervals."""
+    """Per segment: `mean`: head minus base in log-loss, with the interval `low` to `high`; `error`: its standard error;
+    `noise`: standard deviation of a run within its seed. `freedom`: degrees of freedom; with 0, intervals are
+    infinite."""
 
     mean: F64
     low: F64
@@ -30,7 +31,7 @@ class Sizes(NamedTuple):
     freedom: int
 
     def p(self, segment: int) -> float:
-        """Of no difference, two-sided."""
+        """Two-sided p-value of no difference."""
         mean, error = abs(float(self.mean[segment])), float(self.error[segment])
         if not self.freedom or not mean:
             return 1.0
@@ -38,10 +39,10 @@ class Sizes(NamedTuple):
 
 
 def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
-    """Of each seed: heads and bases, [run, segment].
+    """Estimate the difference. `groups`: (heads, bases) of each seed, each [run, segment].
 
-    Every run is its seed's value, the difference where it is a head, and noise of one spread: repeats on a side (A/A)
-    say how large that is, and so does how far the seeds' differences scatter. Both count, by degrees of freedom.
+    Model: a run is its seed's value, plus the difference if it is a head, plus noise of constant variance. The noise is
+    estimated from repeats on a side (A/A) and from the scatter of the seeds' differences, pooled by degrees of freedom.
     """
     weights = np.array([[len(heads) * len(bases) / (len(heads) + len(bases))] for heads, bases in groups])
     differences = np.array([heads.mean(axis=0) - bases.mean(axis=0) for heads, bases in groups])
@@ -61,8 +62,8 @@ def sizes(groups: Sequence[tuple[F64, F64]], alpha: float) -> Sizes:
 
 
 def pairs_needed(noise: float, repeats: int, margin: float, alpha: float) -> int | None:
-    """Seeds of one head and one base, beside `repeats` degrees of freedom of A/A runs, with which training that is the
-    same is said to be so nine times in ten. None: more than ten thousand, or nobody knows the noise."""
+    """Number of seeds, with one head and one base each and `repeats` degrees of freedom from A/A runs, with which
+    identical training is judged the same with a probability of 90 %. None: over 10,000, or the noise is unknown."""
     if noise == inf:
         return None
     for pairs in range(2, _MOST):

@@ -1,5 +1,5 @@
-"""Golden curves: losses kept in a file, to compare later runs with. Repeats of a seed in it say how far runs differ
-that should not."""
+"""Golden curves: losses stored in a file as a reference for later runs. Repeats of a seed give the noise between
+identical runs."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def read(path: Path) -> tuple[LossCurve, ...]:
     """Raises `BadFile`."""
     try:
         if path.stat().st_size > _LARGEST:
-            raise FileTooLarge(f"{path}: larger than {_LARGEST >> 20} MiB: no file of golden curves.")
+            raise FileTooLarge(f"{path}: larger than {_LARGEST >> 20} MiB: not a file of golden curves.")
         golden = msgspec.json.decode(path.read_bytes(), type=Golden)
     except OSError as error:
         raise unreadable(path, error) from error
     except UNREADABLE as error:
-        raise BadFile(f"{path}: no golden curves: {error}.", "`--store-golden FILE` writes such a file.") from error
+        raise BadFile(f"{path}: not golden curves: {error}.", "`--store-golden FILE` writes such a file.") from error
     if not golden.curves:
         raise BadFile(f"{path}: $.curves is empty.", "`--store-golden FILE` writes such a file.")
     return golden.curves

@@ -1,4 +1,4 @@
-"""MLPerf's reference convergence points: does a submission need about as many epochs as the reference?
+"""MLPerf reference convergence points: whether runs need about as many epochs as the reference.
 
 The rule is that of MLPerf Training (training_rules, "Reference Convergence Points") as mlcommons/logging's
 `mlperf_logging/rcp_checker` applies it: the mean of the runs without the fastest and the slowest ("olympic"; four of
@@ -25,12 +25,12 @@ from trainyard.stats.student_t import quantile
 
 _ALPHA = 0.05
 _REJECTED = {"unet3d": 4}
-"""Runs left out at each end; one, where nothing is said."""
+"""Benchmark -> runs left out at each end; 1 for all others."""
 _UNITS = {"samples to converge": "samples_count", "Epochs to converge": "epoch_num"}
 
 
 class Result(NamedTuple):
-    """A run by its log. `needed`: epochs and samples to its target, by the log's own word; empty where it missed it."""
+    """A run, from its log. `needed`: epochs and samples to the target, as logged; empty if it missed the target."""
 
     benchmark: str
     batch: int
@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 class ReferencePoint(NamedTuple):
-    """A reference at one batch size: how much its runs needed, in `unit` (a key of an evaluation's metadata)."""
+    """A reference at one batch size: mean and spread of its runs, in `unit` (a key of an evaluation's metadata)."""
 
     benchmark: str
     batch: int
@@ -46,12 +46,12 @@ class ReferencePoint(NamedTuple):
     mean: float
     spread: float
     runs: int
-    """Behind the mean, at the ends none."""
+    """Number of runs in the mean, without those left out at the ends."""
 
 
 class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """`mean` of the runs against `reference`; `fastest` and `slowest` are the rule's bounds. `mlperf`: whether its rule
-    passes. `scale`: what MLPerf multiplies the score by."""
+    """`mean` of the runs against `reference`, with the rule's bounds `fastest` and `slowest`. `mlperf`: whether
+    MLPerf's rule passes. `scale`: the factor by which MLPerf multiplies the score."""
 
     verdict: Literal["same", "faster", "slower"]
     mlperf: Literal["pass", "fail"]
@@ -69,7 +69,7 @@ class ReferenceComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_result(path: Path) -> Result:
-    """A training run's log. Raises `BadFile`, `BadInput` for one that says no benchmark or batch size."""
+    """Read a training run's log. Raises `BadFile`, or `BadInput` if it lacks the benchmark or batch size."""
     benchmark, batch, last, needed = "", None, {}, {}
     for entry in mllog.read(path):
         if entry.key == "submission_benchmark" and isinstance(entry.value, str):
@@ -77,26 +77,26 @@ def read_result(path: Path) -> Result:
         elif entry.key == "global_batch_size":
             batch = entry.number()
         elif entry.key in ("eval_accuracy", "eval_error"):
-            said = {unit: entry.number(unit) for unit in _UNITS.values()}
-            last = {unit: at for unit, at in said.items() if at is not None}
+            values = {unit: entry.number(unit) for unit in _UNITS.values()}
+            last = {unit: at for unit, at in values.items() if at is not None}
         elif entry.key == "run_stop":
             needed = last if (entry.metadata or {}).get("status") == "success" else {}
     if not benchmark or batch is None:
         missing = "submission_benchmark" if not benchmark else "global_batch_size"
-        raise BadInput(f"{path}: its MLLOG lines say no {missing}.", "Give the result log of a whole training run.")
+        raise BadInput(f"{path}: its MLLOG lines have no {missing}.", "Give the result log of a whole training run.")
     return Result(benchmark, int(batch), needed)
 
 
 def read_points(path: Path) -> list[ReferencePoint]:
-    """A file of reference points as mlcommons/logging keeps them (`rcps_<benchmark>.json`). Raises `BadFile`."""
+    """Read reference points in the format of mlcommons/logging (`rcps_<benchmark>.json`). Raises `BadFile`."""
     try:
         records = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
         return sorted((_point(record) for record in records.values()), key=lambda point: (point.batch, point.benchmark))
     except OSError as error:
         raise unreadable(path, error) from error
     except (*UNREADABLE, KeyError) as error:
-        why = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise BadFile(f"{path}: not a file of reference points: {why}.") from error
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise BadFile(f"{path}: not a file of reference points: {reason}.") from error
 
 
 def _point(record: dict[str, Any]) -> ReferencePoint:
@@ -109,12 +109,12 @@ def _point(record: dict[str, Any]) -> ReferencePoint:
 
 
 def point_of(results: Sequence[Result]) -> ReferencePoint:
-    """A reference made of logs of our own."""
+    """A reference from the user's own logs."""
     benchmark, batch = _alike(results)
-    unit = next((unit for unit in _UNITS.values() if all(unit in one.needed for one in results)), "")
+    unit = next((unit for unit in _UNITS.values() if all(unit in result.needed for result in results)), "")
     if not unit:
         raise BadInput("a run of the reference did not reach its target, or does not say when.", "Leave it out.")
-    return _of(benchmark, batch, unit, [one.needed[unit] for one in results])
+    return _of(benchmark, batch, unit, [result.needed[unit] for result in results])
 
 
 def _of(benchmark: str, batch: int, unit: str, needed: Sequence[float]) -> ReferencePoint:
@@ -126,14 +126,14 @@ def _olympic(benchmark: str, needed: Sequence[float], whose: str) -> list[float]
     ends = _REJECTED.get(benchmark, 1)
     if len(needed) <= 2 * ends:
         raise BadInput(
-            f"{whose} is of {len(needed)} runs, of which the rule leaves out {2 * ends}.",
+            f"{whose} has {len(needed)} runs, of which the rule leaves out {2 * ends}.",
             f"Give {2 * ends + 1} or more.",
         )
     return sorted(needed)[ends : len(needed) - ends]
 
 
 def _alike(results: Sequence[Result]) -> tuple[str, int]:
-    kinds = sorted({(one.benchmark, one.batch) for one in results})
+    kinds = sorted({(result.benchmark, result.batch) for result in results})
     if len(kinds) != 1:
         listed = ", ".join(f"{benchmark} at batch {batch}" for benchmark, batch in kinds)
         raise BadInput(
@@ -144,7 +144,7 @@ def _alike(results: Sequence[Result]) -> tuple[str, int]:
 
 
 def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> ReferenceComparison:
-    """Raises `BadInput` where the rule has no reference to judge by."""
+    """Apply the rule. Raises `BadInput` if there is no reference for the benchmark and batch size."""
     benchmark, batch = _alike(results)
     known = _pruned([point for point in points if point.benchmark == benchmark], len(results))
     if not known:
@@ -154,9 +154,9 @@ def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> Refere
         )
     point, how = _at(batch, known, len(results))
     unit = point.unit
-    if unit == "epoch_num" and not any(unit in one.needed for one in results):
-        unit = "samples_count"  # newer references say epochs and mean samples
-    needed = [one.needed.get(unit, inf) for one in results]
+    if unit == "epoch_num" and not any(unit in result.needed for result in results):
+        unit = "samples_count"  # newer references are labelled epochs but count samples
+    needed = [result.needed.get(unit, inf) for result in results]
     missed, ends = needed.count(inf), _REJECTED.get(benchmark, 1)
     mean = float(np.mean(_olympic(benchmark, needed, "HEAD")))
     reach = _reach(point, len(needed))
@@ -180,14 +180,14 @@ def judge(results: Sequence[Result], points: Sequence[ReferencePoint]) -> Refere
 
 
 def _reach(point: ReferencePoint, runs: int) -> float:
-    """How far below the reference's mean a mean of `runs` may be: the t-test's equation solved for it."""
+    """Largest distance of a mean of `runs` runs from the reference's mean, by the t-test."""
     kept = runs - 2 * _REJECTED.get(point.benchmark, 1)
     return quantile(1 - _ALPHA, kept + point.runs - 2) * point.spread * sqrt(1 / kept + 1 / point.runs)
 
 
 def _pruned(points: list[ReferencePoint], runs: int) -> list[ReferencePoint]:
-    """Without batch sizes below that of the fastest convergence, and without points that need more than their
-    neighbours interpolated: more samples a step never helped."""
+    """Drop batch sizes below that of the fastest convergence, and points that need more than the interpolation of their
+    neighbours: a larger batch is assumed never to converge in fewer samples."""
     if not points:
         return points
     fastest = min(points, key=lambda point: point.mean)
@@ -204,7 +204,7 @@ def _pruned(points: list[ReferencePoint], runs: int) -> list[ReferencePoint]:
 
 
 def _between(batch: int, low: ReferencePoint, high: ReferencePoint, runs: int) -> ReferencePoint:
-    """Taken as twice as many runs as the submission's, as references are."""
+    """Interpolated point, counted as twice as many runs as the submission has, as required for references."""
     mean, spread = (
         float(np.interp(batch, [low.batch, high.batch], ends))
         for ends in ([low.mean, high.mean], [low.spread, high.spread])

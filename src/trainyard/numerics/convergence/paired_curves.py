@@ -1,5 +1,5 @@
-"""Curves by seed: what HEAD and BASE took of the same seed reads the same data, and differs by what is asked about and
-by rounding alone."""
+"""Loss curves paired by seed: runs of HEAD and BASE with the same seed read the same data, and differ only by the
+change under test and by rounding."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LEAST_STEPS = 10
 
 
 class Seed(NamedTuple):
-    """One seed's runs as rows of losses over the common steps, each distinct curve once. Where a run was not a
-    finite number, NaN."""
+    """The runs of one seed as rows of losses [run, step] over the common steps, each distinct curve once. NaN: the loss
+    was not finite."""
 
     label: str
     heads: F64
@@ -31,7 +31,7 @@ class Seed(NamedTuple):
 
 
 class PairedCurves(NamedTuple):
-    """`steps`: those that all curves have. `notes`: what was left out, and what to keep in mind."""
+    """`steps`: those that all curves have. `notes`: sentences about left-out data and other caveats."""
 
     seeds: tuple[Seed, ...]
     steps: NDArray[np.int64]
@@ -43,15 +43,15 @@ class PairedCurves(NamedTuple):
 
     @property
     def diverged(self) -> int | None:
-        """The first step at which a head is no finite number; the bases all are."""
+        """The first step at which a head's loss is not finite; the bases' all are."""
         lost = np.any([~np.isfinite(seed.heads).all(axis=0) for seed in self.seeds], axis=0)
         return int(self.steps[np.argmax(lost)]) if lost.any() else None
 
 
 def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves:
-    """Raises `BadInput` where nothing can be paired, or the curves cannot be compared."""
+    """Pair curves by seed. Raises `BadInput` if there is nothing to pair or the curves cannot be compared."""
     if not heads or not bases:
-        raise BadInput("a comparison needs runs on both sides.", "Name HEAD, and --base or --golden.")
+        raise BadInput("a comparison needs runs on both sides.", "Give HEAD, and --base or --golden.")
     same_work([*heads, *bases])
     notes: list[str] = []
     groups = _by_seed(heads, bases, notes)
@@ -63,19 +63,19 @@ def pair(heads: Sequence[LossCurve], bases: Sequence[LossCurve]) -> PairedCurves
     for label, (ours, theirs) in groups.items():
         if len({curve.start for curve in (*ours, *theirs) if curve.start}) > 1:
             notes.append(
-                f"Seed {label} does not begin with the same weights on both sides: more than rounding differs."
+                f"Seed {label} starts from different weights on the two sides: they differ by more than rounding."
             )
     for curve, row in ((c, r) for (_, theirs), seed in zip(groups.values(), seeds) for c, r in zip(theirs, seed.bases)):
         if not np.isfinite(row).all():
             raise BadInput(
-                f"{curve.name}, a base, has a loss that is no finite number at step {steps[~np.isfinite(row)][0] + 1}.",
+                f"{curve.name}, a base, has a loss that is not finite at step {steps[~np.isfinite(row)][0] + 1}.",
                 "Compare with runs that learned.",
             )
     distinct = tuple(Seed(seed.label, np.unique(seed.heads, axis=0), np.unique(seed.bases, axis=0)) for seed in seeds)
     if repeats := len(curves) - sum(len(seed.heads) + len(seed.bases) for seed in distinct):
         notes.append(
-            f"Runs that repeat another of their seed and side to the bit: {repeats}. They count once, since they show "
-            "no noise; runs that sum in another order would (another micro-batch or layout)."
+            f"Runs that are bitwise equal to another of their seed and side: {repeats}. They count once, as they show "
+            "no noise; runs with another order of summation would (another micro-batch size or layout)."
         )
     return PairedCurves(distinct, steps, tuple(notes))
 
@@ -86,10 +86,10 @@ def _by_seed(
     if all(curve.seed is None for curve in (*heads, *bases)):
         if len(heads) != len(bases):
             raise BadInput(
-                f"nothing says the runs' seeds, so that {len(heads)} heads cannot be paired with {len(bases)} bases.",
-                "Give as many of each, in the same order; a script says its seed by --seed N.",
+                f"the runs' seeds are unknown, so {len(heads)} heads cannot be paired with {len(bases)} bases.",
+                "Give as many of each, in the same order; the seed of a script is read from --seed N.",
             )
-        notes.append("Nothing says the runs' seeds: paired in the order given.")
+        notes.append("The runs' seeds are unknown: paired in the order given.")
         return {str(number): ([ours], [theirs]) for number, (ours, theirs) in enumerate(zip(heads, bases))}
     if unknown := [curve.name for curve in (*heads, *bases) if curve.seed is None]:
         known = sorted({curve.seed for curve in (*heads, *bases) if curve.seed is not None})
@@ -137,7 +137,7 @@ def _check_positive(curve: LossCurve) -> None:
 
 
 def _rows(curves: Sequence[LossCurve], steps: NDArray[np.int64]) -> F64:
-    """Losses, a row a curve."""
+    """Losses [curve, step]."""
     rows = np.empty((len(curves), len(steps)))
     for row, curve in zip(rows, curves):
         losses = np.array([np.nan if loss is None else loss for loss in curve.losses])

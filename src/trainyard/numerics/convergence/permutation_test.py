@@ -1,9 +1,9 @@
-"""Sign flips, generalised: were HEAD the same training, which of a seed's runs is called head would be chance.
+"""Permutation test on paired curves: if HEAD is the same training, the labels of a seed's runs are exchangeable.
 
-Of one head and one base a seed, relabelling is the flip of a sign: 2^n outcomes of n pairs, too few for 5 % below six
-pairs. Repeats of a seed on one side (A/A runs) add outcomes and bring the noise: two bases and a head are 3^n. The
-largest statistic over the segments, over all outcomes, keeps the family-wise rate whatever the noise's shape; and its
-step-down form says in which segments (Westfall and Young 1993, algorithm 2.8).
+With one head and one base per seed, relabelling flips a sign: 2^n outcomes of n pairs, too few for 5 % below six pairs.
+Repeats of a seed on one side (A/A runs) add outcomes and show the noise: with two bases and a head there are 3^n. The
+maximum statistic over the segments controls the family-wise error rate for any noise distribution, and its step-down
+form identifies the segments (Westfall and Young 1993, algorithm 2.8).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import numpy as np
 from trainyard.numerics.convergence.paired_curves import F64
 
 _ALL = 1 << 15
-"""Outcomes that are all counted; of more, so many are drawn, the observed one among them."""
+"""Largest number of outcomes that are enumerated; of more, this many are drawn, including the observed one."""
 _SAME = 1e-9
-"""Outcomes this close (relatively) are ties: sums in another order."""
+"""Relative tolerance of ties: the same sum in another order differs by rounding."""
 
 Groups = Sequence[tuple[F64, F64]]
-"""Of each seed: heads and bases, [run, segment]."""
+"""(heads, bases) of each seed, each [run, segment]."""
 
 
 def least_p(counts: Sequence[tuple[int, int]]) -> float:
-    """The smallest p-value that so many (heads, bases) of each seed can reach: all labels the other way round are as
-    far from zero, where that is an outcome too."""
+    """The smallest p-value attainable with these numbers of (heads, bases) per seed. If every seed has as many heads as
+    bases, swapping all labels is an outcome with the same statistic, which doubles it."""
     outcomes = prod(comb(heads + bases, heads) for heads, bases in counts)
     return (2 if all(heads == bases for heads, bases in counts) else 1) / outcomes
 
 
 def adjusted(groups: Groups, floor: float) -> F64:
-    """Family-wise p-values of the segments. `floor`: a spread below which differences are of no interest; it keeps
-    quiet segments from counting as much as those in which the runs differ visibly (Tusher et al. 2001). It is the same
-    for all outcomes, as is the spread, so the test stays exact."""
-    spread = sum(_spread(np.concatenate(group)) for group in groups)
+    """Family-wise adjusted p-values of the segments. `floor`: a spread below which differences are irrelevant; it keeps
+    segments with little noise from dominating those with visible differences (Tusher et al. 2001). Both `floor` and the
+    spread are the same for all outcomes, so the test stays exact."""
+    spread = sum(_sum_of_squares(np.concatenate(group)) for group in groups)
     statistics = np.abs(_outcomes(groups)) / np.sqrt(spread + floor**2)
     seen = statistics[0] * (1 - _SAME)
     order = np.argsort(-statistics[0], kind="stable")
@@ -47,13 +47,13 @@ def adjusted(groups: Groups, floor: float) -> F64:
     return result
 
 
-def _spread(runs: F64) -> F64:
-    """Sum of squares around the seed's own mean: of any labels the same."""
+def _sum_of_squares(runs: F64) -> F64:
+    """Sum of squares [segment] around the seed's mean, which does not depend on the labels."""
     return ((runs - runs.mean(axis=0)) ** 2).sum(axis=0)
 
 
 def _outcomes(groups: Groups) -> F64:
-    """[outcome, segment]: the sum over seeds of head's mean less base's, the observed labels first."""
+    """[outcome, segment]: the sum over seeds of head's mean minus base's, the observed labels first."""
     choices = [_choices(heads, bases) for heads, bases in groups]
     if prod(len(choice) for choice in choices) > _ALL:
         draw = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Runs copied to another place and back: what arrives is whole or is not there, and what is there is not sent again."""
+"""Push and pull runs to and from a remote store, atomically and without sending a run that is already there."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from trainyard.store.store import Store, is_id
 
 
 class Copied(NamedTuple):
-    """`files` and `bytes` that were sent: none if the run was there already. `signed`: a new signature was sent.
-    `signer`: who signed the run's digests, if that was checked. `notes`: what the user should know. `problem`: why the
-    run came without its tags."""
+    """`files` and `bytes` that were sent: 0 if the run was there already. `signed`: whether a new signature was sent.
+    `signer`: who signed the run's digests, if that was checked. `notes`: messages for the user. `problem`: why the run
+    was copied without its tags."""
 
     id: str
     files: int = 0
@@ -102,12 +102,12 @@ def named(remote: Remote, names: Iterable[str], say: Callable[[str], None]) -> l
 def _find(name: str, ids: list[str], owner: dict[str, str], url: str) -> str:
     if name in owner:
         return owner[name]
-    found = [id for id in ids if name and id.startswith(name)]
-    if len(found) > 1:
-        raise BadInput(f"{name!r} begins {len(found)} runs: {', '.join(found)}.", "Give one more character.")
-    if not found:
+    matches = [id for id in ids if name and id.startswith(name)]
+    if len(matches) > 1:
+        raise BadInput(f"{name!r} is a prefix of {len(matches)} runs: {', '.join(matches)}.", "Give more characters.")
+    if not matches:
         raise UnknownName(f"there is no run {name!r} in {url}.", nearest(name, owner) if owner else "")
-    return found[0]
+    return matches[0]
 
 
 def _send(folder: Path, remote: Remote, key: Path | None) -> Copied:

@@ -65,8 +65,8 @@ class Remote:
         """The folders that hold a run.json, as they are named."""
         self._refuse_links()
         with self._asking():
-            found = self._files.glob(posixpath.join(self._runs, "*", _MARK))
-        return sorted(posixpath.basename(posixpath.dirname(path)) for path in found)
+            paths = self._files.glob(posixpath.join(self._runs, "*", _MARK))
+        return sorted(posixpath.basename(posixpath.dirname(path)) for path in paths)
 
     def sizes(self, id: str) -> dict[str, int]:
         """Every file of the run, with its bytes. Raises `BadFile` for a link or a special file among those that
@@ -74,12 +74,12 @@ class Remote:
         self._refuse_links(id)
         top = self._at(id)
         with self._asking():
-            found = self._files.find(top, detail=True)
+            entries = self._files.find(top, detail=True)
         sizes: dict[str, int] = {}
-        for path, about in found.items():
+        for path, details in entries.items():
             name = posixpath.relpath(path, top)
-            if not about.get("islink") and about.get("type", "file") == "file":
-                sizes[name] = int(about["size"])
+            if not details.get("islink") and details.get("type", "file") == "file":
+                sizes[name] = int(details["size"])
             elif is_listed(name):
                 raise BadFile(f"{self.path(id, name)}: {_NOT_REGULAR}.")
         return sizes

@@ -62,7 +62,7 @@ class PostgresBase:
                 return {}
             try:
                 return index_tables.select(base, store_id(self._root), "%s")
-            except msgspec.MsgspecError:  # somebody else's table, or altered by hand: every row is written anew
+            except msgspec.MsgspecError:  # another program's table, or altered by hand: every row is rewritten
                 return {}
 
     def keep(self, read: Mapping[str, Indexed], gone: Iterable[str]) -> dict[str, str]:

@@ -77,7 +77,7 @@ class Index:
             usable = False
         stamps = {path.name: _stamp(path) for path in run_folders(self._runs)}
         read = self._read(name for name, stamp in stamps.items() if name not in known or known[name].stamp != stamp)
-        current = {name: one for name, one in known.items() if stamps.get(name) == one.stamp}
+        current = {name: row for name, row in known.items() if stamps.get(name) == row.stamp}
         gone = known.keys() - current.keys()
         if usable and (read or gone):
             self._keep(read, gone)
@@ -117,11 +117,11 @@ class Index:
 
 def _rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
     # A tag in two folders (a move that was killed half-way) belongs to the one that got it last.
-    given = sorted((when, id, tag) for id, one in indexed.items() for tag, when in one.given.items())
+    given = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.given.items())
     owner = {tag: id for _, id, tag in given}
     rows = [
-        msgspec.structs.replace(one.row, tags=tuple(sorted(tag for tag in one.given if owner[tag] == id)))
-        for id, one in indexed.items()
+        msgspec.structs.replace(entry.row, tags=tuple(sorted(tag for tag in entry.given if owner[tag] == id)))
+        for id, entry in indexed.items()
     ]
     return sorted(rows, key=lambda row: (row.started, row.id), reverse=True)
 

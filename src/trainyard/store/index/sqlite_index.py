@@ -20,7 +20,7 @@ _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_P
 
 
 class LocalBase:
-    """A damaged file is thrown away: its rows are read anew."""
+    """A damaged file is deleted; its rows are read again from the folders."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -47,13 +47,13 @@ def _asv_run(document: dict[str, Any], at: int) -> None:
 
 
 def test_what_the_programs_wrote_is_read() -> None:
-    one = load(PYTEST, "test_bench.py::test_sum")
-    assert (one.name, len(one.points)) == ("test_sum", 1)
-    assert one.values == [json.loads(PYTEST.read_text())["benchmarks"][0]["stats"]["median"]]
+    benchmark = load(PYTEST, "test_bench.py::test_sum")
+    assert (benchmark.name, len(benchmark.points)) == ("test_sum", 1)
+    assert benchmark.values == [json.loads(PYTEST.read_text())["benchmarks"][0]["stats"]["median"]]
     kept = json.loads(ASV.read_text())
-    found = load(ASV, "benchmarks.time_sum")
-    assert found.values == kept["results"]["benchmarks.time_sum"][0]
-    assert found.points[0].commit == kept["commit_hash"]
+    sums = load(ASV, "benchmarks.time_sum")
+    assert sums.values == kept["results"]["benchmarks.time_sum"][0]
+    assert sums.points[0].commit == kept["commit_hash"]
     assert load(ASV, "benchmarks.time_sort(1000, 'list')").values[0] > 0
     with refused(UnknownName, "'benchmarks.time_fails'"):  # it failed: no result was kept
         load(ASV, "benchmarks.time_fails")

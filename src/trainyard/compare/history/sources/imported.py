@@ -1,6 +1,6 @@
-"""Series from what other benchmark programs keep: pytest-benchmark's saved runs, and asv's results.
+"""Series from the result files of other benchmark programs: pytest-benchmark's saved runs and asv's results.
 
-One file is one run of many benchmarks; a folder of them is a series of each. Files are told by what is in them.
+One file is one run of many benchmarks; a folder of them is a series of each. Files are identified by their contents.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = 5
 
 
 class _SavedResults(NamedTuple):
-    """One file's figures in s (or asv's own unit). `where`: on which machine and environment."""
+    """The figures of one file in s (or asv's own unit). `where`: machine and environment."""
 
     when: str
     commit: str
@@ -30,38 +30,40 @@ class _SavedResults(NamedTuple):
 
 
 def is_foreign(path: Path) -> bool:
-    """Whether `load` is for this: a folder, or a file that pytest-benchmark or asv wrote."""
-    return path.is_dir() or _kept(path) is not None
+    """Whether `load` reads this path: a folder, or a file that pytest-benchmark or asv wrote."""
+    return path.is_dir() or _read_results(path) is not None
 
 
 def load(path: Path, benchmark: str | None) -> Series:
-    """`benchmark`: by its full name; need not be said where there is one. Raises `BadFile` for a folder without
-    results, `BadInput` and `UnknownName` where `benchmark` does not say which."""
+    """Load a series. `benchmark`: full name, optional if there is only one. Raises `BadFile` for a folder without
+    results, `BadInput` or `UnknownName` if `benchmark` does not identify one."""
     files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    kept = sorted((one for file in files if (one := _kept(file))), key=lambda one: one.when)
-    names = sorted({name for one in kept for name in one.figures})
+    results = sorted((result for file in files if (result := _read_results(file))), key=lambda result: result.when)
+    names = sorted({name for result in results for name in result.figures})
     if not names:
-        raise BadFile(f"{path}: no results of pytest-benchmark or asv are in it.")
+        raise BadFile(f"{path}: contains no results of pytest-benchmark or asv.")
     if benchmark is None and len(names) > 1:
         listed = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        raise BadInput(f"{path}: it holds {len(names)} benchmarks: {listed}.", "Say which: --metric NAME.")
+        raise BadInput(f"{path}: contains {len(names)} benchmarks: {listed}.", "Select one with --metric NAME.")
     name = benchmark or names[0]
     if name not in names:
         raise UnknownName(f"{path}: there is no benchmark {name!r}.", nearest(name, names))
-    own = [one for one in kept if name in one.figures]
-    here = [one for one in own if one.where == own[-1].where]
+    own = [result for result in results if name in result.figures]
+    here = [result for result in own if result.where == own[-1].where]
     left = len(own) - len(here)
     return Series(
         name=name.rsplit("::", 1)[-1],
         metric=name,
-        about=Metric(name, "A benchmark's figure, as another program kept it; less is better.", ""),
-        points=tuple(SeriesPoint(value=one.figures[name], commit=one.commit, when=one.when) for one in here),
+        about=Metric(name, "A benchmark's figure from another program; lower is better.", ""),
+        points=tuple(
+            SeriesPoint(value=result.figures[name], commit=result.commit, when=result.when) for result in here
+        ),
         notes=(f"{left} left out that were not made on {own[-1].where}.",) if left else (),
     )
 
 
-def _kept(path: Path) -> _SavedResults | None:
-    """None for a file that neither program wrote: asv keeps descriptions among its results."""
+def _read_results(path: Path) -> _SavedResults | None:
+    """The results in a file; None if neither program wrote it, or it is one of asv's description files."""
     try:
         document = json.loads(path.read_bytes())  # asv writes Infinity, which JSON does not know
     except (OSError, ValueError, RecursionError):
@@ -81,8 +83,8 @@ def _kept(path: Path) -> _SavedResults | None:
 
 
 def _of_pytest(document: dict[str, Any]) -> _SavedResults:
-    """Medians: what a benchmark's other rounds were disturbed by is not in them."""
-    figures = {str(one["fullname"]): one["stats"]["median"] for one in document["benchmarks"]}
+    """The median of each benchmark, which is robust against disturbed rounds."""
+    figures = {str(benchmark["fullname"]): benchmark["stats"]["median"] for benchmark in document["benchmarks"]}
     machine = document["machine_info"]
     where = " ".join(str(machine.get(key, "")) for key in ("node", "python_version")).strip()
     commit = str((document.get("commit_info") or {}).get("id") or "")
@@ -92,14 +94,14 @@ def _of_pytest(document: dict[str, Any]) -> _SavedResults:
 def _of_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
     if document.get("version") != _ASV_VERSION:
         raise BadFile(
-            f"{path}: asv's results of version {document.get('version')}, but {_ASV_VERSION} is read.",
+            f"{path}: asv results of version {document.get('version')}, but only version {_ASV_VERSION} is supported.",
             "Run `asv update`.",
         )
     columns = document["result_columns"]
     figures: dict[str, Any] = {}
     for name, cells in document["results"].items():
-        said = dict(zip(columns, cells or ()))
-        values, params = said.get("result") or (), said.get("params") or ()
+        cell = dict(zip(columns, cells or ()))
+        values, params = cell.get("result") or (), cell.get("params") or ()
         for combination, value in zip(product(*params), values):
             figures[f"{name}({', '.join(map(str, combination))})" if combination else name] = value
     when = datetime.fromtimestamp(document["date"] / 1000, UTC).isoformat(timespec="seconds")
@@ -108,6 +110,6 @@ def _of_asv(path: Path, document: dict[str, Any]) -> _SavedResults:
 
 
 def _finite(figures: dict[str, Any]) -> dict[str, float]:
-    """Without benchmarks that failed or were left out."""
+    """The finite figures: benchmarks that failed or were skipped have none."""
     numbers = {name: value for name, value in figures.items() if type(value) in (int, float)}
     return {name: float(value) for name, value in numbers.items() if isfinite(value)}

@@ -1,4 +1,4 @@
-"""A series: one figure a run, in the order in which the runs were started, and what is known of each run."""
+"""A series: one figure per run in order of the runs' start, with run id, commit and time of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TEXTS = ("run", "commit", "when")
 
 
 class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`run` and `commit` are empty where they are not known, `when` too: UTC, ISO 8601."""
+    """One figure. `run`, `commit`, `when` (UTC, ISO 8601): empty if unknown."""
 
     value: float
     run: str = ""
@@ -27,12 +27,12 @@ class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """How people speak of it: the commit it was made on, else the run."""
+        """Display name: the commit, else the run, else the time."""
         return self.commit[:10] or self.run or self.when[:16]
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """`name`: of whom. `metric` as in words.metric, or a name of the file's own."""
+    """`name`: the job or file. `metric`: as in words.metric, or a name from the file."""
 
     name: str
     metric: str
@@ -46,14 +46,14 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(path: Path, metric: str) -> Series:
-    """A file's series: JSON, a list of numbers or of objects; or CSV with a head. `value` is the figure, or `metric`;
-    `run`, `commit` and `when` are taken along. A metric of words.METRICS has its direction, any other one is better
-    when lower. Raises `BadFile` with the place for anything else."""
+    """Load a series from JSON, a list of numbers or objects, or from CSV with a header. The figure is the field `value`
+    or `metric`; `run`, `commit` and `when` are kept. For metrics that are not in words.METRICS, lower is better. Raises
+    `BadFile` with the position of the error."""
     text = _text(path)
     rows = _from_json(path, text) if text.lstrip().startswith(("[", "{")) else _from_csv(path, text)
     points = [_point(path, number, row, metric) for number, row in enumerate(rows)]
     if not points:
-        raise BadFile(f"{path}: it has 0 points.", "Write at least 1.")
+        raise BadFile(f"{path}: has 0 points, but at least 1 is needed.")
     try:
         about = words.metric(metric)
     except BadInput:
@@ -78,7 +78,7 @@ def _from_json(path: Path, text: str) -> list[dict[str, Any]]:
     if isinstance(document, dict):
         document = document.get("points", document.get("values"))
     if not isinstance(document, list):
-        raise BadFile(f"{path}: no list of points.", "Write [1.0, 2.0, ...], or a list of objects with a `value`.")
+        raise BadFile(f"{path}: not a list of points.", "Write [1.0, 2.0, ...], or a list of objects with a `value`.")
     return [row if isinstance(row, dict) else {"value": row} for row in document]
 
 
@@ -92,7 +92,7 @@ def _from_csv(path: Path, text: str) -> list[dict[str, Any]]:
     head = [name.strip() for name in lines[0]]
     for number, line in enumerate(lines[1:], start=2):
         if len(line) != len(head):
-            raise BadFile(f"{path}:{number}: {len(line)} fields under a head of {len(head)}.")
+            raise BadFile(f"{path}:{number}: {len(line)} fields, but the header has {len(head)}.")
     return [dict(zip(head, line)) for line in lines[1:]]
 
 
@@ -100,26 +100,27 @@ def _point(path: Path, number: int, row: dict[str, Any], metric: str) -> SeriesP
     key = "value" if "value" in row else metric
     if key not in row:
         named = "no `value`" if metric == "value" else f"neither `value` nor {metric!r}"
-        raise BadFile(f"{path}: point {number} has {named}.", f"Say which it is: --metric; it has {', '.join(row)}.")
+        raise BadFile(f"{path}: point {number} has {named}.", f"Select one with --metric; it has {', '.join(row)}.")
     value = _number(row[key])
     if value is None:
         raise BadFile(
-            f"{path}: point {number} is {row[key]!r}, which is no number.", "Leave out what was not measured."
+            f"{path}: point {number} is {row[key]!r}, which is not a number.",
+            "Leave out points that were not measured.",
         )
     return SeriesPoint(value=value, **{name: str(row[name] or "") for name in _TEXTS if name in row})
 
 
-def _number(said: object) -> float | None:
-    """None for what is no finite number."""
+def _number(cell: object) -> float | None:
+    """A finite number, or None if `cell` is not one."""
     try:
-        value = float(said) if isinstance(said, str | int | float) and not isinstance(said, bool) else float("nan")
+        value = float(cell) if isinstance(cell, str | int | float) and not isinstance(cell, bool) else float("nan")
     except (ValueError, OverflowError):  # a text, or an integer beyond the largest float
         return None
     return value if abs(value) < float("inf") else None
 
 
 def _disorder(points: list[SeriesPoint]) -> tuple[str, ...]:
-    """Clocks that went backwards: the file's order is kept."""
+    """A note if the times are not in order; the order of the file is kept."""
     back = [n for n in range(1, len(points)) if points[n].when and points[n].when < points[n - 1].when]
     if not back:
         return ()

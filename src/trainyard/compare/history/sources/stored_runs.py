@@ -1,5 +1,5 @@
-"""Stored runs -> a series. Only like runs make one: what the newest run is, all must be; the others are left out, and
-it is said why."""
+"""A series from stored runs. Runs whose work or machine differs from the newest run are left out, with a note on the
+differences."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from trainyard.record import Run
 
 
 def series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tuple[Run, ...]]:
-    """Of complete runs in any order; and the runs of its points, in order of their start. Raises `UnknownName` for no
-    metric, `NotEnoughEvidence` where no run measured it."""
+    """The series of complete `runs` (in any order), and the runs of its points in order of their start. Raises
+    `UnknownName` for an unknown metric, `NotEnoughEvidence` if no run measured it."""
     about = words.metric(metric)
     ordered = sorted(runs, key=lambda run: (run.started, run.id))
     if not ordered:
-        raise NotEnoughEvidence(f"no complete run of the job {job!r} is stored.", "`trainyard runs` lists what is.")
-    alike, notes = _alike(ordered)
-    figures = [values(run) for run in alike]
-    kept = [(run, found[metric]) for run, found in zip(alike, figures) if metric in found]
-    if not kept:
-        had = sorted({name for found in figures for name in found})
         raise NotEnoughEvidence(
-            f"none of {len(alike)} runs of {job!r} measured {metric}.", f"They have: {', '.join(had)}."
+            f"no complete run of the job {job!r} is stored.", "`trainyard runs` lists the stored runs."
         )
-    if len(kept) < len(alike):
-        notes.append(f"{len(alike) - len(kept)} runs did not measure {metric} and are left out.")
+    comparable, notes = _alike(ordered)
+    metrics_by_run = [values(run) for run in comparable]
+    kept = [(run, metrics[metric]) for run, metrics in zip(comparable, metrics_by_run) if metric in metrics]
+    if not kept:
+        had = sorted({name for metrics in metrics_by_run for name in metrics})
+        raise NotEnoughEvidence(
+            f"none of {len(comparable)} runs of {job!r} measured {metric}.", f"They have: {', '.join(had)}."
+        )
+    if len(kept) < len(comparable):
+        notes.append(f"{len(comparable) - len(kept)} runs did not measure {metric} and are left out.")
     points = tuple(
         SeriesPoint(value=value, run=run.id, commit=run.provenance.code.get("sha", ""), when=run.started)
         for run, value in kept
@@ -42,26 +44,25 @@ def series(job: str, runs: Sequence[Run], metric: str) -> tuple[Series, tuple[Ru
 
 
 def _alike(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Those that do the newest one's work on its kind of machine; and what the others differ in."""
+    """The runs with the same work and kind of machine as the newest one, and notes on the differences of the others."""
     newest = _kind(runs[-1])
-    alike: list[Run] = []
+    comparable: list[Run] = []
     others: Counter[str] = Counter()
     for run in runs:
         own = _kind(run)
         if own == newest:
-            alike.append(run)
+            comparable.append(run)
         else:
-            others[
-                "; ".join(f"{what} {own[what]} against {newest[what]}" for what in own if own[what] != newest[what])
-            ] += 1
-    return alike, [
-        f"{count} runs are left out, which differ from the newest: {what}." for what, count in others.items()
+            others["; ".join(f"{key} {own[key]} against {newest[key]}" for key in own if own[key] != newest[key])] += 1
+    return comparable, [
+        f"{count} runs are left out, which differ from the newest: {difference}."
+        for difference, count in others.items()
     ]
 
 
 def _kind(run: Run) -> Mapping[str, str]:
-    """What must be the same for two runs' figures to be of one series: the work and the machine."""
-    job, made = run.job, run.provenance
+    """The properties of work and machine that all runs of a series must share."""
+    job, provenance = run.job, run.provenance
     sizes = {**job.sizes, **(msgspec.to_builtins(job.model) or {})}
     return {
         "workload": job.workload,
@@ -70,6 +71,8 @@ def _kind(run: Run) -> Mapping[str, str]:
         "sequence length": f"{job.recipe.seq_len:,}",
         "dtype": job.recipe.dtype,
         "layout": str(job.layout),
-        "devices": ", ".join(sorted(f"{n} x {name}" for name, n in Counter(d.name for d in made.devices).items())),
-        "processor": made.host.get("cpu", ""),
+        "devices": ", ".join(
+            sorted(f"{n} x {name}" for name, n in Counter(d.name for d in provenance.devices).items())
+        ),
+        "processor": provenance.host.get("cpu", ""),
     }

@@ -1,4 +1,4 @@
-"""How much wider than independent noise a series wanders: the inflation of a mean's variance by autocorrelation."""
+"""Inflation of a mean's variance by autocorrelation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from trainyard.compare.history.statistics.rank_statistics import centred_ranks
 _MOST = 0.98
 _STEADY, _FEWEST = 0.99, 30
 _STEPS = 20
-"""Of so many points one may be a step: it makes one large difference over one point, and two over two."""
+"""Points per possible step. A step makes one large difference at lag 1 and two at lag 2; these are left out."""
 
 
 def climbs(values: NDArray[np.float64]) -> bool:
-    """Whether a series (n,) goes one way so steadily that not even a random walk would: a slow leak, whose differences
-    are as alike as those of noise with a long memory, for which it would pass. By Spearman's rank correlation with the
-    points' numbers; one random walk of 30 points in 1,000 has more than `_STEADY`, fewer of longer ones."""
+    """Whether a series (n,) moves in one direction more steadily than a random walk, such as a slow leak. Its
+    differences look like strongly autocorrelated noise, so the split test would miss it. Uses Spearman's rank
+    correlation with time; 1 in 1,000 random walks of 30 points exceeds `_STEADY`, fewer of longer ones."""
     if values.size < _FEWEST:
         return False
     ranks, numbers = centred_ranks(values[None])[0], np.arange(values.size) - (values.size - 1) / 2
@@ -25,9 +25,9 @@ def climbs(values: NDArray[np.float64]) -> bool:
 
 
 def autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row (m, n), as of an autoregression of order 1, none taken as 0: from differences of ranks over two
-    points and over one (after Chakar et al. 2017), so that steps hardly pass for it. Where steps are all there is they
-    would: the least is taken of what all differences say and of what they say without the largest."""
+    """AR(1) coefficient of each row (m, n), at least 0, estimated from rank differences at lags 2 and 1 (after Chakar
+    et al. 2017), so that steps have little influence. In a series that consists mostly of steps they would, so
+    the result is the smaller of two estimates: from all differences, and without the largest ones."""
     ranks = centred_ranks(values)
     once, twice = (ranks[:, 1:] - ranks[:, :-1]) ** 2, (ranks[:, 2:] - ranks[:, :-2]) ** 2
     out = 2 * max(1, values.shape[1] // _STEPS)
@@ -36,7 +36,7 @@ def autocorrelation(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _ratio(twice: NDArray[np.float64], once: NDArray[np.float64], out: int) -> NDArray[np.float64]:
-    """(m,): of the means of two arrays' rows without their `out` largest; 0 where the second is 0."""
+    """Ratio (m,) of the row means of two arrays without their `out` largest values; 0 if the second is 0."""
     over, under = (
         np.partition(squares, squares.shape[1] - out - 1, axis=1)[:, : squares.shape[1] - out].mean(axis=1)
         for squares in (twice, once)
@@ -45,6 +45,6 @@ def _ratio(twice: NDArray[np.float64], once: NDArray[np.float64], out: int) -> N
 
 
 def inflation(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Variance of a long mean over what it would be of independent values, each row (m, n); 1 or more."""
-    found = autocorrelation(values)
-    return (1 + found) / (1 - found)
+    """Variance of a long mean relative to that of independent values, for each row (m, n); at least 1."""
+    correlation = autocorrelation(values)
+    return (1 + correlation) / (1 - correlation)

@@ -1,5 +1,5 @@
-"""The change points of a series: the narrowest stretches that are of more than one level, each change then placed and
-tested anew between its neighbours."""
+"""The change points of a series: from the narrowest intervals with more than one level; each change is then moved and
+tested again between its neighbours."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def _narrowest(splits: BestSplits, inflation: float, critical: float) -> list[in
     strength = splits.strengths(inflation)
     rows = np.flatnonzero(strength > critical)
     rows = rows[np.lexsort((-strength[rows], (splits.stop - splits.start)[rows]))]
-    found: list[int] = []
+    points: list[int] = []
     while rows.size:
         at = int(splits.at[rows[0]])
-        found.append(at)
+        points.append(at)
         rows = rows[(splits.start[rows] >= at) | (splits.stop[rows] <= at)]
-    return sorted(found)
+    return sorted(points)
 
 
 _ROUNDS = 8
-"""How often the changes are moved between each other: they settle in two or three."""
+"""Largest number of rounds in which changes are moved; they converge in two or three."""
 
 
-def _confirmed(values: NDArray[np.float64], found: list[int], inflation: float, critical: float) -> list[int]:
-    """Each moved to the best split between its neighbours, the weakest left out until all are stronger than
+def _confirmed(values: NDArray[np.float64], points: list[int], inflation: float, critical: float) -> list[int]:
+    """Move each change to the best split between its neighbours, and drop the weakest until all are stronger than
     `critical`."""
     known: dict[tuple[int, int], tuple[int, float]] = {}
 
@@ -41,15 +41,15 @@ def _confirmed(values: NDArray[np.float64], found: list[int], inflation: float, 
             known[start, stop] = int(split.at[0]), float(split.strengths(inflation)[0])
         return known[start, stop]
 
-    for _ in range(_ROUNDS + len(found)):
-        bounds = [0, *found, values.size]
+    for _ in range(_ROUNDS + len(points)):
+        bounds = [0, *points, values.size]
         placed = [best(start, stop) for start, stop in zip(bounds, bounds[2:])]
         weak = [strength for _, strength in placed if strength <= critical]
         if weak:
-            del found[[strength for _, strength in placed].index(min(weak))]
+            del points[[strength for _, strength in placed].index(min(weak))]
             continue
         moved = sorted({at for at, _ in placed})
-        if moved == found:
+        if moved == points:
             break
-        found = moved
-    return found
+        points = moved
+    return points

@@ -1,8 +1,8 @@
-"""How strong a split must be, in the stretch that shows it and again between its neighbours, so that a series without a
-change shows one in less than 1 of 100 cases.
+"""Critical values of splits, for the interval of detection and again between neighbours, such that fewer than 1 in 100
+series without a change show one.
 
-Ranks have one distribution under all noise that is exchangeable, so one table holds for all of it; autocorrelated noise
-is held to it by its inflation. `python -m validation.history_null` makes the table.
+Ranks have the same distribution under all exchangeable noise, so one table is valid for all of it; for autocorrelated
+noise the statistic is divided by its inflation. `python -m validation.history_null` computes the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FEWEST = min(_TABLE)
 
 
 def critical(n: int) -> float:
-    """Of a series of `n` points, FEWEST or more; between the table's entries, and beyond them, by the logarithm."""
+    """Critical value for a series of `n` points, at least FEWEST; interpolated and extrapolated over log(n)."""
     sizes, strengths = np.log(list(_TABLE)), list(_TABLE.values())
     if n <= max(_TABLE):
         return float(np.interp(np.log(n), sizes, strengths))

@@ -1,5 +1,5 @@
-"""What went away within a few points: too short for two steps to be told from chance, but not when held against all the
-points around it."""
+"""Excursions: changes that reverse within a few points. They are too short for two significant steps, but not for a
+comparison with all the points around them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 from trainyard.compare.history.statistics.rank_statistics import SHORTEST_SIDE, as_normal, centred_ranks
 
 LONGEST = 15
-"""A change that is undone within so many points went away."""
+"""Largest length of an excursion in points."""
 _MORE = 0.6
-"""By how much stronger than a split a window must be: there are more of them. As many series without a change show one
-as show a step (`python -m validation.history_noise`)."""
+"""Added to the critical value of a split, as there are more windows than splits. With it, series without a change show
+an excursion as rarely as a step (`python -m validation.history_noise`)."""
 
 
 def excursions(values: NDArray[np.float64], inflation: float, critical: float) -> list[tuple[int, int]]:
-    """[start, stop) of windows of a part of one level (n,) whose ranks are not those of the rest, the strongest first
-    and none of two that meet."""
+    """[start, stop) of the windows whose ranks differ from the rest of a single-level interval (n,), strongest first
+    and without overlaps."""
     n = values.size
-    found: list[tuple[int, int]] = []
+    chosen: list[tuple[int, int]] = []
     if n < 4 * SHORTEST_SIDE:
-        return found
+        return chosen
     ranks = centred_ranks(values[None])[0]
     sums = np.concatenate([[0.0], ranks.cumsum()])
     variance = float(ranks @ ranks) / (n - 1)
@@ -36,6 +36,6 @@ def excursions(values: NDArray[np.float64], inflation: float, critical: float) -
             (float(strength[at]), int(at), int(at) + width) for at in np.flatnonzero(strength > critical + _MORE)
         ]
     for _, start, stop in sorted(windows, reverse=True):
-        if all(stop < other or start > end for other, end in found):
-            found.append((start, stop))
-    return found
+        if all(stop < other or start > end for other, end in chosen):
+            chosen.append((start, stop))
+    return chosen

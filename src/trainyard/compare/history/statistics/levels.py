@@ -1,4 +1,4 @@
-"""Levels and the shift between two of them, with 95 % intervals that ranks give."""
+"""Levels and the shift between two of them, with rank-based 95 % intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 _SURE = 1.96
 _NEAREST = 200
-"""Points on either side that a shift is told from."""
+"""Points on each side from which a shift is estimated."""
 
 
 class Level(NamedTuple):
@@ -28,8 +28,8 @@ def level(values: NDArray[np.float64], inflation: float = 1.0) -> Level:
 
 
 def shift(before: NDArray[np.float64], after: NDArray[np.float64], inflation: float = 1.0) -> Level:
-    """The median of all differences after - before (Hodges and Lehmann 1963), and the shifts that the rank sum does not
-    reject (Moses)."""
+    """The median of all differences after - before (Hodges and Lehmann 1963), and the interval of shifts that the rank
+    sum test does not reject (Moses)."""
     before, after = before[-_NEAREST:], after[:_NEAREST]
     m, n = before.size, after.size
     differences = np.sort((after[:, None] - before).ravel())

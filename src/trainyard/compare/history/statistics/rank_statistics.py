@@ -1,7 +1,7 @@
-"""Is a stretch of a series of one level? Ranks alone are asked: the answer's error rate is the same for any noise.
+"""Rank statistics of splits, to test whether an interval of a series has a single level.
 
-The statistic of a split is Wilcoxon's, standardised: its distribution over exchangeable values is the same whatever
-they are drawn from (Pettitt 1979).
+The statistic of a split is Wilcoxon's, standardised. Its distribution over exchangeable values does not depend on the
+distribution of the noise, so neither does the error rate (Pettitt 1979).
 """
 
 from __future__ import annotations
@@ -13,34 +13,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 SHORTEST_SIDE = 5
-"""Points on either side of a split: fewer cannot be told from spikes."""
+"""Smallest number of points on each side of a split: fewer cannot be distinguished from spikes."""
 
 
 def centred_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each row (m, n): mid-ranks less their mean."""
+    """Mid-ranks of each row (m, n), minus their mean."""
     m, n = values.shape
     rows = np.arange(m)[:, None]
     order = values.argsort(axis=1, kind="stable")
     ordered = values[rows, order]
-    place = np.arange(n) - (n - 1) / 2
+    position = np.arange(n) - (n - 1) / 2
     same = ordered[:, 1:] == ordered[:, :-1]
     if same.any():
-        place = _shared(same, place)
+        position = _shared(same, position)
     ranks = np.empty((m, n))
-    ranks[rows, order] = place
+    ranks[rows, order] = position
     return ranks
 
 
-def _shared(same: NDArray[np.bool_], place: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(m, n): the mean place of each run of equal values; `same` (m, n - 1): as the one before."""
+def _shared(same: NDArray[np.bool_], position: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean position (m, n) of each run of equal values. `same` (m, n - 1): whether a value equals its predecessor."""
     edge = np.zeros((same.shape[0], 1), bool)
-    first = np.maximum.accumulate(np.where(np.hstack([edge, same]), place[0], place), axis=1)
-    last = np.where(np.hstack([same, edge]), place[-1], place)
+    first = np.maximum.accumulate(np.where(np.hstack([edge, same]), position[0], position), axis=1)
+    last = np.where(np.hstack([same, edge]), position[-1], position)
     return (first + np.minimum.accumulate(last[:, ::-1], axis=1)[:, ::-1]) / 2
 
 
 class _Sides(NamedTuple):
-    """Of the n - 1 splits of n points: the variance of a rank sum over that of a rank, and how short its tails are."""
+    """For the n - 1 splits of n points: variance of the rank sum relative to that of a rank, and the coefficient by
+    which its tails are shorter than a normal's."""
 
     variance: NDArray[np.float64]
     short: NDArray[np.float64]
@@ -53,28 +54,28 @@ def _sides(n: int) -> _Sides:
 
 
 def split_statistics(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(m, n - 1): the standardised rank sum of each row's first k + 1 values; 0 within SHORTEST_SIDE of an end, and for
-    rows of one value. Positive where the later values are larger."""
+    """Standardised rank sums (m, n - 1) of each row's first k + 1 values, positive if the later values are larger; 0
+    within SHORTEST_SIDE of an end and for constant rows."""
     ranks = centred_ranks(values)
     n = ranks.shape[1]
     spread = (ranks * ranks).sum(axis=1, keepdims=True) / (n - 1)
-    found = -ranks.cumsum(axis=1)[:, :-1]
-    found /= np.sqrt(np.where(spread > 0, spread, np.inf) * _sides(n).variance)
-    found[:, : SHORTEST_SIDE - 1] = 0
-    found[:, n - SHORTEST_SIDE :] = 0
-    return found
+    statistics = -ranks.cumsum(axis=1)[:, :-1]
+    statistics /= np.sqrt(np.where(spread > 0, spread, np.inf) * _sides(n).variance)
+    statistics[:, : SHORTEST_SIDE - 1] = 0
+    statistics[:, n - SHORTEST_SIDE :] = 0
+    return statistics
 
 
 def strongest(statistics: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(m,): the column of each row (m, n - 1) that a normal would reach least often."""
+    """Column (m,) of the most significant split of each row (m, n - 1)."""
     return np.abs(_stretched(statistics, _sides(statistics.shape[1] + 1).short)).argmax(axis=1)
 
 
 def as_normal(
     statistics: NDArray[np.float64], left: NDArray[np.int64], right: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Statistics of splits into `left` and `right` values with a normal's tails: Wilcoxon's are shorter, by its fourth
-    cumulant (Fix and Hodges 1955)."""
+    """Statistics of splits into `left` and `right` values, transformed to the normal distribution: the tails of
+    Wilcoxon's are shorter, by its fourth cumulant (Fix and Hodges 1955)."""
     return _stretched(statistics, _short(left, right))
 
 

@@ -1,4 +1,4 @@
-"""Points that stand apart from the levels around them: told and never judged, as noise of long tails makes them too."""
+"""Spikes: outliers from the surrounding level. They are reported but not judged, as heavy-tailed noise has them too."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 _FAR = 6.0
 _LONGEST = 4
-"""Points in a row: more are an excursion, which ranks can tell."""
+"""Largest number of consecutive points; longer ones are excursions, which the rank test detects."""
 _MOST = 0.03
-"""More of the points than this are no spikes but the noise's own shape."""
+"""Largest fraction of outliers; more are due to the distribution of the noise."""
 
 
 def spikes(values: NDArray[np.float64], edges: list[int]) -> list[tuple[int, int]]:
-    """[start, stop) of each, by the distance from the middle of the part between two `edges` (0 and n among them)."""
+    """[start, stop) of each spike, by the distance from the median between two `edges` (including 0 and n)."""
     away = np.concatenate([_distance(values[a:b]) for a, b in pairwise(edges)])
     far = np.abs(away) > _FAR
     if not far.any() or far.mean() > max(_MOST, 1.0 / values.size):
@@ -25,7 +25,8 @@ def spikes(values: NDArray[np.float64], edges: list[int]) -> list[tuple[int, int
 
 
 def _distance(part: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each value from the median, in deviations; a line is taken out first, so that a drift is no spike."""
+    """Distance (n,) of each value from the median, in standard deviations (from the MAD), after subtracting a linear
+    trend, so that a drift does not count as spikes."""
     time = np.arange(part.size) - (part.size - 1) / 2
     half = part.size // 2
     slope = np.median(part[-half:]) - np.median(part[:half]) if half else 0.0

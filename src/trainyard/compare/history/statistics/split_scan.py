@@ -1,4 +1,4 @@
-"""The best split of every stretch of a growing series."""
+"""The best split of every tested interval of a growing series."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _AT_ONCE = 1 << 18
 
 
 class BestSplits(NamedTuple):
-    """One entry a stretch [start, stop): its best split is before point `at`, of `statistic` (split_statistics)."""
+    """One entry per interval [start, stop): its best split is before point `at`, with `statistic` (see
+    split_statistics)."""
 
     start: NDArray[np.int64]
     stop: NDArray[np.int64]
@@ -24,7 +25,7 @@ class BestSplits(NamedTuple):
     statistic: NDArray[np.float64]
 
     def strengths(self, inflation: float) -> NDArray[np.float64]:
-        """As of a normal, noise being so much wider than independent."""
+        """Strength of each split in normal deviations, for noise with the given variance inflation."""
         return as_normal(np.abs(self.statistic) / np.sqrt(inflation), self.at - self.start, self.stop - self.at)
 
     def part(self, rows: slice) -> BestSplits:
@@ -32,8 +33,9 @@ class BestSplits(NamedTuple):
 
 
 class Scan:
-    """Points come in by `extend`; a stretch of the grid is ranked once, when its last point is there. Of each length
-    one more stretch ends at the last point, and there is the whole: these are ranked anew, some four values a point.
+    """Points are added with `extend`. An interval of the grid is ranked once, when its last point arrives. The interval
+    of each length that ends at the last point, and the whole series, are ranked again each time: about four values per
+    point.
     """
 
     def __init__(self) -> None:
@@ -47,25 +49,25 @@ class Scan:
         n = self.values.size
         self._ending = []
         for length in lengths(n):
-            # The stretch that ends at the last point comes last, and is no part of the grid.
-            begun = np.append(starts(length, before, n), n - length)
-            parts = np.array_split(begun, begun.size * length // _AT_ONCE + 1)
-            found = joined([best_splits(self.values, part, length) for part in parts])
-            self._ending.append(found.part(slice(-1, None)))
-            if begun.size > 1:
-                self._grid.append(found.part(slice(None, -1)))
+            # The interval that ends at the last point comes last and is not part of the grid.
+            begins = np.append(starts(length, before, n), n - length)
+            parts = np.array_split(begins, begins.size * length // _AT_ONCE + 1)
+            splits = joined([best_splits(self.values, part, length) for part in parts])
+            self._ending.append(splits.part(slice(-1, None)))
+            if begins.size > 1:
+                self._grid.append(splits.part(slice(None, -1)))
         if n > 1:
             self._ending.append(best_splits(self.values, np.zeros(1, int), n))
 
     def splits(self) -> BestSplits:
-        """Of every stretch."""
+        """The best splits of all tested intervals."""
         if len(self._grid) > 1:
             self._grid = [joined(self._grid)]
         return joined([*self._grid, *self._ending])
 
 
 def joined(parts: list[BestSplits]) -> BestSplits:
-    """Of no parts, no stretches."""
+    """Concatenate; empty for an empty list."""
     none = np.zeros(0, np.int64)
     return BestSplits(
         np.concatenate([none, *(part.start for part in parts)]),
@@ -75,8 +77,8 @@ def joined(parts: list[BestSplits]) -> BestSplits:
     )
 
 
-def best_splits(values: NDArray[np.float64], begun: NDArray[np.int64], length: int) -> BestSplits:
-    """Of the stretches of `length` that begin at `begun`."""
-    statistics = split_statistics(values[begun[:, None] + np.arange(length)])
+def best_splits(values: NDArray[np.float64], start: NDArray[np.int64], length: int) -> BestSplits:
+    """The best splits of the intervals of `length` that begin at `start`."""
+    statistics = split_statistics(values[start[:, None] + np.arange(length)])
     at = strongest(statistics)
-    return BestSplits(begun, begun + length, begun + at + 1, statistics[np.arange(begun.size), at])
+    return BestSplits(start, start + length, start + at + 1, statistics[np.arange(start.size), at])

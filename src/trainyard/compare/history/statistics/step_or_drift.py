@@ -1,5 +1,5 @@
-"""Steps or drift? A run of changes in one direction is held against lines and ramps, by the Bayesian information
-criterion, over as many points as the noise's memory makes independent.
+"""Steps or drift: compares a sequence of changes in one direction with lines and ramps by the Bayesian information
+criterion, with the effective number of independent points.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from trainyard.compare.history.statistics.rank_statistics import SHORTEST_SIDE
 
 _KNOTS = 14
-"""Places tried for each end of a ramp."""
+"""Positions tried for each end of a ramp."""
 _SHORTEST_RAMP = 10
 _MARGIN = 6.0
-"""By how much a drift must be the better description: a step is the simpler one (Kass and Raftery 1995: strong)."""
+"""By how much the BIC of a drift must be lower than that of steps, the simpler description (Kass and Raftery 1995:
+strong evidence)."""
 
 
 class StepOrDrift(NamedTuple):
-    """Of a stretch: `steps` are changes of level; from `begin` to `end` it drifts, where these differ. Places count
-    from the stretch's first point. `begins`: the first and last place where the drift may begin."""
+    """Description of an interval; positions are counted from its first point. `steps`: changes of level; `begin`,
+    `end`: extent of a drift, if they differ; `begins`: the first and last position at which the drift may begin."""
 
     steps: tuple[int, ...]
     begin: int = 0
@@ -29,42 +30,42 @@ class StepOrDrift(NamedTuple):
 
 
 def shape(values: NDArray[np.float64], steps: list[int], inflation: float, critical: float) -> StepOrDrift:
-    """The best of four descriptions of a stretch (n,) in which `steps`, all in one direction, were found: the steps, a
-    line, a line with a step in that direction as strong as `critical` asks, and two levels joined by a ramp."""
+    """The best of four descriptions of an interval (n,) with detected `steps`, all in one direction: the steps, a line,
+    a line with a step in that direction of at least `critical` strength, and two levels joined by a ramp."""
     n = values.size
-    tame = without_spikes(values)
+    clipped = without_spikes(values)
 
     def score(cost: float, parameters: int) -> float:
         return n / inflation * np.log(max(cost, 1e-300) / n) + parameters * np.log(n)
 
-    steps = _placed(tame, steps)
-    stairs = score(_staircase(tame, steps), 2 * len(steps) + 1)
-    told = [(stairs - _MARGIN, StepOrDrift(tuple(steps)))]
+    steps = _placed(clipped, steps)
+    stairs = score(_staircase(clipped, steps), 2 * len(steps) + 1)
+    candidates = [(stairs - _MARGIN, StepOrDrift(tuple(steps)))]
     if n >= 2 * _SHORTEST_RAMP:
-        rest = _off_line(tame)
+        rest = _off_line(clipped)
         line = float(rest @ rest)
-        told.append((score(line, 2), StepOrDrift((), 0, n)))
-        gain, at = _step_off_line(rest if tame[steps[0] :].mean() > tame[: steps[0]].mean() else -rest)
+        candidates.append((score(line, 2), StepOrDrift((), 0, n)))
+        gain, at = _step_off_line(rest if clipped[steps[0] :].mean() > clipped[: steps[0]].mean() else -rest)
         both = score(line - gain, 4)
-        # The step must be there beside the line, and the line beside the steps.
+        # The step must be significant in addition to the line, and the line in addition to the steps.
         if gain > critical**2 * inflation * (line - gain) / n and both < stairs - critical**2:
-            told.append((both, StepOrDrift((at,), 0, n)))
+            candidates.append((both, StepOrDrift((at,), 0, n)))
         ramps = _ramps(n)
-        costs = _ramp_costs(tame, ramps)
+        costs = _ramp_costs(clipped, ramps)
         flattest = int(costs.argmin())
         begin, end = map(int, ramps[flattest])
         near = ramps[costs <= costs[flattest] * np.exp(_PLACE * inflation / n)]
         begins = int(near[:, 0].min()), int(near[:, 0].max())
-        told.append((score(float(costs[flattest]), 4), StepOrDrift((), begin, end + 1, begins)))
-    return min(told, key=lambda one: one[0])[1]
+        candidates.append((score(float(costs[flattest]), 4), StepOrDrift((), begin, end + 1, begins)))
+    return min(candidates, key=lambda candidate: candidate[0])[1]
 
 
 _PLACE = 7.35
-"""Twice the log-likelihood that a change's true place loses to the best one in 95 % of cases: (1 - exp(-x / 2))^2."""
+"""95 % quantile of twice the log-likelihood ratio of the best position to the true one: (1 - exp(-x / 2))^2 = 0.95."""
 
 
 def places(values: NDArray[np.float64], at: int, inflation: float) -> tuple[int, int]:
-    """First and last place in a stretch (n,) where its one step, found at `at`, may be: of 95 %."""
+    """95 % interval (first, last) of the position of the single step in an interval (n,), detected at `at`."""
     tame = without_spikes(values)
     costs = _two_levels(tame)
     noise = max(float(costs[at - 1]), 0.0) / max(1, tame.size - 3)
@@ -73,7 +74,7 @@ def places(values: NDArray[np.float64], at: int, inflation: float) -> tuple[int,
 
 
 def _two_levels(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n - 1,): the squared error of two levels, the first of k + 1 values."""
+    """Squared error (n - 1,) of two levels, the first of k + 1 values."""
     n = values.size
     left = np.arange(1, n)
     rest = values - values.mean()
@@ -82,25 +83,26 @@ def _two_levels(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _placed(values: NDArray[np.float64], steps: list[int]) -> list[int]:
-    """Each step where two levels between its neighbours fit best: ranks say that there is one, values better where."""
+    """Move each step to where two levels between its neighbours fit best: ranks are better at detecting a step, values
+    at locating it."""
     bounds = [0, *steps, values.size]
-    found: list[int] = []
+    result: list[int] = []
     for start, at, stop in zip(bounds, bounds[1:], bounds[2:]):
         least, most = min(SHORTEST_SIDE, at - start), max(stop - start - SHORTEST_SIDE, at - start)
         costs = _two_levels(values[start:stop])[least - 1 : most]
-        found.append(start + least + int(costs.argmin()))
-    return sorted(set(found))
+        result.append(start + least + int(costs.argmin()))
+    return sorted(set(result))
 
 
 def without_spikes(values: NDArray[np.float64], width: int = 7, far: float = 4.0) -> NDArray[np.float64]:
-    """(n,): values further than `far` deviations from the median of `width` around them, brought to that distance."""
+    """Values (n,), clipped to `far` deviations from the moving median of `width` points."""
     middle = moving_median(values, width)
     spread = 1.4826 * float(np.median(np.abs(values - middle)))
     return np.clip(values, middle - far * spread, middle + far * spread) if spread else values
 
 
 def moving_median(values: NDArray[np.float64], width: int) -> NDArray[np.float64]:
-    """(n,): of `width` values around each, fewer at the ends."""
+    """Moving median (n,) of `width` values; constant at the ends."""
     if values.size < width:
         return np.full(values.size, np.median(values))
     inner = np.median(np.lib.stride_tricks.sliding_window_view(values, width), axis=1)
@@ -112,14 +114,14 @@ def _staircase(values: NDArray[np.float64], steps: list[int]) -> float:
 
 
 def _off_line(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n,): what a straight line leaves."""
+    """Residuals (n,) of a straight line."""
     time = np.arange(values.size) - (values.size - 1) / 2
     rest = values - values.mean()
     return rest - time * (time @ rest) / (time @ time)
 
 
 def _step_off_line(rest: NDArray[np.float64]) -> tuple[float, int]:
-    """By how much the squared error falls with the best step upwards beside the line, and the step's place."""
+    """Reduction of the squared error by the best upward step in addition to the line, and the step's position."""
     n = rest.size
     left = np.arange(1, n)
     moment = left * (n - left) / 2.0  # of the times after a split
@@ -131,14 +133,14 @@ def _step_off_line(rest: NDArray[np.float64]) -> tuple[float, int]:
 
 
 def _ramps(n: int) -> NDArray[np.int64]:
-    """(r, 2): begin and end of the ramps that are tried."""
+    """Begin and end (r, 2) of the ramps to try."""
     knots = np.unique(np.linspace(0, n - 1, _KNOTS).round().astype(int))
     pairs = [(a, b) for i, a in enumerate(knots) for b in knots[i + 1 :] if b - a >= max(_SHORTEST_RAMP, n // 5)]
     return np.array(pairs, dtype=int).reshape(-1, 2)
 
 
 def _ramp_costs(values: NDArray[np.float64], ramps: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(r,): the squared error of a level, a ramp and another level, joined."""
+    """Squared error (r,) of a level, a ramp and another level, joined."""
     begin, end = ramps[:, :1], ramps[:, 1:]
     rise = np.clip((np.arange(values.size) - begin) / (end - begin), 0, 1)
     rise = rise - rise.mean(axis=1, keepdims=True)
