@@ -16,7 +16,7 @@ def show(
     from trainyard.cli.support.output import console, print_json, say
     from trainyard.errors import BadInput
     from trainyard.formats.atomic import write_text
-    from trainyard.predict.configs.uneven_stages import TELLS
+    from trainyard.predict.configs.uneven_stages import WRITERS
     from trainyard.predict.hetero import best_pipelines, fleet
     from trainyard.predict.inputs.framework_support import FRAMEWORKS
     from trainyard.report.plans import hetero_tables as tables
@@ -32,18 +32,18 @@ def show(
         raise BadInput(
             f"--check with --machine {machines}: a configuration does not say which devices its stages are on."
         )
-    if framework not in TELLS:
+    if framework not in WRITERS:
         raise BadInput(
             f"--for {framework}: it is not told how many layers each pipeline stage has, and unlike parts take unlike "
             "numbers of them.",
-            f"Take one of {', '.join(TELLS)}.",
+            f"Take one of {', '.join(WRITERS)}.",
         )
     runner = FRAMEWORKS[framework]
     found = best_pipelines.find(wanted._replace(devices=sum(one.ranks for one in parts)), parts, runner, budget=tokens)
     made, best = tables.of_mixed(found, machines, tokens), found.pipelines[0]
     if out is not None:
         job, counts = best.choice.plan.job, [one.layers for one in best.stages]
-        write_text(TELLS[framework](runner.tells(job), counts), out)
+        write_text(WRITERS[framework](runner.tells(job), counts), out)
         say(f"Written to {out}: {runner.means}, {job.layout}. {tables.ranks(made)}")
     if as_json:
         print_json(made)

@@ -98,7 +98,7 @@ def _read(name: str, beside: CommandArguments, only: bool = False) -> PlanReques
     if data is None or (whose is None and not only):
         return PlanRequest(_model(name))
     read = detect_format.read(data, name, beside)
-    return PlanRequest(read.job.decoder, read.job, read.framework, read.keeps, name, read.passed, read.otherwise)
+    return PlanRequest(read.job.decoder, read.job, read.framework, read.keeps, name, read.ignored, read.approximated)
 
 
 def _bytes(path: Path, must: bool) -> bytes | None:

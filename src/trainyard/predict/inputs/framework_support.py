@@ -85,7 +85,7 @@ def _torchtitan(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     sharded, alone = axes["dp_shard"] * axes["cp"] > 1, axes["tp"] * axes["pp"] == 1
     whole = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
     experts = (axes["dp_shard"] * axes["cp"] * axes["tp"]) % axes["ep"] == 0
-    flavor = flavors.of(wanted.model)
+    flavor = flavors.find(wanted.model)
     alike = () if isinstance(wanted.model, Model) else ("tp",)  # of FLUX nothing but weights is divided
     takes = [axes[axis] == 1 for axis in (flavor.refuses if flavor else alike)]
     return np.logical_and.reduce([_fills(wanted, axes), axes["zero"] >= 2, sharded | alone | whole, experts, *takes])
@@ -93,7 +93,7 @@ def _torchtitan(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 def _told(layers: int, stages: int) -> bool:
     """torchtitan is told how many layers a stage has at most."""
-    return -(-(layers + 2) // torchtitan_write.most(layers, stages)) == stages
+    return -(-(layers + 2) // torchtitan_write.layers_of_largest_stage(layers, stages)) == stages
 
 
 def _deepspeed(wanted: PlannerInput, space: LayoutSpace) -> Mask:
