@@ -137,7 +137,7 @@ def command(
     best = found.choices[0]
     if best.reserved > USABLE * where.rank_memory:
         say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.rank_memory)}.")
-    if best.waiting > offload_variants.room(where).host:
+    if best.waiting > offload_variants.usable_memory(where).host:
         each, node = best.waiting * where.ranks_per_node, where.host.memory.value if where.host else 0.0
         say(f"It does not fit in a host's memory: {show_size(each)} would wait there, and it has {show_size(node)}.")
     counted = _counted(best.plan.job) if check and framework == "trainyard" and not best.waiting else {}

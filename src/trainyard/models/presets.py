@@ -97,8 +97,11 @@ def take(
 
 
 def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[str, Taken]:
-    """Resolves `from` in `[model]` and `[sizes]` of a job's document, in place; the document's own keys override. Returns
-    the presets by section. `where` names the document. Raises `BadJob`, or `BadFile` for an invalid preset file."""
+    """Resolves `from` in `[model]` and `[sizes]` of a job's document, in place; the document's own keys override.
+
+    `where`: the name of the document. Returns the presets by section. Raises `BadJob`, or `BadFile` for an invalid
+    preset file.
+    """
     presets: dict[str, Taken] = {}
     for section in ("model", "sizes"):
         own = document.get(section)

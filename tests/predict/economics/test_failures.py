@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from trainyard.errors import BadInput
 from trainyard.machine import Claim
-from trainyard.predict.economics.failures import RATE, best_interval, between_failures, expected, goodput
+from trainyard.predict.economics.failures import RATE, best_interval, mean_time_between_failures, expected, goodput
 
 HOUR = 3600.0
 PER_NODE_DAY = "1/(node day)"
@@ -27,7 +27,7 @@ CLUSTERS = {
     [("rsc-1", 2048, 1.8), ("llama3", 2048, 54 * 24 / 419), ("rsc-2", 2048, 5.0), ("rsc-1", 128, 28.8)],
 )
 def test_fleets_fail_as_the_documentation_says(fleet: str, nodes: int, hours: float) -> None:
-    assert between_failures(nodes, CLUSTERS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
+    assert mean_time_between_failures(nodes, CLUSTERS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
 
 
 def test_llama_3_trains_more_than_nine_tenths_of_the_time() -> None:
@@ -85,6 +85,6 @@ def test_more_nodes_and_worse_ones_train_less(nodes: int, rate: float) -> None:
 
 def test_a_rate_that_says_nothing_is_refused() -> None:
     with refused(BadInput, "0 nodes"):
-        between_failures(0)
+        mean_time_between_failures(0)
     with refused(BadInput, "4 nodes", "0 times"):
-        between_failures(4, Claim(value=0.0, unit="1/(node day)", source="nobody"))
+        mean_time_between_failures(4, Claim(value=0.0, unit="1/(node day)", source="nobody"))

@@ -208,7 +208,7 @@ def test_a_machine_whose_hosts_nobody_describes() -> None:
     with refused(BadJob, "h100", "[host]", "--machine FILE"):
         cost_job(job(recipe={"offload": True}, dp_shard=2), bare, FRAMEWORKS["trainyard"])
     with refused(BadJob, "offload = 1", "--fix offload"):
-        best_pipelines.find(wanted, fleet.parts("h100:2,a100:2"), FRAMEWORKS["megatron"])
+        best_pipelines.find(wanted, fleet.parse_parts("h100:2,a100:2"), FRAMEWORKS["megatron"])
 
 
 def test_a_machines_host_is_checked(tmp_path: Path) -> None:
@@ -231,10 +231,10 @@ def test_a_ranks_part_of_a_host_is_no_more_than_its_device_has_bandwidth(name: s
     known = machine.load(name)
     where = hardware.of_machine(known, next(iter(known.device.peak)))
     if known.host is None:
-        assert offload_variants.room(known).host == 0
+        assert offload_variants.usable_memory(known).host == 0
         return
     assert float(where.host_bandwidth[0]) < float(where.bandwidth[0])
-    room = offload_variants.room(known).host / offload.USABLE
+    room = offload_variants.usable_memory(known).host / offload.USABLE
     assert room * known.ranks_per_node == pytest.approx(known.host.memory.value)
 
 

@@ -23,7 +23,7 @@ def show(
     from trainyard.report.plans import plan_tables
     from trainyard.report.render.terminal import print_table
 
-    parts = fleet.parts(machines)
+    parts = fleet.parse_parts(machines)
     count = sum(one.devices for one in parts)
     if wanted.devices not in (0, count):
         added = " + ".join(f"{one.devices:,}" for one in parts)

@@ -8,7 +8,7 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from trainyard.machine import Claim
-from trainyard.predict.hetero.best_pipelines import Alone, HeteroResult
+from trainyard.predict.hetero.best_pipelines import HeteroResult, PartResult
 from trainyard.predict.hetero.fleet import FleetPart
 from trainyard.predict.hetero.pipeline_step import HeteroStage
 from trainyard.predict.inputs.constant_sets import ConstantSet
@@ -38,10 +38,10 @@ def of_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
     )  # fmt: skip
 
 
-def _apart(one: Alone) -> Apart:
+def _apart(one: PartResult) -> Apart:
     price = one.part.machine.price
     return Apart(
-        part=str(one.part), nodes=one.part.nodes, point=one.choice.point if one.choice else None, why=one.why,
+        part=str(one.part), nodes=one.part.nodes, point=one.choice.point if one.choice else None, why=one.reason,
         dollars=price.value * one.part.devices if price else None,
     )  # fmt: skip
 

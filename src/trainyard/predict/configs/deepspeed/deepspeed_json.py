@@ -156,7 +156,7 @@ class _DeepSpeedReader:
         return stage
 
     def _batch(self, dp: int) -> tuple[int, int]:
-        """Micro-batch and global batch size. Two of the three numbers give the third; one alone means no accumulation."""
+        """Micro-batch and global batch size. Two of the three sizes give the third; one alone means no accumulation."""
         sizes = {key: self.keys.get(key) for key in deepspeed_keys.BATCHES}
         known = [key for key, value in sizes.items() if value not in (None, "auto")]
         if len(known) < 2:

@@ -1,4 +1,4 @@
-"""Rules for the arguments of pretrain_gpt.py that the reader does not request: irrelevant, approximated, unsupported."""
+"""Rules for the arguments of pretrain_gpt.py that the reader does not request."""
 
 from __future__ import annotations
 

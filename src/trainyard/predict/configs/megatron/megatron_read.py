@@ -179,12 +179,13 @@ class _MegatronReader:
                 "Assign layers to stages with --pipeline-model-parallel-layout.",
             )
         if keys.get(layers_key) is not None:
-            layers_per_chunk = keys.integer(layers_key)
-            if layers // pp % layers_per_chunk:
+            layers_per_chunk, layers_per_rank = keys.integer(layers_key), layers // pp
+            if layers_per_rank % layers_per_chunk:
                 raise BadFile(
-                    f"{self.where}: {layers // pp} layers of a rank % --{layers_key} {layers_per_chunk} = {layers // pp % layers_per_chunk}."
+                    f"{self.where}: {layers_per_rank} layers of a rank % --{layers_key} {layers_per_chunk} = "
+                    f"{layers_per_rank % layers_per_chunk}."
                 )
-            interleave = layers // pp // layers_per_chunk
+            interleave = layers_per_rank // layers_per_chunk
         return interleave
 
     def _recipe(self, layout: Layout, model: Model) -> Recipe:
