@@ -32,8 +32,8 @@ _LEAVE_OUT = "Leave out a fixed axis, or choose another framework with --for."
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     """The result of a search. `searched`: layouts that divide evenly; `fitting`: those that fit in memory; `refused`:
-    the reasons for the fastest that fit but cannot be run. `front`, if requested: the Pareto front of time and memory, the
-    fastest first."""
+    the reasons for the fastest that fit but cannot be run. `front`, if requested: the Pareto front of time and memory,
+    the fastest first."""
 
     choices: tuple[LayoutCost, ...]
     searched: int
@@ -65,7 +65,7 @@ def search(
     front: bool = False,
 ) -> SearchResult:
     """Finds the `most` fastest layouts that fit. `refuses` raises `BadJob` for a job that cannot be run. Raises
-    `BadJob` if no layout divides the model, or none fits, with the arithmetic and the smallest cluster that is enough."""
+    `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is large enough."""
     check_dtype(wanted, framework)
     ranked = _ranked(wanted, machine, framework)
     if not len(ranked.fits):
