@@ -160,7 +160,7 @@ def bamba(config: HuggingFaceKeys) -> dict[str, Any]:
 
 
 def granite(config: HuggingFaceKeys) -> dict[str, Any]:
-    """Mamba-2 or attention, then an MLP, with experts beside it where there are some."""
+    """Granite 4: Mamba-2 or attention, then an MLP or shared and routed experts."""
     layers, width = config.layers(), config.integer("hidden_size")
     kinds = list(_pattern_of_list(config, "layer_types", config.get("layer_types")))
     if len(kinds) != layers or not set(kinds) <= {"M", "*"}:

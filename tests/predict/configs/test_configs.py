@@ -352,18 +352,12 @@ def test_two_deepspeed_batch_sizes_give_the_third(microbatch: int, accumulation:
             microbatch * accumulation * dp,
         )
     batch_key, microbatch_key, accumulation_key = sizes
-    assert (
-        speed(dp, **{batch_key: microbatch * dp, microbatch_key: "-", accumulation_key: "-"}).job.recipe.microbatch
-        == microbatch
-    )
-    assert speed(dp, **{batch_key: "-", microbatch_key: microbatch, accumulation_key: "-"}).job.batch == microbatch * dp
-    assert speed(dp, **sizes | {batch_key: "auto"}).job.batch == microbatch * accumulation * dp, (
-        "it is determined by the others"
-    )
-    with refused(
-        BadInput, "theirs", f"{batch_key} {microbatch * accumulation * dp + 1}", f"{microbatch * accumulation * dp}"
-    ):
-        speed(dp, **sizes | {batch_key: microbatch * accumulation * dp + 1})
+    batch, unset = microbatch * accumulation * dp, {accumulation_key: "-"}
+    assert speed(dp, **unset | {batch_key: microbatch * dp, microbatch_key: "-"}).job.recipe.microbatch == microbatch
+    assert speed(dp, **unset | {batch_key: "-", microbatch_key: microbatch}).job.batch == microbatch * dp
+    assert speed(dp, **sizes | {batch_key: "auto"}).job.batch == batch, "it is determined by the others"
+    with refused(BadInput, "theirs", f"{batch_key} {batch + 1}", f"{batch}"):
+        speed(dp, **sizes | {batch_key: batch + 1})
 
 
 @pytest.mark.parametrize(
@@ -494,10 +488,8 @@ def test_megatron_arguments_set_the_step() -> None:
     assert with_arguments("--bf16 --grad-reduce-in-bf16").keeps == (2, 2, 12)
     aware = "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
     assert with_arguments(aware).keeps == (2, 4, 7)
-    every_second = with_arguments(
-        "--bf16 --recompute-granularity full --recompute-method block --recompute-num-layers 8"
-    )
-    assert (every_second.job.recipe.remat, every_second.job.recipe.remat_every) == ("full", 2)
+    block = with_arguments("--bf16 --recompute-granularity full --recompute-method block --recompute-num-layers 8")
+    assert (block.job.recipe.remat, block.job.recipe.remat_every) == ("full", 2)
     fsdp = with_arguments("--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
     assert fsdp.job.layout.zero == 3
     assert with_arguments("--bf16 --tp-comm-overlap").approximated == (

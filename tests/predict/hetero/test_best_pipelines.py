@@ -372,8 +372,8 @@ def test_faster_part_or_more_memory_is_never_worse() -> None:
     )
 
 
-def verdict_of(found: HeteroResult) -> str:
-    plans = of_mixed(found, "these", 0)
+def verdict_of(result: HeteroResult) -> str:
+    plans = of_mixed(result, "these", 0)
     assert plans.unlike is not None
     return verdict(plans, plans.unlike)
 

@@ -179,7 +179,7 @@ def test_a_host_too_small_is_told_with_its_arithmetic() -> None:
         BadJob, "llama3-70b", "8 devices", "offloaded", "8 ranks = 1.0 TiB", "838.2 GiB", "213.1 GiB"
     ) as raised:
         search(wanted, tight(1.0, host=0.5), FRAMEWORKS["torchtitan"])
-    assert raised.value.next_step.endswith("devices would do.")
+    assert raised.value.next_step.endswith("devices would be enough.")
     enough = int(raised.value.next_step.split()[0].replace(",", ""))
     assert search(wanted._replace(devices=enough), tight(1.0, host=0.5), FRAMEWORKS["torchtitan"]).choices
 

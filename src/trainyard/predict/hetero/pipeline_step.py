@@ -100,14 +100,17 @@ class HeteroPipeline:
         ends = column(np.isin(np.arange(depth), (0, depth - 1)))
         values = np.zeros((10, depth))
         for index, (model, times) in enumerate(zip(self.table.part_models, self.part_times, strict=True)):
-            mine = part_of_stage == index
-            stage = stages.alone(self.case, StageLayers(*(count[mine] for count in self.stage_layers)), ends[mine])
+            on_part = part_of_stage == index
+            stage = stages.alone(
+                self.case, StageLayers(*(count[on_part] for count in self.stage_layers)), ends[on_part]
+            )
             backward = sum(
-                count[mine] * kind.through.seconds for count, kind in zip(self.layers_by_kind, times.kinds, strict=True)
+                count[on_part] * kind.through.seconds
+                for count, kind in zip(self.layers_by_kind, times.kinds, strict=True)
             )
             once = step.once(stage, model.hardware, model.values, np.asarray(backward))
             flat = (*(column for exposed in once[:4] for column in exposed), once.update, once.host)
-            values[:, mine] = [np.broadcast_to(value, int(mine.sum())) for value in flat]
+            values[:, on_part] = [np.broadcast_to(value, int(on_part.sum())) for value in flat]
         summed, divided, down, up = (Exposed(*values[at : at + 2]) for at in (0, 2, 4, 6))
         return Once(summed, divided, down, up, values[8], values[9])
 
@@ -231,10 +234,10 @@ def predicted(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> StepTim
     times, host, ends = pipeline.case.accumulate / depth, np.zeros(1), _ends(pipeline, simulated)
     lines: list[AccountSeconds] = []
     for index, part_times in enumerate(pipeline.part_times):
-        mine = part_of_stage == index
+        on_part = part_of_stage == index
         for kind, count in zip(part_times.kinds, pipeline.layers_by_kind, strict=True):
-            lines += step.of_kind(kind, times * np.sum(count[mine]))
-        host = host + times * np.count_nonzero(mine) * part_times.beside
+            lines += step.of_kind(kind, times * np.sum(count[on_part]))
+        host = host + times * np.count_nonzero(on_part) * part_times.beside
     means = Means(*(np.atleast_1d(np.mean(getattr(simulated, name))) for name in Means._fields))
     means = means._replace(drain=np.atleast_1d(np.max(ends) - np.mean(ends)))
     lines += step.beside(pipeline.part_times[part_of_stage[-1]], times, once.mean, means, host)

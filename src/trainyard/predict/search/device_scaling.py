@@ -75,26 +75,28 @@ def scaling(
         except BadInput as error:
             return ScalingPoint(devices=devices, samples=samples, why=error.says)
 
-    each = machine.device.ranks
-    strong = [plan_for(ranks, wanted.samples) for ranks in _times(wanted.devices, each)]
+    ranks_per_device = machine.device.ranks
+    strong = [plan_for(ranks, wanted.samples) for ranks in _times(wanted.devices, ranks_per_device)]
     while len(strong) < len(DOUBLINGS) + FARTHEST and _pays((strong[-2], strong[-1])):
         strong.append(plan_for(2 * strong[-1].devices, wanted.samples))
-    scaled = [(ranks, wanted.samples * ranks / wanted.devices) for ranks in _times(wanted.devices, each)]
+    scaled = [(ranks, wanted.samples * ranks / wanted.devices) for ranks in _times(wanted.devices, ranks_per_device)]
     weak = [plan_for(ranks, int(samples)) for ranks, samples in scaled if samples % 1 == 0]
-    points = _per_device(strong, each)
+    points = _per_device(strong, ranks_per_device)
     return DeviceScaling(
-        strong=_with_efficiency(points), weak=_with_efficiency(_per_device(weak, each)), says=summarize(points)
+        strong=_with_efficiency(points),
+        weak=_with_efficiency(_per_device(weak, ranks_per_device)),
+        says=summarize(points),
     )
 
 
-def _per_device(points: Sequence[ScalingPoint], each: int) -> list[ScalingPoint]:
-    """Converts ranks to devices, which have `each` ranks."""
-    return [msgspec.structs.replace(point, devices=point.devices // each) for point in points]
+def _per_device(points: Sequence[ScalingPoint], ranks_per_device: int) -> list[ScalingPoint]:
+    """Converts the device counts from ranks to devices."""
+    return [msgspec.structs.replace(point, devices=point.devices // ranks_per_device) for point in points]
 
 
-def _times(ranks: int, each: int) -> list[int]:
+def _times(ranks: int, ranks_per_device: int) -> list[int]:
     """Rank counts: `ranks` doubled and halved, whole devices only."""
-    return [int(ranks * 2.0**doubling) for doubling in DOUBLINGS if ranks * 2.0**doubling % each == 0]
+    return [int(ranks * 2.0**doubling) for doubling in DOUBLINGS if ranks * 2.0**doubling % ranks_per_device == 0]
 
 
 def _pays(pair: tuple[ScalingPoint, ScalingPoint]) -> bool:

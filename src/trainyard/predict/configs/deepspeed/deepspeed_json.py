@@ -53,7 +53,7 @@ class _DeepSpeedReader:
         keys, model = self.keys, self.model
         stage, layout = self._layout()
         microbatch, batch = self._batch(layout.batch_ranks)
-        dtype, keeps = self._dtype(stage, layout)
+        dtype, stored_bytes = self._dtype(stage, layout)
         recipe = Recipe(
             offload=self._offload(stage, layout),
             seq_len=self.seq_len,
@@ -68,7 +68,11 @@ class _DeepSpeedReader:
             keys.refuse("optimizer.type", "its state and its update are not AdamW's")
         ignored, approximated = keys.finish(deepspeed_keys.RULES)
         return FrameworkConfig(
-            "deepspeed", Job(name=model.name, model=model, layout=layout, recipe=recipe), keeps, ignored, approximated
+            "deepspeed",
+            Job(name=model.name, model=model, layout=layout, recipe=recipe),
+            stored_bytes,
+            ignored,
+            approximated,
         )
 
     def _value_not_auto(self, key: str) -> Any:

@@ -68,7 +68,7 @@ class _MegatronReader:
         model = model_override or megatron_model.read(keys)
         layout = self._layout(devices, model)
         recipe = self._recipe(layout, model)
-        keeps = self._stored_bytes(recipe.dtype)
+        stored_bytes = self._stored_bytes(recipe.dtype)
         if keys.get("optimizer") not in (None, "adam"):
             keys.refuse("optimizer", "its state and its update are not AdamW's")
         if keys.get("transformer-impl") == "local" and not keys.flag("use-flash-attn"):
@@ -78,7 +78,11 @@ class _MegatronReader:
             rules = rules._replace(irrelevant=megatron_keys.with_sizes())
         ignored, approximated = keys.finish(rules)
         return FrameworkConfig(
-            "megatron", Job(name=model.name, model=model, layout=layout, recipe=recipe), keeps, ignored, approximated
+            "megatron",
+            Job(name=model.name, model=model, layout=layout, recipe=recipe),
+            stored_bytes,
+            ignored,
+            approximated,
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:
@@ -101,14 +105,12 @@ class _MegatronReader:
             )
         shard = dp // copies if zero else 1
         if cp > 1 and not zero:
-            keys.refuse(
-                "context-parallel-size", "beside it here the optimizer's state is divided: --use-distributed-optimizer"
-            )
+            keys.refuse("context-parallel-size", "supported only with --use-distributed-optimizer")
         expert_tp = keys.integer("expert-tensor-parallel-size", tp)
         if model.experts and tp > 1 and expert_tp != (1 if ep > 1 else tp):
             keys.refuse(
                 "expert-tensor-parallel-size",
-                f"--expert-model-parallel-size {ep} and experts divided by {expert_tp} of {tp} ranks",
+                f"--expert-model-parallel-size {ep} with experts sharded over {expert_tp} of {tp} ranks",
             )
         zero_stages: dict[int, Literal[1, 2, 3]] = {1: 1, 2: 2, 3: 3}
         return Layout(
