@@ -1,6 +1,6 @@
-"""Views for the page's tests, as large and as hostile as real ones.
+"""Views for the tests of the page, as large and as hostile as real ones.
 
-`python tests/page_views.py FOLDER` writes their pages there, to be looked at.
+`python tests/page_views.py FOLDER` writes their pages to FOLDER for inspection.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def names() -> list[str]:
 
 
 def timeline(ranks: int, events: int, aligned: str = "host") -> Timeline:
-    """Two streams a rank; rank 37 runs a sixth slower and node 5 communicates late."""
+    """Two streams per rank; rank 37 is 17 % slower, and the collectives of node 5 take 1.5x as long."""
     rng = np.random.default_rng(7)
     known = names()
     pick = {0: range(0, 18), 1: range(18, 21), 2: range(21, 41), 3: [41], 4: [42], 5: [43]}
@@ -112,18 +112,18 @@ def _lane(rng: np.random.Generator, rank: int, label: str, look: np.ndarray, mea
     lengths = np.maximum(200, rng.lognormal(0, 0.8, len(look)) * mean * 0.66).astype(np.int64)
     gaps = np.maximum(0, rng.lognormal(0, 1.2, len(look)) * mean * 0.05).astype(np.int64)
     starts = np.cumsum(lengths + gaps) - lengths
-    name = [list(pick[int(one)])[int(rng.integers(len(pick[int(one)])))] for one in look]
+    name = [list(pick[int(kind)])[int(rng.integers(len(pick[int(kind)])))] for kind in look]
     return Lane(rank=rank, label=label, starts=starts.tolist(), lengths=lengths.tolist(), name=name, look=look.tolist())
 
 
 def _label(account: str) -> str:
-    kind, _, what = account.partition("/")
-    return words.KINDS[kind].whats[what].label
+    kind, _, detail = account.partition("/")
+    return words.KINDS[kind].whats[detail].label
 
 
 def _colour(account: str) -> str:
-    kind, _, what = account.partition("/")
-    return words.KINDS[kind].whats[what].colour
+    kind, _, detail = account.partition("/")
+    return words.KINDS[kind].whats[detail].colour
 
 
 def heat(ranks: int) -> Heat:
@@ -155,7 +155,7 @@ def findings() -> tuple[Finding, ...]:
             account=Account("straggler", "all_gather", "dp_shard"),
             cost_ns=71_800_000,
             sure=0.93,
-            says="Rank 37 comes late to every collective, and 63 ranks wait for it.",
+            says="Rank 37 arrives last at every collective; the other 63 ranks wait.",
             evidence="its matmuls take 1.17x the median at 1395 MHz; the others run at 1755 MHz",
             remedy=Remedy(says="Drain node 4 and check the power limit of its device 5.", wins_ns=70_000_000),
         ),
@@ -165,8 +165,8 @@ def findings() -> tuple[Finding, ...]:
             account=Account("comm", "reduce_scatter", "dp_shard"),
             cost_ns=24_100_000,
             sure=0.7,
-            says="Reduce-scatter runs bare for 24.1 ms a step, most of it on node 5.",
-            evidence="its links carry 0.64x of what the others do",
+            says="24.1 ms of reduce-scatter per step are exposed, most of it on node 5.",
+            evidence="its links have 0.64x the bandwidth of the others",
             remedy=Remedy(says="Test the links of node 5; then prefetch one layer further.", wins_ns=18_000_000),
         ),
         Finding(
@@ -175,7 +175,7 @@ def findings() -> tuple[Finding, ...]:
             account=Account("launch_gap", "python"),
             cost_ns=9_100_000,
             sure=0.5,
-            says="The host launches late after 42 calls of aten::item.",
+            says="42 calls of aten::item delay kernel launches.",
             remedy=Remedy(says="Log the loss every 50 steps."),
         ),
     )
@@ -222,16 +222,16 @@ def ledger_rows() -> tuple[tuple[str, str, str, int, int, int], ...]:
     return tuple(rows)
 
 
-def longest(listed: list[str], account: str, phase: str, wall_ns: int) -> tuple[KernelRow, ...]:
-    times = [40_000_000 // (at + 1) for at in range(len(listed))]
+def longest(kernel_names: list[str], account: str, phase: str, wall_ns: int) -> tuple[KernelRow, ...]:
+    times = [40_000_000 // (index + 1) for index in range(len(kernel_names))]
     return tuple(
         KernelRow(name=name, account=account, phase=phase, ns=ns, count=64, share=ns / wall_ns)
-        for name, ns in zip(listed, times)
+        for name, ns in zip(kernel_names, times)
     )
 
 
 def view(ranks: int = 64, events: int = 100_000, aligned: str = "host", hostile: bool = False) -> View:
-    """The whole report of a run of `ranks` ranks; without a timeline where there are no events."""
+    """The whole report of a run of `ranks` ranks; without a timeline if `events` is 0."""
     steps = bars()
     wall_ns = steps[-1].ns
     extra = list(HOSTILE) if hostile else []

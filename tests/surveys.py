@@ -1,4 +1,4 @@
-"""Makes surveys from a few lines, so that a test of many ranks shows all of its input."""
+"""Builds surveys from short lists, so that a test with many ranks shows its whole input."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ def collective(name="all_reduce", group="0", ranks=(), seq=-1, size=64, **more):
 
 
 def made_survey(rank, met, host="", world=0, on_device=True):
-    """`met`: (collective, start, stop) of each, ns, in any order."""
+    """A survey of one rank. `met`: (collective, start, stop) in ns, in any order."""
     met = sorted(met, key=lambda row: row[1])
-    said = [one for one, _, _ in met]
-    kinds = list(dict.fromkeys(_unnumbered(one) for one in said))
+    collectives = [entry for entry, _, _ in met]
+    kinds = list(dict.fromkeys(_unnumbered(entry) for entry in collectives))
     start = np.array([start for _, start, _ in met], np.int64)
     stop = np.array([stop for _, _, stop in met], np.int64)
     window = (int(start.min()), int(stop.max())) if met else (0, 1)
@@ -27,16 +27,21 @@ def made_survey(rank, met, host="", world=0, on_device=True):
         row=np.arange(len(met)),
         start=start,
         stop=stop,
-        kind=np.array([kinds.index(_unnumbered(one)) for one in said], np.int32),
-        seq=np.array([one.seq for one in said], np.int64),
+        kind=np.array([kinds.index(_unnumbered(entry)) for entry in collectives], np.int32),
+        seq=np.array([entry.seq for entry in collectives], np.int64),
     )
 
 
-def _unnumbered(one):
+def _unnumbered(entry):
     return Collective(
-        name=one.name, group_name=one.group_name, ranks=one.ranks, members=one.members, size=one.size, peer=one.peer,
-        receives=one.receives,
-    )  # fmt: skip
+        name=entry.name,
+        group_name=entry.group_name,
+        ranks=entry.ranks,
+        members=entry.members,
+        size=entry.size,
+        peer=entry.peer,
+        receives=entry.receives,
+    )
 
 
 def _facts(rank, host, world, span):

@@ -1,4 +1,4 @@
-"""Models as data: what the files hold, how a job takes them, and what a Hugging Face config.json may say."""
+"""Model presets: the bundled files, their use in jobs, and Hugging Face config.json files."""
 
 import json
 import tomllib
@@ -19,13 +19,13 @@ from trainyard.workloads.ops.matrices import parameters
 
 DECODERS = [name for name in presets.known() if presets.load(name).model is not None]
 TRAINED = [name for name in DECODERS if "pattern" not in (presets.load(name).model or {})]
-"""Hybrids are planned for alone (test_plan_hybrids.py)."""
+"""Without hybrids, which can only be planned (test_plan_hybrids.py)."""
 PUBLISHED = [name for name in TRAINED if presets.load(name).parameters is not None]
 LENGTH = {"gpt2-xl": 1024, "gpt3-175b": 2048}
-"""Positions of models that learn them."""
+"""Number of positions of models with learned position embeddings."""
 RECIPE = "[recipe]\nseq_len = 16\ntokens_per_step = 16\n"
 
-# As published: what each key of the files says, in transformers' words.
+# The published config.json of each model, with the keys of transformers.
 LLAMA = {
     "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 128000,
     "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
@@ -96,7 +96,7 @@ def converted(config, *without):
     return hugging_face_architectures.model(json.dumps(config).encode(), "some/config.json", without)
 
 
-def a_job(section):
+def job_text(section):
     return f"[model]\n{section}\n{RECIPE}"
 
 
@@ -104,7 +104,7 @@ def a_job(section):
 
 
 @pytest.mark.parametrize("name", presets.known())
-def test_a_file_says_where_its_sizes_come_from(name):
+def test_preset_has_a_source(name):
     preset = presets.load(name)
     assert preset.source
     assert (preset.model is None) != (preset.sizes is None)
@@ -113,7 +113,7 @@ def test_a_file_says_where_its_sizes_come_from(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_those_published(name):
+def test_parameter_count_is_the_published_one(name):
     model = decoder(name)
     total = parameters(model, LENGTH.get(name, 0))
     of_a_token = msgspec.structs.replace(model, experts=model.active, expert_groups=1, active_groups=1)
@@ -122,7 +122,7 @@ def test_parameters_are_those_published(name):
     assert active == pytest.approx(published(name, "active") or total, rel=2e-2)
 
 
-def test_the_models_that_are_to_be_here_are():
+def test_expected_models_are_bundled():
     wanted = {"llama3-8b": 8.03e9, "llama3-70b": 70.6e9, "llama3-405b": 405e9, "qwen2.5-7b": 7.62e9, "gpt3-175b": 175e9}
     wanted |= {"mixtral-8x7b": 46.7e9, "deepseek-v3": 671e9}
     assert {name: published(name) for name in wanted} == wanted
@@ -130,39 +130,41 @@ def test_the_models_that_are_to_be_here_are():
     assert {"tiny", "tiny-moe", "tiny-mla", "qwen3-8b", "gpt2-xl"} <= set(DECODERS)
 
 
-# A job takes them
+# Use in jobs
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_job_takes_a_model_by_name_and_is_complete(name):
-    job = parse(a_job(f'from = "{name}"'), "job.toml")
+def test_job_takes_a_model_by_name(name):
+    job = parse(job_text(f'from = "{name}"'), "job.toml")
     assert job.model == decoder(name)
     assert b"from" not in msgspec.json.encode(job.model)
 
 
-def test_further_keys_override():
-    job = parse(a_job('from = "llama3-8b"\nlayers = 4\nname = "cut"'), "job.toml")
+def test_own_keys_override_the_preset():
+    job = parse(job_text('from = "llama3-8b"\nlayers = 4\nname = "cut"'), "job.toml")
     assert job.model == msgspec.structs.replace(decoder("llama3-8b"), layers=4, name="cut")
 
 
-def test_what_is_kept_of_a_job_needs_no_other_file(tmp_path):
+def test_stored_job_is_self_contained(tmp_path):
     sizes = "layers = 1\nwidth = 8\nffn = 8\nheads = 1\nkv_heads = 1\nhead_dim = 8\n"
     (tmp_path / "mine.toml").write_text(f'[model]\nname = "é \\u007f \\"x\\""\n{sizes}', "utf-8")
     path = tmp_path / "job.toml"
-    path.write_text(a_job('from = "mine.toml"\nnorm_eps = 1e-6') + "learning_rate = 1e-22\n[recovery]\nhang_s = inf\n")
+    path.write_text(
+        job_text('from = "mine.toml"\nnorm_eps = 1e-6') + "learning_rate = 1e-22\n[recovery]\nhang_s = inf\n"
+    )
     job = jobs.load(path)
     kept = jobs.complete(path.read_text(), job)
     assert "from" not in tomllib.loads(kept)["model"]
     assert parse(kept, "elsewhere") == job
-    plain = a_job(
+    plain = job_text(
         "\n".join(f"{key} = {json.dumps(value)}" for key, value in (presets.load("tiny").model or {}).items())
     )
-    assert jobs.complete(plain, parse(plain, "job")) == plain, "comments and order of a job that is complete are kept"
+    assert jobs.complete(plain, parse(plain, "job")) == plain, "comments and order of a complete job are unchanged"
 
 
 @given(st.text(), st.floats(min_value=1e-300, max_value=1e300), st.sampled_from(DECODERS))
-def test_a_job_survives_being_written(name, rate, model):
-    text = a_job(f"from = {json.dumps(model)}")
+def test_job_survives_a_round_trip(name, rate, model):
+    text = job_text(f"from = {json.dumps(model)}")
     job = parse(text, "job")
     job = msgspec.structs.replace(job, name=name, recipe=msgspec.structs.replace(job.recipe, learning_rate=rate))
     assert parse(jobs.write(job), "written") == job
@@ -190,7 +192,7 @@ def test_a_job_survives_being_written(name, rate, model):
         ('without = ["a"]', BadJob, ["job.toml", "$.model", "without"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_taken_names_file_path_key_and_nearest_name(section, kind, values, tmp_path):
+def test_invalid_preset_is_reported_with_file_and_key(section, kind, values, tmp_path):
     (tmp_path / "mine.toml").write_text("[model]\nlayers = 1\nwidht = 8\n")
     (tmp_path / "sizes.toml").write_text('workload = "vision"\n[sizes]\nfamily = "resnet"\n')
     (tmp_path / "odd.toml").write_text("[modle]\nlayers = 1\n")
@@ -199,10 +201,10 @@ def test_what_cannot_be_taken_names_file_path_key_and_nearest_name(section, kind
     (tmp_path / "large.json").write_bytes(b" " * (presets.LARGEST + 1))
     (tmp_path / "folder").mkdir()
     with refused(kind, *values):
-        parse(a_job(section), "job.toml", tmp_path)
+        parse(job_text(section), "job.toml", tmp_path)
 
 
-def test_other_workloads_take_their_sizes_and_their_workload(tmp_path):
+def test_preset_of_sizes_sets_the_workload(tmp_path):
     (tmp_path / "net.toml").write_text('workload = "vision"\n[sizes]\nfamily = "resnet"\ndepths = [3, 4]\n')
     text = f'[sizes]\nfrom = "net.toml"\nclasses = 10\n{RECIPE}'
     job = parse(text, "job.toml", tmp_path)
@@ -213,7 +215,7 @@ def test_other_workloads_take_their_sizes_and_their_workload(tmp_path):
         parse(f'workload = "diffusion"\n{text}', "job.toml", tmp_path)
 
 
-def test_a_name_that_is_no_model():
+def test_unknown_model_name():
     with refused(UnknownName, "mixtral-8x7", "mixtral-8x7b"):
         presets.load("mixtral-8x7")
 
@@ -222,34 +224,34 @@ def test_a_name_that_is_no_model():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_config_gives_the_models_dimensions(name, tmp_path):
+def test_config_gives_the_model_dimensions(name, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]))
-    job = parse(a_job(f'from = "config.json"\nname = "{name}"'), "job.toml", tmp_path)
+    job = parse(job_text(f'from = "config.json"\nname = "{name}"'), "job.toml", tmp_path)
     assert job.model == decoder(name)
 
 
-def test_a_config_is_named_by_itself_else_by_its_folder(tmp_path):
+def test_config_is_named_by_its_key_or_folder(tmp_path):
     assert converted({**LLAMA, "_name_or_path": "/home/x/my-llama"})["name"] == "my-llama"
     assert converted(LLAMA)["name"] == "some"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("key", ["rope_scaling", "residual_multiplier", "attention_chunk_size"])
-def test_what_would_change_the_arithmetic_is_refused_unless_left_out_by_name(name, key):
+def test_unmodelled_key_is_refused_unless_left_out(name, key):
     config = {**CONFIGS[name], key: {"rope_type": "yarn", "factor": 40}}
     with refused(BadFile, "some/config.json", key, f'without = ["{key}"]'):
         converted(config)
     left_out = converted(config, key)
-    assert left_out.pop("name") == f"some without {key}", "what is stored says what was left out"
-    whole = converted(CONFIGS[name])
-    whole.pop("name")
-    assert left_out == whole
+    assert left_out.pop("name") == f"some without {key}", "the stored name lists the keys left out"
+    unchanged = converted(CONFIGS[name])
+    unchanged.pop("name")
+    assert left_out == unchanged
     with refused(BadFile, "some/config.json", f"without = {key!r}"):
         converted(CONFIGS[name], key)
 
 
 @pytest.mark.parametrize(
-    ("config", "change", "given"),
+    ("config", "change", "value"),
     [
         (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "'llama3'"),
         (LLAMA, {"hidden_act": "gelu"}, "'gelu'"),
@@ -269,28 +271,28 @@ def test_what_would_change_the_arithmetic_is_refused_unless_left_out_by_name(nam
         (GPT2, {"scale_attn_by_inverse_layer_idx": True}, True),
     ],
 )
-def test_each_reason_is_given(config, change, given):
-    with refused(BadFile, "some/config.json", f'without = ["{next(iter(change))}"]', given):
+def test_refusal_names_key_and_value(config, change, value):
+    with refused(BadFile, "some/config.json", f'without = ["{next(iter(change))}"]', value):
         converted({**config, **change})
 
 
-def test_a_plan_asks_only_what_a_step_takes():
-    """What costs nothing is left out, and named; what does is refused there too."""
+def test_plan_leaves_out_keys_that_do_not_affect_cost():
+    """Such keys are listed in the name; keys that affect the cost are refused."""
     odd = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "attention_dropout": 0.1, "a_new_key": 3}
-    found = hugging_face_architectures.model(json.dumps({**LLAMA, **odd}).encode(), "some/config.json", planned=True)
-    assert {**found, "name": ""} == {**converted(LLAMA), "name": ""}
-    assert all(key in found["name"] for key in odd)
+    keys = hugging_face_architectures.model(json.dumps({**LLAMA, **odd}).encode(), "some/config.json", planned=True)
+    assert {**keys, "name": ""} == {**converted(LLAMA), "name": ""}
+    assert all(key in keys["name"] for key in odd)
     qwen = {**CONFIGS["qwen3-8b"], "use_sliding_window": True}
     with refused(BadFile, "some/config.json", "use_sliding_window", 'without = ["use_sliding_window"]'):
         hugging_face_architectures.model(json.dumps(qwen).encode(), "some/config.json", planned=True)
 
 
-def test_the_new_form_of_rotary_settings():
+def test_rope_parameters_of_new_configs():
     config = {key: value for key, value in LLAMA.items() if key not in ("rope_theta", "rope_scaling")}
     assert converted({**config, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}) == converted(LLAMA)
 
 
-def test_an_architecture_that_is_not_modelled():
+def test_unknown_architecture_is_refused():
     with refused(BadFile, "$.architectures", "LlamaForCausaLM", "LlamaForCausalLM"):
         converted({**LLAMA, "architectures": ["LlamaForCausaLM"]})
     with refused(BadFile, "$.architectures", "GPT2LMHeadModel"):
@@ -305,7 +307,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.sampled_from(sorted(CONFIGS)), st.data())
-def test_a_hostile_config_is_refused_or_is_a_model(name, data):
+def test_mutated_config_is_refused_or_valid(name, data):
     config = dict(CONFIGS[name])
     for key in data.draw(st.lists(st.sampled_from(sorted(config)), max_size=3)):
         config[key] = data.draw(ANYTHING)
@@ -318,11 +320,11 @@ def test_a_hostile_config_is_refused_or_is_a_model(name, data):
 
 
 @given(st.binary())
-def test_bytes_are_no_config(data):
+def test_arbitrary_bytes_are_refused(data):
     with refused(BadFile, "config.json"):
         hugging_face_architectures.model(data, "config.json")
 
 
-def test_depth_is_no_weapon():
+def test_deep_nesting_is_refused():
     with refused(BadFile, "config.json", "JSON"):
         hugging_face_architectures.model(b'{"a": ' + b"[" * 100_000, "config.json")

@@ -1,4 +1,4 @@
-"""Planning: what is predicted balances, agrees with what workloads count, and the search misses nothing."""
+"""Planning: predictions balance and agree with the workloads' counts, and the search is exhaustive."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ WHERE = hardware.of_machine(H100, "bfloat16")
 
 
 def job(model: Model = DENSE, recipe: dict[str, Any] | None = None, **layout: Any) -> Job:
-    made = {"seq_len": 256, "tokens_per_step": 256 * 16, "microbatch": 1, "dtype": "bfloat16"} | (recipe or {})
-    return Job(model=model, layout=Layout(**layout), recipe=Recipe(**made))
+    keys = {"seq_len": 256, "tokens_per_step": 256 * 16, "microbatch": 1, "dtype": "bfloat16"} | (recipe or {})
+    return Job(model=model, layout=Layout(**layout), recipe=Recipe(**keys))
 
 
 def spent(predicted: step.StepTime) -> np.ndarray:
     return sum((np.asarray(line.seconds) for line in predicted.lines), np.zeros(1))
 
 
-# Against what workloads count
+# Agreement with the workloads' counts
 
 
 DENSE_LAYOUTS = [{}, {"dp_shard": 4}, {"tp": 2, "sequence_parallel": True}, {"cp": 2}, {"pp": 2}]
@@ -83,36 +83,36 @@ EXPERT_LAYOUT = {"dp_shard": 2, "ep": 2}
      *((name, EXPERT_LAYOUT) for name, model in MODELS.items() if model.experts)],
     ids=str,
 )  # fmt: skip
-def test_flops_are_those_of_the_workload(name: str, layout: dict[str, Any]) -> None:
-    """Whatever the layout: a step needs the same over all ranks. Half of the scores stand for those that are kept."""
-    counted = transformer_ops.model_flops(job(MODELS[name]))
-    made = cases.of_jobs([job(MODELS[name], **layout)])
-    kept = 1 + 1 / 256  # (s + 1) / 2 keys of a query, for s / 2
-    assert counted / kept < float(np.ravel(step_cost.model_flops(made))[0]) < counted * kept
+def test_model_flops_equal_those_of_the_workload(name: str, layout: dict[str, Any]) -> None:
+    """For any layout: the sum over all ranks is the same. Half of the scores approximates the causal mask."""
+    expected = transformer_ops.model_flops(job(MODELS[name]))
+    case = cases.of_jobs([job(MODELS[name], **layout)])
+    margin = 1 + 1 / 256  # (s + 1) / 2 keys of a query, for s / 2
+    assert expected / margin < float(np.ravel(step_cost.model_flops(case))[0]) < expected * margin
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_are_those_of_the_model(name: str) -> None:
-    made = cases.of_jobs([job(MODELS[name])])
-    common, expert = data_parallel.layer_weights(made)
-    tables = shapes.weights(made).table * data_parallel.tables(made)
-    places = 256 * 64 if name == "gpt" else 0
-    found = float(((common + expert) * made.layers + tables)[0]) + places
-    assert found == pytest.approx(matrices.parameters(MODELS[name], 256), rel=5e-3)
+def test_weights_equal_the_parameter_count(name: str) -> None:
+    case = cases.of_jobs([job(MODELS[name])])
+    common, expert = data_parallel.layer_weights(case)
+    tables = shapes.weights(case).table * data_parallel.tables(case)
+    position_weights = 256 * 64 if name == "gpt" else 0
+    weights = float(((common + expert) * case.layers + tables)[0]) + position_weights
+    assert weights == pytest.approx(matrices.parameters(MODELS[name], 256), rel=5e-3)
 
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "llama3-70b", "llama3-405b", "deepseek-v3", "mixtral-8x7b", "qwen3-8b"])
-def test_weights_of_known_models_are_the_published(name: str) -> None:
+def test_weights_of_bundled_models_match_published_counts(name: str) -> None:
     preset = presets.load(name)
     model = msgspec.convert(preset.model, Model)
-    made = cases.of_jobs([job(model)])
-    common, expert = data_parallel.layer_weights(made)
-    found = float(((common + expert) * made.layers + shapes.weights(made).table * data_parallel.tables(made))[0])
+    case = cases.of_jobs([job(model)])
+    common, expert = data_parallel.layer_weights(case)
+    weights = float(((common + expert) * case.layers + shapes.weights(case).table * data_parallel.tables(case))[0])
     assert preset.parameters is not None
-    assert found == pytest.approx(preset.parameters.value, rel=0.02)
+    assert weights == pytest.approx(preset.parameters.value, rel=0.02)
 
 
-# Laws
+# Properties
 
 SIZES = st.sampled_from([1, 2, 4, 8, 16])
 ROWS = st.fixed_dictionaries(
@@ -125,65 +125,67 @@ ROWS = st.fixed_dictionaries(
 
 
 def scheduled(row: dict[str, int]) -> dict[str, int]:
-    """With the schedule that frameworks run."""
+    """The row with the schedule that frameworks run for it."""
     return row | {"schedule": schedules.SCHEDULES.index("interleaved" if row["interleave"] > 1 else "1f1b")}
 
 
-def one_case(model: Model, row: dict[str, int], flash: int = 1, low: int = 0, sp: int = 1) -> Cases:
+def single_case(model: Model, row: dict[str, int], flash: int = 1, low: int = 0, sp: int = 1) -> Cases:
     wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
-    made = layout_space.as_cases(
+    case = layout_space.as_cases(
         wanted,
         layout_space.LayoutSpace({name: np.array([value]) for name, value in scheduled(row).items()}),
         Keeps(2, 4, 12),
     )
     changed = {"flash": cases.column(flash), "low_precision": cases.column(low), "sequence_parallel": cases.column(sp)}
-    return Cases(**{field.name: changed.get(field.name, getattr(made, field.name)) for field in fields(Cases)})
+    return Cases(**{field.name: changed.get(field.name, getattr(case, field.name)) for field in fields(Cases)})
 
 
 @given(st.sampled_from(list(MODELS.values())), ROWS, st.integers(0, 1), st.integers(0, 1), st.integers(0, 1))
 def test_every_predicted_step_balances(model: Model, row: dict[str, int], flash: int, low: int, sp: int) -> None:
-    made = one_case(model, row, flash, low, sp)
-    predicted = step.step(made, hardware.of_machine(H100, "bfloat16", "float8"), Constants())
+    case = single_case(model, row, flash, low, sp)
+    predicted = step.step(case, hardware.of_machine(H100, "bfloat16", "float8"), Constants())
     assert spent(predicted) == pytest.approx(predicted.wall, rel=1e-9)
     for line in predicted.lines:
         assert np.min(line.seconds) >= 0 <= np.min(line.hidden), line
-    ledger = predicted_ledger.ledger(predicted, 0, 1, "h100")  # its own law holds at birth
+    ledger = predicted_ledger.ledger(predicted, 0, 1, "h100")  # validates its sum on construction
     assert ledger.wall_ns == pytest.approx(float(predicted.wall[0]) * 1e9, abs=1)
 
 
 @given(st.sampled_from(list(MODELS.values())), ROWS)
 def test_faster_hardware_is_never_slower(model: Model, row: dict[str, int]) -> None:
-    made, slow = one_case(model, row), float(step.step(one_case(model, row), WHERE, Constants()).wall[0])
+    case, seconds = single_case(model, row), float(step.step(single_case(model, row), WHERE, Constants()).wall[0])
     for name in ("peak", "bandwidth", "inside", "between"):
         better = RankHardware(
             **{f.name: getattr(WHERE, f.name) * (2 if f.name == name else 1) for f in fields(RankHardware)}
         )
-        assert float(step.step(made, better, Constants()).wall[0]) <= slow * (1 + 1e-9), name
+        assert float(step.step(case, better, Constants()).wall[0]) <= seconds * (1 + 1e-9), name
 
 
 @given(st.sampled_from(list(MODELS.values())), ROWS)
-def test_a_case_costs_the_same_alone_and_among_others(model: Model, row: dict[str, int]) -> None:
-    """No column is read from another row."""
+def test_case_costs_the_same_alone_and_in_a_batch(model: Model, row: dict[str, int]) -> None:
+    """No value is read from another row."""
     row, other = scheduled(row), scheduled(row | {"tp": 1, "pp": 4, "microbatch": 2, "remat": 2})
     wanted = PlannerInput(model, 1, 8, 16 * 16 * 16 * 4, 512)
     both = layout_space.LayoutSpace({name: np.array([row[name], other[name]]) for name in row})
     together = layout_space.as_cases(wanted, both, Keeps(2, 4, 12))
-    for place in (0, 1):
-        alone = together.take(np.array([place]))
-        assert step.step(alone, WHERE, Constants()).wall[0] == step.step(together, WHERE, Constants()).wall[place]
-        assert framework_memory.memory(alone).total[0] == framework_memory.memory(together).total[place]
+    for index in (0, 1):
+        alone = together.take(np.array([index]))
+        assert step.step(alone, WHERE, Constants()).wall[0] == step.step(together, WHERE, Constants()).wall[index]
+        assert framework_memory.memory(alone).total[0] == framework_memory.memory(together).total[index]
 
 
 @given(st.sampled_from(list(MODELS.values())), ROWS)
-def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, int]) -> None:
-    """On each stage; the fullest one may become another."""
+def test_recomputation_and_sharding_save_memory(model: Model, row: dict[str, int]) -> None:
+    """Checked per stage, because the fullest stage may change."""
     for first in (True, False):
         stage = partial(framework_memory.of_stage, first=first)
-        kept = [float(np.ravel(stage(one_case(model, row | {"remat": remat})).activations)[0]) for remat in (0, 2)]
-        assert kept[1] <= kept[0] * 1.5, "one layer of a micro-batch is there again while it is recomputed"
-        sizes = [stage(one_case(model, row | {"zero": zero})) for zero in (1, 2, 3)]
+        activations = [
+            float(np.ravel(stage(single_case(model, row | {"remat": remat})).activations)[0]) for remat in (0, 2)
+        ]
+        assert activations[1] <= activations[0] * 1.5, "recomputation holds the activations of one layer"
+        sizes = [stage(single_case(model, row | {"zero": zero})) for zero in (1, 2, 3)]
         for part in ("parameters", "gradients", "optimizer"):
-            values = [float(np.ravel(getattr(one, part))[0]) for one in sizes]
+            values = [float(np.ravel(getattr(parts, part))[0]) for parts in sizes]
             assert values == sorted(values, reverse=True), part
 
 
@@ -191,10 +193,10 @@ def test_what_is_recomputed_or_divided_is_not_kept(model: Model, row: dict[str, 
 
 
 def brute_force(wanted: PlannerInput) -> set[tuple[int, ...]]:
-    """Every assignment of small numbers that divides what it must, one by one."""
-    model, found = wanted.model, set()
-    upto = range(1, wanted.devices + 1)
-    for tp, pp, cp, ep in product(upto, upto, upto, range(1, max(1, model.experts) + 1)):
+    """All valid rows of the layout space, by trying every assignment of small numbers."""
+    model, rows = wanted.model, set()
+    degrees = range(1, wanted.devices + 1)
+    for tp, pp, cp, ep in product(degrees, degrees, degrees, range(1, max(1, model.experts) + 1)):
         if wanted.devices % (tp * pp * cp) or pp > model.layers or model.heads % tp or wanted.seq_len % (2 * cp * tp):
             continue
         if (model.kv_heads % tp and not model.kv_rank) or (max(1, model.experts) % ep):
@@ -208,46 +210,46 @@ def brute_force(wanted: PlannerInput) -> set[tuple[int, ...]]:
                 continue
             accumulate = wanted.samples // dp // micro
             stages = [1] + [
-                v for v in range(2, 9)
+                chunks for chunks in range(2, 9)
                 if pp > 1 and accumulate % max(1, accumulate // pp) == 0
-                and 0 in (model.layers % (pp * v), (model.layers + 2) % (pp * v))
+                and 0 in (model.layers % (pp * chunks), (model.layers + 2) % (pp * chunks))
             ]  # fmt: skip
             zeros = [3] if shard * cp == 1 else [1, 2] if pp > 1 else [1, 2, 3]
             for zero, interleave, remat in product(zeros, stages, (0, 1, 2)):
                 axes = (dp // shard, shard, tp, cp, pp, ep, zero, interleave, micro, remat, 0)
-                found.add((*axes, schedules.SCHEDULES.index("interleaved") if interleave > 1 else 0))
-    return found
+                rows.add((*axes, schedules.SCHEDULES.index("interleaved") if interleave > 1 else 0))
+    return rows
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("devices", [1, 6, 8, 12])
-def test_the_space_is_the_whole_space(name: str, devices: int) -> None:
+def test_space_equals_brute_force(name: str, devices: int) -> None:
     wanted = PlannerInput(MODELS[name], devices, 8, 24, 256)
-    found = layout_space.space(wanted)
-    rows = [tuple(found.row(place)[axis] for axis in layout_space.AXES) for place in range(len(found))]
+    space = layout_space.space(wanted)
+    rows = [tuple(space.row(index)[axis] for axis in layout_space.AXES) for index in range(len(space))]
     assert len(rows) == len(set(rows))
     assert set(rows) == brute_force(wanted)
 
 
-def found_for(
-    model: Model, devices: int = 4, framework: str = "megatron", most: int = 10**9, **more: Any
+def search_for(
+    model: Model, devices: int = 4, framework: str = "megatron", most: int = 10**9, **options: Any
 ) -> SearchResult:
     refuses = transformer_ops.check if framework == "trainyard" else lambda _: None
     return search(
-        PlannerInput(model, devices, 8, 8, 256, **more), H100, FRAMEWORKS[framework], most=most, refuses=refuses
+        PlannerInput(model, devices, 8, 8, 256, **options), H100, FRAMEWORKS[framework], most=most, refuses=refuses
     )
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
-    found = found_for(MODELS[name])
-    walls = [choice.plan.ledger.wall_ns for choice in found.choices]
-    assert len(walls) == found.fitting
+def test_search_ranks_all_layouts_by_their_own_cost(name: str) -> None:
+    result = search_for(MODELS[name])
+    walls = [choice.plan.ledger.wall_ns for choice in result.choices]
+    assert len(walls) == result.fitting
     assert walls == sorted(walls)
-    known = constant_sets.choose(H100, "megatron")
-    for choice in (found.choices[0], found.choices[-1]):
+    constants = constant_sets.choose(H100, "megatron")
+    for choice in (result.choices[0], result.choices[-1]):
         wanted = PlannerInput(MODELS[name], 4, 8, 8, 256)
-        every = layout_space.space(wanted)
+        space = layout_space.space(wanted)
         layout, recipe = choice.plan.job.layout, choice.plan.job.recipe
         row = {
             axis: getattr(layout, axis)
@@ -256,32 +258,35 @@ def test_the_best_is_the_best_of_all_one_by_one(name: str) -> None:
         row = scheduled(
             row | {"microbatch": recipe.microbatch, "remat": cases.REMATS.index(recipe.remat), "offload": 0}
         )
-        assert any(every.row(place) == row for place in range(len(every)))
+        assert any(space.row(index) == row for index in range(len(space)))
         alone = layout_space.as_cases(
             wanted, layout_space.LayoutSpace({axis: np.array([value]) for axis, value in row.items()}), Keeps(2, 4, 12)
         )
-        ledger = predicted_ledger.ledger(step.step(alone, WHERE, known.values()), 0, layout.ranks, "h100")
+        ledger = predicted_ledger.ledger(step.step(alone, WHERE, constants.values()), 0, layout.ranks, "h100")
         assert ledger.wall_ns == choice.plan.ledger.wall_ns
 
 
-def test_the_front_is_what_nothing_beats_in_time_and_memory() -> None:
-    choices = found_for(DENSE).choices
-    for one in choices:
+def test_front_is_not_dominated_in_time_and_memory() -> None:
+    choices = search_for(DENSE).choices
+    for choice in choices:
         beaten = any(
-            other.plan.ledger.wall_ns <= one.plan.ledger.wall_ns and other.reserved < one.reserved for other in choices
+            other.plan.ledger.wall_ns <= choice.plan.ledger.wall_ns and other.reserved < choice.reserved
+            for other in choices
         )
-        assert one.front != beaten or any(
-            other is not one and other.reserved == one.reserved and other.plan.ledger.wall_ns <= one.plan.ledger.wall_ns
+        assert choice.front != beaten or any(
+            other is not choice
+            and other.reserved == choice.reserved
+            and other.plan.ledger.wall_ns <= choice.plan.ledger.wall_ns
             for other in choices
         )
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", MODELS)
-def test_nothing_is_offered_that_the_framework_refuses(name: str, framework: str) -> None:
-    found = found_for(MODELS[name], 4, framework, most=60)
-    assert not found.refused, "what our own runner refuses is left out before it is ranked"
-    for choice in found.choices:
+def test_search_offers_only_supported_layouts(name: str, framework: str) -> None:
+    result = search_for(MODELS[name], 4, framework, most=60)
+    assert not result.refused, "layouts that the runner refuses are excluded before ranking"
+    for choice in result.choices:
         layout = choice.plan.job.layout
         if framework == "megatron":
             assert layout.zero == 1 or layout.dp_shard * layout.cp == 1
@@ -289,31 +294,31 @@ def test_nothing_is_offered_that_the_framework_refuses(name: str, framework: str
             assert layout.cp == layout.ep == layout.interleave == 1
 
 
-def test_a_refusal_is_passed_over_and_told() -> None:
-    def refuses(one: Job) -> None:
-        if one.layout.tp == 1:
-            raise BadJob("tp is wanted.")
+def test_refused_layouts_are_skipped_and_reported() -> None:
+    def refuses(job: Job) -> None:
+        if job.layout.tp == 1:
+            raise BadJob("tp must be above 1.")
 
     wanted = PlannerInput(DENSE, 8, 8, 64, 256)
-    found = search(wanted, H100, FRAMEWORKS["megatron"], most=5, refuses=refuses)
-    assert all(choice.plan.job.layout.tp > 1 for choice in found.choices)
+    result = search(wanted, H100, FRAMEWORKS["megatron"], most=5, refuses=refuses)
+    assert all(choice.plan.job.layout.tp > 1 for choice in result.choices)
     with refused(BadJob, "774 layouts", "dp_shard 8, ZeRO-1: no"):
         search(wanted, H100, FRAMEWORKS["megatron"], refuses=lambda _: (_ for _ in ()).throw(BadJob("no")))
 
 
 def tight(memory_bytes: float) -> Machine:
-    less = msgspec.structs.replace(H100.device.memory, value=memory_bytes)
-    return msgspec.structs.replace(H100, device=msgspec.structs.replace(H100.device, memory=less), host=None)
+    memory = msgspec.structs.replace(H100.device.memory, value=memory_bytes)
+    return msgspec.structs.replace(H100, device=msgspec.structs.replace(H100.device, memory=memory), host=None)
 
 
-def test_what_does_not_fit_says_by_how_much_and_what_would_do() -> None:
+def test_too_large_model_is_reported_with_a_remedy() -> None:
     big = msgspec.structs.replace(DENSE, width=1024, ffn=4096, head_dim=128, layers=8)
     with refused(BadJob, "2 devices", "153 layouts", "1.3 GiB", "537.9 MiB", "779.3 MiB") as raised:
         search(PlannerInput(big, 2, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
-    assert raised.value.next_step.endswith("devices would do.")
+    assert raised.value.next_step.endswith("devices would be enough.")
     enough = int(raised.value.next_step.split()[0].replace(",", ""))
-    found = search(PlannerInput(big, enough, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
-    assert all(choice.reserved <= 6e8 * USABLE for choice in found.choices)
+    result = search(PlannerInput(big, enough, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
+    assert all(choice.reserved <= 6e8 * USABLE for choice in result.choices)
 
 
 @pytest.mark.parametrize(
@@ -325,23 +330,23 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_do() -> None:
         ({"pp": 8}, ["pp 8", "4 layers"]), ({"dp_shard": 3}, ["--fix dp_shard", 810]),
     ],
 )  # fmt: skip
-def test_why_not(fixed: dict[str, int], values: list[object]) -> None:
+def test_infeasible_axis_is_explained(fixed: dict[str, int], values: list[object]) -> None:
     with refused(BadJob, "8 devices", "8 samples", *values):
-        found_for(DENSE, 8, fixed=fixed)
+        search_for(DENSE, 8, fixed=fixed)
 
 
-# What it is told and tells
+# Input and output
 
 
 def test_constants_are_claims() -> None:
     assert constant_sets.known()
-    for one in constant_sets.known():
-        assert one.rows
-        assert set(one.devices) <= set(machine.known())
-        claims = one.claims
+    for constants in constant_sets.known():
+        assert constants.rows
+        assert set(constants.devices) <= set(machine.known())
+        claims = constants.claims
         assert len(claims) == len(Constants._fields)
         assert all(claim.source and claim.value > 0 for claim in claims)
-        for low, high in one.spread.values():
+        for low, high in constants.spread.values():
             assert 0 < low < 1.2
             assert high > low
     with refused(BadInput, "warp"):
@@ -350,7 +355,7 @@ def test_constants_are_claims() -> None:
         )
 
 
-def test_what_was_never_measured_is_less_sure() -> None:
+def test_unmeasured_machines_have_the_assumed_interval() -> None:
     known = constant_sets.choose(machine.load("h100"), "fsdp")
     assert known.interval("dense") != constant_sets.ASSUMED
     for name in ("mi300x", "trn2"):
@@ -369,30 +374,30 @@ def example() -> Job:
     )
 
 
-def test_every_framework_is_told_the_layout() -> None:
-    one = example()
-    assert jobs.parse(FRAMEWORKS["trainyard"].write_config(one), "x") == one
-    said = FRAMEWORKS["megatron"].write_config(one).split()
+def test_launch_files_contain_the_layout() -> None:
+    example_job = example()
+    assert jobs.parse(FRAMEWORKS["trainyard"].write_config(example_job), "x") == example_job
+    words = FRAMEWORKS["megatron"].write_config(example_job).split()
     for flag, value in (
         ("--pipeline-model-parallel-size", "2"), ("--expert-model-parallel-size", "2"), ("--num-experts", "8"),
         ("--num-virtual-stages-per-pipeline-rank", "2"), ("--micro-batch-size", "1"), ("--global-batch-size", "16"),
     ):  # fmt: skip
-        assert said[said.index(flag) + 1] == value
-    assert "--use-distributed-optimizer" in said
-    titan = tomllib.loads(FRAMEWORKS["torchtitan"].write_config(one))
+        assert words[words.index(flag) + 1] == value
+    assert "--use-distributed-optimizer" in words
+    titan = tomllib.loads(FRAMEWORKS["torchtitan"].write_config(example_job))
     assert titan["parallelism"]["pipeline_parallel_schedule"] == "Interleaved1F1B"
     assert titan["parallelism"]["expert_parallel_degree"] == 2
     assert titan["activation_checkpoint"]["mode"] == "selective"
-    speed = json.loads(FRAMEWORKS["deepspeed"].write_config(one))
-    assert speed["train_batch_size"] == one.batch
-    assert speed["train_micro_batch_size_per_gpu"] * speed["gradient_accumulation_steps"] * 2 == one.batch
+    speed = json.loads(FRAMEWORKS["deepspeed"].write_config(example_job))
+    assert speed["train_batch_size"] == example_job.batch
+    assert speed["train_micro_batch_size_per_gpu"] * speed["gradient_accumulation_steps"] * 2 == example_job.batch
     assert speed["zero_optimization"]["stage"] == 1
 
 
 ASKED = ("plan", "tiny", "--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "128")
 
 
-def test_the_command_prints_and_writes(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_and_writes_plans(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "best.toml"
     assert answer([*ASKED, "--tokens", "1e9", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
@@ -404,25 +409,25 @@ def test_the_command_prints_and_writes(tmp_path: Any, capsys: pytest.CaptureFixt
     entries = best["plan"]["ledger"]["entries"]
     assert sum(entry["ns"] for entry in entries) == best["plan"]["ledger"]["wall_ns"]
     assert best["plan"]["low"] <= best["plan"]["ledger"]["wall_ns"] <= best["plan"]["high"]
-    again = jobs.load(out)
-    assert msgspec.to_builtins(again.layout) == best["plan"]["job"]["layout"]
-    assert answer(["plan", str(out), "--machine", "a100"]) == 0, "a job is planned for as it is a model"
+    written = jobs.load(out)
+    assert msgspec.to_builtins(written.layout) == best["plan"]["job"]["layout"]
+    assert answer(["plan", str(out), "--machine", "a100"]) == 0, "a job file is accepted as the model"
     assert "8 x NVIDIA A100" in capsys.readouterr().out
 
 
-def test_plans_are_compared_with_plans_and_with_traces(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_compares_plans_and_traces(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("h100", "a100"):
         assert answer([*ASKED[:3], name, *ASKED[4:], "--json"]) == 0
         (tmp_path / f"{name}.json").write_text(capsys.readouterr().out)
     assert answer(["diff", str(tmp_path / "a100.json"), str(tmp_path / "h100.json")]) == 0
-    said = capsys.readouterr().out
-    assert "Different devices: a100 against h100." in said
-    assert "are not comparable" not in said
+    printed = capsys.readouterr().out
+    assert "Different devices: a100 against h100." in printed
+    assert "are not comparable" not in printed
     a, b = (read_plans(tmp_path / f"{name}.json").best.plan.ledger for name in ("a100", "h100"))
     assert sum(change.ns for change in diff(a, b)) == b.wall_ns - a.wall_ns
     demo = machine.__file__.replace("machine.py", "data/demo")
     assert answer(["diff", str(tmp_path / "a100.json"), demo]) == 0
-    assert "8 ranks" in capsys.readouterr().out, "the demo's are two"
+    assert "8 ranks" in capsys.readouterr().out, "of the plan; the demo trace has 2"
     (tmp_path / "torn.json").write_text((tmp_path / "a100.json").read_text()[:3000])
     assert answer(["diff", str(tmp_path / "torn.json"), demo]) == 2
     failure = capsys.readouterr().err
@@ -457,17 +462,17 @@ def test_plans_are_compared_with_plans_and_with_traces(tmp_path: Any, capsys: py
         ((*ASKED, "--out", "/nowhere/x.toml"), "not-writable", ["/nowhere/x.toml"]),
     ],
 )
-def test_bad_input_is_told(
+def test_bad_input_is_reported(
     arguments: tuple[str, ...], code: str, values: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert answer(list(arguments)) == (4 if code == "not-writable" else 2)
-    told = capsys.readouterr()
-    assert code_of(told.err) == code
-    assert missing_values(told.err, *values) == []
-    assert not told.out
+    printed = capsys.readouterr()
+    assert code_of(printed.err) == code
+    assert missing_values(printed.err, *values) == []
+    assert not printed.out
 
 
-def test_a_model_file_without_an_ending_is_what_its_contents_say(
+def test_model_file_without_extension_is_detected_by_content(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {
@@ -486,33 +491,37 @@ def test_a_model_file_without_an_ending_is_what_its_contents_say(
     assert answer(["plan", str(tmp_path / "toml"), *cluster]) == 0
 
 
-def test_help_is_within_ten_flags() -> None:
-    flags = [one for one in command.params if one.param_type_name == "option" and one.name != "as_json"]
+def test_command_has_at_most_ten_flags() -> None:
+    flags = [
+        parameter
+        for parameter in command.params
+        if parameter.param_type_name == "option" and parameter.name != "as_json"
+    ]
     assert len(flags) <= 10
     assert CliRunner().invoke(command, ["--help"]).exit_code == 0
 
 
 @pytest.mark.torch
-def test_a_job_is_checked_as_it_is_beside_the_fastest() -> None:
+def test_job_is_checked_and_compared_with_the_fastest() -> None:
     pytest.importorskip("torch")
     job = jobs.load(TINY)
-    said = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--check", "--json"])
-    found = json.loads(said.stdout)
-    first, second, *_ = found["choices"]
+    result = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--check", "--json"])
+    output = json.loads(result.stdout)
+    first, second, *_ = output["choices"]
     assert msgspec.convert(first["plan"]["job"], Job) == job
     assert first["plan"]["job"]["recipe"]["dtype"] == second["plan"]["job"]["recipe"]["dtype"] == "float32"
     assert second["plan"]["ledger"]["wall_ns"] <= first["plan"]["ledger"]["wall_ns"]
-    assert max(found["exact_bytes"].values()) == pytest.approx(sum(first["plan"]["memory"].values()), rel=0.05)
+    assert max(output["exact_bytes"].values()) == pytest.approx(sum(first["plan"]["memory"].values()), rel=0.05)
 
 
-def test_anothers_job_is_not_checked() -> None:
-    said = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--for", "megatron", "--check"])
-    assert said.exit_code
-    assert isinstance(said.exception, BadInput)
-    assert missing_values(str(said.exception), TINY, "megatron", "--for") == []
+def test_job_of_another_framework_is_not_checked() -> None:
+    result = CliRunner().invoke(command, [str(TINY), "--machine", "a100", "--for", "megatron", "--check"])
+    assert result.exit_code
+    assert isinstance(result.exception, BadInput)
+    assert missing_values(str(result.exception), TINY, "megatron", "--for") == []
 
 
-def test_a_job_that_does_not_fit_is_said_to() -> None:
+def test_cost_of_a_job_that_does_not_fit_is_reported() -> None:
     job = jobs.load(TINY)
     wide = msgspec.structs.replace(job.decoder, layers=64, width=16384, ffn=65536)
     large = msgspec.structs.replace(job, model=wide)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trainyard.errors import BadInput
-from trainyard.predict.configs.uneven_stages import TELLS
+from trainyard.predict.configs.uneven_stages import WRITERS
 from trainyard.predict.hetero import best_pipelines, fleet
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -15,18 +15,18 @@ from trainyard.report.plans.plans_file import Plans
 
 def plan_hetero(wanted: PlannerInput, machines: str, framework: str, tokens: float) -> Plans:
     """`wanted.devices`: the requested number of devices; 0 takes all of `machines`."""
-    parts = fleet.parts(machines)
+    parts = fleet.parse_parts(machines)
     devices = sum(part.devices for part in parts)
     if wanted.devices not in (0, devices):
         added = " + ".join(f"{part.devices:,}" for part in parts)
         raise BadInput(
             f"--devices {wanted.devices:,}, but {machines} are {added} = {devices:,}.", "Leave out --devices."
         )
-    if framework not in TELLS:
+    if framework not in WRITERS:
         raise BadInput(
             f"--for {framework}: its configuration cannot set the number of layers of each pipeline stage, and "
             "different devices take different numbers of layers.",
-            f"Use one of {', '.join(TELLS)}.",
+            f"Use one of {', '.join(WRITERS)}.",
         )
     result = best_pipelines.find(
         wanted._replace(devices=sum(part.ranks for part in parts)), parts, FRAMEWORKS[framework], budget=tokens

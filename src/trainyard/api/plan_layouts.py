@@ -156,7 +156,7 @@ def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
     notes = []
     if best.reserved > USABLE * machine.rank_memory:
         notes.append(f"It does not fit: {show_size(best.reserved)} of {show_size(machine.rank_memory)}.")
-    if best.waiting > offload_variants.room(machine).host:
+    if best.waiting > offload_variants.usable_memory(machine).host:
         offloaded = best.waiting * machine.ranks_per_node
         host = machine.host.memory.value if machine.host else 0.0
         notes.append(f"It does not fit in a host's memory: {show_size(offloaded)} of {show_size(host)}.")

@@ -97,7 +97,7 @@ def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanReq
     if data is None or (kind is None and not only):
         return PlanRequest(_model(name))
     read = detect_format.read(data, name, arguments)
-    return PlanRequest(read.job.decoder, read.job, read.framework, read.keeps, name, read.passed, read.otherwise)
+    return PlanRequest(read.job.decoder, read.job, read.framework, read.keeps, name, read.ignored, read.approximated)
 
 
 def _bytes(path: Path, must: bool) -> bytes | None:

@@ -1,7 +1,7 @@
-"""Models as data: the sizes that a job takes by `from = "llama3-8b"` or from a file.
+"""Model presets: the sizes that a job takes by `from = "llama3-8b"` or from a file.
 
-A file holds a `[model]` (a decoder's dimensions) or `[sizes]` (another workload's), and says where they come from.
-The job that takes them may override any of them.
+A file has a `[model]` (a decoder's dimensions) or `[sizes]` (those of another workload), and their source.
+The job may override any of them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trainyard.machine import Claim
 from trainyard.models import hugging_face_architectures
 
 LARGEST = 1 << 20
-"""Bytes a file may have: the largest real one has a few thousand."""
+"""Largest size of a file in bytes: the largest real one has a few thousand."""
 
 
 class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of data/models, or of one's own.
+    """A model file, of data/models or the user's.
 
-    `parameters` and `active` (those that each token uses) are what is published. `lacks`: what the published model has
-    and this one does not. `workload`: the one that `sizes` are for, where there is but one.
+    `parameters` and `active` (parameters used per token) are the published counts. `lacks`: features of the published
+    model that this one does not have. `workload`: the workload that `sizes` are for, if there is only one.
     """
 
     source: str = ""
@@ -40,7 +40,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Taken(NamedTuple):
-    """Keys that a section takes, and the file they stand in."""
+    """The keys that a section takes, and the file they come from."""
 
     keys: dict[str, Any]
     where: str
@@ -54,7 +54,7 @@ def known() -> dict[str, Path]:
 
 
 def load(name_or_path: str, folder: Path = Path()) -> Preset:
-    """By name, or from a TOML file, which `folder` is where to look for. Raises `UnknownName` or `BadFile`."""
+    """Loads a preset by name, or from a TOML file relative to `folder`. Raises `UnknownName` or `BadFile`."""
     path = _find(name_or_path, folder)
     return _preset(path, _read(path))
 
@@ -66,7 +66,7 @@ def is_config(name_or_path: str) -> bool:
 
 
 def _is_config(path: Path, data: bytes) -> bool:
-    """By the ending of its name; where that has none, as a pipe's, by the contents: no TOML begins with a brace."""
+    """Decides by the file extension; without one, as for a pipe, by the contents: TOML cannot begin with a brace."""
     return path.suffix == ".json" or (not path.suffix and data.lstrip().startswith(b"{"))
 
 
@@ -77,10 +77,10 @@ def take(
     folder: Path = Path(),
     planned: bool = False,
 ) -> Taken:
-    """What a job's section takes from a name, a TOML file or a Hugging Face config.json.
+    """The keys that a job's section takes from a name, a TOML file or a Hugging Face config.json.
 
-    `without`: keys of a config.json to leave out where nothing here does what they say. `planned`: so are those that
-    cost nothing, or are not known. Raises as `load` does.
+    `without`: unmodelled keys of a config.json to leave out. `planned`: also leave out keys that do not affect the cost
+    and unknown keys. Raises as `load` does.
     """
     path = _find(name_or_path, folder)
     data = _read(path)
@@ -92,36 +92,39 @@ def take(
     keys = getattr(preset, section)
     if keys is None:
         other = "sizes" if section == "model" else "model"
-        raise BadFile(f"{path}: it has no [{section}].", f"Take it in [{other}]." if getattr(preset, other) else "")
+        raise BadFile(f"{path}: it has no [{section}].", f"Use `from` in [{other}]." if getattr(preset, other) else "")
     return Taken(keys, str(path), preset.workload)
 
 
 def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[str, Taken]:
-    """Puts what `[model]` and `[sizes]` of a job's document take by `from` into them, under the keys of their own; says
-    which took what. `where` names the document. Raises `BadJob`, or `BadFile` for what is wrong in the file taken."""
-    found: dict[str, Taken] = {}
+    """Resolves `from` in `[model]` and `[sizes]` of a job's document, in place; the document's own keys override.
+
+    `where`: the name of the document. Returns the presets by section. Raises `BadJob`, or `BadFile` for an invalid
+    preset file.
+    """
+    presets: dict[str, Taken] = {}
     for section in ("model", "sizes"):
         own = document.get(section)
         if not isinstance(own, dict) or "from" not in own:
             continue
         name, without = own.pop("from"), own.pop("without", [])
         if not isinstance(name, str):
-            raise BadJob(f"{where} at $.{section}.from: {name!r:.60} is no name and no path.")
+            raise BadJob(f"{where} at $.{section}.from: {name!r:.60} is not a name or a path.")
         if not isinstance(without, list) or not all(isinstance(key, str) for key in without):
-            raise BadJob(f"{where} at $.{section}.without: {without!r:.60} is no list of keys.")
+            raise BadJob(f"{where} at $.{section}.without: {without!r:.60} is not a list of keys.")
         try:
             taken = take(name, section, without, folder)
         except UnknownName as error:
             raise BadJob(f"{where} at $.{section}.from: {error.says}", error.next_step) from error
         if taken.workload and document.setdefault("workload", taken.workload) != taken.workload:
-            said = f"{document['workload']!r:.60}, but {name!r} holds sizes for {taken.workload!r}"
+            workload = f"{document['workload']!r:.60}"
             raise BadJob(
-                f"{where} at $.workload: {said}.",
+                f"{where} at $.workload: {workload}, but {name!r} has sizes for {taken.workload!r}.",
                 f"Use workload = {taken.workload!r}.",
             )
         document[section] = {**taken.keys, **own}
-        found[section] = taken
-    return found
+        presets[section] = taken
+    return presets
 
 
 def _find(name_or_path: str, folder: Path) -> Path:
@@ -129,9 +132,9 @@ def _find(name_or_path: str, folder: Path) -> Path:
     try:
         if path.is_file():
             return path
-    except (OSError, ValueError):  # a name too long, or with a zero in it
+    except (OSError, ValueError):  # a name that is too long, or contains a null byte
         pass
-    raise UnknownName(f"there is no model {name_or_path[:100]!r}, nor such a file.", nearest(name_or_path, known()))
+    raise UnknownName(f"there is no model or file {name_or_path[:100]!r}.", nearest(name_or_path, known()))
 
 
 def _read(path: Path) -> bytes:
@@ -141,7 +144,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise unreadable(path, error) from error
     if len(data) > LARGEST:
-        raise FileTooLarge(f"{path}: more than {LARGEST:,} bytes are no model's sizes.")
+        raise FileTooLarge(f"{path}: more than {LARGEST:,} bytes, too large for a model file.")
     return data
 
 
@@ -149,5 +152,5 @@ def _preset(path: Path, data: bytes) -> Preset:
     try:
         return msgspec.convert(toml.loads(data.decode("utf-8")), Preset)
     except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        says, next_step = described(error)
-        raise BadFile(f"{path}: {says}.", next_step) from error
+        message, next_step = described(error)
+        raise BadFile(f"{path}: {message}.", next_step) from error

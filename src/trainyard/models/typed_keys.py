@@ -1,4 +1,4 @@
-"""A table of keys that is read value by value, with a type for each, and that knows which keys were read."""
+"""A table of keys read with a type check per value, which records the keys that were read."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from trainyard.errors import BadFile
 
 
 class TypedKeys(ABC):
-    """`said`: the values by key. `where`: the file that they are in."""
+    """`values`: the values by key. `where`: the name of their file. `requested`: the keys read so far."""
 
-    def __init__(self, said: Mapping[str, Any], where: str) -> None:
-        self.said = said
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = values
         self.where = where
-        self.asked: set[str] = set()
+        self.requested: set[str] = set()
 
     @abstractmethod
-    def wrong(self, key: str, expected: str) -> BadFile:
+    def invalid(self, key: str, expected: str) -> BadFile:
         """The error for a value that is missing or not `expected`."""
 
     def get(self, key: str) -> Any:
         """The value; None for a key that is null or missing."""
-        self.asked.add(key)
-        return self.said.get(key)
+        self.requested.add(key)
+        return self.values.get(key)
 
-    def whole(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
-        """`most`: by default the limit of the quantity that the key gives."""
+    def integer(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
+        """A whole number from `least` to `most`, by default the limit of the key's quantity."""
         value = self.get(key)
         if value is None and default is not None:
             return default
         most = limits.of_key(key).most if most is None else most
         if type(value) is not int or not least <= value <= most:
-            raise self.wrong(key, f"a whole number from {least} to {most:,}")
+            raise self.invalid(key, f"a whole number from {least} to {most:,}")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -42,5 +42,5 @@ class TypedKeys(ABC):
         if value is None:
             return default
         if type(value) is not bool:
-            raise self.wrong(key, "true or false")
+            raise self.invalid(key, "true or false")
         return value

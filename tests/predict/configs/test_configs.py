@@ -1,4 +1,4 @@
-"""Other frameworks' configurations: what is written is read as the same job, and somebody's own is taken as it is."""
+"""Configurations of other frameworks: a written job is read back as the same job, and users' files are read as is."""
 
 from __future__ import annotations
 
@@ -41,101 +41,104 @@ MODELS = {
 }  # fmt: skip
 
 
-def read(text: str | bytes, where: str = "theirs", **beside: Any) -> FrameworkConfig:
-    return detect_format.read(text.encode() if isinstance(text, str) else text, where, CommandArguments(**beside))
+def read(text: str | bytes, where: str = "theirs", **arguments: Any) -> FrameworkConfig:
+    return detect_format.read(text.encode() if isinstance(text, str) else text, where, CommandArguments(**arguments))
 
 
-# What is written is read as the same job
+# Round trips
 
 
 @cache
-def offered(framework: str, name: str, dtype: str, devices: int = 8) -> list[Job]:
-    """Every layout that the search may offer, whether it fits or not, and again with what may wait on the host."""
+def offered_jobs(framework: str, name: str, dtype: str, devices: int = 8) -> list[Job]:
+    """All layouts that the search may offer, whether they fit or not, with and without offloading."""
     wanted = PlannerInput(MODELS[name], devices, 4, 24, 256, dtype)
-    every = FRAMEWORKS[framework].layouts(wanted)
-    every = every.concat(every.keep(FRAMEWORKS[framework].offloads(wanted, every)).offloaded())
+    layouts = FRAMEWORKS[framework].layouts(wanted)
+    layouts = layouts.concat(layouts.keep(FRAMEWORKS[framework].offloads(wanted, layouts)).offloaded())
     between = FRAMEWORKS[framework].keeps.between
-    return [layout_space.job_of(wanted, every.row(place), between) for place in range(len(every))]
+    return [layout_space.job_of(wanted, layouts.row(index), between) for index in range(len(layouts))]
 
 
-def again(framework: str, job: Job) -> FrameworkConfig:
-    """Written and read. Megatron's arguments hold the model; the others have none of these sizes."""
+def round_trip(framework: str, job: Job) -> FrameworkConfig:
+    """Writes and reads a job. Megatron's arguments contain the model; the other files do not."""
     model = None if framework == "megatron" else job.model
     devices = None if framework == "torchtitan" else job.layout.ranks
-    length = job.recipe.seq_len if framework == "deepspeed" else None
-    return read(FRAMEWORKS[framework].write_config(job), devices=devices, seq_len=length, model=model)
+    seq_len = job.recipe.seq_len if framework == "deepspeed" else None
+    return read(FRAMEWORKS[framework].write_config(job), devices=devices, seq_len=seq_len, model=model)
 
 
-def same(job: Job, framework: str, found: FrameworkConfig) -> None:
-    assert found.framework == framework
-    assert found.passed == ()
-    assert found.keeps is None, "as the framework does"
-    assert replace(found.job, name="", model=replace(found.job.decoder, name="")) == replace(
+def assert_same_job(job: Job, framework: str, config: FrameworkConfig) -> None:
+    assert config.framework == framework
+    assert config.ignored == ()
+    assert config.keeps is None, "as the framework does"
+    assert replace(config.job, name="", model=replace(config.job.decoder, name="")) == replace(
         job, name="", model=replace(job.decoder, name="")
     )
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("framework", OTHERS)
-def test_every_layout_that_is_offered_is_written_and_read_as_the_same_job(framework: str, name: str) -> None:
-    jobs = offered(framework, name, "bfloat16")
+def test_offered_layouts_survive_a_round_trip(framework: str, name: str) -> None:
+    jobs = offered_jobs(framework, name, "bfloat16")
     assert jobs
     for job in jobs:
-        same(job, framework, again(framework, job))
+        assert_same_job(job, framework, round_trip(framework, job))
 
 
 @pytest.mark.parametrize("framework", OTHERS)
 @given(st.data())
-def test_and_the_same_ledger_and_memory_are_predicted(framework: str, data: st.DataObject) -> None:
-    """In whatever it computes."""
+def test_round_trip_keeps_the_predicted_ledger_and_memory(framework: str, data: st.DataObject) -> None:
+    """In all dtypes of the framework."""
     runner, name = FRAMEWORKS[framework], data.draw(st.sampled_from(list(MODELS)))
-    dtype = data.draw(st.sampled_from([one for one in runner.dtypes if one != "float4"]))
-    job = data.draw(st.sampled_from(offered(framework, name, dtype)))
-    found = again(framework, job)
-    same(job, framework, found)
+    dtype = data.draw(st.sampled_from([dtype for dtype in runner.dtypes if dtype != "float4"]))
+    job = data.draw(st.sampled_from(offered_jobs(framework, name, dtype)))
+    config = round_trip(framework, job)
+    assert_same_job(job, framework, config)
     first = cost_job(job, H100, runner)
-    second = cost_job(found.job, H100, runner)
+    second = cost_job(config.job, H100, runner)
     assert first.plan.ledger == second.plan.ledger
     assert first.plan.memory == second.plan.memory
     axes = {axis: getattr(job.layout, axis) for axis in layout_space.AXES if hasattr(job.layout, axis)}
     fixed = axes | {"microbatch": job.recipe.microbatch, "remat": ("none", "op", "full").index(job.recipe.remat)}
     fixed |= {"offload": int(job.recipe.offload)}
     wanted = PlannerInput(MODELS[name], 8, 4, 24, 256, dtype, fixed)
-    assert search(wanted, H100, runner).choices[0].plan.ledger == first.plan.ledger, "and the search's own"
+    assert search(wanted, H100, runner).choices[0].plan.ledger == first.plan.ledger, "as in the search"
 
 
-@pytest.mark.parametrize("preset", [one.preset for one in flavors._ALL])
-def test_torchtitan_is_told_its_own_name_of_a_model(preset: str) -> None:
+@pytest.mark.parametrize("preset", [flavor.preset for flavor in flavors.FLAVORS])
+def test_torchtitan_files_have_the_name_and_flavor(preset: str) -> None:
     model = msgspec.convert(presets.load(preset).model, Model)
-    found = search(PlannerInput(model, 512, 8, 1024, 8192), H100, FRAMEWORKS["torchtitan"], most=3)
-    for choice in found.choices:
+    result = search(PlannerInput(model, 512, 8, 1024, 8192), H100, FRAMEWORKS["torchtitan"], most=3)
+    for choice in result.choices:
         text = FRAMEWORKS["torchtitan"].write_config(choice.plan.job)
         assert tomllib.loads(text)["model"]["name"] in preset.replace("-", "_")
-        same(choice.plan.job, "torchtitan", read(text))
+        assert_same_job(choice.plan.job, "torchtitan", read(text))
 
 
-def test_a_model_that_torchtitan_has_not_is_said_to_be_missing() -> None:
-    text = FRAMEWORKS["torchtitan"].write_config(offered("torchtitan", "dense", "bfloat16")[0])
+def test_unknown_torchtitan_model_is_reported_as_missing() -> None:
+    text = FRAMEWORKS["torchtitan"].write_config(offered_jobs("torchtitan", "dense", "bfloat16")[0])
     assert "# Missing: [model] name and flavor." in text
     with refused(BadFile, "theirs", "name = 'llama3'", "flavor = 'debugmodel'", "llama3 8B"):
         read(text)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=64))
-def test_stages_are_read_as_they_were_written(each: list[int]) -> None:
-    assert megatron_stages.read(megatron_stages.write(each), sum(each), "x") == each
+def test_megatron_stages_survive_a_round_trip(layers_per_stage: list[int]) -> None:
+    assert megatron_stages.read(megatron_stages.write(layers_per_stage), sum(layers_per_stage), "x") == layers_per_stage
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
-def test_stages_are_usually_as_large(layers: int, many: int) -> None:
-    many = min(many, layers + 2)  # an end may be alone in its stage
-    each = megatron_stages.usual(layers, many)
-    assert sum(each) == layers
-    full = [one + (layers % many > 0) * ((at == 0) + (at == many - 1)) for at, one in enumerate(each)]
+def test_default_megatron_stages_are_even(layers: int, stages: int) -> None:
+    stages = min(stages, layers + 2)  # the embedding or the head may be alone in a stage
+    layers_per_stage = megatron_stages.default_stages(layers, stages)
+    assert sum(layers_per_stage) == layers
+    full = [
+        count + (layers % stages > 0) * ((stage == 0) + (stage == stages - 1))
+        for stage, count in enumerate(layers_per_stage)
+    ]
     assert max(full) - min(full) <= 1
 
 
-def test_megatrons_own_example_of_stages() -> None:
+def test_megatron_stages_of_the_documentation() -> None:
     assert megatron_stages.read("Ettt|(tt|)*3,t|L", 10, "x") == [3, 2, 2, 2, 1, 0]
     for layout, *values in (
         ("E" + "(t|)*999999" + "L", "'E(t|)*999999L'", f"{megatron_stages._LONGEST:,} characters"),
@@ -199,42 +202,42 @@ filter_fqns = ["output", "router.gate"]
 """
 
 
-def test_a_torchtitan_file_of_earlier_names() -> None:
-    found = read(OLD, devices=64)
-    layout, recipe = found.job.layout, found.job.recipe
+def test_torchtitan_file_with_old_key_names() -> None:
+    config = read(OLD, devices=64)
+    layout, recipe = config.job.layout, config.job.recipe
     assert (layout.dp_shard, layout.tp, layout.zero) == (8, 8, 3)
     assert layout.sequence_parallel
     assert layout.loss_parallel
     assert (recipe.microbatch, recipe.tokens_per_step, recipe.dtype) == (8, 64 * 8192, "float8")
     assert (recipe.remat, recipe.remat_every, recipe.compile) == ("full", 2, True)
-    assert found.job.decoder == msgspec.convert(presets.load("llama3-70b").model, Model)
-    assert found.passed == ()
-    assert [one.partition(" ")[0] for one in found.otherwise] == [
+    assert config.job.decoder == msgspec.convert(presets.load("llama3-70b").model, Model)
+    assert config.ignored == ()
+    assert [reason.partition(" ")[0] for reason in config.approximated] == [
         "parallelism.enable_async_tensor_parallel", "training.compile",
     ]  # fmt: skip
 
 
-def test_a_torchtitan_file_of_today() -> None:
-    found = read(NEW)
-    layout, recipe = found.job.layout, found.job.recipe
+def test_torchtitan_file_with_current_key_names() -> None:
+    config = read(NEW)
+    layout, recipe = config.job.layout, config.job.recipe
     assert (layout.dp_replicate, layout.dp_shard, layout.pp, layout.ep, layout.interleave) == (2, 32, 8, 32, 2)
-    assert layout.zero == 2, "a pipeline keeps gathered weights unless it is told not to"
-    assert (recipe.microbatch, found.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
-    assert found.passed == ("training.some_day",)
+    assert layout.zero == 2, "a pipeline keeps gathered weights by default"
+    assert (recipe.microbatch, config.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
+    assert config.ignored == ("training.some_day",)
 
 
-def test_a_torchtitan_file_whose_weights_wait_in_the_hosts_memory() -> None:
+def test_torchtitan_file_with_cpu_offload() -> None:
     change = ("seq_len = 8192", "seq_len = 8192\nenable_cpu_offload = true")
-    found = read(OLD.replace(*change), devices=64)
-    assert found.job.recipe.offload
-    assert found.passed == ()
+    config = read(OLD.replace(*change), devices=64)
+    assert config.job.recipe.offload
+    assert config.ignored == ()
     assert read(OLD.replace(change[0], change[1].replace("true", "false")), devices=64).job == read(OLD, devices=64).job
 
 
-def test_what_a_flavor_hides_from_attention_is_told() -> None:
-    found = read(OLD.replace("70B", "8B_flex"), devices=8)
-    assert found.job.decoder.name == "llama3-8b"
-    assert any("FlexAttention" in one for one in found.otherwise)
+def test_masked_attention_of_a_flavor_is_reported() -> None:
+    config = read(OLD.replace("70B", "8B_flex"), devices=8)
+    assert config.job.decoder.name == "llama3-8b"
+    assert any("FlexAttention" in reason for reason in config.approximated)
 
 
 @pytest.mark.parametrize(
@@ -270,22 +273,20 @@ def test_what_a_flavor_hides_from_attention_is_told() -> None:
         (("[compile]", "[compile"), BadFile, ["TOML", "line 21"]),
     ],
 )  # fmt: skip
-def test_a_torchtitan_file_that_cannot_be_is_refused(
-    change: tuple[str, str], kind: type[BadInput], values: list[str]
-) -> None:
+def test_invalid_torchtitan_file_is_refused(change: tuple[str, str], kind: type[BadInput], values: list[str]) -> None:
     assert change[0] in NEW
     with refused(kind, "theirs", *values):
         read(NEW.replace(*change), devices=512)
 
 
-def test_replicas_alone_are_refused_beside_others_as_torchtitan_does() -> None:
+def test_replication_without_sharding_is_refused_as_in_torchtitan() -> None:
     text = "[model]\nflavor='8B'\n[parallelism]\ndata_parallel_replicate_degree=4\ndata_parallel_shard_degree=1\n"
     assert read(text, devices=4).job.layout.dp_replicate == 4
     with refused(BadFile, "theirs", "data_parallel_replicate_degree = 4", "tensor_parallel_degree = 2"):
         read(text + "tensor_parallel_degree=2\n", devices=8)
     alone = read("[model]\nflavor='8B'\n[parallelism]\ntensor_parallel_degree=2\ndata_parallel_shard_degree=1\n")
-    assert alone.job.recipe.dtype == "float32", "nothing but FSDP computes in two bytes there"
-    assert "float32" in alone.otherwise[0]
+    assert alone.job.recipe.dtype == "float32", "only FSDP computes in two bytes in torchtitan"
+    assert "float32" in alone.approximated[0]
 
 
 # DeepSpeed's
@@ -299,30 +300,30 @@ SPEED: dict[str, Any] = {
 
 
 def speed(devices: int = 16, **keys: Any) -> FrameworkConfig:
-    said = {key: value for key, value in (SPEED | keys).items() if value != "-"}
-    return read(json.dumps(said), devices=devices, seq_len=256, model=MODELS["dense"])
+    document = {key: value for key, value in (SPEED | keys).items() if value != "-"}
+    return read(json.dumps(document), devices=devices, seq_len=256, model=MODELS["dense"])
 
 
-def test_a_deepspeed_file() -> None:
-    found = speed()
-    layout, recipe = found.job.layout, found.job.recipe
-    assert (layout.dp_shard, layout.zero, recipe.microbatch, found.job.batch) == (16, 3, 2, 2 * 8 * 16)
-    assert (recipe.dtype, recipe.remat, found.keeps, found.passed, found.otherwise) == (
+def test_deepspeed_file() -> None:
+    config = speed()
+    layout, recipe = config.job.layout, config.job.recipe
+    assert (layout.dp_shard, layout.zero, recipe.microbatch, config.job.batch) == (16, 3, 2, 2 * 8 * 16)
+    assert (recipe.dtype, recipe.remat, config.keeps, config.ignored, config.approximated) == (
         "bfloat16",
         "none",
         None,
         (),
         (),
     )
-    later = speed(new_thing={"deep": 1}, sequence_parallel_size=4, zero_optimization={"stage": 2})
-    assert later.passed == ("new_thing.deep",)
-    assert (later.job.layout.cp, later.job.layout.cp_method, later.job.layout.dp_shard) == (4, "ulysses", 4)
-    assert later.otherwise[0].startswith("no zero_optimization.overlap_comm: ")
+    variant = speed(new_thing={"deep": 1}, sequence_parallel_size=4, zero_optimization={"stage": 2})
+    assert variant.ignored == ("new_thing.deep",)
+    assert (variant.job.layout.cp, variant.job.layout.cp_method, variant.job.layout.dp_shard) == (4, "ulysses", 4)
+    assert variant.approximated[0].startswith("no zero_optimization.overlap_comm: ")
     for keys in ({"offload_optimizer": {"device": "cpu", "pin_memory": True}}, {"cpu_offload": True}):
-        away = speed(zero_optimization={"stage": 2, "overlap_comm": True} | keys)
-        assert (away.job.recipe.offload, away.passed, away.otherwise) == (True, (), ())
+        offloaded = speed(zero_optimization={"stage": 2, "overlap_comm": True} | keys)
+        assert (offloaded.job.recipe.offload, offloaded.ignored, offloaded.approximated) == (True, (), ())
     assert not speed().job.recipe.offload
-    assert speed(zero_optimization=True).job.layout.zero == 1, "as it was written once"
+    assert speed(zero_optimization=True).job.layout.zero == 1, "the format of old versions"
     assert speed(zero_optimization={"stage": 3, "mics_shard_size": 8}).job.layout.dp_replicate == 2
     assert speed(tensor_parallel={"autotp_size": 4}).job.layout.tp == 4
     staged = speed(zero_optimization={"stage": 1}, pipeline={"stages": 4, "activation_checkpoint_interval": 1})
@@ -330,7 +331,7 @@ def test_a_deepspeed_file() -> None:
     assert speed(activation_checkpointing={"partition_activations": False}).job.recipe.remat == "full"
 
 
-def test_how_deepspeed_keeps_weights_and_state() -> None:
+def test_deepspeed_bytes_of_weights_and_state() -> None:
     assert speed(bf16="-").keeps is None
     assert speed(bf16="-").job.recipe.dtype == "float32"
     assert speed(bf16="-", fp16={"enabled": True}).job.recipe.dtype == "float16"
@@ -340,22 +341,23 @@ def test_how_deepspeed_keeps_weights_and_state() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
-def test_two_of_three_sizes_give_the_third(micro: int, many: int, ways: int) -> None:
-    """DeepSpeed's own rule; one alone leaves one micro-batch."""
-    sizes = dict(zip(BATCHES, (micro * many * ways, micro, many), strict=True))
+def test_two_deepspeed_batch_sizes_give_the_third(microbatch: int, accumulation: int, dp: int) -> None:
+    """DeepSpeed's own rule; one size alone means no accumulation."""
+    sizes = dict(zip(BATCHES, (microbatch * accumulation * dp, microbatch, accumulation), strict=True))
     for left_out in (*sizes, ""):
-        found = speed(ways, **{key: "-" if key == left_out else value for key, value in sizes.items()})
-        assert (found.job.recipe.microbatch, found.job.accumulate, found.job.batch) == (
-            micro,
-            many,
-            micro * many * ways,
+        config = speed(dp, **{key: "-" if key == left_out else value for key, value in sizes.items()})
+        assert (config.job.recipe.microbatch, config.job.accumulate, config.job.batch) == (
+            microbatch,
+            accumulation,
+            microbatch * accumulation * dp,
         )
-    whole, small, steps = sizes
-    assert speed(ways, **{whole: micro * ways, small: "-", steps: "-"}).job.recipe.microbatch == micro
-    assert speed(ways, **{whole: "-", small: micro, steps: "-"}).job.batch == micro * ways
-    assert speed(ways, **sizes | {whole: "auto"}).job.batch == micro * many * ways, "it can be no other"
-    with refused(BadInput, "theirs", f"{whole} {micro * many * ways + 1}", f"{micro * many * ways}"):
-        speed(ways, **sizes | {whole: micro * many * ways + 1})
+    batch_key, microbatch_key, accumulation_key = sizes
+    batch, unset = microbatch * accumulation * dp, {accumulation_key: "-"}
+    assert speed(dp, **unset | {batch_key: microbatch * dp, microbatch_key: "-"}).job.recipe.microbatch == microbatch
+    assert speed(dp, **unset | {batch_key: "-", microbatch_key: microbatch}).job.batch == microbatch * dp
+    assert speed(dp, **sizes | {batch_key: "auto"}).job.batch == batch, "it is determined by the others"
+    with refused(BadInput, "theirs", f"{batch_key} {batch + 1}", f"{batch}"):
+        speed(dp, **sizes | {batch_key: batch + 1})
 
 
 @pytest.mark.parametrize(
@@ -403,14 +405,12 @@ def test_two_of_three_sizes_give_the_third(micro: int, many: int, ways: int) -> 
          ["compression_training.weight_quantization.shared_parameters.enabled = True"]),
     ],
 )  # fmt: skip
-def test_a_deepspeed_file_that_cannot_be_is_refused(
-    keys: dict[str, Any], kind: type[BadInput], values: list[object]
-) -> None:
+def test_invalid_deepspeed_file_is_refused(keys: dict[str, Any], kind: type[BadInput], values: list[object]) -> None:
     with refused(kind, "theirs", *values):
         speed(**keys)
 
 
-def test_a_key_that_stands_twice_is_refused_as_deepspeed_does() -> None:
+def test_duplicate_key_is_refused_as_in_deepspeed() -> None:
     with refused(BadFile, "theirs", "JSON", "'train_batch_size'"):
         read('{"train_batch_size": 1, "train_batch_size": 2}', devices=1, seq_len=1, model=DENSE)
 
@@ -425,7 +425,7 @@ torchrun --nproc-per-node 8 pretrain_gpt.py \\
   --use-distributed-optimizer --sequence-parallel --untie-embeddings-and-output-weights --normalization RMSNorm \\
   --position-embedding-type rope --lr 3e-4 --some-new-thing 7  # theirs
 """
-"""Their .args, as somebody starts them."""
+"""Arguments of a user's run."""
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ torchrun --nproc-per-node 8 pretrain_gpt.py \\
         (("--bf16", "'"), 64, BadFile, ["quotation"]),
     ],
 )  # fmt: skip
-def test_arguments_that_cannot_be_are_refused(
+def test_invalid_megatron_arguments_are_refused(
     change: tuple[str, str], devices: int | None, kind: type[BadInput], values: list[object]
 ) -> None:
     assert change[0] in ARGUMENTS
@@ -477,29 +477,29 @@ def with_arguments(more: str) -> FrameworkConfig:
     return read(ARGUMENTS.replace("--bf16", more), devices=64)
 
 
-def test_what_arguments_say_of_a_step() -> None:
-    found = with_arguments("--bf16")
-    assert found.passed == ("--some-new-thing",)
-    assert found.otherwise == ()
-    assert (found.job.layout.dp_shard, found.job.decoder.ffn, found.job.recipe.seq_len) == (8, 14336, 8192)
-    assert found.job.decoder.bias == "all", "unless it is disabled"
+def test_megatron_arguments_set_the_step() -> None:
+    config = with_arguments("--bf16")
+    assert config.ignored == ("--some-new-thing",)
+    assert config.approximated == ()
+    assert (config.job.layout.dp_shard, config.job.decoder.ffn, config.job.recipe.seq_len) == (8, 14336, 8192)
+    assert config.job.decoder.bias == "all", "by default"
     assert with_arguments("").job.recipe.dtype == "float32"
     assert with_arguments("--bf16 --fp8-hybrid").job.recipe.dtype == "float8"
     assert with_arguments("--bf16 --grad-reduce-in-bf16").keeps == (2, 2, 12)
     aware = "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
     assert with_arguments(aware).keeps == (2, 4, 7)
-    half = with_arguments("--bf16 --recompute-granularity full --recompute-method block --recompute-num-layers 8")
-    assert (half.job.recipe.remat, half.job.recipe.remat_every) == ("full", 2)
+    block = with_arguments("--bf16 --recompute-granularity full --recompute-method block --recompute-num-layers 8")
+    assert (block.job.recipe.remat, block.job.recipe.remat_every) == ("full", 2)
     fsdp = with_arguments("--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
     assert fsdp.job.layout.zero == 3
-    assert with_arguments("--bf16 --tp-comm-overlap").otherwise == (
-        "--tp-comm-overlap: predicted as if tensor parallelism's products waited for what they take",
+    assert with_arguments("--bf16 --tp-comm-overlap").approximated == (
+        "--tp-comm-overlap: predicted without overlap of tensor-parallel communication",
     )
-    away = with_arguments("--bf16 --use-precision-aware-optimizer --optimizer-cpu-offload")
-    assert (away.job.recipe.offload, away.keeps) == (True, None)
-    assert away.otherwise[0].startswith("no --overlap-cpu-optimizer-d2h-h2d: predicted as if copies")
-    unsaid = read(ARGUMENTS.replace("--vocab-size 128256", ""), devices=64)
-    assert unsaid.otherwise == ("no --vocab-size: 50,304 words are taken for what the tokenizer has",)
+    offloaded = with_arguments("--bf16 --use-precision-aware-optimizer --optimizer-cpu-offload")
+    assert (offloaded.job.recipe.offload, offloaded.keeps) == (True, None)
+    assert offloaded.approximated[0].startswith("no --overlap-cpu-optimizer-d2h-h2d: predicted with copies")
+    no_vocab = read(ARGUMENTS.replace("--vocab-size 128256", ""), devices=64)
+    assert no_vocab.approximated == ("no --vocab-size: predicted with a vocabulary of 50,304 tokens",)
 
 
 # The command
@@ -507,7 +507,7 @@ def test_what_arguments_say_of_a_step() -> None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    job = jobs.write(offered("trainyard", "dense", "bfloat16")[0])
+    job = jobs.write(offered_jobs("trainyard", "dense", "bfloat16")[0])
     texts = {
         "run.args": ARGUMENTS,
         "titan.toml": OLD,
@@ -524,7 +524,7 @@ H = ("--machine", "h100")
 
 
 @pytest.mark.parametrize(
-    ("asked", "framework"),
+    ("arguments", "framework"),
     [
         (("run.args", "--devices", "64", "--check"), "megatron"),
         (("--check", "run.args", "--devices", "64"), "megatron"),
@@ -534,30 +534,30 @@ H = ("--machine", "h100")
         (("job.toml", "--check", "ds.json", "--devices", "8"), "deepspeed"),
     ],
 )  # fmt: skip
-def test_somebodys_configuration_is_checked_as_it_is(
-    asked: tuple[str, ...], framework: str, files: dict[str, str], capsys: pytest.CaptureFixture[str]
+def test_framework_configuration_is_checked_as_is(
+    arguments: tuple[str, ...], framework: str, files: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answer(["plan", *(files.get(one, one) for one in asked), *H, "--json"]) == 0
-    told = capsys.readouterr()
-    found = json.loads(told.out)
-    data = Path(next(files[one] for one in reversed(asked) if one in files)).read_bytes()
-    job = msgspec.convert(found["choices"][0]["plan"]["job"], Job)
-    model = job.model if asked[0] in ("llama3-8b", "job.toml") else None
-    length = job.recipe.seq_len if framework == "deepspeed" else None
-    theirs = detect_format.read(data, "x", CommandArguments(job.layout.ranks, length, model))
-    assert theirs.framework == framework
-    assert replace(job, name="", model=None) == replace(theirs.job, name="", model=None)
-    assert found.get("passed_over", []) == list(theirs.passed)
-    assert found.get("otherwise", []) == list(theirs.otherwise)
-    for one in (*theirs.passed, *theirs.otherwise):
-        assert one in told.err
-    assert "exact_bytes" not in found, "nobody runs another's code"
-    offered = [msgspec.convert(one["plan"]["job"], Job) for one in found["choices"][1:]]
-    assert all(one.batch == job.batch and one.layout.ranks == job.layout.ranks for one in offered)
+    assert answer(["plan", *(files.get(word, word) for word in arguments), *H, "--json"]) == 0
+    printed = capsys.readouterr()
+    output = json.loads(printed.out)
+    data = Path(next(files[word] for word in reversed(arguments) if word in files)).read_bytes()
+    job = msgspec.convert(output["choices"][0]["plan"]["job"], Job)
+    model = job.model if arguments[0] in ("llama3-8b", "job.toml") else None
+    seq_len = job.recipe.seq_len if framework == "deepspeed" else None
+    expected = detect_format.read(data, "x", CommandArguments(job.layout.ranks, seq_len, model))
+    assert expected.framework == framework
+    assert replace(job, name="", model=None) == replace(expected.job, name="", model=None)
+    assert output.get("passed_over", []) == list(expected.ignored)
+    assert output.get("otherwise", []) == list(expected.approximated)
+    for message in (*expected.ignored, *expected.approximated):
+        assert message in printed.err
+    assert "exact_bytes" not in output, "no code of another framework runs"
+    others = [msgspec.convert(choice["plan"]["job"], Job) for choice in output["choices"][1:]]
+    assert all(other.batch == job.batch and other.layout.ranks == job.layout.ranks for other in others)
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "values"),
+    ("arguments", "code", "values"),
     [
         (("ds.json", *H), "bad-input", ["ds.json: MODEL"]),
         (("llama3-8b", "--check", "ds.json", *H), "bad-input", ["ds.json: --devices"]),
@@ -576,45 +576,45 @@ def test_somebodys_configuration_is_checked_as_it_is(
         ((*H,), "bad-input", ["model", "--check FILE"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_checked_is_told(
-    asked: tuple[str, ...], code: str, values: list[object], files: dict[str, str], capsys: pytest.CaptureFixture[str]
+def test_unusable_check_is_reported(
+    arguments: tuple[str, ...],
+    code: str,
+    values: list[object],
+    files: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert answer(["plan", *(files.get(one, one) for one in asked)]) == 2
+    assert answer(["plan", *(files.get(word, word) for word in arguments)]) == 2
     failure = capsys.readouterr().err
     assert code_of(failure) == code
     assert missing_values(failure, *values) == []
 
 
-def test_a_configuration_is_shown_where_nothing_else_would_do(
-    files: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It does not fit, and no other layout does."""
+def test_configuration_is_shown_if_no_layout_fits(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither the configuration nor any other layout fits."""
     path = Path(files["titan.toml"])
     path.write_text(OLD.replace("70B", "405B"))
     assert answer(["plan", "--check", str(path), "--devices", "8", *H]) == 0
-    told = capsys.readouterr()
-    assert "Nothing beside it: llama3-405b fits on 8 devices in none of" in told.err
-    assert "It does not fit" in told.err
-    assert "full, 1 in 2" in told.out
+    printed = capsys.readouterr()
+    assert "Nothing beside it: llama3-405b fits on 8 devices in none of" in printed.err
+    assert "It does not fit" in printed.err
+    assert "full, 1 in 2" in printed.out
     assert answer(["plan", "--check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2
 
 
-def test_names_out_of_a_file_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_escape_codes_of_a_file_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(SPEED | {"\x1b[2J": 1}))
     assert answer(["plan", "tiny", "--check", str(path), "--devices", "2", "--seq-len", "128", *H]) == 0
-    told = capsys.readouterr()
-    assert "[2J" in told.err
-    assert "\x1b" not in told.err + told.out
+    printed = capsys.readouterr()
+    assert "[2J" in printed.err
+    assert "\x1b" not in printed.err + printed.out
 
 
-def test_ranks_are_counted_where_a_device_has_several(
-    files: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    shared = next(name for name in machine.known() if machine.load(name).device.ranks > 1)
-    many = machine.load(shared).device.ranks
-    asked = ("tiny", "--check", files["ds.json"], "--devices", "2", "--seq-len", "128", "--machine", shared)
-    assert answer(["plan", *asked, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["devices"] == 2
-    assert found["choices"][0]["plan"]["job"]["layout"]["dp_shard"] == 2 * many
+def test_devices_are_converted_to_ranks(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    machine_name = next(name for name in machine.known() if machine.load(name).device.ranks > 1)
+    ranks = machine.load(machine_name).device.ranks
+    arguments = ("tiny", "--check", files["ds.json"], "--devices", "2", "--seq-len", "128", "--machine", machine_name)
+    assert answer(["plan", *arguments, "--json"]) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["devices"] == 2
+    assert output["choices"][0]["plan"]["job"]["layout"]["dp_shard"] == 2 * ranks

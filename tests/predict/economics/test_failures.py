@@ -1,4 +1,4 @@
-"""What failures take: against published fleets, and against runs drawn one failure at a time."""
+"""Goodput under failures, compared with published fleets and with runs simulated failure by failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from trainyard.errors import BadInput
 from trainyard.machine import Claim
-from trainyard.predict.economics.failures import RATE, best_interval, between_failures, expected, goodput
+from trainyard.predict.economics.failures import RATE, best_interval, expected, goodput, mean_time_between_failures
 
 HOUR = 3600.0
 PER_NODE_DAY = "1/(node day)"
@@ -26,19 +26,19 @@ CLUSTERS = {
     ("fleet", "nodes", "hours"),
     [("rsc-1", 2048, 1.8), ("llama3", 2048, 54 * 24 / 419), ("rsc-2", 2048, 5.0), ("rsc-1", 128, 28.8)],
 )
-def test_fleets_fail_as_the_documentation_says(fleet: str, nodes: int, hours: float) -> None:
-    assert between_failures(nodes, CLUSTERS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
+def test_mtbf_matches_published_fleets(fleet: str, nodes: int, hours: float) -> None:
+    assert mean_time_between_failures(nodes, CLUSTERS[fleet]) / HOUR == pytest.approx(hours, rel=0.01)
 
 
-def test_llama_3_trains_more_than_nine_tenths_of_the_time() -> None:
-    """As published; with ten minutes to restart."""
-    found = goodput(54 * 24 * HOUR * 0.9, 2048)
-    assert 0.9 < found.share < 0.93
-    assert found.low < found.share < found.high
+def test_llama_3_goodput_is_above_90_percent() -> None:
+    """As published, with 10 minutes to restart."""
+    result = goodput(54 * 24 * HOUR * 0.9, 2048)
+    assert 0.9 < result.share < 0.93
+    assert result.low < result.share < result.high
 
 
 def run_once(random: np.random.Generator, work: float, every: float, save: float, restart: float, mean: float) -> float:
-    """One failure after another; the elapsed time."""
+    """Simulates a run failure by failure and returns the elapsed seconds."""
     clock, done, fails = 0.0, 0.0, random.exponential(mean)
     while done < work:
         segment = min(every, work - done) + save
@@ -55,19 +55,19 @@ def run_once(random: np.random.Generator, work: float, every: float, save: float
 
 
 @pytest.mark.parametrize(("nodes", "days"), [(2048, 4), (512, 20), (64, 60)])
-def test_the_mean_and_the_spread_are_those_of_drawn_runs(nodes: int, days: int) -> None:
-    found = goodput(days * 24 * HOUR, nodes, draws=2000)
+def test_mean_and_interval_match_simulated_runs(nodes: int, days: int) -> None:
+    result = goodput(days * 24 * HOUR, nodes, draws=2000)
     random = np.random.default_rng(1)
-    drawn = np.array([
-        run_once(random, days * 24 * HOUR, found.every_s, 10.0, 600.0, found.mtbf_s) for _ in range(600)
+    elapsed = np.array([
+        run_once(random, days * 24 * HOUR, result.every_s, 10.0, 600.0, result.mtbf_s) for _ in range(600)
     ])  # fmt: skip
-    shares = days * 24 * HOUR / drawn
-    assert np.mean(shares) == pytest.approx(found.share, abs=0.004)
-    assert np.quantile(shares, (0.1, 0.9)) == pytest.approx([found.low, found.high], abs=0.01)
+    shares = days * 24 * HOUR / elapsed
+    assert np.mean(shares) == pytest.approx(result.share, abs=0.004)
+    assert np.quantile(shares, (0.1, 0.9)) == pytest.approx([result.low, result.high], abs=0.01)
 
 
 @given(st.floats(60, 1e7), st.floats(0.1, 30))
-def test_no_other_interval_is_better(mtbf: float, save: float) -> None:
+def test_best_interval_is_optimal(mtbf: float, save: float) -> None:
     best = best_interval(mtbf, save)
     cost = expected(1e6, best, save, 60.0, mtbf)
     for factor in (0.5, 0.8, 1.25, 2.0):
@@ -76,15 +76,15 @@ def test_no_other_interval_is_better(mtbf: float, save: float) -> None:
 
 
 @given(st.integers(1, 4096), st.floats(1e-5, 0.1))
-def test_more_nodes_and_worse_ones_train_less(nodes: int, rate: float) -> None:
+def test_goodput_falls_with_more_nodes(nodes: int, rate: float) -> None:
     worse = Claim(value=rate, unit="1/(node day)", source="made up")
-    one, two = goodput(HOUR * 240, nodes, worse, draws=8), goodput(HOUR * 240, nodes * 2, worse, draws=8)
-    assert 0 < two.share <= one.share <= 1
-    assert two.mtbf_s == pytest.approx(one.mtbf_s / 2)
+    smaller, larger = goodput(HOUR * 240, nodes, worse, draws=8), goodput(HOUR * 240, nodes * 2, worse, draws=8)
+    assert 0 < larger.share <= smaller.share <= 1
+    assert larger.mtbf_s == pytest.approx(smaller.mtbf_s / 2)
 
 
-def test_a_rate_that_says_nothing_is_refused() -> None:
+def test_zero_nodes_or_rate_is_refused() -> None:
     with refused(BadInput, "0 nodes"):
-        between_failures(0)
+        mean_time_between_failures(0)
     with refused(BadInput, "4 nodes", "0 times"):
-        between_failures(4, Claim(value=0.0, unit="1/(node day)", source="nobody"))
+        mean_time_between_failures(4, Claim(value=0.0, unit="1/(node day)", source="a test"))

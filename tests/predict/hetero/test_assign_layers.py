@@ -1,4 +1,4 @@
-"""Layers to unlike stages: what is found is what trying all assignments finds."""
+"""Partition of layers over heterogeneous stages, compared with exhaustive search."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from hypothesis import strategies as st
 from trainyard.predict.hetero.assign_layers import Costs, assign, pace
 
 
-def every(stages: int, layers: int) -> list[tuple[int, ...]]:
-    """Each way to cut so many layers into so many runs."""
+def partitions(stages: int, layers: int) -> list[tuple[int, ...]]:
+    """All partitions of the layers into non-empty stages."""
     return [tuple(np.diff([0, *cuts, layers])) for cuts in combinations(range(1, layers), stages - 1)]
 
 
-def seconds(costs: Costs, counts: tuple[int, ...]) -> list[float]:
+def stage_seconds(costs: Costs, counts: tuple[int, ...]) -> list[float]:
     ends = np.cumsum(counts)
     return [costs[stage, end - count, end] for stage, (count, end) in enumerate(zip(counts, ends))]
 
 
-def takes(costs: Costs, counts: tuple[int, ...], micro_batches: int) -> float:
-    each = seconds(costs, counts)
-    return (micro_batches - 1) * max(each) + sum(each) if max(each) < np.inf else np.inf
+def total_seconds(costs: Costs, counts: tuple[int, ...], micro_batches: int) -> float:
+    per_stage = stage_seconds(costs, counts)
+    return (micro_batches - 1) * max(per_stage) + sum(per_stage) if max(per_stage) < np.inf else np.inf
 
 
 @st.composite
 def runs(draw: st.DrawFn) -> Costs:
-    """Any cost of any run, some refused: not even that more layers cost more."""
+    """Arbitrary costs of runs, some infinite, not even monotonic in the number of layers."""
     layers = draw(st.integers(1, 7))
     stages = draw(st.integers(1, layers))
     shape = (stages, layers + 1, layers + 1)
@@ -41,71 +41,82 @@ def runs(draw: st.DrawFn) -> Costs:
 
 
 @given(runs(), st.integers(1, 9))
-def test_no_assignment_is_better(costs: Costs, micro_batches: int) -> None:
-    ways = every(costs.shape[0], costs.shape[1] - 1)
-    best = min(takes(costs, counts, micro_batches) for counts in ways)
-    found = assign(costs, micro_batches)
+def test_assignment_equals_exhaustive_search(costs: Costs, micro_batches: int) -> None:
+    counts_of_all = partitions(costs.shape[0], costs.shape[1] - 1)
+    best = min(total_seconds(costs, counts, micro_batches) for counts in counts_of_all)
+    assignment = assign(costs, micro_batches)
     if best == np.inf:
-        assert found is None
+        assert assignment is None
         assert pace(costs) == np.inf
         return
-    assert found is not None
-    assert sum(found) == costs.shape[1] - 1
-    assert min(found) >= 1
-    assert takes(costs, found, micro_batches) == pytest.approx(best)
-    assert pace(costs) == min(max(seconds(costs, counts)) for counts in ways)
+    assert assignment is not None
+    assert sum(assignment) == costs.shape[1] - 1
+    assert min(assignment) >= 1
+    assert total_seconds(costs, assignment, micro_batches) == pytest.approx(best)
+    assert pace(costs) == min(max(stage_seconds(costs, counts)) for counts in counts_of_all)
 
 
 @st.composite
 def devices(draw: st.DrawFn) -> tuple[list[float], list[int], int]:
-    """Seconds a layer and room for layers on each stage, and the layers, which fit."""
+    """Seconds per layer and capacity of each stage, and a number of layers that fits."""
     stages = draw(st.integers(2, 12))
-    each = draw(st.lists(st.sampled_from([1.0, 1.5, 2.25, 3.0, 7.0]), min_size=stages, max_size=stages))
-    room = draw(st.lists(st.integers(1, 12), min_size=stages, max_size=stages))
-    return each, room, draw(st.integers(stages, sum(room)))
+    layer_seconds = draw(st.lists(st.sampled_from([1.0, 1.5, 2.25, 3.0, 7.0]), min_size=stages, max_size=stages))
+    capacities = draw(st.lists(st.integers(1, 12), min_size=stages, max_size=stages))
+    return layer_seconds, capacities, draw(st.integers(stages, sum(capacities)))
 
 
 @given(devices())
-def test_like_layers_go_where_a_bisection_puts_them(given_to: tuple[list[float], list[int], int]) -> None:
-    """Where all layers are alike, the pace is the least T at which min(room, T / seconds a layer) add up to them: a
-    second method, for sizes at which not all assignments can be tried."""
-    each, room, layers = given_to
-    places = np.arange(layers + 1)
-    many = places - places[:, None]
-    costs = np.stack([np.where((many > 0) & (many <= most), one * many, np.inf) for one, most in zip(each, room)])
-    paces = sorted({one * many for one in each for many in range(1, layers + 1)})
+def test_uniform_layers_match_a_closed_form(stages_and_layers: tuple[list[float], list[int], int]) -> None:
+    """For identical layers, the pace is the least T at which the sum of min(capacity, T / seconds per layer) reaches
+    the number of layers: a second method, for sizes beyond exhaustive search."""
+    layer_seconds, capacities, layers = stages_and_layers
+    stages = list(zip(layer_seconds, capacities))
+    bounds = np.arange(layers + 1)
+    counts_between = bounds - bounds[:, None]
+    costs = np.stack(
+        [
+            np.where((counts_between > 0) & (counts_between <= capacity), seconds * counts_between, np.inf)
+            for seconds, capacity in zip(layer_seconds, capacities)
+        ]
+    )
+    paces = sorted({seconds * counts_between for seconds in layer_seconds for counts_between in range(1, layers + 1)})
     least = next(
-        pace for pace in paces
-        if min(counts := [min(most, int(pace / one)) for one, most in zip(each, room)]) and sum(counts) >= layers
-    )  # fmt: skip
+        pace
+        for pace in paces
+        if min(counts := [min(capacity, int(pace / seconds)) for seconds, capacity in stages]) and sum(counts) >= layers
+    )
     assert pace(costs) == least
-    found = assign(costs, 10**6)
-    assert found is not None
-    assert max(seconds(costs, found)) == least, "with many micro-batches the slowest stage is all that counts"
-    alone = assign(costs, 1)
-    assert alone is not None
-    spare = layers - len(each)
-    cheapest = sum(each)
-    for one, most in sorted(zip(each, room)):
-        taken = min(spare, most - 1)
-        cheapest, spare = cheapest + taken * one, spare - taken
-    assert sum(seconds(costs, alone)) == pytest.approx(cheapest), "a single one goes where each layer is fastest"
+    assignment = assign(costs, 10**6)
+    assert assignment is not None
+    assert max(stage_seconds(costs, assignment)) == least, "with many micro-batches only the slowest stage counts"
+    single = assign(costs, 1)
+    assert single is not None
+    spare = layers - len(layer_seconds)
+    cheapest = sum(layer_seconds)
+    for seconds, capacity in sorted(zip(layer_seconds, capacities)):
+        taken = min(spare, capacity - 1)
+        cheapest, spare = cheapest + taken * seconds, spare - taken
+    assert sum(stage_seconds(costs, single)) == pytest.approx(cheapest), (
+        "with a single one, layers go to the fastest stages"
+    )
 
 
 @given(st.integers(1, 6), st.integers(1, 40), st.integers(1, 9))
-def test_like_stages_have_as_many_layers_each(stages: int, more: int, micro_batches: int) -> None:
+def test_equal_stages_have_equal_layers(stages: int, more: int, micro_batches: int) -> None:
     layers = stages + more
-    places = np.arange(layers + 1)
-    many = places - places[:, None]
-    costs = np.broadcast_to(np.where(many > 0, 0.3 * many, np.inf), (stages, layers + 1, layers + 1))
-    found = assign(costs, micro_batches)
-    assert found is not None
-    assert max(found) - min(found) <= 1
+    bounds = np.arange(layers + 1)
+    counts_between = bounds - bounds[:, None]
+    costs = np.broadcast_to(
+        np.where(counts_between > 0, 0.3 * counts_between, np.inf), (stages, layers + 1, layers + 1)
+    )
+    assignment = assign(costs, micro_batches)
+    assert assignment is not None
+    assert max(assignment) - min(assignment) <= 1
 
 
-def test_a_stage_that_could_take_more_leaves_it_to_one_that_can_take_nothing_else() -> None:
-    """Two dense layers, two with experts; the second stage has room for a dense one alone. To fill the first stage
-    would leave it none."""
+def test_assignment_is_not_greedy() -> None:
+    """Two dense layers, two MoE layers; the second stage can hold only one dense layer. Filling the first stage would
+    leave it none."""
     costs = np.full((3, 5, 5), np.inf)
     for first, end in combinations(range(5), 2):
         costs[0, first, end] = costs[2, first, end] = end - first
@@ -113,7 +124,7 @@ def test_a_stage_that_could_take_more_leaves_it_to_one_that_can_take_nothing_els
     assert assign(costs, 1) == (1, 1, 2)
 
 
-def test_more_stages_than_layers_have_no_assignment() -> None:
+def test_more_stages_than_layers_are_infeasible() -> None:
     costs = np.full((3, 3, 3), 1.0)
     costs[:, np.arange(3)[:, None] >= np.arange(3)] = np.inf
     assert assign(costs, 4) is None

@@ -1,4 +1,4 @@
-"""Clusters of unlike parts: what is found is the best of all, it fits, and a part like the others changes nothing."""
+"""Heterogeneous clusters: the search finds the best pipeline, which fits; parts of the same machine act as one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainyard.predict.hetero.assign_layers import assign
 from trainyard.predict.hetero.best_pipelines import HeteroResult
 from trainyard.predict.hetero.fleet import FleetPart
 from trainyard.predict.hetero.pipeline_step import HeteroPipeline
-from trainyard.predict.hetero.pipelines import Lines
+from trainyard.predict.hetero.pipelines import PipelineTable
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
@@ -52,44 +52,47 @@ MEGATRON = FRAMEWORKS["megatron"]
 A100, H100 = machine.load("a100"), machine.load("h100")
 
 
-def sized(like: Machine, memory_bytes: float) -> Machine:
-    less = msgspec.structs.replace(like.device.memory, value=memory_bytes)
-    return msgspec.structs.replace(like, device=msgspec.structs.replace(like.device, memory=less))
+def with_memory(machine: Machine, memory_bytes: float) -> Machine:
+    memory = msgspec.structs.replace(machine.device.memory, value=memory_bytes)
+    return msgspec.structs.replace(machine, device=msgspec.structs.replace(machine.device, memory=memory))
 
 
-def wanted_for(model: Model, parts: tuple[FleetPart, ...], **more: Any) -> PlannerInput:
-    return PlannerInput(model, sum(one.devices for one in parts), 8, more.pop("samples", 8), 256, **more)
+def wanted_for(model: Model, parts: tuple[FleetPart, ...], **options: Any) -> PlannerInput:
+    return PlannerInput(model, sum(part.devices for part in parts), 8, options.pop("samples", 8), 256, **options)
 
 
-def all_lines(model: Model, parts: tuple[FleetPart, ...], **more: Any) -> list[Lines]:
-    wanted = wanted_for(model, parts, **more)
-    every = pipelines.split(wanted, parts, MEGATRON)
-    return pipelines.lines(wanted, every, MEGATRON, fleet.places(wanted, parts, MEGATRON))
+def all_tables(model: Model, parts: tuple[FleetPart, ...], **options: Any) -> list[PipelineTable]:
+    wanted = wanted_for(model, parts, **options)
+    layouts = pipelines.enumerate_layouts(wanted, parts, MEGATRON)
+    return pipelines.build_tables(wanted, layouts, MEGATRON, fleet.model_parts(wanted, parts, MEGATRON))
 
 
 @cache
-def two_parts(name: str) -> list[Lines]:
-    return all_lines(MODELS[name], (FleetPart(H100, 8), FleetPart(A100, 16)), samples=16)
+def two_parts(name: str) -> list[PipelineTable]:
+    return all_tables(MODELS[name], (FleetPart(H100, 8), FleetPart(A100, 16)), samples=16)
 
 
-def cuts(layers: int, depth: int) -> list[tuple[int, ...]]:
-    return [tuple(np.diff([0, *at, layers]).tolist()) for at in combinations(range(1, layers), depth - 1)]
+def partitions(layers: int, depth: int) -> list[tuple[int, ...]]:
+    return [tuple(np.diff([0, *cut, layers]).tolist()) for cut in combinations(range(1, layers), depth - 1)]
 
 
-def fits(one: HeteroPipeline) -> bool:
-    """Each stage by itself, as its device has memory."""
-    depth = len(one.counts)
-    for place, of in enumerate(one.line.of):
-        run = StageLayers(*(column(count[place]) for count in one.run))
-        held = stages.memory(one.case, run, column(depth - place), column(place == 0)).total
-        if float(held[0]) * RESERVED > one.line.where[of].hardware.memory[0] * USABLE:
+def fits(pipeline: HeteroPipeline) -> bool:
+    """Whether each stage fits in the memory of its device."""
+    depth = len(pipeline.layers_per_stage)
+    for stage, part in enumerate(pipeline.table.part_of_stage):
+        stage_layers = StageLayers(*(column(count[stage]) for count in pipeline.stage_layers))
+        memory = stages.memory(pipeline.case, stage_layers, column(depth - stage), column(stage == 0)).total
+        if float(memory[0]) * RESERVED > pipeline.table.part_models[part].hardware.memory[0] * USABLE:
             return False
     return True
 
 
-def axes(line: Lines) -> list[tuple[int, ...]]:
-    """Each case's row of the space."""
-    return [tuple(HeteroPipeline(line=line, row=row, counts=()).axes.values()) for row in range(len(line.cases))]
+def axes(table: PipelineTable) -> list[tuple[int, ...]]:
+    """The row of the layout space of each case."""
+    return [
+        tuple(HeteroPipeline(table=table, row=row, layers_per_stage=()).axes.values())
+        for row in range(len(table.cases))
+    ]
 
 
 # The search
@@ -100,48 +103,51 @@ def axes(line: Lines) -> list[tuple[int, ...]]:
         st.sampled_from([FleetPart(H100, 8), FleetPart(H100, 16), FleetPart(A100, 8)]), min_size=1, max_size=4
     ).map(tuple)
 )
-def test_parts_stand_in_every_order_once(parts: tuple[FleetPart, ...]) -> None:
-    found = [[str(parts[at]) for at in order] for order in fleet.orders(parts)]
-    assert sorted(found) == sorted(map(list, {tuple(map(str, order)) for order in permutations(parts)}))
+def test_orders_are_the_distinct_permutations(parts: tuple[FleetPart, ...]) -> None:
+    orders = [[str(parts[index]) for index in order] for order in fleet.orders(parts)]
+    assert sorted(orders) == sorted(map(list, {tuple(map(str, order)) for order in permutations(parts)}))
 
 
 def whole_space(wanted: PlannerInput, parts: tuple[FleetPart, ...]) -> set[tuple[int, ...]]:
-    """Of the whole space of so many devices those whose stages are whole in each part, one by one."""
-    found = set()
-    for per_node in {one.machine.per_node for one in parts}:
-        every = layout_space.space(wanted._replace(per_node=per_node))
-        every = every.keep(MEGATRON.allows(wanted, every))
-        for place in range(len(every)):
-            row = every.row(place)
+    """Brute force: the layouts of the whole space whose stages each lie within one part."""
+    rows = set()
+    for per_node in {part.machine.per_node for part in parts}:
+        layouts = layout_space.space(wanted._replace(per_node=per_node))
+        layouts = layouts.keep(MEGATRON.allows(wanted, layouts))
+        for index in range(len(layouts)):
+            row = layouts.row(index)
             ranks = wanted.devices // row["pp"]
             if (
                 row["pp"] > 1
                 and schedules.SCHEDULES[row["schedule"]] == "1f1b"
-                and all(one.devices % ranks == 0 for one in parts)
+                and all(part.devices % ranks == 0 for part in parts)
             ):
-                found.add(tuple(row.values()))
-    return found
+                rows.add(tuple(row.values()))
+    return rows
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("counts", [(4, 8), (2, 2, 4), (3, 5)], ids=str)
-def test_the_space_is_the_whole_space(name: str, counts: tuple[int, ...]) -> None:
-    four = msgspec.structs.replace(A100, per_node=4)
-    parts = tuple(FleetPart(one, count) for one, count in zip((H100, four, A100), counts))
+def test_layouts_equal_those_of_brute_force(name: str, counts: tuple[int, ...]) -> None:
+    four_per_node = msgspec.structs.replace(A100, per_node=4)
+    parts = tuple(FleetPart(machine, count) for machine, count in zip((H100, four_per_node, A100), counts))
     wanted = wanted_for(MODELS[name], parts)
-    some = pipelines.split(wanted, parts, MEGATRON)
-    rows = [tuple(some.row(place).values()) for place in range(len(some))]
+    layouts = pipelines.enumerate_layouts(wanted, parts, MEGATRON)
+    rows = [tuple(layouts.row(index).values()) for index in range(len(layouts))]
     assert len(rows) == len(set(rows))
     assert set(rows) == whole_space(wanted, parts)
 
 
 @cache
-def least(name: str, counts: tuple[int, int], samples: int = 8) -> float:
-    """Bytes of a device with which one pipeline fits."""
-    parts = (FleetPart(sized(H100, 1), counts[0]), FleetPart(sized(A100, 1), counts[1]))
+def least_memory(name: str, counts: tuple[int, int], samples: int = 8) -> float:
+    """Least bytes per device with which one pipeline fits."""
+    parts = (FleetPart(with_memory(H100, 1), counts[0]), FleetPart(with_memory(A100, 1), counts[1]))
     wanted = wanted_for(MODELS[name], parts, samples=samples)
-    where = fleet.places(wanted, parts, MEGATRON)
-    return pipelines.missing(wanted, pipelines.split(wanted, parts, MEGATRON), MEGATRON, where) / USABLE
+    part_models = fleet.model_parts(wanted, parts, MEGATRON)
+    return (
+        pipelines.missing_bytes(wanted, pipelines.enumerate_layouts(wanted, parts, MEGATRON), MEGATRON, part_models)
+        / USABLE
+    )
 
 
 ROOM = st.sampled_from([0.7, 1.01, 1.2, 1.5, 2.0, 100.0])
@@ -149,230 +155,262 @@ ROOM = st.sampled_from([0.7, 1.01, 1.2, 1.5, 2.0, 100.0])
 
 @settings(max_examples=15, deadline=None)
 @given(st.sampled_from(list(MODELS)), ROOM, ROOM, st.sampled_from([(1, 2), (2, 2), (2, 1)]), st.sampled_from([2, 8]))
-def test_no_division_is_better_and_none_below_the_bound(
-    name: str, mine: float, other: float, counts: tuple[int, int], samples: int
+def test_partition_is_optimal_and_not_below_the_bound(
+    name: str, first: float, second: float, counts: tuple[int, int], samples: int
 ) -> None:
-    """Of some of the layouts, in every order of the parts, all divisions that memory holds are tried."""
-    need, model = least(name, counts, samples), MODELS[name]
-    parts = (FleetPart(sized(H100, mine * need), counts[0]), FleetPart(sized(A100, other * need), counts[1]))
+    """Tries all partitions that fit, for a sample of the layouts and every order of the parts."""
+    need, model = least_memory(name, counts, samples), MODELS[name]
+    parts = (
+        FleetPart(with_memory(H100, first * need), counts[0]),
+        FleetPart(with_memory(A100, second * need), counts[1]),
+    )
     wanted = wanted_for(model, parts, samples=samples)
-    every = pipelines.split(wanted, parts, MEGATRON)
-    every = every.keep(np.arange(len(every)) % 7 == 0)
-    where = fleet.places(wanted, parts, MEGATRON)
-    found = {
-        (tuple(line.of), row): line for line in pipelines.lines(wanted, every, MEGATRON, where) for row in axes(line)
+    layouts = pipelines.enumerate_layouts(wanted, parts, MEGATRON)
+    layouts = layouts.keep(np.arange(len(layouts)) % 7 == 0)
+    part_models = fleet.model_parts(wanted, parts, MEGATRON)
+    fitting = {
+        (tuple(table.part_of_stage), row): table
+        for table in pipelines.build_tables(wanted, layouts, MEGATRON, part_models)
+        for row in axes(table)
     }
-    roomy = tuple(one._replace(hardware=replace(one.hardware, memory=column(1e15))) for one in where)
-    some, place = stages.runs(model)
-    for full in pipelines.lines(wanted, every, MEGATRON, roomy):
-        line = replace(full, where=where)
-        for at, row in enumerate(axes(line)):
-            ways = [HeteroPipeline(line=line, row=at, counts=one) for one in cuts(model.layers, len(line.of))]
-            best = min((one.flow for one in ways if fits(one)), default=np.inf)
-            chosen = assign(line.costs(at, some, place), round(float(line.cases.accumulate[at])))
+    roomy_models = tuple(
+        model_._replace(hardware=replace(model_.hardware, memory=column(1e15))) for model_ in part_models
+    )
+    runs, run_index = stages.runs(model)
+    for unlimited in pipelines.build_tables(wanted, layouts, MEGATRON, roomy_models):
+        table = replace(unlimited, part_models=part_models)
+        for index, row in enumerate(axes(table)):
+            candidates = [
+                HeteroPipeline(table=table, row=index, layers_per_stage=counts_)
+                for counts_ in partitions(model.layers, len(table.part_of_stage))
+            ]
+            best = min((pipeline.flow_seconds for pipeline in candidates if fits(pipeline)), default=np.inf)
+            chosen = assign(table.costs(index, runs, run_index), round(float(table.cases.accumulate[index])))
             assert (chosen is None) == (best == np.inf)
             if chosen is None:
                 continue
-            one = HeteroPipeline(line=line, row=at, counts=chosen)
-            assert fits(one)
-            assert one.flow == pytest.approx(best, rel=1e-6)
-            mine_ = found[tuple(line.of), row]
-            assert mine_.bound[axes(mine_).index(row)] <= best * (1 + 1e-9)
+            pipeline = HeteroPipeline(table=table, row=index, layers_per_stage=chosen)
+            assert fits(pipeline)
+            assert pipeline.flow_seconds == pytest.approx(best, rel=1e-6)
+            fitting_table = fitting[tuple(table.part_of_stage), row]
+            assert fitting_table.bound[axes(fitting_table).index(row)] <= best * (1 + 1e-9)
 
 
 @settings(max_examples=5, deadline=None)
 @given(st.sampled_from(list(MODELS)), ROOM, ROOM)
-def test_the_best_are_the_best_of_all(name: str, mine: float, other: float) -> None:
-    model, need = MODELS[name], least(name, (2, 4))
-    parts = (FleetPart(sized(H100, mine * need), 2), FleetPart(sized(A100, other * need), 4))
+def test_best_pipelines_are_those_of_an_exhaustive_search(name: str, first: float, second: float) -> None:
+    model, need = MODELS[name], least_memory(name, (2, 4))
+    parts = (FleetPart(with_memory(H100, first * need), 2), FleetPart(with_memory(A100, second * need), 4))
     wanted = wanted_for(model, parts)
-    found = pipelines.lines(
-        wanted, pipelines.split(wanted, parts, MEGATRON), MEGATRON, fleet.places(wanted, parts, MEGATRON)
+    tables = pipelines.build_tables(
+        wanted,
+        pipelines.enumerate_layouts(wanted, parts, MEGATRON),
+        MEGATRON,
+        fleet.model_parts(wanted, parts, MEGATRON),
     )
-    some, place = stages.runs(model)
-    every = []
-    for line in found:
-        for row in range(len(line.cases)):
-            counts = assign(line.costs(row, some, place), round(float(line.cases.accumulate[row])))
-            every += [HeteroPipeline(line=line, row=row, counts=counts).seconds] if counts else []
-    best = best_pipelines.best(found, wanted, 5)
-    assert [one.seconds for one in best] == sorted(every)[:5]
+    runs, run_index = stages.runs(model)
+    seconds = []
+    for table in tables:
+        for row in range(len(table.cases)):
+            counts = assign(table.costs(row, runs, run_index), round(float(table.cases.accumulate[row])))
+            seconds += [HeteroPipeline(table=table, row=row, layers_per_stage=counts).step_seconds] if counts else []
+    best = best_pipelines.best(tables, wanted, 5)
+    assert [pipeline.step_seconds for pipeline in best] == sorted(seconds)[:5]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_missing_is_what_would_do(name: str) -> None:
+def test_missing_bytes_are_just_enough(name: str) -> None:
     for share in (0.999, 1.001):
         parts = tuple(
-            FleetPart(sized(like, share * least(name, (2, 4))), many) for like, many in ((H100, 2), (A100, 4))
+            FleetPart(with_memory(machine, share * least_memory(name, (2, 4))), devices)
+            for machine, devices in ((H100, 2), (A100, 4))
         )
         wanted = wanted_for(MODELS[name], parts)
-        every, where = pipelines.split(wanted, parts, MEGATRON), fleet.places(wanted, parts, MEGATRON)
-        assert bool(pipelines.lines(wanted, every, MEGATRON, where)) == (share > 1)
+        layouts, part_models = (
+            pipelines.enumerate_layouts(wanted, parts, MEGATRON),
+            fleet.model_parts(wanted, parts, MEGATRON),
+        )
+        assert bool(pipelines.build_tables(wanted, layouts, MEGATRON, part_models)) == (share > 1)
 
 
 # One pipeline
 
 
 @given(st.sampled_from(list(MODELS)), st.sampled_from([(2, 2), (1, 4), (4, 1)]), st.integers(1, 3))
-def test_parts_that_are_alike_are_one_cluster(name: str, counts: tuple[int, int], many: int) -> None:
-    """Whole nodes of one machine, named as two parts: each stage takes and holds what it does in one."""
+def test_parts_of_one_machine_equal_one_cluster(name: str, counts: tuple[int, int], micro_batches: int) -> None:
+    """Whole nodes of one machine given as two parts: the time and memory of each stage are those of one cluster."""
     parts = tuple(FleetPart(H100, 8 * count) for count in counts)
-    wanted = wanted_for(MODELS[name], parts, samples=8 * many)
-    for line in all_lines(MODELS[name], parts, samples=8 * many):
-        depth, layers = len(line.of), wanted.model.layers
-        one = HeteroPipeline(
-            line=line, row=0, counts=tuple(len(some) for some in np.array_split(np.arange(layers), depth))
+    wanted = wanted_for(MODELS[name], parts, samples=8 * micro_batches)
+    for table in all_tables(MODELS[name], parts, samples=8 * micro_batches):
+        depth, layers = len(table.part_of_stage), wanted.model.layers
+        pipeline = HeteroPipeline(
+            table=table, row=0, layers_per_stage=tuple(len(run) for run in np.array_split(np.arange(layers), depth))
         )
-        case = replace(one.case, ends=column(0))
-        hardware, values = line.where[0].hardware, line.where[0].values
-        like = step_bounds.pipelines(case, step_bounds.parts(case, hardware, values))[0]
-        mine = one.pipeline
-        assert mine.micro_batches == like.micro_batches
+        case = replace(pipeline.case, ends=column(0))
+        hardware, values = table.part_models[0].hardware, table.part_models[0].values
+        uniform = step_bounds.pipelines(case, step_bounds.parts(case, hardware, values))[0]
+        times = pipeline.pipeline
+        assert times.micro_batches == uniform.micro_batches
         for part in ("forward", "inputs"):
-            assert getattr(mine, part) == pytest.approx(getattr(like, part) + (part == "inputs") * like.weights)
-        if float(line.cases.tp[0] * line.cases.cp[0] * line.cases.dp[0]) >= H100.per_node:
-            assert np.ravel(mine.hop)[:-1] == pytest.approx(like.hop)
-            assert simulation.simulate([mine])[0].wall == pytest.approx(simulation.simulate([like])[0].wall)
-        for first, place in ((True, 0), (False, depth - 1)):
-            if one.counts[place] * depth == layers:
-                whole = float(framework_memory.of_stage(case, first).total[0])
-                assert float(one.held.total[place]) == pytest.approx(whole)
+            assert getattr(times, part) == pytest.approx(getattr(uniform, part) + (part == "inputs") * uniform.weights)
+        if float(table.cases.tp[0] * table.cases.cp[0] * table.cases.dp[0]) >= H100.per_node:
+            assert np.ravel(times.hop)[:-1] == pytest.approx(uniform.hop)
+            assert simulation.simulate([times])[0].wall == pytest.approx(simulation.simulate([uniform])[0].wall)
+        for first, stage in ((True, 0), (False, depth - 1)):
+            if pipeline.layers_per_stage[stage] * depth == layers:
+                memory = float(framework_memory.of_stage(case, first).total[0])
+                assert float(pipeline.memory.total[stage]) == pytest.approx(memory)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.sampled_from(list(MODELS)), st.data())
-def test_what_is_assigned_is_what_is_run(name: str, data: st.DataObject) -> None:
-    found = two_parts(name)
-    line = data.draw(st.sampled_from(found))
-    row = data.draw(st.integers(0, len(line.cases) - 1))
-    one = HeteroPipeline(line=line, row=row, counts=data.draw(st.sampled_from(cuts(MODELS[name].layers, len(line.of)))))
-    made, hops = one.pipeline, np.ravel(one.pipeline.hop)
+def test_assigned_stage_times_are_those_simulated(name: str, data: st.DataObject) -> None:
+    tables = two_parts(name)
+    table = data.draw(st.sampled_from(tables))
+    row = data.draw(st.integers(0, len(table.cases) - 1))
+    pipeline = HeteroPipeline(
+        table=table,
+        row=row,
+        layers_per_stage=data.draw(st.sampled_from(partitions(MODELS[name].layers, len(table.part_of_stage)))),
+    )
+    times, hops = pipeline.pipeline, np.ravel(pipeline.pipeline.hop)
     assert hops[-1] == 0
-    assert one.each == pytest.approx(made.forward + made.inputs + hops + np.roll(hops, 1))
-    ran = simulation.simulate([made])[0]
-    assert ran.wall >= np.max(made.micro_batches * one.each) * (1 - 1e-9)
-    predicted = pipeline_step.predicted(one, ran)
+    assert pipeline.stage_seconds == pytest.approx(times.forward + times.inputs + hops + np.roll(hops, 1))
+    simulated = simulation.simulate([times])[0]
+    assert simulated.wall >= np.max(times.micro_batches * pipeline.stage_seconds) * (1 - 1e-9)
+    predicted = pipeline_step.predicted(pipeline, simulated)
     assert spent(predicted) == pytest.approx(predicted.wall, rel=1e-9)
-    for line_ in predicted.lines:
-        assert np.min(line_.seconds) >= 0 <= np.min(line_.hidden), line_
+    for entry in predicted.lines:
+        assert np.min(entry.seconds) >= 0 <= np.min(entry.hidden), entry
 
 
 @given(st.sampled_from(list(MODELS)), st.data())
-def test_stages_hold_the_model_once(name: str, data: st.DataObject) -> None:
-    """All layers, and a table at either end."""
-    line = data.draw(st.sampled_from(two_parts(name)))
-    one = HeteroPipeline(line=line, row=0, counts=data.draw(st.sampled_from(cuts(MODELS[name].layers, len(line.of)))))
-    layers = sum(float(part[0]) for part in data_parallel.layer_weights(one.case)) * MODELS[name].layers
-    whole = layers + 2 * float(shapes.weights(one.case).table[0])
-    assert float(np.sum(one.held.parameters)) == pytest.approx(whole * float(one.case.weight_bytes[0]), rel=1e-9)
-    assert float(np.sum(one.held.logits[:-1])) == 0 < float(one.held.logits[-1])
+def test_stages_hold_each_weight_once(name: str, data: st.DataObject) -> None:
+    """All layers, and one embedding table at either end."""
+    table = data.draw(st.sampled_from(two_parts(name)))
+    pipeline = HeteroPipeline(
+        table=table,
+        row=0,
+        layers_per_stage=data.draw(st.sampled_from(partitions(MODELS[name].layers, len(table.part_of_stage)))),
+    )
+    layers = sum(float(part[0]) for part in data_parallel.layer_weights(pipeline.case)) * MODELS[name].layers
+    weights = layers + 2 * float(shapes.weights(pipeline.case).table[0])
+    assert float(np.sum(pipeline.memory.parameters)) == pytest.approx(
+        weights * float(pipeline.case.weight_bytes[0]), rel=1e-9
+    )
+    assert float(np.sum(pipeline.memory.logits[:-1])) == 0 < float(pipeline.memory.logits[-1])
 
 
 @given(st.sampled_from(list(MODELS)), st.data())
-def test_between_parts_the_slower_link_counts(name: str, data: st.DataObject) -> None:
-    line = data.draw(st.sampled_from(two_parts(name)))
-    one, other = ((where.hardware, where.values) for where in line.where)
-    alike = [stages.across(line.cases, each, each) for each in (one, other)]
-    assert np.array_equal(stages.across(line.cases, one, other), np.maximum(*alike))
-    assert np.array_equal(stages.across(line.cases, one, other), stages.across(line.cases, other, one))
+def test_transfer_between_parts_uses_the_slower_link(name: str, data: st.DataObject) -> None:
+    table = data.draw(st.sampled_from(two_parts(name)))
+    first, second = ((model.hardware, model.values) for model in table.part_models)
+    within = [stages.across(table.cases, part, part) for part in (first, second)]
+    assert np.array_equal(stages.across(table.cases, first, second), np.maximum(*within))
+    assert np.array_equal(stages.across(table.cases, first, second), stages.across(table.cases, second, first))
 
 
-def found_for(name: str, parts: tuple[FleetPart, ...], **more: Any) -> HeteroResult:
-    return best_pipelines.find(wanted_for(MODELS[name], parts, **more), parts, MEGATRON)
+def plan_for(name: str, parts: tuple[FleetPart, ...], **options: Any) -> HeteroResult:
+    return best_pipelines.find(wanted_for(MODELS[name], parts, **options), parts, MEGATRON)
 
 
 @settings(max_examples=3, deadline=None)
-@given(st.sampled_from(list(MODELS)), st.sampled_from([(2, 4), (2, 2, 2)]), ROOM.filter(lambda one: one > 1))
-def test_what_is_offered_fits_and_balances(name: str, counts: tuple[int, ...], share: float) -> None:
-    need = share * least(name, (2, 4))
-    machines = (sized(H100, need), A100, sized(machine.load("h200"), 2 * need))
-    parts = tuple(FleetPart(one, many) for one, many in zip(machines, counts))
-    found = found_for(name, parts)
-    walls = [one.choice.plan.ledger.wall_ns for one in found.pipelines]
+@given(st.sampled_from(list(MODELS)), st.sampled_from([(2, 4), (2, 2, 2)]), ROOM.filter(lambda factor: factor > 1))
+def test_found_pipelines_fit_and_are_consistent(name: str, counts: tuple[int, ...], share: float) -> None:
+    need = share * least_memory(name, (2, 4))
+    machines = (with_memory(H100, need), A100, with_memory(machine.load("h200"), 2 * need))
+    parts = tuple(FleetPart(machine, devices) for machine, devices in zip(machines, counts))
+    result = plan_for(name, parts)
+    walls = [step.choice.plan.ledger.wall_ns for step in result.pipelines]
     assert walls == sorted(walls)
-    for one in found.pipelines:
-        job, model = one.choice.plan.job, MODELS[name]
+    for step in result.pipelines:
+        job, model = step.choice.plan.job, MODELS[name]
         ranks = job.layout.ranks // job.layout.pp
-        by_part = {part: list(some) for part, some in groupby(one.stages, key=lambda stage: stage.part)}
-        assert {part: len(some) * ranks for part, some in by_part.items()} == {str(one): one.devices for one in parts}
-        assert [stage.first for stage in one.stages] == list(
-            np.cumsum([0, *(stage.layers for stage in one.stages[:-1])])
+        by_part = {part: list(run) for part, run in groupby(step.stages, key=lambda stage: stage.part)}
+        assert {part: len(run) * ranks for part, run in by_part.items()} == {str(part): part.devices for part in parts}
+        assert [stage.first for stage in step.stages] == list(
+            np.cumsum([0, *(stage.layers for stage in step.stages[:-1])])
         )
-        assert sum(stage.layers for stage in one.stages) == model.layers
-        assert sum(stage.experts for stage in one.stages) == (model.layers - model.dense_layers) * bool(model.experts)
-        assert all(stage.reserved <= stage.memory * USABLE for stage in one.stages)
-        assert one.choice.reserved == pytest.approx(sum(one.choice.plan.memory.values()) * RESERVED, abs=10)
-        assert one.choice.reserved in [stage.reserved for stage in one.stages]
-        assert all(0 <= stage.idle_ns < walls[-1] for stage in one.stages)
+        assert sum(stage.layers for stage in step.stages) == model.layers
+        assert sum(stage.experts for stage in step.stages) == (model.layers - model.dense_layers) * bool(model.experts)
+        assert all(stage.reserved <= stage.memory * USABLE for stage in step.stages)
+        assert step.choice.reserved == pytest.approx(sum(step.choice.plan.memory.values()) * RESERVED, abs=10)
+        assert step.choice.reserved in [stage.reserved for stage in step.stages]
+        assert all(0 <= stage.idle_ns < walls[-1] for stage in step.stages)
 
 
-def test_a_faster_part_or_one_of_more_memory_is_no_worse() -> None:
-    """By what layers are divided by: of each layout with the assignment that is found."""
-    model, need = MODELS["dense"], 1.3 * least("dense", (2, 4))
+def test_faster_part_or_more_memory_is_never_worse() -> None:
+    """By `flow_seconds`, the objective of the partition, for each layout."""
+    model, need = MODELS["dense"], 1.3 * least_memory("dense", (2, 4))
     wanted = wanted_for(model, (FleetPart(H100, 2), FleetPart(A100, 4)))
-    some, place = stages.runs(model)
+    runs, run_index = stages.runs(model)
 
-    def flows(other: Machine) -> dict[tuple[Any, ...], float]:
-        parts = (FleetPart(sized(H100, need), 2), FleetPart(other, 4))
-        where, every = fleet.places(wanted, parts, MEGATRON), pipelines.split(wanted, parts, MEGATRON)
-        found = {}
-        for line in pipelines.lines(wanted, every, MEGATRON, where):
-            for row, key in enumerate(axes(line)):
-                counts = assign(line.costs(row, some, place), round(float(line.cases.accumulate[row])))
+    def flows(second: Machine) -> dict[tuple[Any, ...], float]:
+        parts = (FleetPart(with_memory(H100, need), 2), FleetPart(second, 4))
+        part_models, layouts = (
+            fleet.model_parts(wanted, parts, MEGATRON),
+            pipelines.enumerate_layouts(wanted, parts, MEGATRON),
+        )
+        seconds_by_case = {}
+        for table in pipelines.build_tables(wanted, layouts, MEGATRON, part_models):
+            for row, key in enumerate(axes(table)):
+                counts = assign(table.costs(row, runs, run_index), round(float(table.cases.accumulate[row])))
                 if counts:
-                    found[(*line.of, *key)] = HeteroPipeline(line=line, row=row, counts=counts).flow
-        return found
+                    seconds_by_case[(*table.part_of_stage, *key)] = HeteroPipeline(
+                        table=table, row=row, layers_per_stage=counts
+                    ).flow_seconds
+        return seconds_by_case
 
-    slow, roomy = flows(sized(A100, need)), flows(sized(A100, 4 * need))
+    slow, roomy = flows(with_memory(A100, need)), flows(with_memory(A100, 4 * need))
     double = msgspec.structs.replace(A100.device.peak["bfloat16"], value=2 * A100.device.peak["bfloat16"].value)
-    quick = flows(msgspec.structs.replace(
-        sized(A100, need), device=msgspec.structs.replace(sized(A100, need).device, peak={"bfloat16": double})
-    ))  # fmt: skip
+    base = with_memory(A100, need)
+    fast_device = msgspec.structs.replace(base.device, peak={"bfloat16": double})
+    quick = flows(msgspec.structs.replace(base, device=fast_device))
     assert slow
     assert all(
         quick[key] <= seconds * (1 + 1e-6) and roomy[key] <= seconds * (1 + 1e-6) for key, seconds in slow.items()
     )
 
 
-def said_of(found: HeteroResult) -> str:
-    plans = from_mixed(found, "these", 0)
+def verdict_of(result: HeteroResult) -> str:
+    plans = from_mixed(result, "these", 0)
     assert plans.unlike is not None
     return verdict(plans, plans.unlike)
 
 
-def test_whether_it_is_worth_it_is_said() -> None:
+def test_verdict_compares_mixed_and_single_parts() -> None:
     slow = msgspec.structs.replace(A100.device.peak["bfloat16"], value=1e11)
     crawling = msgspec.structs.replace(A100, device=msgspec.structs.replace(A100.device, peak={"bfloat16": slow}))
     crawling = msgspec.structs.replace(crawling, name="crawling")
-    assert said_of(found_for("dense", (FleetPart(H100, 4), FleetPart(crawling, 4)))).startswith(
+    assert verdict_of(plan_for("dense", (FleetPart(H100, 4), FleetPart(crawling, 4)))).startswith(
         "Mixing is not worth it: h100:4"
     )
     big = MODELS["dense"]
     parts = (FleetPart(H100, 8), FleetPart(H100, 8))
     wanted = wanted_for(big, parts, samples=4096)._replace(seq_len=4096)
-    found = best_pipelines.find(wanted, parts, MEGATRON)
-    together = found.pipelines[0].choice.bill.tokens_per_s
-    apart = [one.choice.bill.tokens_per_s for one in found.alone if one.choice]
-    said = said_of(found)
-    assert f"{together / max(apart):.2f} times as many tokens a second as" in said
-    assert f"this is {100 * together / sum(apart):.0f} % of that" in said
-    assert f"at {2 * max(apart) / together:.2f} times its dollars a token" in said
+    result = best_pipelines.find(wanted, parts, MEGATRON)
+    together = result.pipelines[0].choice.bill.tokens_per_s
+    alone = [part.choice.bill.tokens_per_s for part in result.alone if part.choice]
+    sentence = verdict_of(result)
+    assert f"{together / max(alone):.2f} times as many tokens a second as" in sentence
+    assert f"this is {100 * together / sum(alone):.0f} % of that" in sentence
+    assert f"at {2 * max(alone) / together:.2f} times its dollars a token" in sentence
 
 
-# What frameworks are told
+# Launch files of frameworks
 
 
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=12))
-def test_frameworks_are_told_the_layers_of_each_stage(counts: list[int]) -> None:
+def test_launch_files_have_the_layers_of_each_stage(counts: list[int]) -> None:
     args = uneven_stages.megatron("--num-layers 3\n--account-for-loss-in-pipeline-split\n--bf16\n", counts)
     assert "--account-for" not in args
     layout = args.split("--pipeline-model-parallel-layout ")[1].strip().strip("'")
     assert megatron_stages.read(layout, sum(counts), "here") == counts
-    written_out = re.sub(r"(.)\*(\d+)", lambda found: found[1] * int(found[2]), layout)  # Megatron's own rule
-    said = written_out.split("|")
-    assert said[0].startswith("E")
-    assert said[-1].endswith("L")
-    assert [one.count("t") for one in said] == counts
+    written_out = re.sub(r"(.)\*(\d+)", lambda match: match[1] * int(match[2]), layout)  # Megatron's own rule
+    stage_texts = written_out.split("|")
+    assert stage_texts[0].startswith("E")
+    assert stage_texts[-1].endswith("L")
+    assert [stage.count("t") for stage in stage_texts] == counts
     assert set(written_out) <= set("EtL|")
     titan = tomllib.loads(uneven_stages.torchtitan("[training]\na = 1\n\n[parallelism]\nb = 2\n", counts))
     parts = titan["parallelism"]["module_fqns_per_model_part"]
@@ -386,7 +424,7 @@ ASKED = ("plan", "llama3-8b", "--machine", "h100:8,a100:16", "--batch", "64", "-
 
 
 @pytest.mark.parametrize("framework", ["", "torchtitan"])
-def test_the_command_prints_and_writes(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = ("--for", framework) if framework else ()
     out = tmp_path / "best"
     assert answer([*ASKED, *named, "--tokens", "1e9", "--out", str(out)]) == 0
@@ -409,7 +447,7 @@ def test_the_command_prints_and_writes(framework: str, tmp_path: Path, capsys: p
         assert answer(["plan", str(tmp_path / "their.args"), "--machine", "h100", "--devices", "24", "--check"]) == 0
         assert "predicted with layers divided evenly" in capsys.readouterr().err
     assert first["plan"]["job"]["layout"]["pp"] == len(counts)
-    assert [one["part"] for one in plain["unlike"]["apart"]] == ["h100:8", "a100:16"]
+    assert [part["part"] for part in plain["unlike"]["apart"]] == ["h100:8", "a100:16"]
     (tmp_path / "plans.json").write_text(printed)
     assert read_plans(tmp_path / "plans.json") is not None
     assert answer(["report", str(tmp_path / "plans.json"), "--out", str(tmp_path / "page.html")]) == 0
@@ -441,11 +479,11 @@ def test_the_command_prints_and_writes(framework: str, tmp_path: Path, capsys: p
     ],
     ids=str,
 )  # fmt: skip
-def test_bad_input_is_told(
+def test_bad_input_is_reported(
     changed: dict[str, str | None], code: str, values: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = dict(zip(ASKED[2::2], ASKED[3::2])) | changed
-    flags = [word for flag, value in asked.items() for word in (flag, value) if word is not None]
+    options = dict(zip(ASKED[2::2], ASKED[3::2])) | changed
+    flags = [word for flag, value in options.items() for word in (flag, value) if word is not None]
     assert answer([*ASKED[:2], *flags]) == (4 if code == "not-writable" else 2)
     printed = capsys.readouterr()
     assert code_of(printed.err) == code

@@ -305,11 +305,11 @@ def test_frameworks_without_these_layers_are_refused() -> None:
 def test_megatron_arguments_round_trip(name: str) -> None:
     model = preset(name)
     job = a_job(model, dp_shard=4, zero=1, tp=2, sequence_parallel=True, loss_parallel=True)
-    arguments = FRAMEWORKS["megatron"].write_config(job)
-    assert "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec" in arguments
-    assert "pretrain_mamba.py" in arguments
-    read = detect_format.read(arguments.encode(), f"{name}.args", CommandArguments(8))
-    assert (read.passed, read.otherwise) == ((), ())
+    said = FRAMEWORKS["megatron"].write_config(job)
+    assert "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec" in said
+    assert "pretrain_mamba.py" in said
+    read = detect_format.read(said.encode(), f"{name}.args", CommandArguments(8))
+    assert (read.ignored, read.approximated) == ((), ())
     assert read.job == job
 
 

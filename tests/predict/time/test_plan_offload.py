@@ -175,7 +175,7 @@ def test_too_small_host_is_refused_with_the_arithmetic() -> None:
         BadJob, "llama3-70b", "8 devices", "offloaded", "8 ranks = 1.0 TiB", "838.2 GiB", "213.1 GiB"
     ) as raised:
         search(wanted, tight(1.0, host=0.5), FRAMEWORKS["torchtitan"])
-    assert raised.value.next_step.endswith("devices would do.")
+    assert raised.value.next_step.endswith("devices would be enough.")
     enough = int(raised.value.next_step.split()[0].replace(",", ""))
     assert search(wanted._replace(devices=enough), tight(1.0, host=0.5), FRAMEWORKS["torchtitan"]).choices
 
@@ -204,7 +204,7 @@ def test_offload_needs_a_host_in_the_machine_file() -> None:
     with refused(BadJob, "h100", "[host]", "--machine FILE"):
         cost_job(job(recipe={"offload": True}, dp_shard=2), bare, FRAMEWORKS["trainyard"])
     with refused(BadJob, "offload = 1", "--fix offload"):
-        best_pipelines.find(wanted, fleet.parts("h100:2,a100:2"), FRAMEWORKS["megatron"])
+        best_pipelines.find(wanted, fleet.parse_parts("h100:2,a100:2"), FRAMEWORKS["megatron"])
 
 
 def test_host_of_a_machine_file_is_validated(tmp_path: Path) -> None:
@@ -227,10 +227,10 @@ def test_host_bandwidth_of_a_rank_is_below_device_bandwidth(name: str) -> None:
     known = machine.load(name)
     where = hardware.of_machine(known, next(iter(known.device.peak)))
     if known.host is None:
-        assert offload_variants.room(known).host == 0
+        assert offload_variants.usable_memory(known).host == 0
         return
     assert float(where.host_bandwidth[0]) < float(where.bandwidth[0])
-    room = offload_variants.room(known).host / offload.USABLE
+    room = offload_variants.usable_memory(known).host / offload.USABLE
     assert room * known.ranks_per_node == pytest.approx(known.host.memory.value)
 
 

@@ -1,1 +1,1 @@
-"""How other frameworks write a job: read as they are, and written so that they run."""
+"""Readers and writers for the configurations of other frameworks: Megatron Core, torchtitan and DeepSpeed."""

@@ -1,4 +1,5 @@
-"""A configuration's keys: which were asked for, and what becomes of the others. None is dropped in silence."""
+"""Access to the keys of a framework's configuration. Every key that no reader requests is ignored, approximated or
+refused, and reported."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from trainyard.job import Job, Model
 from trainyard.models.typed_keys import TypedKeys
 
 LARGEST = 1 << 20
-"""Bytes a file may have."""
+"""Largest size of a file in bytes."""
 _LARGEST_NUMBER = 10**9
 _DEEPEST = 8
-"""Tables in tables that are told apart; what lies deeper is one value."""
+"""Depth to which nested tables are flattened; a table below it is one value."""
 _OFF = (None, False, 0, "", "none", "None", "disabled", [], {})
 Kind = TypeVar("Kind")
 
 
 class CommandArguments(NamedTuple):
-    """What a configuration may leave to the command that starts it: `devices` are ranks; `model` is trained instead of
-    the file's own."""
+    """Values that a configuration may leave to the command line. `devices`: number of ranks. `model`: replaces the
+    model of the file."""
 
     devices: int | None = None
     seq_len: int | None = None
@@ -29,74 +30,75 @@ class CommandArguments(NamedTuple):
 
 
 class FrameworkConfig(NamedTuple):
-    """Somebody's configuration. `keeps`: bytes of a weight, its gradient and its state, where they are not the usual.
-    `passed`: keys that nothing here does something with. `otherwise`: what it says that is predicted otherwise."""
+    """A parsed configuration of another framework. `keeps`: bytes of a weight, its gradient and its optimizer state, if
+    they differ from the framework's defaults. `ignored`: keys that have no effect on the prediction. `approximated`:
+    settings that the prediction replaces by another, each with the replacement."""
 
     framework: str
     job: Job
     keeps: tuple[int, int, int] | None
-    passed: tuple[str, ...]
-    otherwise: tuple[str, ...]
+    ignored: tuple[str, ...]
+    approximated: tuple[str, ...]
 
 
 class KeyRules(NamedTuple):
-    """Of keys that no reader asks for, as patterns of `key` or `key=value`. `nothing`: they say nothing of what a step
-    costs. `otherwise`: they change it a little, and are told; `refused`: they change it, and nothing here can say how.
-    Both with the reason."""
+    """Patterns of `key` or `key=value` for the keys that no reader requests. `irrelevant`: no effect on the cost of a
+    step. `approximated`: a small effect, reported and not modelled. `unsupported`: an effect that cannot be predicted,
+    so the file is refused. The last two map to the reason."""
 
-    nothing: re.Pattern[str]
-    otherwise: Mapping[str, str]
-    refused: Mapping[str, str]
+    irrelevant: re.Pattern[str]
+    approximated: Mapping[str, str]
+    unsupported: Mapping[str, str]
 
 
 def flat(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables in tables as one, by dotted path."""
-    found: dict[str, Any] = {}
-    waiting = [("", document, 0)]
-    while waiting:
-        path, table, depth = waiting.pop()
+    """Flattens nested tables into one, keyed by dotted path."""
+    flattened: dict[str, Any] = {}
+    pending = [("", document, 0)]
+    while pending:
+        path, table, depth = pending.pop()
         for key, value in table.items():
             if isinstance(value, dict) and value and depth < _DEEPEST:
-                waiting.append((f"{path}{key}.", value, depth + 1))
+                pending.append((f"{path}{key}.", value, depth + 1))
             else:
-                found[f"{path}{key}"] = value
-    return found
+                flattened[f"{path}{key}"] = value
+    return flattened
 
 
 class ConfigKeys(TypedKeys):
-    """The keys of a framework's configuration. `before`: the text in front of a key in the file. `written`: the names
-    of keys whose spelling in the file differs."""
+    """The keys of a framework's configuration. `prefix`: text in front of each key in the file. `spelling`: the names
+    of keys that are spelled differently in the file."""
 
     def __init__(
-        self, said: Mapping[str, Any], where: str, before: str = "", written: Mapping[str, str] | None = None
+        self, values: Mapping[str, Any], where: str, prefix: str = "", spelling: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(said, where)
-        self._before = before
-        self._written = written or {}
-        self._refused: list[str] = []
-        self._otherwise: list[str] = []
+        super().__init__(values, where)
+        self._prefix = prefix
+        self._spelling = spelling or {}
+        self._unsupported: list[str] = []
+        self._approximated: list[str] = []
 
-    def wrong(self, key: str, expected: str) -> BadFile:
-        if self.said.get(key) is None:
-            return BadFile(f"{self.where}: {self.show(key)} is missing.")
-        return BadFile(f"{self.where}: {self.shown(key)} is not {expected}.")
+    def invalid(self, key: str, expected: str) -> BadFile:
+        if self.values.get(key) is None:
+            return BadFile(f"{self.where}: {self.spell(key)} is missing.")
+        return BadFile(f"{self.where}: {self.with_value(key)} is not {expected}.")
 
-    def show(self, key: str) -> str:
-        return self._before + self._written.get(key, key)
+    def spell(self, key: str) -> str:
+        return self._prefix + self._spelling.get(key, key)
 
-    def shown(self, key: str) -> str:
-        """With its value, as it is written."""
-        value = self.said[key]
-        if self._before:
-            return self.show(key) + ("" if value is True else f" {value!s:.60}")
-        return f"{self.show(key)} = {value!r:.60}"
+    def with_value(self, key: str) -> str:
+        """The key with its value, as spelled in the file."""
+        value = self.values[key]
+        if self._prefix:
+            return self.spell(key) + ("" if value is True else f" {value!s:.60}")
+        return f"{self.spell(key)} = {value!r:.60}"
 
     def number(self, key: str, default: float) -> float:
         value = self.get(key)
         if value is None:
             return default
         if type(value) not in (int, float) or not abs(value) <= _LARGEST_NUMBER:
-            raise self.wrong(key, f"a number from -{_LARGEST_NUMBER:,} to {_LARGEST_NUMBER:,}")
+            raise self.invalid(key, f"a number from -{_LARGEST_NUMBER:,} to {_LARGEST_NUMBER:,}")
         return float(value)
 
     def choice(self, key: str, known: Mapping[str, Kind], default: Kind) -> Kind:
@@ -105,35 +107,36 @@ class ConfigKeys(TypedKeys):
             return default
         if not isinstance(value, str) or value not in known:
             hint = near(value, known) if isinstance(value, str) else ""
-            raise BadFile(f"{self.where}: {self.shown(key)} is not known.", hint or f"Known: {', '.join(known)}.")
+            raise BadFile(f"{self.where}: {self.with_value(key)} is not known.", hint or f"Known: {', '.join(known)}.")
         return known[value]
 
     def refuse(self, key: str, reason: str) -> None:
-        self.asked.add(key)
-        self._refused.append(f"{self.shown(key) if key in self.said else self.show(key)} ({reason})")
+        self.requested.add(key)
+        self._unsupported.append(f"{self.with_value(key) if key in self.values else self.spell(key)} ({reason})")
 
-    def otherwise(self, key: str, reason: str) -> None:
-        self.asked.add(key)
-        self._otherwise.append(f"{self.shown(key) if key in self.said else f'no {self.show(key)}'}: {reason}")
+    def approximate(self, key: str, reason: str) -> None:
+        self.requested.add(key)
+        setting = self.with_value(key) if key in self.values else f"no {self.spell(key)}"
+        self._approximated.append(f"{setting}: {reason}")
 
-    def done(self, rules: KeyRules) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Keys passed over, and what is predicted otherwise. Raises `BadFile` for all that is refused at once."""
-        passed: list[str] = []
-        for key, value in self.said.items():
-            if key in self.asked or value in _OFF:
+    def finish(self, rules: KeyRules) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Returns the ignored keys and the approximated settings. Raises one `BadFile` that lists all refused keys."""
+        ignored: list[str] = []
+        for key, value in self.values.items():
+            if key in self.requested or value in _OFF:
                 continue
-            if reason := _rule(rules.refused, key, value):
+            if reason := _rule(rules.unsupported, key, value):
                 self.refuse(key, reason)
-            elif reason := _rule(rules.otherwise, key, value):
-                self.otherwise(key, reason)
-            elif not rules.nothing.fullmatch(key):
-                passed.append(self.show(key))
-        if self._refused:
+            elif reason := _rule(rules.approximated, key, value):
+                self.approximate(key, reason)
+            elif not rules.irrelevant.fullmatch(key):
+                ignored.append(self.spell(key))
+        if self._unsupported:
             raise BadFile(
-                f"{self.where}: what this costs cannot be said here: {'; '.join(self._refused)}.",
-                "Without it the rest can be planned for.",
+                f"{self.where}: the cost of these settings cannot be predicted: {'; '.join(self._unsupported)}.",
+                "Remove them to plan for the rest.",
             )
-        return tuple(passed), tuple(self._otherwise)
+        return tuple(ignored), tuple(self._approximated)
 
 
 def _rule(rules: Mapping[str, str], key: str, value: object) -> str:

@@ -1,4 +1,4 @@
-"""Whose configuration a file is, by what it says; and its job."""
+"""Detects which framework a configuration file belongs to, and reads its job."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]
 
 
 def kind(data: bytes) -> Kind | None:
-    """None where it is nobody's that is known: a model's file, or something else."""
+    """The framework whose format `data` has; None for any other file, such as a model file."""
     text = data[: LARGEST + 1].decode("utf-8-sig", "replace")
     if text.lstrip().startswith("{"):
         try:
-            said = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
-            said = {key: None for key in deepspeed_keys.BATCHES if f'"{key}"' in text}
+            document = {key: None for key in deepspeed_keys.BATCHES if f'"{key}"' in text}
         marks = (*deepspeed_keys.BATCHES, "zero_optimization")
-        return "deepspeed" if isinstance(said, dict) and any(key in said for key in marks) else None
+        return "deepspeed" if isinstance(document, dict) and any(key in document for key in marks) else None
     try:
         tables: Any = toml.loads(text)
     except toml.DecodeError:
@@ -43,31 +43,31 @@ def kind(data: bytes) -> Kind | None:
     return "torchtitan" if any(isinstance(tables.get(name), dict) for name in ("parallelism", "training")) else None
 
 
-def read(data: bytes, where: str, beside: CommandArguments) -> FrameworkConfig:
-    """The job of another framework's configuration. Raises `BadFile` and `BadInput` as its reader does, and where its
-    layout does not divide its model."""
+def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
+    """Reads the job of another framework's configuration. Raises `BadFile` and `BadInput` as the framework's reader
+    does, and if the layout does not divide the model."""
     if len(data) > LARGEST:
-        raise FileTooLarge(f"{where}: more than {LARGEST:,} bytes are no configuration.")
-    whose = kind(data)
-    if whose is None or whose not in _READERS:
+        raise FileTooLarge(f"{where}: more than {LARGEST:,} bytes, too large for a configuration.")
+    framework = kind(data)
+    if framework is None or framework not in _READERS:
         raise BadFile(f"{where}: neither a job file, torchtitan's TOML, DeepSpeed's JSON nor Megatron's arguments.")
-    found = _READERS[whose](data, where, beside)
-    _divides(found.job, where)
-    return found
+    config = _READERS[framework](data, where, arguments)
+    _check_divisible(config.job, where)
+    return config
 
 
-def _divides(job: Job, where: str) -> None:
+def _check_divisible(job: Job, where: str) -> None:
     model, layout, recipe = job.decoder, job.layout, job.recipe
-    shared = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
-    for what, number, by, name in (
+    stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
+    for quantity, number, divisor, name in (
         ("heads", model.heads, layout.tp, "tensor parallelism"),
         ("key/value heads", 0 if model.kv_rank else model.kv_heads, layout.tp, "tensor parallelism"),
         ("groups of state spaces", model.space_groups if model.pattern else 0, layout.tp, "tensor parallelism"),
         ("experts", model.experts, layout.ep, "expert parallelism"),
-        ("ranks of a stage", shared, layout.ep, "expert parallelism"),
+        ("ranks of a stage", stage_ranks, layout.ep, "expert parallelism"),
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
     ):
-        if number % by:
-            raise BadInput(f"{where}: {number} {what} % {name} {by} = {number % by}.")
+        if number % divisor:
+            raise BadInput(f"{where}: {number} {quantity} % {name} {divisor} = {number % divisor}.")
     if layout.pp * layout.interleave > model.layers + 2:
         raise BadInput(f"{where}: {layout.pp * layout.interleave} pipeline stages are more than {model.layers} layers.")

@@ -1,8 +1,8 @@
-"""What tells a framework how many layers each pipeline stage has, where it can be told.
+"""Writes the number of layers of each pipeline stage into a framework's configuration.
 
-Megatron Core by `--pipeline-model-parallel-layout` (its docs/api-guide, custom pipeline model parallel layout: E the
-embedding, t a layer, L the loss, `|` between stages); torchtitan by the names of each stage's modules. DeepSpeed's
-stages are made in the code that calls it, and our own runner has as many layers in each.
+Megatron Core takes `--pipeline-model-parallel-layout` (its docs/api-guide, custom pipeline model parallel layout: E the
+embedding, t a layer, L the loss, `|` between stages); torchtitan takes the names of each stage's modules. DeepSpeed's
+stages are built by the training script, and trainyard's own runner has equal stages.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Callable, Mapping, Sequence
 from trainyard.formats import toml
 from trainyard.predict.configs.megatron import megatron_stages
 
-_OTHERWISE = ("--pipeline-model-parallel-layout ", "--account-for-", "--num-layers-per-virtual-pipeline-stage ")
-"""Arguments that divide layers too."""
+_REPLACED = ("--pipeline-model-parallel-layout ", "--account-for-", "--num-layers-per-virtual-pipeline-stage ")
+"""Arguments that also set the layers per stage, and are replaced."""
 
 
-def megatron(told: str, counts: Sequence[int]) -> str:
-    """Arguments, one a line. A shell reads the layout as one word."""
-    lines = [line for line in told.splitlines() if not line.startswith(_OTHERWISE)]
-    return "\n".join([*lines, f"--pipeline-model-parallel-layout '{megatron_stages.write(counts)}'"]) + "\n"
+def megatron(arguments: str, layers_per_stage: Sequence[int]) -> str:
+    """Megatron arguments, one per line. The layout is quoted, so that a shell reads it as one word."""
+    lines = [line for line in arguments.splitlines() if not line.startswith(_REPLACED)]
+    return "\n".join([*lines, f"--pipeline-model-parallel-layout '{megatron_stages.write(layers_per_stage)}'"]) + "\n"
 
 
-def torchtitan(told: str, counts: Sequence[int]) -> str:
-    """A configuration in TOML."""
-    ends = [sum(counts[: place + 1]) for place in range(len(counts))]
-    names = [[f"layers.{layer}" for layer in range(end - count, end)] for count, end in zip(counts, ends)]
+def torchtitan(config: str, layers_per_stage: Sequence[int]) -> str:
+    """A torchtitan configuration in TOML."""
+    ends = [sum(layers_per_stage[: stage + 1]) for stage in range(len(layers_per_stage))]
+    names = [[f"layers.{layer}" for layer in range(end - count, end)] for count, end in zip(layers_per_stage, ends)]
     names[0].insert(0, "tok_embeddings")
     names[-1] += ["norm", "output"]
-    document = toml.loads(told)
+    document = toml.loads(config)
     document["parallelism"]["module_fqns_per_model_part"] = names
-    return toml.dumps(document, toml.head_comment(told))
+    return toml.dumps(document, toml.head_comment(config))
 
 
-TELLS: Mapping[str, Callable[[str, Sequence[int]], str]] = {"megatron": megatron, "torchtitan": torchtitan}
-"""By framework: its launch file with so many layers in each stage."""
+WRITERS: Mapping[str, Callable[[str, Sequence[int]], str]] = {"megatron": megatron, "torchtitan": torchtitan}
+"""Framework -> function that rewrites its launch file with the given number of layers per stage."""

@@ -1,7 +1,7 @@
-"""The best pipelines over a cluster of unlike parts, and the best that each part does by itself.
+"""Finds the fastest pipelines over a heterogeneous cluster, and the fastest layout of each part alone.
 
-Which layers a stage has is assigned exactly (`assign_layers.py`), for all layouts that a bound does not rule out; the
-steps of the best of these are then simulated operation by operation (`pipeline/simulation.py`).
+Layers are partitioned over stages exactly (`assign_layers.py`), for all layouts that a lower bound does not exclude;
+the steps of the best are then simulated operation by operation (`pipeline/simulation.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainyard.predict.hetero import fleet, pipelines
 from trainyard.predict.hetero.assign_layers import assign
 from trainyard.predict.hetero.fleet import FleetPart, PartModel
 from trainyard.predict.hetero.pipeline_step import HeteroPipeline, HeteroPipelineStep, cost_pipeline
-from trainyard.predict.hetero.pipelines import Lines
+from trainyard.predict.hetero.pipelines import PipelineTable
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
@@ -29,25 +29,25 @@ from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.units import show_size
 
 _SCHEDULE, _LEAVE_OUT = schedules.SCHEDULES.index("1f1b"), "Leave out --fix interleave and --fix schedule."
-_RUN = 32
-"""Of how many layouts, the best by what their stages take, a step is run."""
+_SIMULATED = 32
+"""Number of layouts, the best by the times of their stages, whose step is simulated."""
 
 
-class Alone(NamedTuple):
-    """A part by itself: its fastest, or why there is none."""
+class PartResult(NamedTuple):
+    """The fastest layout of one part alone, or the reason why there is none."""
 
     part: FleetPart
     choice: LayoutCost | None
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroResult:
-    """`searched`: layouts and orders of the parts that divide everything; `fitting`: that memory may hold. `tuned`: of
-    each part."""
+    """The result of a search. `searched`: combinations of layout and order of the parts that divide evenly; `fitting`:
+    those that may fit in memory. `tuned`: the constants of each part."""
 
     pipelines: tuple[HeteroPipelineStep, ...]
-    alone: tuple[Alone, ...]
+    alone: tuple[PartResult, ...]
     searched: int
     fitting: int
     tuned: tuple[ConstantSet, ...]
@@ -56,82 +56,86 @@ class HeteroResult:
 def find(
     wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
 ) -> HeteroResult:
-    """The `most` fastest. `wanted.devices`: ranks of all parts. Raises `BadInput` for parts that no job can have, and
-    `BadJob` where no layout divides them and the model, or none fits."""
+    """Finds the `most` fastest pipelines. `wanted.devices`: ranks of all parts. Raises `BadInput` for parts that
+    cannot run one job, and `BadJob` if no layout divides them and the model, or none fits."""
     search.check_dtype(wanted, framework)
     fleet.check(parts)
     if wanted.fixed.get("interleave", 1) != 1 or wanted.fixed.get("schedule", _SCHEDULE) != _SCHEDULE:
         fixed = ", ".join(f"{key} = {wanted.fixed[key]!r}" for key in ("interleave", "schedule") if key in wanted.fixed)
-        raise BadJob(f"{fixed}, but over parts of different devices each rank has one stage and runs 1F1B.", _LEAVE_OUT)
+        raise BadJob(f"{fixed}, but across different devices each rank has one stage and runs 1F1B.", _LEAVE_OUT)
     if wanted.fixed.get("offload"):
         raise BadJob(
-            f"offload = {wanted.fixed['offload']} is not planned over parts of different devices.",
+            f"offload = {wanted.fixed['offload']} is not supported across different devices.",
             "Leave out --fix offload.",
         )
-    pipelines.decoder(wanted)
-    every = pipelines.split(wanted, parts, framework)
-    if not len(every):
+    pipelines.require_decoder(wanted)
+    layouts = pipelines.enumerate_layouts(wanted, parts, framework)
+    if not len(layouts):
         raise BadJob(*_undivided(wanted, parts, framework))
-    where = fleet.places(wanted, parts, framework)
-    all_lines = pipelines.lines(wanted, every, framework, where)
-    found = best(all_lines, wanted)
-    if not found:
-        raise BadJob(*_too_large(wanted, parts, framework, where, every))
-    ran = simulation.simulate([one.pipeline for one in found])
+    part_models = fleet.model_parts(wanted, parts, framework)
+    tables = pipelines.build_tables(wanted, layouts, framework, part_models)
+    fastest = best(tables, wanted)
+    if not fastest:
+        raise BadJob(*_too_large(wanted, parts, framework, part_models, layouts))
+    simulated = simulation.simulate([pipeline.pipeline for pipeline in fastest])
     steps = [
-        cost_pipeline(one, its, layout_space.job_of(wanted, one.axes), budget)
-        for one, its in zip(found, ran, strict=True)
+        cost_pipeline(pipeline, simulated_pipeline, layout_space.job_of(wanted, pipeline.axes), budget)
+        for pipeline, simulated_pipeline in zip(fastest, simulated, strict=True)
     ]
-    steps.sort(key=lambda one: one.choice.plan.ledger.wall_ns)
+    steps.sort(key=lambda step: step.choice.plan.ledger.wall_ns)
     return HeteroResult(
         pipelines=tuple(steps[:most]),
-        alone=tuple(_alone(wanted, one, framework, budget) for one in parts),
-        searched=len(every) * len(fleet.orders(parts)),
-        fitting=sum(len(line.cases) for line in all_lines),
-        tuned=tuple(one.tuned for one in where),
+        alone=tuple(_plan_part(wanted, part, framework, budget) for part in parts),
+        searched=len(layouts) * len(fleet.orders(parts)),
+        fitting=sum(len(table.cases) for table in tables),
+        tuned=tuple(model.tuned for model in part_models),
     )
 
 
-def best(all_lines: list[Lines], wanted: PlannerInput, most: int = _RUN) -> list[HeteroPipeline]:
-    """The `most` that take least by what their stages do, the first one first. They are tried in the order of their
-    bound, until no other can be among these."""
-    some, place = stages.runs(pipelines.decoder(wanted))
-    rows = [(line, row) for line in all_lines for row in range(len(line.cases))]
-    bounds = np.concatenate([line.bound for line in all_lines]) if all_lines else np.zeros(0)
-    kept: list[tuple[float, int, HeteroPipeline]] = []
-    for at in np.argsort(bounds, kind="stable").tolist():
-        if len(kept) == most and bounds[at] >= kept[-1][0]:
+def best(tables: list[PipelineTable], wanted: PlannerInput, most: int = _SIMULATED) -> list[HeteroPipeline]:
+    """The `most` best pipelines by the times of their stages, the fastest first. Candidates are tried in the order of
+    their lower bound, until no other can be among the best."""
+    runs, run_index = stages.runs(pipelines.require_decoder(wanted))
+    rows = [(table, row) for table in tables for row in range(len(table.cases))]
+    bounds = np.concatenate([table.bound for table in tables]) if tables else np.zeros(0)
+    ranked: list[tuple[float, int, HeteroPipeline]] = []
+    for index in np.argsort(bounds, kind="stable").tolist():
+        if len(ranked) == most and bounds[index] >= ranked[-1][0]:
             break
-        line, row = rows[at]
-        counts = assign(line.costs(row, some, place), round(float(line.cases.accumulate[row])))
-        one = HeteroPipeline(line=line, row=row, counts=counts or ())
-        if counts is not None and (len(kept) < most or one.flow < kept[-1][0]):
-            insort(kept, (one.seconds, at, one))
-            del kept[most:]
-    return [one for _, _, one in kept]
+        table, row = rows[index]
+        counts = assign(table.costs(row, runs, run_index), round(float(table.cases.accumulate[row])))
+        pipeline = HeteroPipeline(table=table, row=row, layers_per_stage=counts or ())
+        if counts is not None and (len(ranked) < most or pipeline.flow_seconds < ranked[-1][0]):
+            insort(ranked, (pipeline.step_seconds, index, pipeline))
+            del ranked[most:]
+    return [pipeline for _, _, pipeline in ranked]
 
 
-def _alone(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> Alone:
+def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> PartResult:
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
-    mine = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
+    part_input = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:
-        return Alone(part, search.fastest(mine, part.machine, framework, budget, lambda _: None))
+        return PartResult(part, search.fastest(part_input, part.machine, framework, budget, lambda _: None))
     except BadJob as error:
-        return Alone(part, None, error.says)
+        return PartResult(part, None, error.says)
 
 
 def _undivided(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:
-    most, layers, named = fleet.widest(parts), wanted.model.layers, " and ".join(str(part) for part in parts)
+    max_ranks, layers = fleet.max_stage_ranks(parts), wanted.model.layers
+    part_names = " and ".join(str(part) for part in parts)
     pp = wanted.fixed.get("pp")
-    if pp and wanted.devices % pp == 0 and most % (wanted.devices // pp):
+    if pp and wanted.devices % pp == 0 and max_ranks % (wanted.devices // pp):
         ranks = wanted.devices // pp
-        part = next(one for one in parts if one.ranks % ranks)
-        said = f"pp {pp} makes stages of {ranks:,} ranks, and {part.ranks:,} of {part.machine.name} are no whole number"
-        return f"{said} of them: {part.ranks:,} % {ranks:,} = {part.ranks % ranks:,}.", _multiples(wanted, layers)
-    if wanted.devices // most > layers:
+        part = next(part for part in parts if part.ranks % ranks)
         return (
-            f"{named} have whole stages of at most {most:,} ranks in common, which makes {wanted.devices // most:,} "
-            f"stages of {layers} layers.",
+            f"pp {pp} makes stages of {ranks:,} ranks, which do not divide the {part.ranks:,} of {part.machine.name}: "
+            f"{part.ranks:,} % {ranks:,} = {part.ranks % ranks:,}.",
+            _multiples(wanted, layers),
+        )
+    if wanted.devices // max_ranks > layers:
+        return (
+            f"{part_names} divide into whole stages of at most {max_ranks:,} ranks, which makes "
+            f"{wanted.devices // max_ranks:,} stages for {layers} layers.",
             _multiples(wanted, layers),
         )
     return infeasible.undivided(wanted, framework)
@@ -139,26 +143,29 @@ def _undivided(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Fr
 
 def _multiples(wanted: PlannerInput, layers: int) -> str:
     least = 1 << ceil(wanted.devices / layers - 1).bit_length()
-    return f"Take as many devices of each as are a multiple of {least:,}, or leave some out."
+    return f"Use a multiple of {least:,} devices of each, or leave some out."
 
 
 def _too_large(
     wanted: PlannerInput,
     parts: tuple[FleetPart, ...],
     framework: Framework,
-    where: tuple[PartModel, ...],
-    every: LayoutSpace,
+    part_models: tuple[PartModel, ...],
+    layouts: LayoutSpace,
 ) -> tuple[str, str]:
-    more = pipelines.missing(wanted, every, framework, where)
-    named = " and ".join(str(part) for part in parts)
-    says = f"{wanted.model.name} fits on {named} in none of {len(every):,} layouts, however its layers are divided"
-    says += f": {show_size(more)} a device too much." if more > 1 else "."
-    for times in (2, 4, 8, 16, 32, 64):
-        larger = tuple(FleetPart(one.machine, one.devices * times) for one in parts)
-        bigger = wanted._replace(devices=wanted.devices * times)
-        some = pipelines.split(bigger, larger, framework)
-        if len(some) and best(
-            pipelines.lines(bigger, some, framework, fleet.places(bigger, larger, framework)), bigger, 1
-        ):
-            return says, f"{','.join(str(one) for one in larger)} would do."
-    return says, "Use devices of more memory, or fewer samples a step."
+    missing = pipelines.missing_bytes(wanted, layouts, framework, part_models)
+    part_names = " and ".join(str(part) for part in parts)
+    message = (
+        f"{wanted.model.name} fits on {part_names} in none of {len(layouts):,} layouts with any partition of layers"
+    )
+    message += f": each device lacks {show_size(missing)}." if missing > 1 else "."
+    for factor in (2, 4, 8, 16, 32, 64):
+        larger_parts = tuple(FleetPart(part.machine, part.devices * factor) for part in parts)
+        larger_input = wanted._replace(devices=wanted.devices * factor)
+        larger_layouts = pipelines.enumerate_layouts(larger_input, larger_parts, framework)
+        if not len(larger_layouts):
+            continue
+        larger_models = fleet.model_parts(larger_input, larger_parts, framework)
+        if best(pipelines.build_tables(larger_input, larger_layouts, framework, larger_models), larger_input, 1):
+            return message, f"{','.join(str(part) for part in larger_parts)} would be enough."
+    return message, "Use devices with more memory, or fewer samples per step."

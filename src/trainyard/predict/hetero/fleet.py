@@ -1,4 +1,4 @@
-"""A cluster of unlike parts: each so many devices of one machine."""
+"""A heterogeneous cluster: parts, each with a number of devices of one machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.memory.framework_memory import USABLE
 
-MOST = 4
-"""Parts of a cluster."""
+MAX_PARTS = 4
+"""Largest number of parts of a cluster."""
 
 
 class FleetPart(NamedTuple):
@@ -37,56 +37,58 @@ class FleetPart(NamedTuple):
         return -(-self.devices // self.machine.per_node)
 
 
-def parts(text: str) -> tuple[FleetPart, ...]:
-    """Of `h100:64,mine.toml:128`. Raises `BadInput`, and what `machine.load` does."""
-    found: list[FleetPart] = []
-    for one in text.split(","):
-        name, _, count = one.strip().rpartition(":")
+def parse_parts(text: str) -> tuple[FleetPart, ...]:
+    """Parses `h100:64,mine.toml:128`. Raises `BadInput`, and the errors of `machine.load`."""
+    parts: list[FleetPart] = []
+    for entry in text.split(","):
+        name, _, count = entry.strip().rpartition(":")
         if not name:
-            name = one.strip() or "NAME"
-            raise BadInput(f"--machine {text}: how many devices of {name} there are is not said.", f"As {name}:8.")
+            name = entry.strip() or "NAME"
+            raise BadInput(f"--machine {text}: no device count for {name}.", f"Add one, for example {name}:8.")
         if not (count.isdecimal() and len(count) < 10 and int(count)):
-            raise BadInput(f"--machine {text}: {count!r} is no number of devices.", f"As {name}:8.")
-        found.append(FleetPart(machine.load(name), int(count)))
-    limits.check_value(f"--machine {text:.60}: ranks", sum(part.ranks for part in found), limits.DEVICES)
-    return tuple(found)
+            raise BadInput(f"--machine {text}: {count!r} is not a device count.", f"Give a number, such as {name}:8.")
+        parts.append(FleetPart(machine.load(name), int(count)))
+    limits.check_value(f"--machine {text:.60}: ranks", sum(part.ranks for part in parts), limits.DEVICES)
+    return tuple(parts)
 
 
-def check(some: tuple[FleetPart, ...]) -> None:
-    """Raises `BadInput` for parts that no job can have together."""
-    if len(some) > MOST:
+def check(parts: tuple[FleetPart, ...]) -> None:
+    """Raises `BadInput` for parts that cannot run one job together."""
+    if len(parts) > MAX_PARTS:
         raise BadInput(
-            f"{len(some)} parts stand in {factorial(len(some)):,} orders, and all would be tried: at most {MOST}.",
+            f"{len(parts)} parts have {factorial(len(parts)):,} orders, all of which are searched; at most {MAX_PARTS} "
+            "parts are supported.",
             "Leave some out, or plan for several trainings.",
         )
-    for one in some:
-        if one.machine.between is None:
+    for part in parts:
+        if part.machine.between is None:
             raise BadInput(
-                f"{one.machine.name} names no link [between] nodes, and so none to the other parts.",
-                "Add one to a TOML file of it.",
+                f"{part.machine.name} has no link [between] nodes, and so none to the other parts.",
+                "Add [between] to a copy of its TOML file.",
             )
-    vendors = sorted({one.machine.device.vendor for one in some})
+    vendors = sorted({part.machine.device.vendor for part in parts})
     if len(vendors) > 1:
-        named = " and ".join(words.VENDORS[one].label for one in vendors)
+        vendor_names = " and ".join(words.VENDORS[vendor].label for vendor in vendors)
         raise BadInput(
-            f"devices of {named} have collective libraries that do not speak to each other.",
+            f"the collective libraries of {vendor_names} devices are not compatible.",
             "Plan for parts of one vendor.",
         )
 
 
-def orders(some: tuple[FleetPart, ...]) -> list[tuple[int, ...]]:
-    """In which the parts may stand, by their places; equal parts in one way only."""
-    like = [some.index(one) for one in some]
-    return list({tuple(like[at] for at in order): order for order in permutations(range(len(some)))}.values())
+def orders(parts: tuple[FleetPart, ...]) -> list[tuple[int, ...]]:
+    """All orders of the parts, as indices. Permutations of equal parts count once."""
+    first_equal = [parts.index(part) for part in parts]
+    distinct = {tuple(first_equal[index] for index in order): order for order in permutations(range(len(parts)))}
+    return list(distinct.values())
 
 
-def widest(some: tuple[FleetPart, ...]) -> int:
-    """The most ranks that a stage can have: all parts have whole stages of as many."""
-    return gcd(*(one.ranks for one in some))
+def max_stage_ranks(parts: tuple[FleetPart, ...]) -> int:
+    """Largest number of ranks per stage: every part must consist of whole stages of that size."""
+    return gcd(*(part.ranks for part in parts))
 
 
 class PartModel(NamedTuple):
-    """A part as the predictor sees it."""
+    """A part with its performance model."""
 
     part: FleetPart
     hardware: RankHardware
@@ -94,12 +96,12 @@ class PartModel(NamedTuple):
     values: Constants
 
     @property
-    def room(self) -> float:
-        """Bytes of a device that can be had."""
+    def usable_memory(self) -> float:
+        """Usable bytes per device."""
         return float(self.hardware.memory[0]) * USABLE
 
 
-def places(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[PartModel, ...]:
-    """Raises `UnknownName` for a device without a peak in the dtype."""
+def model_parts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[PartModel, ...]:
+    """The performance model of each part. Raises `UnknownName` for a device without a peak in the dtype."""
     models = ((part, machine_model.of(part.machine, framework.software, wanted.dtype)) for part in parts)
     return tuple(PartModel(part, model.hardware, model.tuned, model.values) for part, model in models)

@@ -1,4 +1,4 @@
-"""A step of one pipeline over unlike parts, its layers divided: what each stage takes and holds, account by account."""
+"""The cost of a step of one pipeline over a heterogeneous cluster: time and memory of each stage, by account."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainyard.plan import Plan
 from trainyard.predict.economics import step_cost
 from trainyard.predict.hetero import pipelines
 from trainyard.predict.hetero.fleet import FleetPart
-from trainyard.predict.hetero.pipelines import Lines
+from trainyard.predict.hetero.pipelines import PipelineTable
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.layout_space import AXES
 from trainyard.predict.memory.framework_memory import RESERVED
@@ -30,8 +30,9 @@ from trainyard.predict.time.step import AccountSeconds, Means, Once, StepTime
 
 
 class HeteroStage(msgspec.Struct, frozen=True, kw_only=True):
-    """`part`: of the cluster, as `h100:64`; `layers` from `first` on, of which the last `experts` have experts.
-    `forward_ns`, `backward_ns`: of a micro-batch; `idle_ns`: of a step. `reserved` of the device's `memory`: bytes."""
+    """One stage of a pipeline. `part`: the part it runs on, such as `h100:64`. `layers`, starting at `first`; the last
+    `experts` of them are MoE layers. `forward_ns`, `backward_ns`: per micro-batch; `idle_ns`: per step. `reserved`:
+    bytes of the device's `memory`."""
 
     part: str
     first: int
@@ -46,7 +47,7 @@ class HeteroStage(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroPipelineStep:
-    """A pipeline over the parts in their order, stage by stage. The choice's memory is that of the fullest stage."""
+    """The cost of a step of a pipeline over parts in the given order. `choice` has the memory of the fullest stage."""
 
     choice: LayoutCost
     order: tuple[FleetPart, ...]
@@ -55,168 +56,189 @@ class HeteroPipelineStep:
 
 @dataclass(frozen=True, kw_only=True)
 class HeteroPipeline:
-    """A case of `line`, and how many layers each stage has."""
+    """One row of `table` with its layers partitioned over the stages."""
 
-    line: Lines
+    table: PipelineTable
     row: int
-    counts: tuple[int, ...]
+    layers_per_stage: tuple[int, ...]
 
     @cached_property
     def case(self) -> Cases:
-        return self.line.cases.take(np.array([self.row]))
+        return self.table.cases.take(np.array([self.row]))
 
     @property
     def axes(self) -> dict[str, int]:
-        """Its row of the space."""
+        """The case's row of the layout space."""
         return {axis: round(float(getattr(self.case, axis)[0])) for axis in AXES}
 
     @cached_property
-    def run(self) -> StageLayers:
+    def stage_layers(self) -> StageLayers:
         """Layers of each stage by kind."""
-        ends, dense = np.cumsum(self.counts), self.line.counts[0] if self.plain else 0
+        ends, dense = np.cumsum(self.layers_per_stage), self.table.layer_counts[0] if self.has_dense_layers else 0
         plain = np.diff(np.minimum(ends, dense), prepend=0)
-        return StageLayers(plain.astype(np.float64), np.array(self.counts) - plain.astype(np.float64))
+        return StageLayers(plain.astype(np.float64), np.array(self.layers_per_stage) - plain.astype(np.float64))
 
     @property
-    def plain(self) -> bool:
+    def has_dense_layers(self) -> bool:
         """Whether the model's first layers have no experts."""
-        return len(self.line.counts) > 1 or not float(self.case.experts[0])
+        return len(self.table.layer_counts) > 1 or not float(self.case.experts[0])
 
     @cached_property
-    def many(self) -> list[Column]:
-        """By kind of layer of the model: how many each stage has."""
-        return [count for count in self.run if count.any()]
+    def layers_by_kind(self) -> list[Column]:
+        """Layers of each stage, for each kind of layer that the model has."""
+        return [count for count in self.stage_layers if count.any()]
 
     @cached_property
-    def parts(self) -> list[Parts]:
-        """What a micro-batch takes on each part of the cluster."""
-        return [step_bounds.parts(self.case, one.hardware, one.values) for one in self.line.where]
+    def part_times(self) -> list[Parts]:
+        """Times of a micro-batch on each part of the cluster."""
+        return [step_bounds.parts(self.case, model.hardware, model.values) for model in self.table.part_models]
 
     @cached_property
-    def once(self) -> Once:
-        """What comes once a step, on each stage."""
-        of, depth = self.line.of, len(self.line.of)
+    def once_per_step(self) -> Once:
+        """Work done once per step, on each stage."""
+        part_of_stage, depth = self.table.part_of_stage, len(self.table.part_of_stage)
         ends = column(np.isin(np.arange(depth), (0, depth - 1)))
-        found = np.zeros((10, depth))
-        for place, (one, parts) in enumerate(zip(self.line.where, self.parts, strict=True)):
-            mine = of == place
-            like = stages.alone(self.case, StageLayers(*(count[mine] for count in self.run)), ends[mine])
-            back = sum(many[mine] * kind.through.seconds for many, kind in zip(self.many, parts.kinds, strict=True))
-            each = step.once(like, one.hardware, one.values, np.asarray(back))
-            flat = (*(column for part in each[:4] for column in part), each.update, each.host)
-            found[:, mine] = [np.broadcast_to(value, int(mine.sum())) for value in flat]
-        summed, divided, down, up = (Exposed(*found[at : at + 2]) for at in (0, 2, 4, 6))
-        return Once(summed, divided, down, up, found[8], found[9])
+        values = np.zeros((10, depth))
+        for index, (model, times) in enumerate(zip(self.table.part_models, self.part_times, strict=True)):
+            on_part = part_of_stage == index
+            stage = stages.alone(
+                self.case, StageLayers(*(count[on_part] for count in self.stage_layers)), ends[on_part]
+            )
+            backward = sum(
+                count[on_part] * kind.through.seconds
+                for count, kind in zip(self.layers_by_kind, times.kinds, strict=True)
+            )
+            once = step.once(stage, model.hardware, model.values, np.asarray(backward))
+            flat = (*(column for exposed in once[:4] for column in exposed), once.update, once.host)
+            values[:, on_part] = [np.broadcast_to(value, int(on_part.sum())) for value in flat]
+        summed, divided, down, up = (Exposed(*values[at : at + 2]) for at in (0, 2, 4, 6))
+        return Once(summed, divided, down, up, values[8], values[9])
 
     @cached_property
-    def held(self) -> MemoryParts:
-        """By a rank of each stage."""
-        depth = len(self.line.of)
-        return stages.memory(self.case, self.run, np.arange(depth, 0.0, -1), column(np.arange(depth) == 0))
+    def memory(self) -> MemoryParts:
+        """Bytes per rank of each stage."""
+        depth = len(self.table.part_of_stage)
+        return stages.memory(self.case, self.stage_layers, np.arange(depth, 0.0, -1), column(np.arange(depth) == 0))
 
     @property
-    def each(self) -> Column:
-        """Seconds of a micro-batch on each stage, there and back, with what it receives."""
-        layers = [seconds[self.row] * many for seconds, many in zip(self.line.each, self.many, strict=True)]
-        return self.line.fixed[self.row] + sum(layers)
+    def stage_seconds(self) -> Column:
+        """Seconds of a micro-batch on each stage, forward and backward, with its transfers."""
+        layer_seconds = [
+            seconds[self.row] * count
+            for seconds, count in zip(self.table.layer_seconds, self.layers_by_kind, strict=True)
+        ]
+        return self.table.fixed_seconds[self.row] + sum(layer_seconds)
 
     @property
-    def flow(self) -> float:
-        """About the seconds of all micro-batches: the first through all stages, the others at the pace of the slowest.
-        What layers are divided by."""
-        return float((self.case.accumulate[0] - 1) * np.max(self.each) + np.sum(self.each))
+    def flow_seconds(self) -> float:
+        """Approximate seconds of all micro-batches: the first passes through all stages, the others follow at the pace
+        of the slowest. The objective of the partition of layers."""
+        stage_seconds = self.stage_seconds
+        return float((self.case.accumulate[0] - 1) * np.max(stage_seconds) + np.sum(stage_seconds))
 
     @property
-    def seconds(self) -> float:
-        """About those of a step."""
-        return self.flow + float(np.max(self.once.seconds))
+    def step_seconds(self) -> float:
+        """Approximate seconds of a step."""
+        return self.flow_seconds + float(np.max(self.once_per_step.seconds))
 
     @cached_property
     def pipeline(self) -> PipelineTimes:
-        of = self.line.of
-        forward, back = (np.array([self.parts[one].beside / 2 for one in of]) for _ in range(2))
-        for kind, many in enumerate(self.many):
-            forward += many * np.array([float(self.parts[one].kinds[kind].ahead[0]) for one in of])
-            back += many * np.array([float(self.parts[one].kinds[kind].back[0]) for one in of])
-        last = self.parts[of[-1]]
+        part_of_stage, times = self.table.part_of_stage, self.part_times
+        forward, backward = (np.array([times[part].beside / 2 for part in part_of_stage]) for _ in range(2))
+        for kind, count in enumerate(self.layers_by_kind):
+            forward += count * np.array([float(times[part].kinds[kind].ahead[0]) for part in part_of_stage])
+            backward += count * np.array([float(times[part].kinds[kind].back[0]) for part in part_of_stage])
+        last = times[part_of_stage[-1]]
         forward[-1] += float((last.ahead + last.loss)[0])
-        back[-1] += float(last.back[0])
-        sent = np.append(pipelines.hops(self.case, self.line.where, of, self.parts)[0], 0.0)
-        many = round(float(self.case.accumulate[0]))
-        return PipelineTimes("1f1b", len(of), many, forward, back, np.zeros(len(of)), sent, waits=True)
+        backward[-1] += float(last.back[0])
+        hops = np.append(pipelines.hops(self.case, self.table.part_models, part_of_stage, times)[0], 0.0)
+        micro_batches, depth = round(float(self.case.accumulate[0])), len(part_of_stage)
+        return PipelineTimes("1f1b", depth, micro_batches, forward, backward, np.zeros(depth), hops, waits=True)
 
 
-def cost_pipeline(one: HeteroPipeline, ran: SimulatedPipeline, job: Job, budget: float) -> HeteroPipelineStep:
-    """`ran`: its pipeline."""
-    line, case, held = one.line, one.case, one.held
-    step_of = predicted(one, ran)
-    idle = ran.warmup + ran.steady + step_of.wall - _ends(one, ran)
-    reserved = held.total * RESERVED
-    limits = np.array([float(line.where[place].hardware.memory[0]) for place in line.of])
+def cost_pipeline(
+    pipeline: HeteroPipeline, simulated: SimulatedPipeline, job: Job, budget: float
+) -> HeteroPipelineStep:
+    """The cost of a step. `simulated`: the simulation of `pipeline`. `budget`: tokens to train on."""
+    table, case, memory = pipeline.table, pipeline.case, pipeline.memory
+    step_time = predicted(pipeline, simulated)
+    idle = simulated.warmup + simulated.steady + step_time.wall - _ends(pipeline, simulated)
+    reserved = memory.total * RESERVED
+    limits = np.array([float(table.part_models[part].hardware.memory[0]) for part in table.part_of_stage])
     fullest = int(np.argmax(reserved / limits))
-    order = [line.where[place] for place in dict.fromkeys(line.of.tolist())]
-    parts = tuple(where.part for where in order)
-    plan = _plan(one, step_of, job, parts, held, fullest)
-    peak = sum(float(where.hardware.peak[0]) * where.part.ranks for where in order)
+    order = [table.part_models[part] for part in dict.fromkeys(table.part_of_stage.tolist())]
+    parts = tuple(model.part for model in order)
+    plan = _plan(pipeline, step_time, job, parts, memory, fullest)
+    peak = sum(float(model.hardware.peak[0]) * model.part.ranks for model in order)
     tokens, flops = float(job.recipe.tokens_per_step), float(step_cost.model_flops(case)[0])
     bill = step_cost.bill(
         [(part.machine, part.ranks) for part in parts], plan.ledger.wall_ns / 1e9, tokens, flops, peak, budget
     )
-    firsts = np.cumsum([0, *one.counts])
+    firsts = np.cumsum([0, *pipeline.layers_per_stage])
     return HeteroPipelineStep(
         choice=LayoutCost(plan=plan, bill=bill, reserved=int(reserved[fullest]), waiting=0, front=False),
         order=parts,
         stages=tuple(
             HeteroStage(
-                part=str(line.where[place].part),
-                first=int(firsts[at]),
-                layers=one.counts[at],
-                experts=int(one.run.routed[at]),
-                forward_ns=round(one.pipeline.forward[at] * 1e9),
-                backward_ns=round(one.pipeline.inputs[at] * 1e9),
-                idle_ns=round(float(idle[at]) * 1e9),
-                reserved=int(reserved[at]),
-                memory=int(limits[at]),
+                part=str(table.part_models[part].part),
+                first=int(firsts[stage]),
+                layers=pipeline.layers_per_stage[stage],
+                experts=int(pipeline.stage_layers.routed[stage]),
+                forward_ns=round(pipeline.pipeline.forward[stage] * 1e9),
+                backward_ns=round(pipeline.pipeline.inputs[stage] * 1e9),
+                idle_ns=round(float(idle[stage]) * 1e9),
+                reserved=int(reserved[stage]),
+                memory=int(limits[stage]),
             )
-            for at, place in enumerate(line.of)
+            for stage, part in enumerate(table.part_of_stage)
         ),
     )
 
 
 def _plan(
-    one: HeteroPipeline, step_of: StepTime, job: Job, parts: Sequence[FleetPart], held: MemoryParts, fullest: int
+    pipeline: HeteroPipeline,
+    step_time: StepTime,
+    job: Job,
+    parts: Sequence[FleetPart],
+    memory: MemoryParts,
+    fullest: int,
 ) -> Plan:
-    where = one.line.where
-    ledger = predicted_ledger.ledger(step_of, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
-    kind = "experts" if float(one.case.experts[0]) else "dense"
-    bounds = [each.tuned.interval(kind) for each in where]
-    low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+    models, depth = pipeline.table.part_models, len(pipeline.layers_per_stage)
+    ledger = predicted_ledger.ledger(step_time, 0, job.layout.ranks, ", ".join(str(part) for part in parts))
+    kind = "experts" if float(pipeline.case.experts[0]) else "dense"
+    intervals = [model.tuned.interval(kind) for model in models]
+    low, high = min(low for low, _ in intervals), max(high for _, high in intervals)
     return Plan(
         job=job,
         ledger=ledger,
         low=min(ledger.wall_ns, round(ledger.wall_ns * low)),
         high=max(ledger.wall_ns, round(ledger.wall_ns * high)),
-        memory={part: int(np.broadcast_to(size, len(one.counts))[fullest]) for part, size in held.parts().items()},
-        assumptions=tuple(claim for each in where for claim in each.tuned.claims),
+        memory={name: int(np.broadcast_to(size, depth)[fullest]) for name, size in memory.parts().items()},
+        assumptions=tuple(claim for model in models for claim in model.tuned.claims),
     )
 
 
-def _ends(one: HeteroPipeline, ran: SimulatedPipeline) -> Column:
-    """When each stage is done with what comes once a step."""
-    return ran.wall - ran.drain + one.once.seconds
+def _ends(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> Column:
+    """Time at which each stage has finished its once-per-step work, in seconds."""
+    return simulated.wall - simulated.drain + pipeline.once_per_step.seconds
 
 
-def predicted(one: HeteroPipeline, ran: SimulatedPipeline) -> StepTime:
-    """The mean over stages, which have as many ranks each. `ran`: its pipeline."""
-    of, once, depth = one.line.of, one.once, len(one.line.of)
-    times, host, ends = one.case.accumulate / depth, np.zeros(1), _ends(one, ran)
-    found: list[AccountSeconds] = []
-    for place, parts in enumerate(one.parts):
-        mine = of == place
-        for kind, many in zip(parts.kinds, one.many, strict=True):
-            found += step.of_kind(kind, times * np.sum(many[mine]))
-        host = host + times * np.count_nonzero(mine) * parts.beside
-    means = Means(*(np.atleast_1d(np.mean(getattr(ran, name))) for name in Means._fields))
+def predicted(pipeline: HeteroPipeline, simulated: SimulatedPipeline) -> StepTime:
+    """The step time as the mean over stages, which all have the same number of ranks. `simulated`: the simulation of
+    `pipeline`."""
+    part_of_stage, once, depth = (
+        pipeline.table.part_of_stage,
+        pipeline.once_per_step,
+        len(pipeline.table.part_of_stage),
+    )
+    times, host, ends = pipeline.case.accumulate / depth, np.zeros(1), _ends(pipeline, simulated)
+    lines: list[AccountSeconds] = []
+    for index, part_times in enumerate(pipeline.part_times):
+        on_part = part_of_stage == index
+        for kind, count in zip(part_times.kinds, pipeline.layers_by_kind, strict=True):
+            lines += step.of_kind(kind, times * np.sum(count[on_part]))
+        host = host + times * np.count_nonzero(on_part) * part_times.beside
+    means = Means(*(np.atleast_1d(np.mean(getattr(simulated, name))) for name in Means._fields))
     means = means._replace(drain=np.atleast_1d(np.max(ends) - np.mean(ends)))
-    found += step.outside_layers(one.parts[of[-1]], times, once.mean, means, host)
-    return StepTime(np.atleast_1d(np.max(ends)), found)
+    lines += step.outside_layers(pipeline.part_times[part_of_stage[-1]], times, once.mean, means, host)
+    return StepTime(np.atleast_1d(np.max(ends)), lines)

@@ -1,7 +1,7 @@
-"""Every pipeline over a cluster of unlike parts, as columns: what layers take on its stages, how many find room there,
-and what no division of them among the stages can be below.
+"""All pipelines over a heterogeneous cluster, as columns: the time of layers on each stage, the layers that fit there,
+and a lower bound over all partitions of the layers.
 
-Each part has whole stages of as many ranks, and the parts stand one after the other, in any order.
+Each part has whole stages of the same number of ranks, and the parts follow one another in any order.
 """
 
 from __future__ import annotations
@@ -32,86 +32,94 @@ from trainyard.predict.pipeline.step_bounds import Parts
 DENSE, ROUTED = StageLayers(column(1), column(0)), StageLayers(column(0), column(1))
 """A layer of each kind."""
 MOST_RUNS = 1 << 24
-"""Stages times the square of the layers, all of which are costed: 126 layers on as many stages have 2 million."""
+"""Largest product of stages and squared layers, all of which are costed: 126 layers on 126 stages have 2 million."""
 PLAIN = PipelineSupport(schedules=("1f1b",))
-"""Pipelines of one stage a rank."""
+"""Pipelines with one stage per rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lines:
-    """Pipelines of as many stages, each a row of `cases`. `of`: stage -> the place in `where` of the part it runs on.
-    By kind of layer: `each`: seconds of one, [case, stage]; `rooms`: most that memory holds there; `counts`: how many
-    there are. `fixed`: seconds that a stage takes beside its layers."""
+class PipelineTable:
+    """Pipelines with the same stages, one per row of `cases`. `part_of_stage`: stage -> index in `part_models`. By kind
+    of layer: `layer_seconds` of one layer, [case, stage]; `layer_capacities`: most layers that fit, [case, stage];
+    `layer_counts`: layers of the model. `fixed_seconds`: time of a stage outside its layers, [case, stage]."""
 
     cases: Cases
-    where: tuple[PartModel, ...]
-    of: npt.NDArray[np.intp]
-    each: list[Column]
-    rooms: list[Column]
-    counts: list[int]
-    fixed: Column
+    part_models: tuple[PartModel, ...]
+    part_of_stage: npt.NDArray[np.intp]
+    layer_seconds: list[Column]
+    layer_capacities: list[Column]
+    layer_counts: list[int]
+    fixed_seconds: Column
 
     @cached_property
     def bound(self) -> Column:
-        """Seconds that no assignment of a case is below; infinite where none fits."""
-        layers, each, room = sum(self.counts), np.minimum.reduce(self.each), np.maximum.reduce(self.rooms)
-        pace = _pace(each, self.fixed, room, layers, 1)
-        for one, most, count in zip(self.each, self.rooms, self.counts):
-            pace = np.maximum(pace, _pace(one, self.fixed, most, count, 0))
-        spare = layers - each.shape[1]
-        total = np.sum(self.fixed + each, axis=1) + spare * np.min(each, axis=1)
+        """Lower bound in seconds over all assignments of a case; infinite if none fits."""
+        layers, layer_seconds = sum(self.layer_counts), np.minimum.reduce(self.layer_seconds)
+        best_capacity = np.maximum.reduce(self.layer_capacities)
+        pace = _min_pace(layer_seconds, self.fixed_seconds, best_capacity, layers, 1)
+        for seconds, capacity, count in zip(self.layer_seconds, self.layer_capacities, self.layer_counts):
+            pace = np.maximum(pace, _min_pace(seconds, self.fixed_seconds, capacity, count, 0))
+        spare = layers - layer_seconds.shape[1]
+        total = np.sum(self.fixed_seconds + layer_seconds, axis=1) + spare * np.min(layer_seconds, axis=1)
         return (self.cases.accumulate - 1) * pace + total
 
-    def costs(self, row: int, some: StageLayers, place: npt.NDArray[np.intp]) -> Costs:
-        """Of one case: seconds of each stage with each run of layers; infinite where its memory does not hold them.
-        `some`, `place`: as `stages.runs` has them."""
-        depth, one = len(self.of), self.cases.take(np.array([row]))
-        kinds = [count for count in some if count.any()]
-        seconds = self.fixed[row][:, None] + sum(each[row][:, None] * count for each, count in zip(self.each, kinds))
-        left = np.repeat(np.arange(depth, 0.0, -1), len(some.dense))
-        every = StageLayers(*(np.tile(count, depth) for count in some))
-        with np.errstate(invalid="ignore", divide="ignore"):  # of no layer at all
-            need = stages.memory(one, every, left, column(left == depth)).total.reshape(depth, -1) * RESERVED
-        limit = np.array([self.where[one].room for one in self.of])
-        allowed = (need <= limit[:, None]) & (some.layers > 0)
-        return np.where(allowed, seconds, np.inf)[:, place]
+    def costs(self, row: int, runs: StageLayers, run_index: npt.NDArray[np.intp]) -> Costs:
+        """Seconds of each stage of one case with each run of layers; infinite if the run does not fit in memory.
+        `runs`, `run_index`: as returned by `stages.runs`."""
+        depth, case = len(self.part_of_stage), self.cases.take(np.array([row]))
+        run_counts = [count for count in runs if count.any()]
+        seconds = self.fixed_seconds[row][:, None] + sum(
+            layer_seconds[row][:, None] * count for layer_seconds, count in zip(self.layer_seconds, run_counts)
+        )
+        remaining_stages = np.repeat(np.arange(depth, 0.0, -1), len(runs.dense))
+        stage_runs = StageLayers(*(np.tile(count, depth) for count in runs))
+        with np.errstate(invalid="ignore", divide="ignore"):  # runs without a layer
+            memory = stages.memory(case, stage_runs, remaining_stages, column(remaining_stages == depth)).total
+            need = memory.reshape(depth, -1) * RESERVED
+        limits = np.array([self.part_models[part].usable_memory for part in self.part_of_stage])
+        allowed = (need <= limits[:, None]) & (runs.layers > 0)
+        return np.where(allowed, seconds, np.inf)[:, run_index]
 
 
-def _pace(each: Column, fixed: Column, room: Column, count: int, least: int) -> Column:
-    """About the least time, never above it, in which stages have so many layers, each `least` of them."""
-    low = np.max(fixed + least * each, axis=1)
-    high = np.max(fixed + each * np.maximum(room, 1), axis=1)
+def _min_pace(layer_seconds: Column, fixed_seconds: Column, capacity: Column, count: int, min_layers: int) -> Column:
+    """Least pace at which the stages hold `count` layers in all, each at least `min_layers`: an approximation from
+    below."""
+    low = np.max(fixed_seconds + min_layers * layer_seconds, axis=1)
+    high = np.max(fixed_seconds + layer_seconds * np.maximum(capacity, 1), axis=1)
     for _ in range(40):
         middle = (low + high) / 2
-        many = np.clip(np.floor((middle[:, None] - fixed) / each), 0.0, room)
-        enough = np.sum(many, axis=1) >= count
+        counts = np.clip(np.floor((middle[:, None] - fixed_seconds) / layer_seconds), 0.0, capacity)
+        enough = np.sum(counts, axis=1) >= count
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
     return low
 
 
-def decoder(wanted: PlannerInput) -> Model:
-    """Raises `BadJob` for what has other layers."""
+def require_decoder(wanted: PlannerInput) -> Model:
+    """The model of `wanted`, if it is a plain decoder. Raises `BadJob` otherwise."""
     model = wanted.model
     if isinstance(model, Model) and not model.pattern:
         return model
-    raise BadJob(f"over unlike devices plain decoders are planned, and {model.name} is none.", "Name one machine.")
+    raise BadJob(
+        f"across different devices only plain decoders are supported, and {model.name} is not one.",
+        "Name one machine.",
+    )
 
 
-def split(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> LayoutSpace:
-    """Every layout whose stages are whole in each part."""
-    every: list[LayoutSpace] = []
+def enumerate_layouts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> LayoutSpace:
+    """All layouts whose stages each lie within one part."""
+    spaces: list[LayoutSpace] = []
     for ranks, per_node in product(
-        layout_space.divisors(fleet.widest(parts)), {one.machine.ranks_per_node for one in parts}
+        layout_space.divisors(fleet.max_stage_ranks(parts)), {part.machine.ranks_per_node for part in parts}
     ):
         depth = wanted.devices // ranks
         if wanted.fixed.get("pp", depth) == depth <= wanted.model.layers:
             _check_runs(wanted, depth)
             fixed = wanted.fixed | {"pp": depth}
-            every.append(layout_space.space(wanted._replace(per_node=per_node, fixed=fixed), PLAIN))
-    rows = {row for one in every for row in zip(*(values.tolist() for values in one.columns.values()))}
+            spaces.append(layout_space.space(wanted._replace(per_node=per_node, fixed=fixed), PLAIN))
+    rows = {row for space in spaces for row in zip(*(values.tolist() for values in space.columns.values()))}
     table = np.array(sorted(rows), np.int64).reshape(-1, len(layout_space.AXES))
-    some = LayoutSpace({axis: table[:, place] for place, axis in enumerate(layout_space.AXES)})
-    return some.keep(framework.allows(wanted, some))
+    layouts = LayoutSpace({axis: table[:, index] for index, axis in enumerate(layout_space.AXES)})
+    return layouts.keep(framework.allows(wanted, layouts))
 
 
 def _check_runs(wanted: PlannerInput, depth: int) -> None:
@@ -119,134 +127,164 @@ def _check_runs(wanted: PlannerInput, depth: int) -> None:
     runs = depth * wanted.model.layers**2
     if runs > MOST_RUNS:
         raise BadJob(
-            f"{depth:,} stages x {wanted.model.layers:,}^2 runs of layers = {runs:,}, more than {MOST_RUNS:,}: over "
-            "unlike devices each is costed.",
-            f"Fix fewer stages, as --fix pp={max(2, MOST_RUNS // wanted.model.layers**2)}, or name one machine.",
+            f"{depth:,} stages x {wanted.model.layers:,}^2 runs of layers = {runs:,}, more than the {MOST_RUNS:,} that "
+            "can be costed across different devices.",
+            f"Fix fewer stages, such as --fix pp={max(2, MOST_RUNS // wanted.model.layers**2)}, or name one machine.",
         )
 
 
 class _PipelineRows(NamedTuple):
-    """Those of one depth and one order of the parts. `none`, `layer`: by kind, bytes of a stage without a layer and of
-    each, [case, stage]; `limit`: bytes of a device of each stage that can be had."""
+    """Pipelines of one depth and one order of the parts. By kind of layer: `base_bytes` of a stage without layers and
+    `layer_bytes` per layer, [case, stage]. `limit`: usable bytes per device of each stage."""
 
-    made: Cases
-    of: npt.NDArray[np.intp]
-    none: list[Column]
-    layer: list[Column]
+    cases: Cases
+    part_of_stage: npt.NDArray[np.intp]
+    base_bytes: list[Column]
+    layer_bytes: list[Column]
     limit: Column
-    counts: list[int]
+    layer_counts: list[int]
 
-    def rooms(self, more: Column | float = 0.0) -> list[Column]:
-        """By kind: most layers that memory holds, with so many bytes `more` on each device."""
+    def capacities(self, more: Column | float = 0.0) -> list[Column]:
+        """Most layers that fit, by kind, with `more` bytes added to each device."""
         limit = self.limit + more
-        return [np.maximum(np.floor((limit - none) / layer + 1e-6), 0.0) for none, layer in zip(self.none, self.layer)]
+        return [
+            np.maximum(np.floor((limit - base) / layer + 1e-6), 0.0)
+            for base, layer in zip(self.base_bytes, self.layer_bytes)
+        ]
 
-    def fits(self, rooms: list[Column]) -> npt.NDArray[np.bool_]:
-        """Which cases may: each stage has a layer, and each kind has room, and all together."""
-        any_ = np.maximum.reduce(rooms)
-        enough = [np.sum(most, axis=1) >= count for most, count in zip(rooms, self.counts)]
-        return np.logical_and.reduce([*enough, np.sum(any_, axis=1) >= sum(self.counts), np.min(any_, axis=1) >= 1])
+    def fits(self, capacities: list[Column]) -> npt.NDArray[np.bool_]:
+        """Mask of the cases that may fit: every stage holds a layer, and the stages hold all layers of each kind and in
+        total."""
+        largest, layers = np.maximum.reduce(capacities), sum(self.layer_counts)
+        enough = [np.sum(capacity, axis=1) >= count for capacity, count in zip(capacities, self.layer_counts)]
+        return np.logical_and.reduce([*enough, np.sum(largest, axis=1) >= layers, np.min(largest, axis=1) >= 1])
 
 
 def _rows(
-    wanted: PlannerInput, every: LayoutSpace, framework: Framework, where: tuple[PartModel, ...]
+    wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
 ) -> Iterator[_PipelineRows]:
-    model = decoder(wanted)
+    model = require_decoder(wanted)
     routed = model.layers - model.dense_layers if model.experts else 0
     kinds = [(kind, count) for kind, count in ((DENSE, model.layers - routed), (ROUTED, routed)) if count]
-    for depth in np.unique(every.columns["pp"]).tolist():
-        some = every.keep(every.columns["pp"] == depth)
-        made = layout_space.as_cases(wanted, some, framework.keeps).take(np.arange(len(some)))
-        none, layer = zip(*(_bytes(made, kind, depth) for kind, _ in kinds), strict=True)
-        for order in fleet.orders(tuple(one.part for one in where)):
-            of = np.repeat(order, [where[one].part.ranks * depth // wanted.devices for one in order])
-            limit = np.array([one.room for one in where])[of]
-            yield _PipelineRows(made, of, list(none), list(layer), limit, [count for _, count in kinds])
+    for depth in np.unique(layouts.columns["pp"]).tolist():
+        depth_layouts = layouts.keep(layouts.columns["pp"] == depth)
+        cases = layout_space.as_cases(wanted, depth_layouts, framework.keeps).take(np.arange(len(depth_layouts)))
+        base_bytes, layer_bytes = zip(*(_stage_bytes(cases, kind, depth) for kind, _ in kinds), strict=True)
+        layer_counts = [count for _, count in kinds]
+        for order in fleet.orders(tuple(model.part for model in part_models)):
+            stage_counts = [part_models[index].part.ranks * depth // wanted.devices for index in order]
+            part_of_stage = np.repeat(order, stage_counts)
+            limit = np.array([model.usable_memory for model in part_models])[part_of_stage]
+            yield _PipelineRows(cases, part_of_stage, list(base_bytes), list(layer_bytes), limit, layer_counts)
 
 
-def lines(wanted: PlannerInput, every: LayoutSpace, framework: Framework, where: tuple[PartModel, ...]) -> list[Lines]:
-    """All pipelines that may fit, where any does."""
-    found: list[Lines] = []
-    for rows in _rows(wanted, every, framework, where):
-        rooms = rows.rooms()
-        fits = rows.fits(rooms)
+def build_tables(
+    wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
+) -> list[PipelineTable]:
+    """The pipelines that may fit, one table per depth and order of the parts."""
+    tables: list[PipelineTable] = []
+    for rows in _rows(wanted, layouts, framework, part_models):
+        capacities = rows.capacities()
+        fits = rows.fits(capacities)
         if fits.any():
-            found.append(_line(rows.made.take(fits), where, rows.of, [most[fits] for most in rooms], rows.counts))
-    return found
+            fitting = [capacity[fits] for capacity in capacities]
+            tables.append(_table(rows.cases.take(fits), part_models, rows.part_of_stage, fitting, rows.layer_counts))
+    return tables
 
 
-def missing(wanted: PlannerInput, every: LayoutSpace, framework: Framework, where: tuple[PartModel, ...]) -> float:
-    """Bytes more on each device with which one of these pipelines would fit."""
-    least = np.inf
-    for rows in _rows(wanted, every, framework, where):
-        low = np.zeros(len(rows.made))
-        high = np.max([none + layer * wanted.model.layers for none, layer in zip(rows.none, rows.layer)], axis=(0, 2))
+def missing_bytes(
+    wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, part_models: tuple[PartModel, ...]
+) -> float:
+    """Least number of additional bytes per device with which one of these pipelines would fit."""
+    least_missing = np.inf
+    for rows in _rows(wanted, layouts, framework, part_models):
+        low = np.zeros(len(rows.cases))
+        layers, sizes = wanted.model.layers, zip(rows.base_bytes, rows.layer_bytes)
+        high = np.max([base + layer * layers for base, layer in sizes], axis=(0, 2))
         for _ in range(40):
             middle = (low + high) / 2
-            enough = rows.fits(rows.rooms(middle[:, None]))
+            enough = rows.fits(rows.capacities(middle[:, None]))
             low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        least = min(least, float(np.min(high)))
-    return least
+        least_missing = min(least_missing, float(np.min(high)))
+    return least_missing
 
 
-def _line(
-    made: Cases, where: tuple[PartModel, ...], of: npt.NDArray[np.intp], rooms: list[Column], counts: list[int]
-) -> Lines:
-    parts = [step_bounds.parts(made, one.hardware, one.values) for one in where]
-    last = parts[of[-1]]
-    fixed = np.stack([np.full(len(made), parts[one].beside) for one in of], axis=1)
-    sent = hops(made, where, of, parts)
-    fixed[:, :-1] += sent
-    fixed[:, 1:] += sent
-    fixed[:, -1] += last.ahead + last.back + last.loss
-    each = [
-        np.stack([np.broadcast_to(kind.ahead + kind.back, len(made)) for kind in alike], axis=1)[:, of]
-        for alike in zip(*(one.kinds for one in parts), strict=True)
+def _table(
+    cases: Cases,
+    part_models: tuple[PartModel, ...],
+    part_of_stage: npt.NDArray[np.intp],
+    layer_capacities: list[Column],
+    layer_counts: list[int],
+) -> PipelineTable:
+    parts = [step_bounds.parts(cases, model.hardware, model.values) for model in part_models]
+    last = parts[part_of_stage[-1]]
+    fixed_seconds = np.stack([np.full(len(cases), parts[part].beside) for part in part_of_stage], axis=1)
+    hop_seconds = hops(cases, part_models, part_of_stage, parts)
+    fixed_seconds[:, :-1] += hop_seconds
+    fixed_seconds[:, 1:] += hop_seconds
+    fixed_seconds[:, -1] += last.ahead + last.back + last.loss
+    layer_seconds = [
+        np.stack([np.broadcast_to(kind.ahead + kind.back, len(cases)) for kind in kinds], axis=1)[:, part_of_stage]
+        for kinds in zip(*(part.kinds for part in parts), strict=True)
     ]
-    return Lines(cases=made, where=where, of=of, each=each, rooms=rooms, counts=counts, fixed=fixed)
+    return PipelineTable(
+        cases=cases,
+        part_models=part_models,
+        part_of_stage=part_of_stage,
+        layer_seconds=layer_seconds,
+        layer_capacities=layer_capacities,
+        layer_counts=layer_counts,
+        fixed_seconds=fixed_seconds,
+    )
 
 
-def hops(made: Cases, where: tuple[PartModel, ...], of: npt.NDArray[np.intp], parts: list[Parts]) -> Column:
-    """Seconds from each stage but the last to the next one: [case, stage]."""
-    found: list[Column] = []
-    for mine, next_ in pairwise(of):
-        one, other = where[mine], where[next_]
-        far = mine != next_
-        sent = (
-            stages.across(made, (one.hardware, one.values), (other.hardware, other.values)) if far else parts[mine].hop
+def hops(
+    cases: Cases, part_models: tuple[PartModel, ...], part_of_stage: npt.NDArray[np.intp], parts: list[Parts]
+) -> Column:
+    """Seconds of the transfer from each stage but the last to the next one, [case, stage]."""
+    seconds: list[Column] = []
+    for part, next_part in pairwise(part_of_stage):
+        sender, receiver = part_models[part], part_models[next_part]
+        crosses = part != next_part
+        hop = (
+            stages.across(cases, (sender.hardware, sender.values), (receiver.hardware, receiver.values))
+            if crosses
+            else parts[part].hop
         )
-        found.append(np.broadcast_to(sent, len(made)))
-    return np.stack(found, axis=1)
+        seconds.append(np.broadcast_to(hop, len(cases)))
+    return np.stack(seconds, axis=1)
 
 
-def _bytes(made: Cases, kind: StageLayers, depth: int) -> tuple[Column, Column]:
-    """On each stage, of what stands there without a layer, and of a layer: [case, stage]. Both grow evenly with the
-    micro-batches that are kept."""
+def _stage_bytes(cases: Cases, kind: StageLayers, depth: int) -> tuple[Column, Column]:
+    """Bytes of each stage without layers, and per layer, [case, stage]. Both are linear in the in-flight
+    micro-batches."""
 
-    def at(left: int, begins: int, layers: int) -> Column:
-        run = StageLayers(*(layers * one for one in kind))
-        return np.broadcast_to(stages.memory(made, run, column(left), column(begins)).total * RESERVED, len(made))
+    def at(remaining_stages: int, is_first: int, layers: int) -> Column:
+        run = StageLayers(*(layers * count for count in kind))
+        memory = stages.memory(cases, run, column(remaining_stages), column(is_first)).total
+        return np.broadcast_to(memory * RESERVED, len(cases))
 
-    left = np.arange(depth, 0, -1)
-    kept = np.minimum(left, made.accumulate[:, None])
-    one, two = (
+    remaining_stages = np.arange(depth, 0, -1)
+    in_flight = np.minimum(remaining_stages, cases.accumulate[:, None])
+    one_layer, two_layers = (
         np.concatenate(
             [
                 at(depth, 1, layers)[:, None],
-                _between(at(max(depth - 1, 2), 0, layers), at(2, 0, layers), kept[:, 1:-1]),
+                _interpolate(at(max(depth - 1, 2), 0, layers), at(2, 0, layers), in_flight[:, 1:-1]),
                 at(1, 0, layers)[:, None],
             ],
             axis=1,
         )
         for layers in (1, 2)
     )
-    return 2 * one - two, two - one
+    return 2 * one_layer - two_layers, two_layers - one_layer
 
 
-def _between(most: Column, least: Column, kept: Column) -> Column:
-    """Of the stages between the first and the last, from those with most and with least micro-batches kept."""
-    if not kept.shape[1]:
-        return kept
-    high, low = kept[:, :1], kept[:, -1:]
-    share = (kept - low) / np.maximum(high - low, 1.0)
-    return least[:, None] + (most - least)[:, None] * share
+def _interpolate(highest: Column, lowest: Column, in_flight: Column) -> Column:
+    """Values of the stages between the first and the last, interpolated between those with most and with fewest
+    in-flight micro-batches."""
+    if not in_flight.shape[1]:
+        return in_flight
+    high, low = in_flight[:, :1], in_flight[:, -1:]
+    share = (in_flight - low) / np.maximum(high - low, 1.0)
+    return lowest[:, None] + (highest - lowest)[:, None] * share

@@ -86,7 +86,7 @@ def _torchtitan(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     sharded, alone = axes["dp_shard"] * axes["cp"] > 1, axes["tp"] * axes["pp"] == 1
     replicated = (axes["dp_replicate"] == 1) & (wanted.dtype == "float32")
     experts = (axes["dp_shard"] * axes["cp"] * axes["tp"]) % axes["ep"] == 0
-    flavor = flavors.of(wanted.model)
+    flavor = flavors.find(wanted.model)
     default = () if isinstance(wanted.model, Model) else ("tp",)  # FLUX has no tensor parallelism
     takes = [axes[axis] == 1 for axis in (flavor.refuses if flavor else default)]
     return np.logical_and.reduce(
@@ -96,7 +96,7 @@ def _torchtitan(wanted: PlannerInput, space: LayoutSpace) -> Mask:
 
 def _makes_stages(layers: int, stages: int) -> bool:
     """Whether torchtitan makes that many stages from the most layers per stage, which is its only setting."""
-    return -(-(layers + 2) // torchtitan_write.most(layers, stages)) == stages
+    return -(-(layers + 2) // torchtitan_write.layers_of_largest_stage(layers, stages)) == stages
 
 
 def _deepspeed(wanted: PlannerInput, space: LayoutSpace) -> Mask:

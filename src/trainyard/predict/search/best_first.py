@@ -1,7 +1,7 @@
-"""Cases in the order of the time that they take, of which only those are simulated that could be next.
+"""Best-first search: yields cases in the order of their step time, and simulates only those that could be next.
 
-Each has a bound that its time is not below. The soonest of those that were simulated comes next as soon as no other's
-bound is below it: the order is that of simulating all (best-first search: Hart et al. 1968, IEEE TSSC 4(2)).
+Each case has a lower bound on its time. The fastest simulated case is next once no other bound is below its time, so
+the order is that of simulating all cases (Hart et al. 1968, IEEE TSSC 4(2)).
 """
 
 from __future__ import annotations
@@ -22,70 +22,72 @@ from trainyard.predict.time import step
 from trainyard.predict.time.step import StepTime
 
 _BATCH = 32
-"""Cases that are simulated at once: one more costs little."""
+"""Cases per simulation: the cost of one more in a batch is small."""
 MOST_SIMULATED = 1 << 24
-"""Forward and backward passes of pipelines that a search simulates: Llama 3 405B on 16,384 devices takes 4 million."""
+"""Largest number of forward and backward passes of pipelines that a search simulates: Llama 3 405B on 16,384 devices
+takes 4 million."""
 _ROUNDED = 1 - 1e-9
-"""A bound is summed in another order than what it is the bound of."""
+"""Tolerance of a bound: it is summed in another order than the time that it bounds."""
 
 
 class TimedCase(NamedTuple):
-    """A case by its `place`: seconds of its step, which is the one `at` that place of `found`; bytes that it needs."""
+    """The case at `index` of the search's cases, which is row `row` of `times`. `required`: bytes of a device."""
 
-    wall: float
-    need: float
-    place: int
-    at: int
-    found: StepTime
+    wall_seconds: float
+    required: float
+    index: int
+    row: int
+    times: StepTime
 
 
 class BestFirstSearch:
-    """Those of `made` at the places `left`, which `bounds` are of, one each. Of equal time the smaller comes first."""
+    """Iterates over the cases at the indices `remaining`, with one of `bounds` each. Of cases with equal time, the one
+    with less memory comes first."""
 
     def __init__(
         self,
-        made: Cases,
-        left: npt.NDArray[np.intp],
+        cases: Cases,
+        remaining: npt.NDArray[np.intp],
         bounds: Column,
-        need: Column,
+        required: Column,
         hardware: RankHardware,
-        tuned: Constants,
+        constants: Constants,
     ) -> None:
         order = np.argsort(bounds, kind="stable")
-        self._made, self._need, self._site, self._tuned = made, need, hardware, tuned
-        self._left, self._bounds = left[order], bounds[order] * _ROUNDED
-        self._waiting: list[TimedCase] = []
+        self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
+        self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDED
+        self._simulated: list[TimedCase] = []
         self._operations = 0.0
 
     def __iter__(self) -> Iterator[TimedCase]:
-        while len(self._left) or self._waiting:
-            while len(self._left) and (not self._waiting or self._bounds[0] <= self._waiting[0].wall):
+        while len(self._remaining) or self._simulated:
+            while len(self._remaining) and (not self._simulated or self._bounds[0] <= self._simulated[0].wall_seconds):
                 self._simulate()
-            yield heappop(self._waiting)
+            yield heappop(self._simulated)
 
     def _simulate(self) -> None:
-        places, self._left = self._left[:_BATCH], self._left[_BATCH:]
+        indices, self._remaining = self._remaining[:_BATCH], self._remaining[_BATCH:]
         self._bounds = self._bounds[_BATCH:]
-        self._spend(places)
-        found = step.step(self._made.take(places), self._site, self._tuned)
-        for at, (place, wall) in enumerate(zip(places.tolist(), found.wall.tolist(), strict=True)):
-            heappush(self._waiting, TimedCase(wall, float(self._need[place]), place, at, found))
+        self._spend(indices)
+        times = step.step(self._cases.take(indices), self._hardware, self._constants)
+        for row, (index, wall_seconds) in enumerate(zip(indices.tolist(), times.wall.tolist(), strict=True)):
+            heappush(self._simulated, TimedCase(wall_seconds, float(self._required[index]), index, row, times))
 
-    def _spend(self, places: npt.NDArray[np.intp]) -> None:
-        """Count the operations of these cases before they are simulated. Raises `BadJob` for more than can be."""
-        some = self._made.take(places)
-        micro = np.minimum(some.accumulate, 4 * simulation.rounds(some.pp) * some.pp)
-        self._operations += float(np.sum(np.where(some.pp > 1, 2 * some.pp * some.interleave * micro, 0.0)))
+    def _spend(self, indices: npt.NDArray[np.intp]) -> None:
+        """Counts the operations of these cases before simulating them. Raises `BadJob` above `MOST_SIMULATED`."""
+        batch = self._cases.take(indices)
+        micro_batches = np.minimum(batch.accumulate, 4 * simulation.rounds(batch.pp) * batch.pp)
+        self._operations += float(np.sum(np.where(batch.pp > 1, 2 * batch.pp * batch.interleave * micro_batches, 0.0)))
         if self._operations > MOST_SIMULATED:
             raise BadJob(
-                f"the fastest layouts are pipelines with more than {MOST_SIMULATED:,} operations a step together, "
-                "which takes minutes to simulate.",
-                "Fix some of the axes, as --fix pp=8 --fix microbatch=4.",
+                f"the fastest layouts are pipelines with more than {MOST_SIMULATED:,} operations per step in all, "
+                "which take minutes to simulate.",
+                "Fix some of the axes, such as --fix pp=8 --fix microbatch=4.",
             )
 
-    def only_below(self, need: float) -> None:
-        """Nothing else that needs as many bytes is wanted."""
-        small = self._need[self._left] < need
-        self._left, self._bounds = self._left[small], self._bounds[small]
-        self._waiting = [one for one in self._waiting if one.need < need]
-        heapify(self._waiting)
+    def only_below(self, required: float) -> None:
+        """Restricts the rest of the search to cases that need less than `required` bytes."""
+        smaller = self._required[self._remaining] < required
+        self._remaining, self._bounds = self._remaining[smaller], self._bounds[smaller]
+        self._simulated = [timed for timed in self._simulated if timed.required < required]
+        heapify(self._simulated)

@@ -1,7 +1,7 @@
-"""What other numbers of devices would come to: the fastest layout at each, of the same batch and of one that grows.
+"""Predicted scaling: the fastest layout on other device counts, with the same batch and with one that grows.
 
-Strong scaling trains the same samples a step on all of them, weak scaling the same samples a device. The best layout
-changes with the number, so each is searched anew.
+Strong scaling keeps the samples per step, weak scaling the samples per device. The best layout depends on the device
+count, so each count has its own search.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest
 
 DOUBLINGS = range(-3, 4)
-"""Of the devices that were asked for."""
+"""Exponents of 2 by which the requested device count is multiplied."""
 FARTHEST = 10
-"""As many more as are looked at, where the same batch goes on to gain by them."""
+"""Largest number of further doublings of strong scaling, which are tried while they pay."""
 PAYS = 0.5
-"""Of its ideal, twice the speed: what a doubling must add to be worth saying."""
+"""Least gain in speed of a doubling that pays; the ideal gain is 1."""
 
 
 class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What so many devices come to, or `why` they do not. `efficiency`: tokens a second and device, over those of the
-    smallest number that has a layout."""
+    """The fastest layout on a number of devices, or the reason `why` there is none. `efficiency`: tokens/s/device,
+    relative to the smallest device count that has a layout."""
 
     devices: int
     samples: int
@@ -40,11 +40,11 @@ class ScalingPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if (self.point is None) != bool(self.why):
-            raise BadInput(f"{self.devices} devices have a layout, or a reason why not.")
+            raise BadInput(f"{self.devices} devices must have either a layout or a reason why there is none.")
 
 
 class DeviceScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """Both by rising number of devices. `says`: what more devices buy, and where it stops."""
+    """Strong and weak scaling, in ascending order of devices. `says`: a summary of the gain from more devices."""
 
     strong: tuple[ScalingPoint, ...]
     weak: tuple[ScalingPoint, ...]
@@ -56,42 +56,47 @@ def scaling(
     machine: Machine,
     framework: Framework,
     budget: float,
-    asked: LayoutPoint,
+    known_best: LayoutPoint,
     refuses: Callable[[Job], None] = lambda _: None,
 ) -> DeviceScaling:
-    """`asked`: the best of what is `wanted`, which is not looked for again. `budget`: tokens, for days and dollars."""
+    """Searches other device counts. `known_best`: the best layout of `wanted`, which is not searched again. `budget`:
+    tokens to train on, for days and dollars."""
 
-    def reached(devices: int, samples: int) -> ScalingPoint:
+    def plan_for(devices: int, samples: int) -> ScalingPoint:
         if (devices, samples) == (wanted.devices, wanted.samples):
-            return ScalingPoint(devices=devices, samples=samples, point=asked)
-        other = wanted._replace(devices=devices, samples=samples)
+            return ScalingPoint(devices=devices, samples=samples, point=known_best)
+        wanted_there = wanted._replace(devices=devices, samples=samples)
         try:
             limits.check_value("devices", devices, limits.DEVICES)
             limits.check_value("samples", samples, limits.SAMPLES)
             return ScalingPoint(
-                devices=devices, samples=samples, point=fastest(other, machine, framework, budget, refuses).point
+                devices=devices, samples=samples, point=fastest(wanted_there, machine, framework, budget, refuses).point
             )
         except BadInput as error:
             return ScalingPoint(devices=devices, samples=samples, why=error.says)
 
-    each = machine.device.ranks
-    strong = [reached(ranks, wanted.samples) for ranks in _times(wanted.devices, each)]
+    ranks_per_device = machine.device.ranks
+    strong = [plan_for(ranks, wanted.samples) for ranks in _times(wanted.devices, ranks_per_device)]
     while len(strong) < len(DOUBLINGS) + FARTHEST and _pays((strong[-2], strong[-1])):
-        strong.append(reached(2 * strong[-1].devices, wanted.samples))
-    grown = [(ranks, wanted.samples * ranks / wanted.devices) for ranks in _times(wanted.devices, each)]
-    weak = [reached(ranks, int(samples)) for ranks, samples in grown if samples % 1 == 0]
-    found = _whole(strong, each)
-    return DeviceScaling(strong=_judged(found), weak=_judged(_whole(weak, each)), says=says(found))
+        strong.append(plan_for(2 * strong[-1].devices, wanted.samples))
+    scaled = [(ranks, wanted.samples * ranks / wanted.devices) for ranks in _times(wanted.devices, ranks_per_device)]
+    weak = [plan_for(ranks, int(samples)) for ranks, samples in scaled if samples % 1 == 0]
+    points = _per_device(strong, ranks_per_device)
+    return DeviceScaling(
+        strong=_with_efficiency(points),
+        weak=_with_efficiency(_per_device(weak, ranks_per_device)),
+        says=summarize(points),
+    )
 
 
-def _whole(found: Sequence[ScalingPoint], each: int) -> list[ScalingPoint]:
-    """In devices, of which each has so many ranks."""
-    return [msgspec.structs.replace(one, devices=one.devices // each) for one in found]
+def _per_device(points: Sequence[ScalingPoint], ranks_per_device: int) -> list[ScalingPoint]:
+    """Converts the device counts from ranks to devices."""
+    return [msgspec.structs.replace(point, devices=point.devices // ranks_per_device) for point in points]
 
 
-def _times(ranks: int, each: int) -> list[int]:
-    """Doubled and halved, whole devices only."""
-    return [int(ranks * 2.0**doubling) for doubling in DOUBLINGS if ranks * 2.0**doubling % each == 0]
+def _times(ranks: int, ranks_per_device: int) -> list[int]:
+    """Rank counts: `ranks` doubled and halved, whole devices only."""
+    return [int(ranks * 2.0**doubling) for doubling in DOUBLINGS if ranks * 2.0**doubling % ranks_per_device == 0]
 
 
 def _pays(pair: tuple[ScalingPoint, ScalingPoint]) -> bool:
@@ -99,43 +104,45 @@ def _pays(pair: tuple[ScalingPoint, ScalingPoint]) -> bool:
     return before is not None and after is not None and _gain(before, after) >= PAYS
 
 
-def _judged(found: list[ScalingPoint]) -> tuple[ScalingPoint, ...]:
-    known = [one.point for one in found if one.point]
+def _with_efficiency(points: list[ScalingPoint]) -> tuple[ScalingPoint, ...]:
+    known = [point.point for point in points if point.point]
     first = known[0].bill.tokens_per_s / known[0].devices if known else 1.0
     return tuple(
-        msgspec.structs.replace(one, efficiency=one.point.bill.tokens_per_s / one.point.devices / first)
-        if one.point
-        else one
-        for one in found
+        msgspec.structs.replace(point, efficiency=point.point.bill.tokens_per_s / point.point.devices / first)
+        if point.point
+        else point
+        for point in points
     )
 
 
-def says(found: Sequence[ScalingPoint]) -> str:
-    """The last doubling that pays, and the one after it. Speed is a whole run's, with what failures take."""
-    pairs = list(pairwise(found))
-    paying = [place for place, pair in enumerate(pairs) if _pays(pair)]
-    meant = f"A doubling pays where it adds {100 * PAYS:.0f} % to the speed of training the same batch; 100 % is ideal."
+def summarize(points: Sequence[ScalingPoint]) -> str:
+    """A sentence on the last doubling that pays, and on the one after it. Speed includes the time lost to failures."""
+    pairs = list(pairwise(points))
+    paying = [index for index, pair in enumerate(pairs) if _pays(pair)]
+    explanation = (
+        f"A doubling pays if it adds at least {100 * PAYS:.0f} % to the speed with the same batch; 100 % is ideal."
+    )
     if not paying:
-        return f"No doubling between {found[0].devices:,} and {found[-1].devices:,} devices pays. {meant}"
+        return f"No doubling between {points[0].devices:,} and {points[-1].devices:,} devices pays. {explanation}"
     last = pairs[paying[-1]]
-    told = f"More devices pay up to {last[1].devices:,}: {_told(*last)}"
+    sentence = f"More devices pay up to {last[1].devices:,}: {_describe_doubling(*last)}"
     if paying[-1] + 1 == len(pairs):
-        return f"{told}; more were not looked at. {meant}"
-    return f"{told}, {_told(*pairs[paying[-1] + 1])}. {meant}"
+        return f"{sentence}; more were not searched. {explanation}"
+    return f"{sentence}, {_describe_doubling(*pairs[paying[-1] + 1])}. {explanation}"
 
 
-def _told(before: ScalingPoint, after: ScalingPoint) -> str:
-    """What a doubling adds, with days, and dollars where there is a price."""
+def _describe_doubling(before: ScalingPoint, after: ScalingPoint) -> str:
+    """The gain of a doubling, with days, and with dollars if there is a price."""
     if before.point is None or after.point is None:
-        return f"doubling {before.devices:,} leads nowhere: {before.why or after.why}".rstrip(".")
+        return f"doubling {before.devices:,} is infeasible: {before.why or after.why}".rstrip(".")
     a, b = before.point.bill, after.point.bill
-    paid = f", ${a.dollars:,.0f} become ${b.dollars:,.0f}" if a.dollars is not None and b.dollars is not None else ""
-    spent = f" ({a.days:,.1f} days become {b.days:,.1f}{paid})" if a.days else ""
-    return f"doubling {before.devices:,} adds {100 * _gain(before.point, after.point):.0f} %{spent}"
+    dollars = f", ${a.dollars:,.0f} become ${b.dollars:,.0f}" if a.dollars is not None and b.dollars is not None else ""
+    days = f" ({a.days:,.1f} days become {b.days:,.1f}{dollars})" if a.days else ""
+    return f"doubling {before.devices:,} adds {100 * _gain(before.point, after.point):.0f} %{days}"
 
 
 def _gain(before: LayoutPoint, after: LayoutPoint) -> float:
-    """What is added to the speed of a run, over what there was: 1 is ideal of twice the devices."""
+    """Relative gain in the speed of a run: 1 is ideal for twice the devices."""
     return _speed(after) / _speed(before) - 1
 
 

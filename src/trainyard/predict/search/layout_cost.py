@@ -1,4 +1,4 @@
-"""The cost of one layout: its plan, its bill and the memory that it needs."""
+"""The cost of one layout: its plan, its bill and its memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0
     """The cost of one job as it is, whether it fits or not. Raises `BadJob` if it offloads to hosts that the machine's
     file does not describe."""
     if job.recipe.offload:
-        offload_variants.check(machine)
+        offload_variants.check_host(machine)
     case = _case(job, framework)
     model = machine_model.of(machine, framework.software, job.recipe.dtype)
     reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
@@ -55,10 +55,10 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0
 
 
 def _case(job: Job, framework: Framework) -> Cases:
-    """The job as `framework` keeps weights and state."""
+    """The job as a case, with the sizes of weights and state of `framework`."""
     keeps = framework.keeps.of(job.recipe.dtype)
     ends = partition.counted(keeps.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
-    kept = {
+    columns = {
         "weight_bytes": keeps.weight,
         "gradient_bytes": keeps.gradient,
         "state_bytes": keeps.state,
@@ -68,7 +68,7 @@ def _case(job: Job, framework: Framework) -> Cases:
         "ends": ends,
         "offload": job.recipe.offload * offload.KINDS.index(keeps.offload),
     }
-    return replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in kept.items()})
+    return replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in columns.items()})
 
 
 def cost_case(
@@ -102,14 +102,13 @@ def cost_case(
 
 
 def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, int]:
-    """The nanoseconds between which four of five measured steps are expected. No step with anything in a host's memory
-    was measured."""
+    """The 80 % prediction interval of a step in nanoseconds. Assumed with offloading, which has not been measured."""
     low, high = ASSUMED if float(case.offload[0]) else tuned.interval(_kind(case))
     return min(wall_ns, round(wall_ns * low)), max(wall_ns, round(wall_ns * high))
 
 
 def _kind(case: Cases) -> str:
-    """The kind of model by which a set of constants gives its intervals."""
+    """The kind of model, the key of the intervals in a set of constants."""
     if float(case.spaces[0]):
         return "hybrid"
     return "pictures" if float(case.lead[0]) else "experts" if float(case.experts[0]) else "dense"

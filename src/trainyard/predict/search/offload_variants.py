@@ -1,4 +1,4 @@
-"""Layouts again, with what waits in the host's memory: where none fits otherwise, or that was asked for."""
+"""Variants of layouts with offloading to host memory, considered if requested or if nothing fits without."""
 
 from __future__ import annotations
 
@@ -21,83 +21,82 @@ Mask = npt.NDArray[np.bool_]
 
 
 class UsableMemory(NamedTuple):
-    """Bytes that can be had: of a rank's device, of its part of a node's host."""
+    """Usable bytes per rank: of its device, and of its share of the host's memory."""
 
     device: float
     host: float
 
 
 class LayoutSizes(NamedTuple):
-    """Layouts, and what each needs: bytes of a device, and of the host for one rank."""
+    """Layouts with the bytes per rank that each needs: `need` on the device, `waiting` on the host."""
 
-    every: LayoutSpace
+    layouts: LayoutSpace
     need: Column
     waiting: Column
 
-    def fits(self, room: UsableMemory) -> Mask:
-        return (self.need <= room.device) & (self.waiting <= room.host)
+    def fits(self, usable_memory: UsableMemory) -> Mask:
+        return (self.need <= usable_memory.device) & (self.waiting <= usable_memory.host)
 
     def keep(self, mask: Mask) -> LayoutSizes:
-        return LayoutSizes(self.every.keep(mask), self.need[mask], self.waiting[mask])
+        return LayoutSizes(self.layouts.keep(mask), self.need[mask], self.waiting[mask])
 
-    def beside(self, other: LayoutSizes) -> LayoutSizes:
+    def joined(self, other: LayoutSizes) -> LayoutSizes:
         needs, waits = (np.concatenate(pair) for pair in zip(self[1:], other[1:], strict=True))
-        return LayoutSizes(self.every.concat(other.every), needs, waits)
+        return LayoutSizes(self.layouts.concat(other.layouts), needs, waits)
 
 
-def room(machine: Machine) -> UsableMemory:
+def usable_memory(machine: Machine) -> UsableMemory:
     host = machine.host.memory.value / machine.ranks_per_node if machine.host else 0.0
     return UsableMemory(machine.rank_memory * USABLE, host * offload.USABLE)
 
 
-def check(machine: Machine) -> None:
-    """Raises `BadJob` where what waits in the host's memory cannot be planned for."""
+def check_host(machine: Machine) -> None:
+    """Raises `BadJob` if the machine's host memory is unknown."""
     if machine.host is None:
         raise BadJob(
-            f"{machine.name}: its file has no [host], so the memory of its hosts is unknown.",
-            "Copy its file, add [host] with memory, bandwidth and link, and name that: --machine FILE.",
+            f"{machine.name}: its file has no [host], so the host memory is unknown.",
+            "Add [host] with memory, bandwidth and link to a copy of the file, and pass it as --machine FILE.",
         )
 
 
-def sized(wanted: PlannerInput, every: LayoutSpace, framework: Framework) -> LayoutSizes:
-    need, waiting = np.zeros((2, len(every)))
+def layout_sizes(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework) -> LayoutSizes:
+    need, waiting = np.zeros((2, len(layouts)))
     start = 0
-    for some in every.pieces():
-        made, stop = layout_space.as_cases(wanted, some, framework.keeps), start + len(some)
+    for piece in layouts.pieces():
+        cases, stop = layout_space.as_cases(wanted, piece, framework.keeps), start + len(piece)
         need[start:stop], waiting[start:stop] = (
-            framework_memory.memory(made).total * RESERVED,
-            framework_memory.on_host(made),
+            framework_memory.memory(cases).total * RESERVED,
+            framework_memory.on_host(cases),
         )
         start = stop
-    return LayoutSizes(every, need, waiting)
+    return LayoutSizes(layouts, need, waiting)
 
 
-def both(wanted: PlannerInput, every: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:
-    """`every` layout, and behind them, where none of it fits, the twins. Where `offload` is fixed, only those or none
-    are there: no step with something on a host was measured for the constants, so what fits without comes first. Raises
-    `BadJob` where none is."""
-    asked = wanted.fixed.get("offload")
-    if asked not in (None, 0, 1):
-        raise BadJob(f"offload = {asked} is neither 0 nor 1 (1 moves state to the host's memory).")
-    mask = framework.offloads(wanted, every)
-    if asked == 1:
-        check(machine)
+def with_offloading(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:
+    """All layouts, followed by their variants with offloading if none fits without. If `offload` is fixed, only the
+    layouts with or without. Layouts without come first because offloading has not been measured for the constants.
+    Raises `BadJob` if offloading is requested and there is no such variant."""
+    requested = wanted.fixed.get("offload")
+    if requested not in (None, 0, 1):
+        raise BadJob(f"offload = {requested} is neither 0 nor 1 (1 moves state to the host's memory).")
+    mask = framework.offloads(wanted, layouts)
+    if requested == 1:
+        check_host(machine)
         if not mask.any():
             raise BadJob(
-                f"{framework.means} keeps nothing in the host's memory in any of {len(every):,} layouts that divide "
-                "everything.",
-                "Leave out what is fixed, or --fix offload=1.",
+                f"{framework.means} does not offload in any of {len(layouts):,} layouts that divide evenly.",
+                "Leave out --fix offload=1 or the other fixed axes.",
             )
-        return sized(wanted, every.keep(mask).offloaded(), framework)
-    plain = sized(wanted, every, framework)
-    enough = bool(plain.fits(room(machine)).any())
-    if asked == 0 or machine.host is None or enough or not mask.any():
-        return plain
-    return plain.beside(sized(wanted, every.keep(mask).offloaded(), framework))
+        return layout_sizes(wanted, layouts.keep(mask).offloaded(), framework)
+    without = layout_sizes(wanted, layouts, framework)
+    fits = bool(without.fits(usable_memory(machine)).any())
+    if requested == 0 or machine.host is None or fits or not mask.any():
+        return without
+    return without.joined(layout_sizes(wanted, layouts.keep(mask).offloaded(), framework))
 
 
-def any_fits(wanted: PlannerInput, every: LayoutSpace, framework: Framework, machine: Machine) -> bool:
+def any_fits(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> bool:
     try:
-        return bool(both(wanted, every, framework, machine).fits(room(machine)).any())
+        return bool(with_offloading(wanted, layouts, framework, machine).fits(usable_memory(machine)).any())
     except BadJob:
         return False

@@ -1,4 +1,4 @@
-"""A layout and what it comes to, without its ledger: a place in a chart."""
+"""A layout with its cost but without its ledger: a point of a chart."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from trainyard.predict.economics.step_cost import Bill
 
 
 class LayoutPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`samples` a step over all devices; `wall_ns` of a step, `low` and `high` around it as in a `Plan`; `reserved`:
-    bytes of the fullest rank."""
+    """A layout with its cost. `samples`: per step over all devices; `wall_ns`: of a step, with the interval `low` to
+    `high` as in a `Plan`; `reserved`: bytes of the fullest rank."""
 
     devices: int
     samples: int

@@ -1,4 +1,4 @@
-"""The best layouts of a whole space, and why others are none."""
+"""Finds the fastest layouts of a search space, and the reasons why others are refused."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.time import step
 
-_GIVEN = "Leave out what is fixed, or name another framework."
+_LEAVE_OUT = "Leave out a fixed axis, or choose another framework with --for."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """`searched`: layouts that divide everything; `fitting`: that fit in memory; `refused`: why of the fastest that fit
-    but no runner takes. `front`, where it was asked for: of all that fit and are taken those that nothing as fast or
-    faster needs less memory than, the fastest first."""
+    """The result of a search. `searched`: layouts that divide evenly; `fitting`: those that fit in memory; `refused`:
+    the reasons for the fastest that fit but cannot be run. `front`, if requested: the Pareto front of time and memory,
+    the fastest first."""
 
     choices: tuple[LayoutCost, ...]
     searched: int
@@ -44,14 +44,14 @@ class SearchResult:
 
 
 class _Ranked(NamedTuple):
-    """A space, costed: `sizes` of all that were tried, `searched` of them without what waits in the host's memory
-    where both were; `fits` has the places of those that fit, and `soonest` them in the order of their time."""
+    """A search space with its costs. `sizes`: of all layouts; `searched`: the number of layouts without offloading
+    variants; `fits`: indices of those that fit; `by_time`: iterates over these in the order of their time."""
 
     sizes: LayoutSizes
     searched: int
-    made: Cases
+    cases: Cases
     fits: npt.NDArray[np.intp]
-    soonest: BestFirstSearch
+    by_time: BestFirstSearch
     model: MachineModel
 
 
@@ -64,8 +64,8 @@ def search(
     refuses: Callable[[Job], None] = lambda _: None,
     front: bool = False,
 ) -> SearchResult:
-    """The `most` fastest that fit. `refuses` raises `BadJob` for a job that cannot be run. Raises `BadJob` where no
-    layout divides the model, or none fits, with the arithmetic and the smallest cluster that would do."""
+    """Finds the `most` fastest layouts that fit. `refuses` raises `BadJob` for a job that cannot be run. Raises
+    `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is large enough."""
     check_dtype(wanted, framework)
     ranked = _ranked(wanted, machine, framework)
     if not len(ranked.fits):
@@ -75,48 +75,50 @@ def search(
         )
     refused: list[str] = []
     choices: list[LayoutCost] = []
-    taken = _taken(wanted, ranked, framework.keeps.between, refuses, refused)
-    for timed, job in islice(taken, most):
-        least = min((one.reserved for one in choices), default=np.inf)
-        choices.append(_choice(ranked, timed, job, budget, int(timed.need) < least))
+    accepted = _accepted(wanted, ranked, framework.keeps.between, refuses, refused)
+    for timed, job in islice(accepted, most):
+        least = min((choice.reserved for choice in choices), default=np.inf)
+        choices.append(_choice(ranked, timed, job, budget, int(timed.required) < least))
     if not choices:
         raise BadJob(_all_refused(refused))
-    found = SearchResult(
+    result = SearchResult(
         choices=tuple(choices),
         searched=ranked.searched,
         fitting=len(ranked.fits),
         refused=tuple(refused),
         tuned=ranked.model.tuned,
     )
-    return replace(found, front=tuple(_front(ranked, choices, taken))) if front else found
+    return replace(result, front=tuple(_front(ranked, choices, accepted))) if front else result
 
 
 def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
-    """Raises `BadJob` for what the framework does not compute in."""
+    """Raises `BadJob` if the framework does not support the compute dtype."""
     if wanted.dtype not in framework.dtypes:
         known = ", ".join(framework.dtypes)
-        raise BadJob(f"{framework.means} does not compute in {wanted.dtype}.", f"Say --fix dtype=, one of {known}.")
+        raise BadJob(
+            f"{framework.means} does not compute in {wanted.dtype}.", f"Pass --fix dtype= with one of {known}."
+        )
 
 
 def fastest(
     wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
 ) -> LayoutCost:
-    """The first of what `search` finds. Raises `BadJob` where that does, without looking for a way out."""
+    """The first result of `search`. Raises `BadJob` in the same cases, without suggesting a larger cluster."""
     ranked = _ranked(wanted, machine, framework)
     if not len(ranked.fits):
         raise BadJob(infeasible.too_large(wanted, ranked.sizes, ranked.searched, machine))
     refused: list[str] = []
-    for timed, job in _taken(wanted, ranked, framework.keeps.between, refuses, refused):
+    for timed, job in _accepted(wanted, ranked, framework.keeps.between, refuses, refused):
         return _choice(ranked, timed, job, budget, front=True)
     raise BadJob(_all_refused(refused))
 
 
-def _taken(
+def _accepted(
     wanted: PlannerInput, ranked: _Ranked, between: bool, refuses: Callable[[Job], None], refused: list[str]
 ) -> Iterator[tuple[TimedCase, Job]]:
-    """The soonest that are not refused; why the others are is put with `refused`."""
-    for timed in ranked.soonest:
-        job = layout_space.job_of(wanted, ranked.sizes.every.row(timed.place), between)
+    """The cases that are not refused, in the order of their time. Appends the reasons for the others to `refused`."""
+    for timed in ranked.by_time:
+        job = layout_space.job_of(wanted, ranked.sizes.layouts.row(timed.index), between)
         try:
             refuses(job)
         except BadJob as error:
@@ -130,32 +132,34 @@ def _all_refused(refused: list[str]) -> str:
 
 
 def _ranked(wanted: PlannerInput, machine: Machine, framework: Framework) -> _Ranked:
-    if says := framework.refuses(wanted.model):
-        raise BadJob(f"{framework.means}: {says}", "Name another framework: --for.")
-    every = framework.layouts(wanted)
-    if not len(every):
-        if not any(len(lot) for lot in layout_space.lots(wanted, framework.offers)):
+    if reason := framework.refuses(wanted.model):
+        raise BadJob(f"{framework.means}: {reason}", "Name another framework: --for.")
+    layouts = framework.layouts(wanted)
+    if not len(layouts):
+        if not any(len(batch) for batch in layout_space.lots(wanted, framework.offers)):
             raise BadJob(*infeasible.undivided(wanted, framework))
-        raise BadJob(f"{framework.means} takes none of the layouts that divide everything.", _GIVEN)
+        raise BadJob(f"{framework.means} supports none of the layouts that divide evenly.", _LEAVE_OUT)
     model = machine_model.of(machine, framework.software, wanted.dtype)
-    sizes = offload_variants.both(wanted, every, framework, machine)
-    made = layout_space.as_cases(wanted, sizes.every, framework.keeps)
-    fits = np.flatnonzero(sizes.fits(offload_variants.room(machine)))
-    soonest = BestFirstSearch(made, fits, _bounds(made, model, fits), sizes.need, model.hardware, model.values)
-    return _Ranked(sizes, min(len(every), len(made)), made, fits, soonest, model)
+    sizes = offload_variants.with_offloading(wanted, layouts, framework, machine)
+    cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
+    fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
+    by_time = BestFirstSearch(cases, fits, _bounds(cases, model, fits), sizes.need, model.hardware, model.values)
+    return _Ranked(sizes, min(len(layouts), len(cases)), cases, fits, by_time, model)
 
 
-def _front(ranked: _Ranked, choices: list[LayoutCost], taken: Iterator[tuple[TimedCase, Job]]) -> Iterator[LayoutPoint]:
-    """Of `choices`, and of what is `taken` behind them."""
-    yield from (one.point for one in choices if one.front)
-    best, least = choices[0], min(one.reserved for one in choices)
-    step_ns = best.plan.ledger.wall_ns
-    ranked.soonest.only_below(least)
-    for timed, job in taken:
-        need, wall = int(timed.need), round(timed.wall * 1e9)
-        low, high = expected_range(wall, ranked.model.tuned, ranked.made.take(np.array([timed.place])))
-        yield points.of_job(job, wall, low, high, need, best.bill.slower(wall / step_ns))
-        ranked.soonest.only_below(need)
+def _front(
+    ranked: _Ranked, choices: list[LayoutCost], accepted: Iterator[tuple[TimedCase, Job]]
+) -> Iterator[LayoutPoint]:
+    """The Pareto front of `choices` and of the slower `accepted` cases."""
+    yield from (choice.point for choice in choices if choice.front)
+    fastest_choice, least_memory = choices[0], min(choice.reserved for choice in choices)
+    step_ns = fastest_choice.plan.ledger.wall_ns
+    ranked.by_time.only_below(least_memory)
+    for timed, job in accepted:
+        required, wall_ns = int(timed.required), round(timed.wall_seconds * 1e9)
+        low, high = expected_range(wall_ns, ranked.model.tuned, ranked.cases.take(np.array([timed.index])))
+        yield points.of_job(job, wall_ns, low, high, required, fastest_choice.bill.slower(wall_ns / step_ns))
+        ranked.by_time.only_below(required)
 
 
 def _bounds(cases: Cases, model: MachineModel, fits: npt.NDArray[np.intp]) -> Column:
@@ -165,5 +169,5 @@ def _bounds(cases: Cases, model: MachineModel, fits: npt.NDArray[np.intp]) -> Co
 
 
 def _choice(ranked: _Ranked, timed: TimedCase, job: Job, budget: float, front: bool) -> LayoutCost:
-    case, waiting = ranked.made.take(np.array([timed.place])), float(ranked.sizes.waiting[timed.place])
-    return cost_case(case, job, ranked.model, timed.found, timed.at, timed.need, waiting, budget, front)
+    case, waiting = ranked.cases.take(np.array([timed.index])), float(ranked.sizes.waiting[timed.index])
+    return cost_case(case, job, ranked.model, timed.times, timed.row, timed.required, waiting, budget, front)

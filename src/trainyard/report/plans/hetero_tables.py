@@ -8,7 +8,7 @@ from itertools import groupby
 from msgspec.structs import replace
 
 from trainyard.machine import Claim
-from trainyard.predict.hetero.best_pipelines import Alone, HeteroResult
+from trainyard.predict.hetero.best_pipelines import HeteroResult, PartResult
 from trainyard.predict.hetero.fleet import FleetPart
 from trainyard.predict.hetero.pipeline_step import HeteroStage
 from trainyard.predict.inputs.constant_sets import ConstantSet
@@ -40,12 +40,15 @@ def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
     )  # fmt: skip
 
 
-def _part_alone(alone: Alone) -> Apart:
+def _part_alone(alone: PartResult) -> Apart:
     price = alone.part.machine.price
     return Apart(
-        part=str(alone.part), nodes=alone.part.nodes, point=alone.choice.point if alone.choice else None, why=alone.why,
+        part=str(alone.part),
+        nodes=alone.part.nodes,
+        point=alone.choice.point if alone.choice else None,
+        why=alone.reason,
         dollars=price.value * alone.part.devices if price else None,
-    )  # fmt: skip
+    )
 
 
 def _joined_constants(several: Sequence[ConstantSet]) -> ConstantSet:

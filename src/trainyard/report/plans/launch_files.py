@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trainyard.errors import BadInput
-from trainyard.predict.configs.uneven_stages import TELLS
+from trainyard.predict.configs.uneven_stages import WRITERS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.report.plans import hetero_tables, plan_tables
 from trainyard.report.plans.plans_file import Plans
@@ -32,5 +32,5 @@ def launch_file(plans: Plans) -> LaunchFile:
         return LaunchFile(text, f"{runner.means}, {layout}.")
     counts = [stage.layers for stage in plans.unlike.stages[0]]
     return LaunchFile(
-        TELLS[plans.framework](text, counts), f"{runner.means}, {job.layout}. {hetero_tables.ranks(plans)}"
+        WRITERS[plans.framework](text, counts), f"{runner.means}, {job.layout}. {hetero_tables.ranks(plans)}"
     )

@@ -1,4 +1,4 @@
-"""What DeepSpeed's keys mean that no layout is read from, and what stands behind "auto"."""
+"""Rules for the DeepSpeed keys that the reader does not request, and the meaning of "auto"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILL_IN = {
     "zero_optimization.stage": "0, 1, 2 or 3",
     "pipeline.stages": "the number of stages",
 }
-"""What stands behind "auto", which whoever starts it fills in."""
+"""The value that "auto" stands for, which the launcher fills in."""
 RULES = KeyRules(
     re.compile(
         r"optimizer\..*|scheduler\..*|gradient_clipping|steps_per_print|prescale_gradients|gradient_predivide_factor"
@@ -36,23 +36,23 @@ RULES = KeyRules(
     {
         r"communication_data_type": "predicted in the type of the gradients",
         r"compile\.deepcompile": "predicted without DeepCompile",
-        r"graph_harvesting": "predicted as if the host launched each operation",
-        r"disable_python_gc": "predicted with Python's own",
-        r"bf16\.immediate_grad_update": "predicted as if gradients were taken over at the end",
-        r"tensor_parallel\.tp_overlap_comm": "predicted as if products waited for what they take",
+        r"graph_harvesting": "predicted without CUDA graphs",
+        r"disable_python_gc": "predicted with Python's garbage collection",
+        r"bf16\.immediate_grad_update": "predicted with gradients copied at the end of the backward pass",
+        r"tensor_parallel\.tp_overlap_comm": "predicted without overlap of tensor-parallel communication",
         r"zero_optimization\.parameter_alignment": "predicted without padding",
-        r"expert_parallel\.comm_backend=deepep": "predicted as torch's own exchange",
+        r"expert_parallel\.comm_backend=deepep": "predicted as torch's own all-to-all",
     },
     {
-        r"zero_optimization\.(offload_param\.device|cpu_offload_param)": "what waits in the "
-        "host's memory has no predicted time",
-        r"zero_optimization\.zero_quantized_.*": "what is sent is quantised",
-        r"zero_optimization\.zenflow.*": "the update runs on the host beside the step",
-        r"activation_checkpointing\.(cpu_checkpointing|contiguous_memory_optimization)": "kept inputs are moved",
-        r"(progressive_layer_drop|curriculum_learning|elasticity|hybrid_engine|autotuning|amp)\.enabled": "a step is "
-        "not what stands here",
-        r"data_efficiency\.enabled|data_efficiency\..*\.enabled": "a step is not what stands here",
+        r"zero_optimization\.(offload_param\.device|cpu_offload_param)": "the time of offloading "
+        "parameters is not predicted",
+        r"zero_optimization\.zero_quantized_.*": "communication is quantised",
+        r"zero_optimization\.zenflow.*": "the update runs on the host in parallel with the step",
+        r"activation_checkpointing\.(cpu_checkpointing|contiguous_memory_optimization)": "checkpoints are moved",
+        r"(progressive_layer_drop|curriculum_learning|elasticity|hybrid_engine|autotuning|amp)\.enabled": "it changes "
+        "the step at run time",
+        r"data_efficiency\.enabled|data_efficiency\..*\.enabled": "it changes the step at run time",
         r"compression_training(\..*enabled)?|(quantize_training|weight_quantization)(\..*)?": "weights are compressed",
-        r"sparse_attention(\..*)?": "attention leaves pairs out",
+        r"sparse_attention(\..*)?": "attention is sparse",
     },
 )

@@ -1,4 +1,4 @@
-"""What arguments of pretrain_gpt.py mean that no layout is read from."""
+"""Rules for the arguments of pretrain_gpt.py that the reader does not request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from trainyard.predict.configs.config_keys import KeyRules
 
 _NOTHING = (
-    # Data, tokens, saving, logging, learning rates, seeds, dropout, and what only one value is modelled of.
+    # Data, tokens, saving, logging, learning rates, seeds, dropout, and settings of which only one value is modelled.
     r".*-path|.*-file|.*-model|tokenizer.*|tiktoken.*|data-.*|split|mock-data|.*save.*|.*load.*|log-.*|.*-log.*"
     r"|tensorboard.*|wandb.*|eval-.*|dist-ckpt.*|ckpt-.*|train-iters|train-samples|lr|lr-.*|min-lr.*|weight-decay.*"
     r"|adam-.*|clip-grad|init-method.*|seed|.*dropout|exit-.*|distributed-.*|num-workers|use-flash-attn|use-mcore-models"
@@ -29,15 +29,15 @@ _SIZES = (
 RULES = KeyRules(
     re.compile(_NOTHING),
     {
-        r"tp-comm-overlap.*|tp-comm-bulk.*": "predicted as if tensor parallelism's products waited for what they take",
+        r"tp-comm-overlap.*|tp-comm-bulk.*": "predicted without overlap of tensor-parallel communication",
         r"overlap-moe-expert-parallel-comm|moe-shared-expert-overlap|delay-wgrad-compute": "predicted without it",
-        r"defer-embedding-wgrad-compute": "predicted at its place",
-        r"moe-token-dispatcher-type=allgather": "predicted as an exchange of all with all",
-        r"moe-enable-deepep|moe-flex-dispatcher-backend": "predicted as NCCL's exchange",
+        r"defer-embedding-wgrad-compute": "predicted without deferral",
+        r"moe-token-dispatcher-type=allgather": "predicted as an all-to-all",
+        r"moe-enable-deepep|moe-flex-dispatcher-backend": "predicted as NCCL's all-to-all",
         r"moe-expert-capacity-factor|moe-pad-expert-input.*": "predicted as if no token were dropped",
-        r"moe-layer-recompute": "predicted as if experts kept what they need",
-        r"distribute-saved-activations": "predicted as sequence parallelism divides them",
-        r"enable-cuda-graph|external-cuda-graph|cuda-graph-impl": "predicted as if the host launched each operation",
+        r"moe-layer-recompute": "predicted without recomputation of experts",
+        r"distribute-saved-activations": "predicted as sharded by sequence parallelism",
+        r"enable-cuda-graph|external-cuda-graph|cuda-graph-impl": "predicted without CUDA graphs",
         r"first-last-layers-bf16|num-layers-at-.*": "predicted in float8 in all layers",
         r"fp8-param-gather|fp4-param-gather": "predicted with weights of two bytes",
         r"hierarchical-context-parallel-sizes": "predicted as one ring",
@@ -45,23 +45,23 @@ RULES = KeyRules(
         r"deterministic-mode": "predicted with the usual kernels, which are faster",
         r"use-nccl-ub|use-sharp": "predicted as NCCL's usual collectives",
         r"standalone-embedding-stage": "predicted as a stage of layers",
-        r"make-vocab-size-divisible-by": "predicted without padded words",
+        r"make-vocab-size-divisible-by": "predicted without padding of the vocabulary",
     },
     {
-        r"attention-backend=(unfused|local)": "attention that writes its scores",
-        r"cpu-offload.*|optimizer-(cpu-)?offload.*|.*activation-offload.*|offload-modules": "what waits in the host's "
-        "memory has no predicted time",
-        r"mtp-.*": "layers that predict further tokens",
+        r"attention-backend=(unfused|local)": "attention that materialises its scores",
+        r"cpu-offload.*|optimizer-(cpu-)?offload.*|.*activation-offload.*|offload-modules": "the time of offloading to "
+        "host memory is not predicted",
+        r"mtp-.*": "multi-token prediction layers",
         r"window-.*|.*chunk-size|.*attention-window.*|softmax-type": "attention of another kind",
         r"hybrid-.*|is-hybrid-model|mamba-.*|spec|linear-.*|experimental-attention.*": "layers of another kind",
         r"heterogeneous-.*|retro-.*|vision-.*|perform-rl-step": "another model, or another step",
-        r"yaml-cfg|use-checkpoint-args": "what is trained stands in another file",
-        r"use-torch-fsdp2": "weights kept otherwise",
-        r"moe-extended-tp": "experts divided in an earlier way",
+        r"yaml-cfg|use-checkpoint-args": "the model is defined in another file",
+        r"use-torch-fsdp2": "another sharding of the weights",
+        r"moe-extended-tp": "an obsolete sharding of the experts",
     },
 )
 
 
 def with_sizes() -> re.Pattern[str]:
-    """What says nothing where the model comes with the command."""
+    """Irrelevant arguments when the model is given on the command line: the model's sizes too."""
     return re.compile(_NOTHING + _SIZES)

@@ -1,4 +1,4 @@
-"""A decoder's dimensions in Megatron Core's arguments, both ways."""
+"""Reads and writes a decoder's dimensions as Megatron Core's arguments."""
 
 from __future__ import annotations
 
@@ -11,114 +11,114 @@ from trainyard.predict.configs.config_keys import ConfigKeys
 from trainyard.predict.configs.megatron import megatron_hybrid
 
 _VOCAB = 50304
-"""GPT-2's, padded: where nothing says how many words there are."""
+"""GPT-2's padded vocabulary, the default if the arguments give no size."""
 _GROUPED = re.compile(r"\[([01])\](?:\*(\d{1,4}))?")
 Positions = Literal["rope", "learned", "none"]
 
 
-def read(given: ConfigKeys) -> Model:
-    width, heads = given.whole("hidden-size"), given.whole("num-attention-heads")
-    layers = given.whole("num-layers" if "encoder-num-layers" not in given.said else "encoder-num-layers")
-    gated = given.flag("swiglu") or given.flag("quick-geglu")
-    ffn = given.whole("ffn-hidden-size", max(64, int(4 * width * 2 / 3 / 64) * 64) if gated else 4 * width)
-    head_dim = given.whole("kv-channels", max(1, width // heads))
-    groups = given.whole("num-query-groups", heads)
-    said: dict[str, Any] = {
+def read(keys: ConfigKeys) -> Model:
+    width, heads = keys.integer("hidden-size"), keys.integer("num-attention-heads")
+    layers = keys.integer("num-layers" if "encoder-num-layers" not in keys.values else "encoder-num-layers")
+    gated = keys.flag("swiglu") or keys.flag("quick-geglu")
+    ffn = keys.integer("ffn-hidden-size", max(64, int(4 * width * 2 / 3 / 64) * 64) if gated else 4 * width)
+    head_dim = keys.integer("kv-channels", max(1, width // heads))
+    groups = keys.integer("num-query-groups", heads)
+    sizes: dict[str, Any] = {
         "layers": layers,
         "width": width,
         "ffn": ffn,
         "heads": heads,
         "head_dim": head_dim,
-        "vocab": _vocab(given),
-        "kv_heads": groups if given.flag("group-query-attention") else heads,
-        "norm_eps": given.number("norm-epsilon", 1e-5),
-        "rope_base": given.number("rotary-base", 10_000.0),
-        "qk_norm": given.flag("qk-layernorm"),
+        "vocab": _vocab(keys),
+        "kv_heads": groups if keys.flag("group-query-attention") else heads,
+        "norm_eps": keys.number("norm-epsilon", 1e-5),
+        "rope_base": keys.number("rotary-base", 10_000.0),
+        "qk_norm": keys.flag("qk-layernorm"),
     }
-    if given.flag("multi-latent-attention"):
-        said |= {
+    if keys.flag("multi-latent-attention"):
+        sizes |= {
             "kv_heads": heads,
-            "q_rank": given.whole("q-lora-rank", 0, 0),
-            "kv_rank": given.whole("kv-lora-rank", 32),
-            "head_dim": given.whole("qk-head-dim", 128),
-            "rope_dim": given.whole("qk-pos-emb-head-dim", 64),
-            "value_dim": given.whole("v-head-dim", 128),
+            "q_rank": keys.integer("q-lora-rank", 0, 0),
+            "kv_rank": keys.integer("kv-lora-rank", 32),
+            "head_dim": keys.integer("qk-head-dim", 128),
+            "rope_dim": keys.integer("qk-pos-emb-head-dim", 64),
+            "value_dim": keys.integer("v-head-dim", 128),
         }
-    said |= megatron_hybrid.read(given, layers)
-    learned: dict[str, Positions] = {"learned_absolute": "learned", "rope": "rope", "yarn": "rope", "none": "none"}
-    position: Positions = given.choice("position-embedding-type", learned, "learned")
+    sizes |= megatron_hybrid.read(keys, layers)
+    positions: dict[str, Positions] = {"learned_absolute": "learned", "rope": "rope", "yarn": "rope", "none": "none"}
+    position: Positions = keys.choice("position-embedding-type", positions, "learned")
     norms: dict[str, Literal["rms", "layer"]] = {"RMSNorm": "rms", "LayerNorm": "layer"}
     return Model(
-        name=given.where.rpartition("/")[2].rpartition(".")[0] or "theirs",
-        mlp="swiglu" if gated else "relu2" if given.flag("squared-relu") else "gelu",
-        norm=given.choice("normalization", norms, "layer"),
-        bias=_bias(given),
-        position="rope" if given.flag("use-rotary-position-embeddings") else position,
-        tied=not given.flag("untie-embeddings-and-output-weights"),
-        **said,
-        **_experts(given, ffn, layers),
+        name=keys.where.rpartition("/")[2].rpartition(".")[0] or "theirs",
+        mlp="swiglu" if gated else "relu2" if keys.flag("squared-relu") else "gelu",
+        norm=keys.choice("normalization", norms, "layer"),
+        bias=_bias(keys),
+        position="rope" if keys.flag("use-rotary-position-embeddings") else position,
+        tied=not keys.flag("untie-embeddings-and-output-weights"),
+        **sizes,
+        **_experts(keys, ffn, layers),
     )
 
 
-def _vocab(given: ConfigKeys) -> int:
-    if given.get("padded-vocab-size") is None and given.get("vocab-size") is None:
-        given.otherwise("vocab-size", f"{_VOCAB:,} words are taken for what the tokenizer has")
+def _vocab(keys: ConfigKeys) -> int:
+    if keys.get("padded-vocab-size") is None and keys.get("vocab-size") is None:
+        keys.approximate("vocab-size", f"predicted with a vocabulary of {_VOCAB:,} tokens")
         return _VOCAB
-    return given.whole("padded-vocab-size" if "padded-vocab-size" in given.said else "vocab-size")
+    return keys.integer("padded-vocab-size" if "padded-vocab-size" in keys.values else "vocab-size")
 
 
-def _bias(given: ConfigKeys) -> Literal["none", "qkv", "all"]:
-    if not given.flag("disable-bias-linear"):
+def _bias(keys: ConfigKeys) -> Literal["none", "qkv", "all"]:
+    if not keys.flag("disable-bias-linear"):
         return "all"
-    return "qkv" if given.flag("add-qkv-bias") else "none"
+    return "qkv" if keys.flag("add-qkv-bias") else "none"
 
 
-def _experts(given: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
-    experts = given.whole("num-experts", 0, 0)
+def _experts(keys: ConfigKeys, ffn: int, layers: int) -> dict[str, Any]:
+    experts = keys.integer("num-experts", 0, 0)
     if not experts:
         return {}
-    each = given.whole("moe-ffn-hidden-size", ffn)
-    shared = given.whole("moe-shared-expert-intermediate-size", 0, 0)
-    if shared % each:
+    expert_ffn = keys.integer("moe-ffn-hidden-size", ffn)
+    shared = keys.integer("moe-shared-expert-intermediate-size", 0, 0)
+    if shared % expert_ffn:
         raise BadFile(
-            f"{given.where}: --moe-shared-expert-intermediate-size {shared} % --moe-ffn-hidden-size {each} = "
-            f"{shared % each}: shared experts are as wide as the others here."
+            f"{keys.where}: --moe-shared-expert-intermediate-size {shared} % --moe-ffn-hidden-size {expert_ffn} = "
+            f"{shared % expert_ffn}: shared experts of another width are not modelled."
         )
     routers: dict[str, Literal["softmax", "sigmoid"]] = {"softmax": "softmax", "sigmoid": "sigmoid"}
-    losses = given.get("moe-router-load-balancing-type") or "aux_loss"
-    bias = given.flag("moe-router-enable-expert-bias")
+    losses = keys.get("moe-router-load-balancing-type") or "aux_loss"
+    bias = keys.flag("moe-router-enable-expert-bias")
     return {
         "experts": experts,
-        "active": given.whole("moe-router-topk", 2),
-        "expert_ffn": each,
-        "shared_experts": shared // each,
-        "dense_layers": _dense_layers(given, layers),
-        "router": given.choice("moe-router-score-function", routers, "softmax"),
-        "route_scale": given.number("moe-router-topk-scaling-factor", 1.0),
-        "expert_groups": given.whole("moe-router-num-groups", 1),
-        "active_groups": given.whole("moe-router-group-topk", 1),
-        "expert_width": given.whole("moe-latent-size", 0, 0),
+        "active": keys.integer("moe-router-topk", 2),
+        "expert_ffn": expert_ffn,
+        "shared_experts": shared // expert_ffn,
+        "dense_layers": _dense_layers(keys, layers),
+        "router": keys.choice("moe-router-score-function", routers, "softmax"),
+        "route_scale": keys.number("moe-router-topk-scaling-factor", 1.0),
+        "expert_groups": keys.integer("moe-router-num-groups", 1),
+        "active_groups": keys.integer("moe-router-group-topk", 1),
+        "expert_width": keys.integer("moe-latent-size", 0, 0),
         "balance": "bias" if bias else "none" if losses == "none" else "loss",
     }
 
 
-def _dense_layers(given: ConfigKeys, layers: int) -> int:
-    """How many come before the first with experts: `([0]*3+[1]*58)`, or 1 for none."""
-    said = str(given.get("moe-layer-freq") or 1)
-    if said == "1":
+def _dense_layers(keys: ConfigKeys, layers: int) -> int:
+    """Number of dense layers before the first MoE layer, from `([0]*3+[1]*58)`; 1 means none."""
+    frequency = str(keys.get("moe-layer-freq") or 1)
+    if frequency == "1":
         return 0
-    text = said.replace(" ", "").removeprefix("(").removesuffix(")")
+    text = frequency.replace(" ", "").removeprefix("(").removesuffix(")")
     parts = [_GROUPED.fullmatch(part) for part in text.split("+")]
     kinds = "".join(part[1] * int(part[2] or 1) for part in parts[:1000] if part)
     if not all(parts) or len(kinds) != layers or not re.fullmatch("0*1+", kinds):
-        given.refuse("moe-layer-freq", f"here {layers} layers are some without experts, then all with")
+        keys.refuse("moe-layer-freq", f"only dense layers followed by MoE layers are modelled, {layers} layers in all")
         return 0
     return kinds.count("0")
 
 
 def write(model: Model) -> dict[str, object]:
-    """Arguments by name; None for one without a value."""
-    said: dict[str, object] = {
+    """Arguments by name; None for a flag."""
+    arguments: dict[str, object] = {
         "num-layers": model.layers,
         "hidden-size": model.width,
         "ffn-hidden-size": model.ffn,
@@ -130,20 +130,20 @@ def write(model: Model) -> dict[str, object]:
         "position-embedding-type": "learned_absolute" if model.position == "learned" else model.position,
     }
     if model.position == "rope":
-        said["rotary-base"] = int(model.rope_base)
+        arguments["rotary-base"] = int(model.rope_base)
     if model.kv_heads != model.heads and not model.kv_rank:
-        said |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
-    said |= {"disable-bias-linear": None} if model.bias != "all" else {}
-    for name, wanted in (
+        arguments |= {"group-query-attention": None, "num-query-groups": model.kv_heads}
+    arguments |= {"disable-bias-linear": None} if model.bias != "all" else {}
+    for name, condition in (
         ("add-qkv-bias", model.bias == "qkv"),
         ("qk-layernorm", model.qk_norm),
         ("swiglu", model.mlp == "swiglu"),
         ("untie-embeddings-and-output-weights", not model.tied),
         ("squared-relu", model.mlp == "relu2"),
     ):
-        said |= {name: None} if wanted else {}
+        arguments |= {name: None} if condition else {}
     if model.kv_rank:
-        said |= {
+        arguments |= {
             "multi-latent-attention": None,
             "kv-lora-rank": model.kv_rank,
             "qk-head-dim": model.head_dim,
@@ -151,12 +151,12 @@ def write(model: Model) -> dict[str, object]:
             "v-head-dim": model.value_dim,
             "rope-type": "rope",
         }
-        said |= {"q-lora-rank": model.q_rank} if model.q_rank else {}
-    return said | megatron_hybrid.write(model) | (_written_experts(model) if model.experts else {})
+        arguments |= {"q-lora-rank": model.q_rank} if model.q_rank else {}
+    return arguments | megatron_hybrid.write(model) | (_expert_arguments(model) if model.experts else {})
 
 
-def _written_experts(model: Model) -> dict[str, object]:
-    said: dict[str, object] = {
+def _expert_arguments(model: Model) -> dict[str, object]:
+    arguments: dict[str, object] = {
         "num-experts": model.experts,
         "moe-router-topk": model.active,
         "moe-ffn-hidden-size": model.expert_ffn,
@@ -165,13 +165,13 @@ def _written_experts(model: Model) -> dict[str, object]:
         "moe-router-load-balancing-type": "aux_loss" if model.balance == "loss" else "none",
     }
     if model.shared_experts:
-        said["moe-shared-expert-intermediate-size"] = model.shared_experts * model.expert_ffn
+        arguments["moe-shared-expert-intermediate-size"] = model.shared_experts * model.expert_ffn
     if model.expert_width:
-        said["moe-latent-size"] = model.expert_width
+        arguments["moe-latent-size"] = model.expert_width
     if model.dense_layers:
-        said["moe-layer-freq"] = f"([0]*{model.dense_layers}+[1]*{model.layers - model.dense_layers})"
+        arguments["moe-layer-freq"] = f"([0]*{model.dense_layers}+[1]*{model.layers - model.dense_layers})"
     if model.route_scale != 1:
-        said["moe-router-topk-scaling-factor"] = model.route_scale
+        arguments["moe-router-topk-scaling-factor"] = model.route_scale
     if model.expert_groups > 1:
-        said |= {"moe-router-num-groups": model.expert_groups, "moe-router-group-topk": model.active_groups}
-    return said | ({"moe-router-enable-expert-bias": None} if model.balance == "bias" else {})
+        arguments |= {"moe-router-num-groups": model.expert_groups, "moe-router-group-topk": model.active_groups}
+    return arguments | ({"moe-router-enable-expert-bias": None} if model.balance == "bias" else {})

@@ -1,5 +1,5 @@
-"""How Megatron Core is told which layers a pipeline stage has, where they are not as many each:
-`--pipeline-model-parallel-layout`, as `megatron/core/transformer/pipeline_parallel_layer_layout.py` takes it apart."""
+"""Uneven pipeline stages in Megatron Core: `--pipeline-model-parallel-layout`, as parsed by
+`megatron/core/transformer/pipeline_parallel_layer_layout.py`."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from trainyard.errors import BadFile
 from trainyard.predict.pipeline.partition import divided
 
 _LONGEST = 1 << 16
-"""Characters of a layout once it is written out."""
+"""Characters of a layout after expanding its repetitions."""
 _REPEATED = (re.compile(r"\(([^()]+)\)\*(\d{1,6})"), re.compile(r"(.)\*(\d{1,6})"))
 
 
 def read(layout: str, layers: int, where: str) -> list[int]:
-    """Layers of each stage. Raises `BadFile` for what is none, or has another number of layers."""
-    said = layout.replace(",", "")
+    """Layers of each stage. Raises `BadFile` if `layout` is malformed or does not have `layers` layers."""
+    text = layout.replace(",", "")
     for pattern in _REPEATED:
-        if len(said) + sum(len(one[1]) * int(one[2]) for one in pattern.finditer(said)) > _LONGEST:
+        if len(text) + sum(len(repeat[1]) * int(repeat[2]) for repeat in pattern.finditer(text)) > _LONGEST:
             raise BadFile(
                 f"{where}: --pipeline-model-parallel-layout {layout!r:.60} expands to more than "
                 f"{_LONGEST:,} characters."
             )
-        said = pattern.sub(lambda found: found[1] * int(found[2]), said)
-    if not re.fullmatch(r"E[t|]*L", said):
+        text = pattern.sub(lambda match: match[1] * int(match[2]), text)
+    if not re.fullmatch(r"E[t|]*L", text):
         raise BadFile(
-            f"{where}: --pipeline-model-parallel-layout {layout!r:.60} is no layout of an embedding, layers and a loss."
+            f"{where}: --pipeline-model-parallel-layout {layout!r:.60} is not of the form E, t and |, L "
+            "(embedding, layers and stage boundaries, loss)."
         )
-    if said.count("t") != layers:
-        raise BadFile(f"{where}: --pipeline-model-parallel-layout has {said.count('t')} layers, not {layers}.")
-    return [one.count("t") for one in said.split("|")]
+    if text.count("t") != layers:
+        raise BadFile(f"{where}: --pipeline-model-parallel-layout has {text.count('t')} layers, not {layers}.")
+    return [stage.count("t") for stage in text.split("|")]
 
 
-def usual(layers: int, stages: int) -> list[int]:
-    """As many each, or the embedding and the head counted as a layer each where that does not divide."""
+def default_stages(layers: int, stages: int) -> list[int]:
+    """Layers of each stage by default: equal, or with the embedding and the head counted as one layer each if the
+    layers do not divide evenly."""
     ends = 1 if layers % stages else 0
     return np.diff(divided(layers, stages, ends).before(np.arange(stages + 1.0))).astype(int).tolist()
 
 
-def write(each: Sequence[int]) -> str:
-    """Of so many layers each."""
-    return "E" + "|".join(f"t*{one}" if one else "" for one in each) + "L"
+def write(layers_per_stage: Sequence[int]) -> str:
+    """The layout of stages with the given numbers of layers."""
+    return "E" + "|".join(f"t*{count}" if count else "" for count in layers_per_stage) + "L"

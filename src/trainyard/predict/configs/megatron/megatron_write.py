@@ -1,4 +1,4 @@
-"""A job as arguments of Megatron Core's pretrain_gpt.py, one a line, for a run on data made up."""
+"""Writes a job as arguments of Megatron Core's pretrain_gpt.py, one per line, for a run on mock data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py")
 
 def write(job: Job) -> str:
     recipe, layout = job.recipe, job.layout
-    said = (
+    arguments = (
         megatron_model.write(job.decoder)
         | {
             "seq-length": recipe.seq_len,
@@ -35,73 +35,74 @@ def write(job: Job) -> str:
             "hidden-dropout": 0,
         }
     )
-    heading = [
+    header = [
         f"# On {layout.ranks} devices: grep -v '^#' FILE | xargs torchrun ... {_PROGRAMS[bool(job.decoder.pattern)]}",
         *(
             ["# CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment, on Hopper and before."]
             if layout.tp * layout.cp > 1
             else []
         ),
-        "# Data is made up and 100 steps are taken: --data-path, --tokenizer-type and --train-iters are yours.",
+        "# Runs 100 steps on mock data: set --data-path, --tokenizer-type and --train-iters for a real run.",
     ]
-    return "\n".join([*heading, *(_line(name, value) for name, value in said.items())]) + "\n"
+    return "\n".join([*header, *(_line(name, value) for name, value in arguments.items())]) + "\n"
 
 
 def _line(name: str, value: object) -> str:
-    """Without a value where that is None; with several where it is a tuple."""
+    """One argument: a flag if `value` is None, with several values if it is a tuple."""
     words = () if value is None else value if isinstance(value, tuple) else (value,)
     return " ".join([f"--{name}", *(shlex.quote(str(word)) for word in words)])
 
 
 def _layout(job: Job) -> dict[str, object]:
     layout, model = job.layout, job.decoder
-    said: dict[str, object] = {
+    arguments: dict[str, object] = {
         "tensor-model-parallel-size": layout.tp,
         "pipeline-model-parallel-size": layout.pp,
         "context-parallel-size": layout.cp,
     }
     if layout.sequence_parallel:
-        said["sequence-parallel"] = None
+        arguments["sequence-parallel"] = None
     if layout.cp > 1:
-        said["cp-comm-type"] = _CONTEXT[layout.cp_method]
+        arguments["cp-comm-type"] = _CONTEXT[layout.cp_method]
     if model.experts:
-        said["expert-model-parallel-size"] = layout.ep
-        said |= {"expert-tensor-parallel-size": 1} if layout.ep > 1 else {}
-        said |= {"moe-grouped-gemm": None} if job.recipe.dtype not in ("float16", "float32") else {}
+        arguments["expert-model-parallel-size"] = layout.ep
+        arguments |= {"expert-tensor-parallel-size": 1} if layout.ep > 1 else {}
+        arguments |= {"moe-grouped-gemm": None} if job.recipe.dtype not in ("float16", "float32") else {}
     if layout.dp_shard * layout.cp > 1 or job.recipe.offload:
-        said |= {"use-distributed-optimizer": None, "overlap-grad-reduce": None, "overlap-param-gather": None}
-        said |= {"num-distributed-optimizer-instances": layout.dp_replicate} if layout.dp_replicate > 1 else {}
-    return said | _stages(layout, model.layers)
+        arguments |= {"use-distributed-optimizer": None, "overlap-grad-reduce": None, "overlap-param-gather": None}
+        arguments |= {"num-distributed-optimizer-instances": layout.dp_replicate} if layout.dp_replicate > 1 else {}
+    return arguments | _stages(layout, model.layers)
 
 
 def _stages(layout: Layout, layers: int) -> dict[str, object]:
-    """As many layers each; or with the embedding and the head counted as one each; or said one by one."""
-    many = layout.pp * layout.interleave
-    rounds: dict[str, object] = (
+    """Arguments for the layers per stage: equal, with the embedding and the head counted as one layer each, or an
+    explicit layout."""
+    stages = layout.pp * layout.interleave
+    interleaving: dict[str, object] = (
         {"num-virtual-stages-per-pipeline-rank": layout.interleave} if layout.interleave > 1 else {}
     )
-    if layers % many == 0:
-        return rounds
-    if (layers + 2) % many == 0:
-        return rounds | {f"account-for-{end}-in-pipeline-split": None for end in ("embedding", "loss")}
-    return {"pipeline-model-parallel-layout": megatron_stages.write(megatron_stages.usual(layers, many))}
+    if layers % stages == 0:
+        return interleaving
+    if (layers + 2) % stages == 0:
+        return interleaving | {f"account-for-{end}-in-pipeline-split": None for end in ("embedding", "loss")}
+    return {"pipeline-model-parallel-layout": megatron_stages.write(megatron_stages.default_stages(layers, stages))}
 
 
 def _recipe(recipe: Recipe) -> dict[str, object]:
-    said: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     if recipe.offload:
-        said |= {
+        arguments |= {
             "optimizer-cpu-offload": None,
             "optimizer-offload-fraction": 1.0,
             "use-precision-aware-optimizer": None,
             "overlap-cpu-optimizer-d2h-h2d": None,
         }
     if recipe.remat == "full":
-        said |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
+        arguments |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     elif recipe.remat == "op":
-        said["recompute-granularity"] = "selective"
+        arguments["recompute-granularity"] = "selective"
     if recipe.dtype in ("float8", "float4"):
-        said |= {"fp8-format": "hybrid"} if recipe.dtype == "float8" else {"fp4-format": "e2m1"}
+        arguments |= {"fp8-format": "hybrid"} if recipe.dtype == "float8" else {"fp4-format": "e2m1"}
     if recipe.dtype == "float16":
-        return said | {"fp16": None, "accumulate-allreduce-grads-in-fp32": None}
-    return said | ({} if recipe.dtype == "float32" else {"bf16": None})
+        return arguments | {"fp16": None, "accumulate-allreduce-grads-in-fp32": None}
+    return arguments | ({} if recipe.dtype == "float32" else {"bf16": None})

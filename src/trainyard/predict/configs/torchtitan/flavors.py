@@ -1,4 +1,4 @@
-"""torchtitan's models by name and flavor, where their sizes are those of a model known here."""
+"""torchtitan's models by name and flavor, for those with the sizes of a bundled model."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trainyard.predict.inputs.vision_models import VisionModel
 
 
 class Flavor(NamedTuple):
-    """`preset`: the file in data/models. `refuses`: axes that torchtitan 0.2.2 does not lay this model out along
-    (`models/*/infra/parallelize.py`, `models/*/__init__.py`)."""
+    """A torchtitan model. `preset`: the file in data/models. `refuses`: parallelism axes that torchtitan 0.2.2 does not
+    support for it (`models/*/infra/parallelize.py`, `models/*/__init__.py`)."""
 
     name: str
     flavor: str
@@ -24,45 +24,49 @@ class Flavor(NamedTuple):
     refuses: tuple[str, ...] = ()
 
 
-_ALL = (
+FLAVORS = (
     Flavor("llama3", "8B", "llama3-8b"),
     Flavor("llama3", "70B", "llama3-70b"),
     Flavor("llama3", "405B", "llama3-405b"),
-    Flavor("qwen3", "8B", "qwen3-8b", ("pp",)),  # it has no function that cuts it into stages
+    Flavor("qwen3", "8B", "qwen3-8b", ("pp",)),  # no function splits it into stages
     Flavor("deepseek_v3", "671B", "deepseek-v3", ("cp",)),  # its attention is FlexAttention
 )
-_MASKED = {
+_MASKED_ATTENTION = {
     "_flex": "FlexAttention",
     "_varlen": "attention of varying lengths",
     "_flex_attn": "FlexAttention",
     "_varlen_attn": "attention of varying lengths",
 }
-"""Ends of a flavor that hide other documents of a sequence from attention."""
+"""Suffixes of flavors whose attention is masked by document."""
 
 
 @cache
 def _models() -> Mapping[str, Model]:
-    """Without names."""
-    return {one.preset: msgspec.convert({**(presets.load(one.preset).model or {}), "name": ""}, Model) for one in _ALL}
+    """Preset -> its model with an empty name."""
+    sizes = {flavor.preset: presets.load(flavor.preset).model or {} for flavor in FLAVORS}
+    return {preset: msgspec.convert({**keys, "name": ""}, Model) for preset, keys in sizes.items()}
 
 
-def of(model: Model | VisionModel) -> Flavor | None:
-    """The flavor that has these sizes."""
+def find(model: Model | VisionModel) -> Flavor | None:
+    """The flavor with the sizes of `model`; None if there is none."""
     if not isinstance(model, Model):
         return None
     plain = msgspec.structs.replace(model, name="")
-    return next((one for one in _ALL if _models()[one.preset] == plain), None)
+    return next((flavor for flavor in FLAVORS if _models()[flavor.preset] == plain), None)
 
 
-def take(name: str, flavor: str, where: str) -> tuple[Model, str]:
-    """The model, and what hides parts of a sequence from its attention. Raises `BadFile` for one that is not known."""
-    ends = next((end for end in sorted(_MASKED, key=len, reverse=True) if flavor.endswith(end)), "")
-    found = next((one for one in _ALL if (one.name, one.flavor) == (name, flavor.removesuffix(ends))), None)
-    if found is None:
-        known = nearest(f"{name} {flavor}", [f"{one.name} {one.flavor}" for one in _ALL])
+def load(name: str, flavor: str, where: str) -> tuple[Model, str]:
+    """The model of a flavor, and the name of its masked attention, if any. Raises `BadFile` for an unknown flavor."""
+    longest_first = sorted(_MASKED_ATTENTION, key=len, reverse=True)
+    suffix = next((ending for ending in longest_first if flavor.endswith(ending)), "")
+    match = next(
+        (known for known in FLAVORS if (known.name, known.flavor) == (name, flavor.removesuffix(suffix))), None
+    )
+    if match is None:
+        hint = nearest(f"{name} {flavor}", [f"{known.name} {known.flavor}" for known in FLAVORS])
         raise BadFile(
-            f"{where}: [model] name = {name!r:.60}, flavor = {flavor!r:.60} is no model known here.",
-            f"{known} Or say which: trainyard plan MODEL --check {where}",
+            f"{where}: [model] name = {name!r:.60}, flavor = {flavor!r:.60} is not a known model.",
+            f"{hint} Or pass the model: trainyard plan MODEL --check {where}",
         )
-    model = msgspec.structs.replace(_models()[found.preset], name=found.preset)
-    return model, _MASKED.get(ends, "")
+    model = msgspec.structs.replace(_models()[match.preset], name=match.preset)
+    return model, _MASKED_ATTENTION.get(suffix, "")

@@ -1,4 +1,4 @@
-"""What torchtitan's keys were called before, and what those mean that no layout is read from."""
+"""Earlier names of torchtitan's keys, and rules for the keys that the reader does not request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from trainyard.predict.configs.config_keys import KeyRules
 
 SCHEDULES: Mapping[str, Literal["1f1b", "interleaved"]] = {"1f1b": "1f1b", "interleaved1f1b": "interleaved"}
 UNPLANNED = ("gpipe", "loopedbfs", "interleavedzerobubble", "zbvzerobubble", "dualpipev")
-"""Names of torch's schedules, in small letters: those that are predicted, and the others."""
+"""Names of torch's pipeline schedules in lower case: predicted ones, and those that are not."""
 MICROBATCHES = "experimental.pipeline_parallel_microbatches"
 FLOAT8 = ("quantize.linear.float8", "quantize.linear.mx", "quantize.dense.float8", "quantize.dense.mx", "float8", "mx")
 EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx", "quantize.moe.float8", "quantize.moe.mx")
-"""`model.converters` that compute in float8: the layers' products; experts' products. Today's names first."""
+"""`model.converters` that compute in float8: the linear layers; the experts' grouped products. Current names first."""
 _EARLIER = {
     "training.batch_size": "training.local_batch_size",
     "training.compile": "compile.enable",
@@ -47,28 +47,29 @@ RULES = KeyRules(
         r"|activation_checkpoint\..*|compile\.(components|backend)|(float8|mx|quantize)\..*"
     ),
     {
-        r"parallelism\.enable_async_tensor_parallel": "predicted as if tensor parallelism's products waited for it",
+        r"parallelism\.enable_async_tensor_parallel": "predicted without overlap of tensor-parallel communication",
         r"compile\.enable|.*enable_compiled_autograd": "predicted without torch.compile",
-        r"parallelism\.expert_parallel_comm_backend=deepep": "predicted as torch's own exchange",
+        r"parallelism\.expert_parallel_comm_backend=deepep": "predicted as torch's own all-to-all",
         r"optimizer\.implementation=for.*": "predicted as the fused update",
         r"parallelism\.enable_fsdp_symm_mem": "predicted as NCCL's usual collectives",
         r"(training|debug)\.deterministic": "predicted with the usual kernels, which are faster",
     },
     {
         r"optimizer\.early_step_in_backward": "weights are updated, and gradients freed, during the backward pass",
-        r"parallelism\.pipeline_parallel_schedule_csv": "a schedule that stands in another file",
-        r"fault_tolerance\.enable": "replicas that come and go",
+        r"parallelism\.pipeline_parallel_schedule_csv": "a schedule defined in another file",
+        r"fault_tolerance\.enable": "a varying number of replicas",
     },
 )
 
 
-def today(said: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Under today's names, and how those were written that had another. Raises `BadFile` for two that disagree."""
-    now, written = dict(said), {}
+def rename_old_keys(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values by current key name, and the spelling in the file of each renamed key. Raises `BadFile` if an old and
+    a current name disagree."""
+    renamed, spelling = dict(values), {}
     for old, current in _EARLIER.items():
-        if old in now:
-            value = now.pop(old)
-            if now.setdefault(current, value) != value:
-                raise BadFile(f"{where}: {old} = {value!r:.60}, but {current} = {now[current]!r:.60}.")
-            written[current] = old
-    return now, written
+        if old in renamed:
+            value = renamed.pop(old)
+            if renamed.setdefault(current, value) != value:
+                raise BadFile(f"{where}: {old} = {value!r:.60}, but {current} = {renamed[current]!r:.60}.")
+            spelling[current] = old
+    return renamed, spelling

@@ -1,4 +1,4 @@
-"""A job as torchtitan's TOML, in the keys of version 0.2.2."""
+"""Writes a job as torchtitan's TOML, with the keys of version 0.2.2."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
 
 
 def write(job: Job) -> str:
-    """What `torchtitan.train --job.config_file` takes. Where no flavor has the model's sizes, it says so."""
+    """The file for `torchtitan.train --job.config_file`. A comment reports a model whose sizes no flavor has."""
     layout, recipe, model = job.layout, job.recipe, job.decoder
-    flavor, low, staged = flavors.of(model), recipe.dtype == "float8", layout.pp > 1
+    flavor, float8, pipelined = flavors.find(model), recipe.dtype == "float8", layout.pp > 1
     sections: dict[str, dict[str, Any]] = {
         "model": ({"name": flavor.name, "flavor": flavor.flavor} if flavor else {})
-        | ({"converters": [torchtitan_keys.FLOAT8[0], *torchtitan_keys.EXPERTS[: bool(model.experts)]]} if low else {}),
+        | (
+            {"converters": [torchtitan_keys.FLOAT8[0], *torchtitan_keys.EXPERTS[: bool(model.experts)]]}
+            if float8
+            else {}
+        ),
         "training": {
-            "local_batch_size": recipe.microbatch * (job.accumulate if staged else 1),
+            "local_batch_size": recipe.microbatch * (job.accumulate if pipelined else 1),
             "global_batch_size": job.batch,
             "seq_len": recipe.seq_len,
             "mixed_precision_param": "float32" if recipe.dtype == "float32" else "bfloat16",
@@ -28,13 +32,13 @@ def write(job: Job) -> str:
     }
     if recipe.compile:
         sections["compile"] = {"enable": True}
-    if low:
+    if float8:
         sections["quantize"] = {"linear": {"float8": {"filter_fqns": ["output", "router.gate"]}}}
         sections["quantize"] |= {"grouped_mm": {"float8": {"fqns": ["experts"]}}} if model.experts else {}
     comment = [
-        f"torchtitan to 0.2.2, on {layout.ranks} devices: torchrun ... -m torchtitan.train --job.config_file FILE.",
-        "Later ones take each key on the command line: --section.key value.",
-        "Data and tokenizer are torchtitan's own for tests: [training] dataset, [model] hf_assets_path.",
+        f"torchtitan up to 0.2.2, on {layout.ranks} devices: torchrun ... -m torchtitan.train --job.config_file FILE.",
+        "Later versions take each key on the command line: --section.key value.",
+        "Data and tokenizer are torchtitan's defaults for tests: set [training] dataset, [model] hf_assets_path.",
         *([] if flavor else [f"Missing: [model] name and flavor. No flavor has the sizes of {model.name}."]),
     ]
     return toml.dumps(sections, "\n".join(comment))
@@ -42,7 +46,7 @@ def write(job: Job) -> str:
 
 def _parallelism(job: Job) -> dict[str, Any]:
     layout, layers = job.layout, job.decoder.layers
-    said: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "data_parallel_replicate_degree": layout.dp_replicate,
         "data_parallel_shard_degree": layout.dp_shard,
         "tensor_parallel_degree": layout.tp,
@@ -52,19 +56,19 @@ def _parallelism(job: Job) -> dict[str, Any]:
         "fsdp_reshard_after_forward": "always" if layout.zero == 3 else "never",
     }
     if layout.cp > 1:
-        said["context_parallel_rotate_method"] = "allgather" if layout.cp_method == "all_gather" else "alltoall"
+        keys["context_parallel_rotate_method"] = "allgather" if layout.cp_method == "all_gather" else "alltoall"
     if layout.tp > 1 and not layout.loss_parallel:
-        said["disable_loss_parallel"] = True
+        keys["disable_loss_parallel"] = True
     if layout.pp > 1:
-        said["pipeline_parallel_schedule"] = "1F1B" if layout.interleave == 1 else "Interleaved1F1B"
-        said["pipeline_parallel_microbatch_size"] = job.recipe.microbatch
+        keys["pipeline_parallel_schedule"] = "1F1B" if layout.interleave == 1 else "Interleaved1F1B"
+        keys["pipeline_parallel_microbatch_size"] = job.recipe.microbatch
     if layout.interleave > 1:
-        said["pipeline_parallel_layers_per_stage"] = most(layers, layout.pp * layout.interleave)
-    return said
+        keys["pipeline_parallel_layers_per_stage"] = layers_of_largest_stage(layers, layout.pp * layout.interleave)
+    return keys
 
 
-def most(layers: int, stages: int) -> int:
-    """Layers of the largest of so many stages, the embedding and the head counted as one each."""
+def layers_of_largest_stage(layers: int, stages: int) -> int:
+    """Layers of the largest of `stages` stages, with the embedding and the head counted as one layer each."""
     return -(-(layers + 2) // stages)
 
 
