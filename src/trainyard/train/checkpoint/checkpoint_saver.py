@@ -192,9 +192,7 @@ class Saver:
                 ranks=self.ranks.world,
                 saved=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 job=self.job,
-                files={
-                    f"rank{rank}.bin": outcome for rank, outcome in enumerate(outcomes) if isinstance(outcome, File)
-                },
+                files={f"rank{rank}.bin": file for rank, file in enumerate(outcomes) if isinstance(file, File)},
                 tensors=dict(plan.table),
                 numbers=dict(numbers),
             )

@@ -104,9 +104,7 @@ class Resume(NamedTuple):
             stored, plain = manifest.tensors.get(name), name.partition("/")[2]
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             if stored is None or stored.shape != shape:
-                difference = (
-                    f"{plain} has shape {shape}, in the checkpoint {stored.shape}" if stored else f"it lacks {plain}"
-                )
+                difference = f"{plain} has shape {shape}, there {stored.shape}" if stored else f"it lacks {plain}"
                 raise BadJob(f"{checkpoint} is of another model: {difference}.", "Resume with the job that saved it.")
             if stored.dtype != dtype:
                 raise BadFile(f"{checkpoint} cannot be used: {plain} is {dtype}, in the checkpoint {stored.dtype}.")
