@@ -36,7 +36,7 @@ def elementwise(model: Model, ranks: SampleGroup, phase: str, kind: LayerGroup, 
     backward = phase == "backward"
     gate_flops, gate_moved = _GATE[model.mlp][backward]
     operations = [
-        *(turns(model, ranks, phase, layers) if model.position == "rope" else []),
+        *(rotary(model, ranks, phase, layers) if model.position == "rope" else []),
         ranks.pointwise("elementwise", phase, layers, inner(model, kind), gate_flops, gate_moved),
         ranks.pointwise("elementwise", phase, 2 * layers, model.width, 1, 3, ranks.between),
     ]
@@ -53,7 +53,7 @@ def inner(model: Model, kind: LayerGroup) -> int:
     return model.ffn
 
 
-def turns(model: Model, ranks: SampleGroup, phase: str, layers: int) -> list[Operation]:
+def rotary(model: Model, ranks: SampleGroup, phase: str, layers: int) -> list[Operation]:
     """Rotary embeddings of queries and keys; for latent attention of the rotary channels and one key for all heads."""
     heads = model.heads + (1 if model.kv_rank else model.kv_heads)
     channels = model.rope_dim if model.kv_rank else model.head_dim

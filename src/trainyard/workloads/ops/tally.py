@@ -221,10 +221,10 @@ class Tally:
         local = shard if shards(job.layout) else self.local_parameters
         operations = [
             Operation(
-                op="reduction", phase="other", count=1, flops=2 * local_parameters, bytes=_F32 * local_parameters
+                op="reduction", phase="other", count=1, flops=2 * local, bytes=_F32 * local
             ),
             Operation(
-                op="elementwise", phase="other", count=1, flops=local_parameters, bytes=2 * _F32 * local_parameters
+                op="elementwise", phase="other", count=1, flops=local, bytes=2 * _F32 * local
             ),
         ]
         if job.recipe.optimizer in ELEMENTWISE:
