@@ -204,7 +204,7 @@ def _counted(job: Job) -> dict[int, int]:
     from trainyard.train.fake_run import held_memory
 
     try:
-        return {rank: held_memory.held(job, rank).peak for rank in held_memory.ends(job)}
+        return {rank: held_memory.measure_rank(job, rank).peak for rank in held_memory.representative_ranks(job)}
     except MissingLibrary as missing:
         say(str(missing))
         return {}

@@ -227,7 +227,7 @@ def test_what_is_predicted_is_what_the_training_code_would_hold(
     fewer = {"vit-l-16": {"layers": 4}, "dit-xl2": {"plain": 4}, "sd3-medium": {"double": 4},
              "flux1-dev": {"double": 4, "single": 4, "latent": 32}}[name]  # fmt: skip
     job = a_job(name, layout, fewer, **how)
-    counted = held_memory.held(job, 0)
+    counted = held_memory.measure_rank(job, 0)
     assert float(native_memory.peak(cases.of_jobs([job]), first=True).total[0]) == pytest.approx(
         counted.peak, rel=0.025
     )
@@ -238,10 +238,10 @@ def test_what_is_predicted_is_what_the_training_code_would_hold(
 @pytest.mark.slow
 def test_other_pictures_have_a_fake_run_too_and_tables_none() -> None:
     pytest.importorskip("torch")
-    assert held_memory.held(a_job("tiny-resnet"), 0).peak > 0
-    assert held_memory.held(a_job("tiny-unet"), 0).peak > 0
+    assert held_memory.measure_rank(a_job("tiny-resnet"), 0).peak > 0
+    assert held_memory.measure_rank(a_job("tiny-unet"), 0).peak > 0
     with refused(BadJob, "workload = 'recommender'"):
-        held_memory.held(a_job("tiny-dlrm"), 0)
+        held_memory.measure_rank(a_job("tiny-dlrm"), 0)
 
 
 # The search

@@ -61,8 +61,8 @@ def predicted(job, rank=0):
 )
 def test_what_is_predicted_is_what_the_training_code_would_hold(layout, how):
     job = a_job(layout, **how)
-    for rank in held_memory.ends(job):
-        counted = held_memory.held(job, rank)
+    for rank in held_memory.representative_ranks(job):
+        counted = held_memory.measure_rank(job, rank)
         assert predicted(job, rank) == pytest.approx(counted.peak, rel=0.02), rank
         assert counted.peak >= counted.update >= counted.parameters + counted.gradients + counted.optimizer
 
@@ -72,19 +72,19 @@ def test_what_is_predicted_is_what_the_training_code_would_hold(layout, how):
 @pytest.mark.parametrize(("schedule", "interleave"), [("zero_bubble", 1), ("zbv", 2), ("dualpipev", 2)])
 def test_what_waits_for_weights_gradients_is_about_what_the_training_code_would_hold(schedule, interleave):
     job = a_job({"pp": 2, "interleave": interleave}, schedule=schedule, micro=6)
-    for rank in held_memory.ends(job):
-        assert predicted(job, rank) == pytest.approx(held_memory.held(job, rank).peak, rel=0.06), rank
+    for rank in held_memory.representative_ranks(job):
+        assert predicted(job, rank) == pytest.approx(held_memory.measure_rank(job, rank).peak, rel=0.06), rank
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_rank_keeps_its_part_of_weights_gradients_and_state_and_no_more():
     """Also of a table whose rows are divided, and between micro-batches of sharded weights."""
-    whole = held_memory.held(a_job(), 0)
+    whole = held_memory.measure_rank(a_job(), 0)
     assert whole.gradients == pytest.approx(whole.parameters, rel=1e-4)
     assert whole.optimizer == pytest.approx(2 * whole.parameters, rel=1e-4)
     for layout in ({"dp_shard": 4}, {"tp": 4, **SPLIT}):
-        part = held_memory.held(a_job(layout, micro=2), 0)
+        part = held_memory.measure_rank(a_job(layout, micro=2), 0)
         assert part.parameters == pytest.approx(whole.parameters / 4, rel=5e-3)
         assert part.gradients == pytest.approx(part.parameters, rel=1e-3)
 
@@ -96,13 +96,13 @@ def test_a_rank_keeps_its_part_of_weights_gradients_and_state_and_no_more():
 def test_what_has_no_fake_run_is_refused(how, value):
     pytest.importorskip("torch")
     with refused(BadJob, value, "$.recipe:"):
-        held_memory.held(a_job({"dp_shard": 2}, **how), 0)
+        held_memory.measure_rank(a_job({"dp_shard": 2}, **how), 0)
 
 
 def test_without_torch_it_says_what_is_missing(monkeypatch):
     monkeypatch.setattr(held_memory, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     with refused(MissingLibrary, "pip install torch"):
-        held_memory.held(a_job(), 0)
+        held_memory.measure_rank(a_job(), 0)
 
 
 PLAN = ["llama3-8b", "--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "512", "--fix", "pp=1"]

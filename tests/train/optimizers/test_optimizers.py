@@ -202,9 +202,9 @@ def _zero_rank(rank, path, pipe):
     ours = Zero(named, dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1))
     theirs = ZeroRedundancyOptimizer(two, torch.optim.AdamW, lr=0.1)
     whole = torch.optim.AdamW(three, lr=0.1)
-    lone = Zero([("p", four[0])], dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1))
+    unshared = Zero([("p", four[0])], dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1))
     for step in range(3):
-        for optimizer, those in ((ours, one), (theirs, two), (whole, three), (lone, four[:1])):
+        for optimizer, those in ((ours, one), (theirs, two), (whole, three), (unshared, four[:1])):
             optimizer.zero_grad()
             for number, parameter in enumerate(those):
                 assert parameter.grad is None
@@ -231,9 +231,9 @@ def test_zero_1_is_torchs_and_the_whole_optimizer(tmp_path):
     told = [reading.recv() for reading, _ in pipes]
     for process in processes:
         process.join(60)
-    for _, same, lone in told:
+    for _, same, unshared in told:
         assert same
-        assert lone, "a rank that owns nothing gets the others' values all the same"
+        assert unshared, "a rank that owns nothing gets the others' values all the same"
     (first, _, _), (second, _, _) = told
     assert sorted(first + second) == [f"p{number}" for number in range(7)], "each state has one owner"
     assert first

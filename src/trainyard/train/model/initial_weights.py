@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.task import Places
+from trainyard.train.task import SelfSharded
 
 DIGEST_CAP = 2 * 10**9
 """Bytes of weights beyond which no digest is taken: gathering and hashing them would take seconds."""
@@ -41,7 +41,7 @@ def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
 
 def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
     """Parameters of the whole model; a shard counts as what it is a shard of. Collective where ranks have others."""
-    alone = sum(parameter.numel() for parameter in lone(modules))
+    alone = sum(parameter.numel() for parameter in unshared(modules))
     own = torch.tensor(sum(parameter.numel() for module in modules for parameter in module.parameters()) - alone)
     if meshes is not None and meshes.layout.pp > 1:
         group = meshes.data.get_group("pp")
@@ -54,10 +54,10 @@ def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
     return int(own) + alone
 
 
-def lone(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+def unshared(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
     """The parameters that are on this rank and on no other of data parallelism."""
-    parts = [part for module in modules for part in module.modules() if isinstance(part, Places)]
-    return [parameter for part in parts for parameter in part.lone()]
+    parts = [part for module in modules for part in module.modules() if isinstance(part, SelfSharded)]
+    return [parameter for part in parts for parameter in part.unshared()]
 
 
 def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
@@ -65,7 +65,7 @@ def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
     if 4 * count(modules, meshes) > DIGEST_CAP:
         return None
     parts = {name: _sha256(parameter) for module in modules for name, parameter in module.named_parameters()}
-    if meshes is not None and (meshes.layout.pp > 1 or lone(modules)):
+    if meshes is not None and (meshes.layout.pp > 1 or unshared(modules)):
         group = meshes.data.get_group("pp") if meshes.layout.pp > 1 else meshes.world.get_group()
         ranks: list[dict[str, str]] = [{} for _ in range(group.size())]
         dist.all_gather_object(ranks, parts, group=group)

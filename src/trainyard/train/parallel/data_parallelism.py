@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainyard.train.parallel import expert_parallel
 from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.task import Places
+from trainyard.train.task import SelfSharded
 
 
 def replicate(module: nn.Module, meshes: Meshes) -> nn.Module:
@@ -53,7 +53,7 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], meshes: Meshes, dtype:
 
 def _placed(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that a part of the model spreads itself."""
-    parts = [name for name, part in module.named_modules() if isinstance(part, Places)]
+    parts = [name for name, part in module.named_modules() if isinstance(part, SelfSharded)]
     return {
         f"{part}.{name}": parameter
         for part in parts

@@ -25,7 +25,7 @@ from trainyard.train.process_group import Ranks
 from trainyard.train.rules.data_parallel_rules import replicates, shards
 from trainyard.train.step import precision
 from trainyard.train.step.precision import computes
-from trainyard.train.task import Batch, Shares, SplitTask, Staged, Task
+from trainyard.train.task import Batch, SplitsBatch, SplitTask, PipelineTask, Task
 
 Fill = Callable[[nn.Module, Task, torch.device, bool], None]
 
@@ -78,7 +78,7 @@ class ParallelModel:
 
     def _stages(self, meshes: Meshes) -> dict[int, nn.Module]:
         """This rank's stages of the pipeline, by their numbers."""
-        layout, task = self.job.layout, cast(Staged, self.task)
+        layout, task = self.job.layout, cast(PipelineTask, self.task)
         numbers = stages_of(meshes.data.get_local_rank("pp"), layout, self.job.recipe.schedule)
         with torch.device("meta"):
             stages = {number: task.stage(number, layout.pp * layout.interleave) for number in numbers}
@@ -99,7 +99,7 @@ class ParallelModel:
 
     def forward_backward(self, batch: Batch) -> Tensor:
         """This rank's mean loss over the micro-batches of its share; the gradients stay in the parameters."""
-        if self.meshes is not None and isinstance(self.task, Shares):
+        if self.meshes is not None and isinstance(self.task, SplitsBatch):
             batch = self.task.share(batch, self.meshes)
         with tensor_parallel.around_loss(self.job.layout):
             loss = self._forward_backward(batch)

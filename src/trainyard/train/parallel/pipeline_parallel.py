@@ -19,7 +19,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from trainyard.job import Job, Layout
 from trainyard.train.rules.pipeline_rules import ONE_STAGE, V_SHAPED
 from trainyard.train.step.profiler_span import span
-from trainyard.train.task import Batch, Staged, Task
+from trainyard.train.task import Batch, PipelineTask, Task
 
 _ONE: Mapping[str, type[PipelineScheduleSingle]] = {
     "gpipe": pipelining.ScheduleGPipe,
@@ -77,7 +77,7 @@ class PipelineRunner:
         name, count = self.job.recipe.schedule, self.job.accumulate
         inputs = tuple(_described(value) for value in part.inputs)
         handed = tuple(
-            _described(value).requires_grad_() for value in cast(Staged, self.task).handed(len(part.inputs[0]))
+            _described(value).requires_grad_() for value in cast(PipelineTask, self.task).handed(len(part.inputs[0]))
         )
         kind = _Named if name in ONE_STAGE else PipelineStage
         of = self.job.layout.pp * self.job.layout.interleave

@@ -62,7 +62,7 @@ class ByRow(Embeddings):
             rows = distribute_tensor(cast(EmbeddingTable, table).weight.detach(), mesh, (Shard(0),), src_data_rank=None)
             table.weight = nn.Parameter(rows)
 
-    def lone(self) -> Sequence[nn.Parameter]:
+    def unshared(self) -> Sequence[nn.Parameter]:
         return ()
 
     # How many ids are this rank's is known at run time only: nothing here to compile.
@@ -91,7 +91,7 @@ class ByTable(Embeddings):
         super().__init__(sizes, dtype, self.owners[mesh.get_local_rank()])
         self.mesh = mesh
 
-    def lone(self) -> Sequence[nn.Parameter]:
+    def unshared(self) -> Sequence[nn.Parameter]:
         return list(self.parameters())
 
     @torch.compiler.disable

@@ -15,7 +15,7 @@ from torch.nn.utils import get_total_norm
 from trainyard.train.parallel.mesh import Meshes
 
 
-def total_norm(parameters: Sequence[nn.Parameter], meshes: Meshes | None, lone: Sequence[nn.Parameter] = ()) -> Tensor:
+def total_norm(parameters: Sequence[nn.Parameter], meshes: Meshes | None, unshared: Sequence[nn.Parameter] = ()) -> Tensor:
     """Of the gradients of the whole model, the same on every rank; infinite or NaN when any is.
 
     What is divided over the ranks of an axis is summed over it, and what is alike on them counts once. `lone`: those of
@@ -23,7 +23,7 @@ def total_norm(parameters: Sequence[nn.Parameter], meshes: Meshes | None, lone: 
     """
     device = parameters[0].device if meshes is None else torch.device(meshes.world.device_type)
     parts: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
-    apart = {id(parameter) for parameter in lone}
+    apart = {id(parameter) for parameter in unshared}
     for parameter in parameters:
         if parameter.grad is not None:
             groups = _divided_over(parameter.grad)

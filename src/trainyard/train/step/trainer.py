@@ -21,7 +21,7 @@ from trainyard.train.step import gradient_clipping
 from trainyard.train.step.loss_scaling import LossScaling
 from trainyard.train.step.outcome import About, Outcome
 from trainyard.train.step.profiler_span import span
-from trainyard.train.task import Batch, Counts, Samples, Tallies, Task, Weighs
+from trainyard.train.task import Batch, UpdatesAfterStep, Samples, ReportsCounts, Task, HasAuxiliaryLoss
 
 Kind = TypeVar("Kind")
 
@@ -49,8 +49,8 @@ class Trainer:
         self.optimizer = make_optimizer.make(self.parallel_model.modules, job.recipe, self.parallel_model.meshes)
         self.initial = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
         # Asked of every module once: to ask in each step took 3 % of a small model's.
-        self.lone = initial_weights.lone(self.parallel_model.modules)
-        self.weighing, self.counting = self._parts(Weighs), self._parts(Counts)
+        self.unshared = initial_weights.unshared(self.parallel_model.modules)
+        self.weighing, self.counting = self._parts(HasAuxiliaryLoss), self._parts(UpdatesAfterStep)
 
     def __call__(self, step: int) -> Outcome:
         batch = self._data(step)
@@ -60,7 +60,7 @@ class Trainer:
         loss = self.parallel_model.forward_backward(batch)
         parameters = self.parallel_model.parameters
         factor = self.scaling.factor
-        norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.lone) / factor
+        norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.unshared) / factor
         if self.scaling.passes(norm):
             gradient_clipping.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0) / factor)
             make_optimizer.set_rate(self.optimizer, self.job.recipe, step)
@@ -91,7 +91,7 @@ class Trainer:
             digests["weights"] = f"none: they are larger than {initial_weights.DIGEST_CAP / 1e9:.0f} GB"
         seed = self.job.recipe.seed
         parameters = initial_weights.count(self.parallel_model.modules, self.parallel_model.meshes)
-        experts = {name: tokens for part in self._parts(Tallies) for name, tokens in part.tallies().items()}
+        experts = {name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tallies().items()}
         return About(
             self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, experts
         )

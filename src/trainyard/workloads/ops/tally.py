@@ -220,12 +220,8 @@ class Tally:
         shard = -(-self.local_parameters // job.layout.dp_shard)
         local = shard if shards(job.layout) else self.local_parameters
         operations = [
-            Operation(
-                op="reduction", phase="other", count=1, flops=2 * local, bytes=_F32 * local
-            ),
-            Operation(
-                op="elementwise", phase="other", count=1, flops=local, bytes=2 * _F32 * local
-            ),
+            Operation(op="reduction", phase="other", count=1, flops=2 * local, bytes=_F32 * local),
+            Operation(op="elementwise", phase="other", count=1, flops=local, bytes=2 * _F32 * local),
         ]
         if job.recipe.optimizer in ELEMENTWISE:
             flops, moved = ELEMENTWISE[job.recipe.optimizer]
