@@ -202,7 +202,7 @@ def _exchanged(ranks, tokens):
     import torch
     import torch.distributed as dist
 
-    from trainyard.train.model.moe import Experts, here
+    from trainyard.train.model.moe import Experts, run_locally
     from trainyard.train.parallel.expert_parallel import Exchange
 
     torch.manual_seed(0)
@@ -215,7 +215,7 @@ def _exchanged(ranks, tokens):
     counts = torch.tensor(tokens[ranks.rank])
     x = torch.randn(int(counts.sum()), 16, requires_grad=True)
     said = []
-    for dispatch, experts in ((Exchange(dist.group.WORLD), mine), (here, whole)):
+    for dispatch, experts in ((Exchange(dist.group.WORLD), mine), (run_locally, whole)):
         y = dispatch(experts, x, counts)
         said += [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *experts.parameters()])]
     parts, wholes = said[: len(said) // 2], said[len(said) // 2 :]

@@ -121,7 +121,7 @@ class Saver:
         device = self.ranks.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        tensors = training_state.weights(self.training) | training_state.of_optimizers(self.training)
+        tensors = training_state.weights(self.training) | training_state.optimizer_state(self.training)
         tensors |= training_state.generators(self.ranks.rank, device)
         numbers = dict(self.training.numbers())
         free: Future[None] = Future()

@@ -83,7 +83,7 @@ class Resume(NamedTuple):
         """Loads a verified checkpoint. Raises `BadJob` if it is of another training, `BadFile` if its values cannot be
         used."""
         training_state.begin(self.training)
-        weights, optimizer = training_state.weights(self.training), training_state.of_optimizers(self.training)
+        weights, optimizer = training_state.weights(self.training), training_state.optimizer_state(self.training)
         generators = training_state.generators(self.ranks.rank, self.ranks.device)
         wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
         if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():

@@ -47,7 +47,7 @@ def weights(training: Stateful) -> dict[str, Tensor]:
     return dict(by_id.values())
 
 
-def of_optimizers(training: Stateful) -> dict[str, Tensor]:
+def optimizer_state(training: Stateful) -> dict[str, Tensor]:
     """Optimizer state by name. Python numbers become tensors; `settle` converts them back."""
     return {
         f"optim/{name}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)

@@ -29,7 +29,7 @@ def split(module: nn.Module, meshes: Meshes) -> None:
     mesh = meshes.experts["ep"] if layout.ep > 1 else None
     for part in module.modules():
         if isinstance(part, Decoder):
-            part.sharers = _sharers(meshes)
+            part.token_groups = _token_groups(meshes)
         if isinstance(part, Router) and layout.cp > 1:
             part.load.peers = meshes.sequence.get_group("cp")
         if isinstance(part, Moe) and mesh is not None:
@@ -37,7 +37,7 @@ def split(module: nn.Module, meshes: Meshes) -> None:
             part.dispatch = Exchange(mesh.get_group())
 
 
-def _sharers(meshes: Meshes) -> list[dist.ProcessGroup]:
+def _token_groups(meshes: Meshes) -> list[dist.ProcessGroup]:
     """The ranks that train on other tokens, by axis."""
     layout = meshes.layout
     sizes = {"dp_replicate": layout.dp_replicate, meshes.shard_name: layout.dp_shard * layout.cp}

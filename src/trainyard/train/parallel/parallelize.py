@@ -25,7 +25,7 @@ from trainyard.train.process_group import Ranks
 from trainyard.train.rules.data_parallel_rules import replicates, shards
 from trainyard.train.step import precision
 from trainyard.train.step.precision import computes
-from trainyard.train.task import Batch, SplitsBatch, SplitTask, PipelineTask, Task
+from trainyard.train.task import Batch, PipelineTask, SplitsBatch, SplitTask, Task
 
 Fill = Callable[[nn.Module, Task, torch.device, bool], None]
 
