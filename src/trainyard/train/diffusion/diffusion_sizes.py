@@ -59,7 +59,7 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
         divides(self, "width", "heads", "each head has a whole number of channels")
         _check_channels(self.channels)
         if self.rope:
-            self._check_turning()
+            self._check_rope()
         elif self.width % 4:
             raise BadJob(
                 f"width {self.width} % 4 = {self.width % 4} at $.sizes.width, but the position embedding has a "

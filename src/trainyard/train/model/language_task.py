@@ -53,7 +53,7 @@ class Language:
         if layout.tp > 1:
             tensor_parallel.split(module, meshes)
         if layout.cp > 1:
-            context_parallel.share(module, meshes)
+            context_parallel.replace_attention(module, meshes)
         expert_parallel.split(module, meshes)
         if layout.cp > 1 or layout.sequence_parallel:
             positions = context_parallel.positions(self.seq_len, meshes)

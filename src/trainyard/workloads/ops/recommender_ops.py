@@ -37,7 +37,7 @@ def operations(job: Job) -> list[Operation]:
     """Operations of one step on one rank. Raises `BadJob` if the job cannot be trained."""
     sizes = check(job)
     ops = tally(sizes, job.recipe)
-    if not recommender_rules.divided(job, sizes):
+    if not recommender_rules.shards_tables(job, sizes):
         return [*ops.operations(job), *_look_up(job, sizes)]
     tables = [rows * sizes.width for rows in sizes.rows]
     ops.local_parameters -= sum(tables)
@@ -57,7 +57,9 @@ def weights(job: Job) -> int:
     """
     sizes = check(job)
     whole, tables = tally(sizes, job.recipe).parameters, sum(sizes.rows) * sizes.width
-    return whole - tables + -(-tables // job.layout.batch_ranks) if recommender_rules.divided(job, sizes) else whole
+    return (
+        whole - tables + -(-tables // job.layout.batch_ranks) if recommender_rules.shards_tables(job, sizes) else whole
+    )
 
 
 def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
@@ -94,12 +96,12 @@ def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
     With tables sharded by row, every rank writes sums and reads gradients for the samples of all ranks.
     """
     ranks = job.layout.batch_ranks
-    divided = recommender_rules.divided(job, sizes)
+    shards_tables = recommender_rules.shards_tables(job, sizes)
     samples, micro, width = job.batch // ranks, job.accumulate, sizes.width
-    sums = len(sizes.rows) * width * (ranks if divided and sizes.tables == "by_row" else 1)
+    sums = len(sizes.rows) * width * (ranks if shards_tables and sizes.tables == "by_row" else 1)
     forward_bytes = samples * (sizes.ids * (_ID + _F32 * width) + sums * _F32)
-    table_elements = -(-sum(sizes.rows) * width // (ranks if divided else 1))
-    tables = -(-len(sizes.rows) // ranks) if divided and sizes.tables == "by_table" else len(sizes.rows)
+    table_elements = -(-sum(sizes.rows) * width // (ranks if shards_tables else 1))
+    tables = -(-len(sizes.rows) // ranks) if shards_tables and sizes.tables == "by_table" else len(sizes.rows)
     added = samples * sizes.ids * width
     backward_bytes = forward_bytes + _F32 * (added + micro * table_elements)
     dtype = job.recipe.dtype
