@@ -152,21 +152,21 @@ def test_target_recovers_the_latents(seed, index):
     clean = images.rng("clean", seed, 0, index).standard_normal((4, 2, 2), dtype=np.float32)
     flow = noise.flow(clean, images.rng("noise", seed, 0, index))
     assert 0 < flow.time < 1
-    assert np.allclose(flow.mixed - flow.time * flow.aim, clean, atol=1e-5)
+    assert np.allclose(flow.mixed - flow.time * flow.target, clean, atol=1e-5)
     noisy = noise.diffuse(clean, images.rng("noise", seed, 0, index))
     assert noisy.time in range(1000)
-    left = noise._left()[int(noisy.time)]
-    assert np.allclose(noisy.mixed - (1 - left) ** 0.5 * noisy.aim, left**0.5 * clean, atol=1e-5)
+    left = noise._signal_variance()[int(noisy.time)]
+    assert np.allclose(noisy.mixed - (1 - left) ** 0.5 * noisy.target, left**0.5 * clean, atol=1e-5)
 
 
 @pytest.mark.torch
 def test_noise_levels_run_from_nearly_none_to_nearly_all():
     pytest.importorskip("torch")
-    from trainyard.train.diffusion.latents import _left
+    from trainyard.train.diffusion.latents import _signal_variance
 
-    assert _left()[0] == pytest.approx(1 - 0.00085)
-    assert 0.004 < _left()[-1] < 0.005, "Stable Diffusion 1 keeps some of the picture at its last level"
-    assert (np.diff(_left()) < 0).all()
+    assert _signal_variance()[0] == pytest.approx(1 - 0.00085)
+    assert 0.004 < _signal_variance()[-1] < 0.005, "Stable Diffusion 1 keeps some of the picture at its last level"
+    assert (np.diff(_signal_variance()) < 0).all()
 
 
 @pytest.mark.torch

@@ -116,9 +116,9 @@ def torch_takes(schedule, pp, interleave, micro_batches):
         try:
             if schedule in rules.ONE_STAGE:
                 (stage,) = stages
-                pipeline_parallel._ONE[schedule](stage, micro_batches, loss_fn=lambda output, target: output)
+                pipeline_parallel._ONE_STAGE[schedule](stage, micro_batches, loss_fn=lambda output, target: output)
             else:
-                pipeline_parallel._MANY[schedule](stages, micro_batches, loss_fn=lambda output, target: output)
+                pipeline_parallel._MULTI_STAGE[schedule](stages, micro_batches, loss_fn=lambda output, target: output)
         except ValueError:
             return False
     return True
