@@ -57,7 +57,7 @@ def accelerators(python: str = sys.executable) -> Devices:
         return Devices((), 0, "torch gave no answer in 120 s")
     except (IndexError, ValueError):
         lines = done.stderr.strip().splitlines()
-        return Devices((), 0, f"torch does not work: {said[-1] if said else f'exit code {done.returncode}'}")
+        return Devices((), 0, f"torch does not work: {lines[-1] if lines else f'exit code {done.returncode}'}")
     hidden = " with CUDA_VISIBLE_DEVICES set" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
     return Devices(tuple(names), min(memory, default=0), f"torch {version} sees none{hidden}")
 

@@ -92,7 +92,7 @@ def _load(path: Path) -> _Event:
 def _head(trace: _Event) -> _Event:
     head = {name: trace[name] for name in HEAD if name in trace}
     if devices := head.get("deviceProperties"):
-        head["deviceProperties"] = [{k: v for k, v in event.items() if k != "uuid"} for event in devices]
+        head["deviceProperties"] = [{k: v for k, v in device.items() if k != "uuid"} for device in devices]
     return head
 
 
