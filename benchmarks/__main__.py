@@ -39,9 +39,9 @@ def startup() -> list[Row]:
 
 def trace(folder: Path) -> list[Row]:
     rows = []
-    made = folder / "synthetic.json"
-    count = synthetic.write(made)
-    paths = [(f"generated trace, {count:,} events", made)]
+    generated = folder / "synthetic.json"
+    count = synthetic.write(generated)
+    paths = [(f"generated trace, {count:,} events", generated)]
     if PUBLIC.exists():
         paths.append(("public A100 trace, 40k events", PUBLIC))
     for name, path in paths:

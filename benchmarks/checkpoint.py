@@ -1,8 +1,8 @@
-"""`python -m benchmarks.checkpoint`: what a step waits for when its state is saved, in one process; then the losses of
-a training saved on four ranks and gone on with on four, two and one.
+"""`python -m benchmarks.checkpoint`: the time that a step waits for saving its state, in one process; then the losses
+of a training run saved on four ranks and resumed on four, two and one.
 
-Sync and async saves take turns, so that both meet the same machine; the ratio is of their medians. Beside it stands
-what async saves cost the steps that run while files are written, which share the cores with them.
+Sync and async saves alternate, so that both see the same machine state; the ratio is that of their medians. Also
+measures steps that run while files are written, since writing shares the cores with them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def stalls(width: int, saves: int) -> None:
     model = Model(layers=4, width=width, ffn=4 * width, heads=8, kv_heads=8, head_dim=width // 8)
     plain = a_job(model)
     training = plugins.load("workloads", "transformer").build(plain, here.vendor)
-    found: dict[str, list[float]] = {"sync": [], "async": [], "step": [], "step while writing": []}
+    timings: dict[str, list[float]] = {"sync": [], "async": [], "step": [], "step while writing": []}
     with tempfile.TemporaryDirectory(dir=os.environ.get("TRAINYARD_STORE")) as folder:
         saver = Saver(Path(folder), plain, here, training)
         step = 0
@@ -53,21 +53,21 @@ def stalls(width: int, saves: int) -> None:
                 saver.job = Job(**{**_fields(plain), "checkpoint": Checkpoint(every=1, keep=1, mode=mode)})
                 saver.after(step)
                 if number:
-                    found[mode].append((saver.stalled_ns - before) / 1e6)
+                    timings[mode].append((saver.stalled_ns - before) / 1e6)
                 began = time.perf_counter()
                 training(step + 1)
                 if number:
                     which = "step while writing" if mode == "async" else "step"
-                    found[which].append((time.perf_counter() - began) * 1e3)
+                    timings[which].append((time.perf_counter() - began) * 1e3)
                 step += 2
                 saver.save_now(saver.saved)  # what is in flight ends before the next is timed
         size = sum(file.bytes for file in CheckpointStore(Path(folder)).read(saver.saved).files.values())
         saver.close()
     where = torch.cuda.get_device_name() if here.device.type == "cuda" else "one core"
     print(f"state {units.show_size(size)}, one rank, {where}, {saves} saves of each kind")
-    for what, values in found.items():
-        print(f"  {what:20} {median(values):9.1f} ms  ({min(values):.1f} to {max(values):.1f})")
-    print(f"  async / sync         {100 * median(found['async']) / median(found['sync']):9.1f} %")
+    for kind, values in timings.items():
+        print(f"  {kind:20} {median(values):9.1f} ms  ({min(values):.1f} to {max(values):.1f})")
+    print(f"  async / sync         {100 * median(timings['async']) / median(timings['sync']):9.1f} %")
 
 
 def _fields(job: Job) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def losses() -> None:
         print(f"  {'never interrupted':20} {_show(whole[_SAVED + 1 :])}")
         for ranks in (4, 2, 1):
             rest = _trained(a_job(_TINY, Layout(dp_shard=ranks)), folder)
-            worst = max(abs(one - other) / other for one, other in zip(rest, whole[_SAVED + 1 :]))
-            print(f"  {f'gone on with on {ranks}':20} {_show(rest)}  {worst:.1e}")
+            worst = max(abs(loss - other) / other for loss, other in zip(rest, whole[_SAVED + 1 :]))
+            print(f"  {f'resumed on {ranks}':20} {_show(rest)}  {worst:.1e}")
 
 
 def _show(values: list[float]) -> str:
@@ -95,17 +95,19 @@ def _show(values: list[float]) -> str:
 def _trained(job: Job, run: str) -> list[float]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trainyard.train.step.trainer", "trainyard.train.checkpoint.checkpoint_saver"])
-    told = context.SimpleQueue()
+    results = context.SimpleQueue()
     with tempfile.TemporaryDirectory() as meet:
-        ranks = [context.Process(target=_rank, args=(job, rank, run, meet, told)) for rank in range(job.layout.ranks)]
+        ranks = [
+            context.Process(target=_rank, args=(job, rank, run, meet, results)) for rank in range(job.layout.ranks)
+        ]
         for process in ranks:
             process.start()
         for process in ranks:
             process.join()
-    return told.get()
+    return results.get()
 
 
-def _rank(job: Job, rank: int, run: str, meet: str, told: Any) -> None:
+def _rank(job: Job, rank: int, run: str, meet: str, results: Any) -> None:
     import torch
 
     from trainyard.train import process_group as ranks
@@ -118,21 +120,21 @@ def _rank(job: Job, rank: int, run: str, meet: str, told: Any) -> None:
     with ranks.joined(here, f"file://{meet}/meet"):
         training = plugins.load("workloads", job.workload).build(job, "cpu")
         saver = Saver(Path(run), job, here, training)
-        found: list[float] = []
+        losses: list[float] = []
         for step in range(saver.resume(), _UNTIL):
-            found.append(training(step).loss)
+            losses.append(training(step).loss)
             saver.after(step)
         saver.close()
         if rank == 0:
-            told.put(found)
+            results.put(losses)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--width", type=int, default=384, help="of the model that is saved; state grows as its square")
     parser.add_argument("--saves", type=int, default=5)
-    given = parser.parse_args()
-    stalls(given.width, given.saves)
+    args = parser.parse_args()
+    stalls(args.width, args.saves)
     losses()
 
 

@@ -66,8 +66,8 @@ class Session:
         plain = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TRAINYARD_STORE": str(self.store / "tests")}
         words = ["-p", "pytest_timeout", "-p", "no:cacheprovider", "-rA", "-m", "device", where]
         done = self._call([sys.executable, "-m", "pytest", *words], TESTS_S, **plain)
-        said = done.stdout + done.stderr
-        self.keep("tests.txt", said)
+        output = done.stdout + done.stderr
+        self.keep("tests.txt", output)
         last = done.stdout.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         print(f"device tests: {last[0]}", flush=True)
         return last[0] if done.returncode == 0 and re.search(r"\b[1-9]\d* passed", last[0]) else ""
@@ -104,9 +104,9 @@ class Session:
         self._must("report", str(whole), "--out", str(self.place / "report.html"))
         trimmed = trim(whole / run.trace[0], LIMIT - README_ROOM - size_of(self.place))
         (self.place / "trace.json.gz").write_bytes(trimmed.data)
-        said = self._must("trace", str(self.place / "trace.json.gz"), "--json")
-        msgspec.json.decode(said, type=Analysis, dec_hook=decode_hook)  # refuses ledgers that do not balance
-        self.keep("ledger.json", said)
+        output = self._must("trace", str(self.place / "trace.json.gz"), "--json")
+        msgspec.json.decode(output, type=Analysis, dec_hook=decode_hook)  # refuses ledgers that do not balance
+        self.keep("ledger.json", output)
         return run, trimmed
 
     def keep(self, name: str, text: str) -> None:
@@ -163,13 +163,13 @@ def collect(names: Sequence[str], memory: int) -> int:
 
 def sound(place: Path, session: Session) -> bool:
     """Says how large the records are, and what is wrong with them."""
-    size, found = size_of(place), list(scrub.leaks(place, session.hidden))
+    size, leaks = size_of(place), list(scrub.leaks(place, session.hidden))
     print(f"{place.name}: {size / 1e6:.2f} MB")
     if size > LIMIT:
         print(f"That is more than {LIMIT / 1e6:.0f} MB: something there is not small.", file=sys.stderr)
-    for leak in found:
+    for leak in leaks:
         print(f"Do not publish this: {leak}", file=sys.stderr)
-    return size <= LIMIT and not found
+    return size <= LIMIT and not leaks
 
 
 def size_of(folder: Path) -> int:
@@ -217,7 +217,7 @@ def readme(names: Sequence[str], tested: str, tried: Sequence[Tried], run: Run, 
             "",
             "The largest dense job that fits, and what was tried for it:",
             "",
-            *(f"- {one}" for one in tried),
+            *(f"- {attempt}" for attempt in tried),
             "",
             *("| | |", "|---|---|"),
             *(f"| {name} | {value} |" for name, value in figures),

@@ -19,13 +19,13 @@ TOKEN_BYTES = 160
 """For each token of a micro-batch and channel of the width: one block's activations, counted from the model
 (attention 27, rotary positions in float32 25, the gated part 28), and as much again for their gradients."""
 USABLE = 0.9
-"""Of a device's memory; the rest is the driver's, the libraries' and lost between blocks."""
+"""Usable fraction of a device's memory; the rest is for driver, libraries and fragmentation."""
 DRAW_S = 12e-9
 """A parameter's random number, drawn on one core of the host."""
 START_S = 45.0
 """Importing torch in two processes, the matmul probe, profiling and booking."""
 SUSTAINED = 0.35
-"""Of the stated peak, a cautious guess."""
+"""Assumed fraction of the stated peak, a conservative estimate."""
 UNKNOWN_PEAK = 100e12
 """bfloat16 FLOP/s taken for a device that no machine file knows."""
 
@@ -49,7 +49,7 @@ SIZES = (
 
 
 class Need(NamedTuple):
-    """Bytes of memory on each rank, by what they are for."""
+    """Bytes of memory on each rank, by use."""
 
     state: int
     block: int

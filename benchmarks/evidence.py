@@ -41,7 +41,7 @@ def main() -> int:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         print(f"{', '.join(missing)} is not here. Bring it along: 'make carry' packs it.", file=sys.stderr)
         return EnvironmentFailed.exit_code
-    from benchmarks.collect import collect  # it stands on what may be missing
+    from benchmarks.collect import collect  # imports packages that may be missing
 
     return collect(devices.names, devices.memory)
 
@@ -56,8 +56,8 @@ def accelerators(python: str = sys.executable) -> Devices:
     except subprocess.TimeoutExpired:
         return Devices((), 0, "torch gave no answer in 120 s")
     except (IndexError, ValueError):
-        said = done.stderr.strip().splitlines()
-        return Devices((), 0, f"torch does not work: {said[-1] if said else f'exit code {done.returncode}'}")
+        lines = done.stderr.strip().splitlines()
+        return Devices((), 0, f"torch does not work: {lines[-1] if lines else f'exit code {done.returncode}'}")
     hidden = " with CUDA_VISIBLE_DEVICES set" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
     return Devices(tuple(names), min(memory, default=0), f"torch {version} sees none{hidden}")
 

@@ -121,7 +121,7 @@ def drawn() -> dict[str, list[NDArray[np.float64]]]:
 
 
 def ask(tool: Tool, sets: Path) -> Outcome | None:
-    """None where the tool cannot be run; why is said."""
+    """Runs a tool. None if it cannot be run; prints the reason."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
         command = [tool.python, "-c", _ASK.format(how=tool.how), str(sets), str(out)]

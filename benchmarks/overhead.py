@@ -34,7 +34,7 @@ PAIRS, DISCARDED = 200, 4
 
 
 def bare() -> Callable[[int], float]:
-    """What somebody would write by hand: the same model, batches and update."""
+    """A hand-written training loop with the same model, batches and update."""
     task, samples = Language(JOB), Bytes(JOB)
     model = task.module()
     initial_weights.fill(model, task.draw)

@@ -27,7 +27,7 @@ OUT = Path("out").resolve()
 PEERS = os.environ.get("TRAINYARD_PEERS", str(OUT / "peers" / "bin" / "python"))
 COPIES = (40, 80)
 REPEATS = 3
-"""Of ours; the others take minutes, and run once."""
+"""Repeats of our runs; the other tools take minutes and run once."""
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
 _HTA = """
@@ -70,7 +70,7 @@ class Tool(NamedTuple):
     def run(self, trace: Path) -> Cost:
         command = [*self.command, str(trace), *self.options]
         costs = [once(command, {**ONE_THREAD, **self.environment}) for _ in range(self.repeats)]
-        return Cost(median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs))
+        return Cost(median(cost.cpu_s for cost in costs), median(cost.peak_bytes for cost in costs))
 
 
 def ours() -> list[Tool]:
@@ -91,7 +91,7 @@ def peers() -> list[Tool]:
         ("TraceLens, perf report", "TraceLens", "TraceLens", _TRACELENS),
         ("TraceLens, timeline only", "TraceLens", "TraceLens", _TIMELINE),
     ]
-    found = []
+    tools = []
     for name, package, module, script in named:
         # The module too: another project's package has TraceLens' name.
         look = f"import {module}; from importlib.metadata import version as v; print(v({package!r}), v('pandas'))"
@@ -100,8 +100,8 @@ def peers() -> list[Tool]:
             print(f"{name}: not installed for {PEERS}.", file=sys.stderr)
             continue
         own, pandas = done.stdout.split()
-        found.append(Tool(f"{name} {own}, pandas {pandas}", (PEERS, "-c", script)))
-    return found
+        tools.append(Tool(f"{name} {own}, pandas {pandas}", (PEERS, "-c", script)))
+    return tools
 
 
 def _there() -> bool:
@@ -115,9 +115,9 @@ def traces() -> dict[int, Path]:
     for copies, path in paths.items():
         if not path.exists():
             with tempfile.TemporaryDirectory(dir=OUT) as folder:
-                made = Path(folder) / path.name
-                replicate(PUBLIC, copies, made)
-                made.rename(path)
+                trace = Path(folder) / path.name
+                replicate(PUBLIC, copies, trace)
+                trace.rename(path)
     return paths
 
 
@@ -142,11 +142,11 @@ def main() -> None:
     head = "".join(f"{'vs ' + tool.name.split(',')[0].split()[0]:>13}" for tool in firsts)
     print(f"{'':<{wide}}  {'CPU s':>7} {'MB':>7}  {f'CPU s x{many}':>9} {f'MB x{many}':>7}{head}")
     for tool in (*others, *own):
-        one, two = costs[tool.name, few], costs[tool.name, many]
-        ratios = "".join(f"{costs[peer.name, few].cpu_s / one.cpu_s:>12.1f}x" for peer in firsts)
+        at_few, at_many = costs[tool.name, few], costs[tool.name, many]
+        ratios = "".join(f"{costs[peer.name, few].cpu_s / at_few.cpu_s:>12.1f}x" for peer in firsts)
         print(
-            f"{tool.name:<{wide}}  {one.cpu_s:>7.2f} {one.peak_bytes / 1e6:>7.0f}"
-            f"  {two.cpu_s:>9.2f} {two.peak_bytes / 1e6:>7.0f}{ratios}"
+            f"{tool.name:<{wide}}  {at_few.cpu_s:>7.2f} {at_few.peak_bytes / 1e6:>7.0f}"
+            f"  {at_many.cpu_s:>9.2f} {at_many.peak_bytes / 1e6:>7.0f}{ratios}"
         )
 
 

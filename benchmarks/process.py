@@ -1,4 +1,4 @@
-"""What a command costs: CPU seconds and peak memory of the process and its children, from the kernel's accounts."""
+"""The cost of a command: CPU seconds and peak memory of the process and its children, as counted by the kernel."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def cost(args: Sequence[str], repeats: int) -> Cost:
     """
     command = [sys.executable, "-m", "trainyard.cli.main", *args]
     costs = [once(command) for _ in range(repeats + 1)][1:]
-    return Cost(median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs))
+    return Cost(median(run.cpu_s for run in costs), median(run.peak_bytes for run in costs))
 
 
 def once(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
-    """What `command` costs, with these variables set beside ours. Raises `CalledProcessError` when it fails."""
+    """The cost of `command`, with these variables added to ours. Raises `CalledProcessError` if it fails."""
     env = {**os.environ, **(environment or {})}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     _, status, usage = os.wait4(process.pid, 0)

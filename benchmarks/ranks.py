@@ -40,10 +40,15 @@ def shifted_copies(folder: Path, ranks: int, copies_of: Sequence[dict[str, Any]]
     for rank in range(ranks):
         copy = copies_of[rank % len(copies_of)]
         base = int(copy.get("baseTimeNanoseconds", 0)) + chance.randrange(FARTHEST_NS)
-        said = {**copy.get("distributedInfo", {}), "rank": rank, "world_size": ranks}
-        made = {**copy, "baseTimeNanoseconds": base, "distributedInfo": said, "host_name": f"node{rank}"}
+        distributed_info = {**copy.get("distributedInfo", {}), "rank": rank, "world_size": ranks}
+        document = {
+            **copy,
+            "baseTimeNanoseconds": base,
+            "distributedInfo": distributed_info,
+            "host_name": f"node{rank}",
+        }
         paths.append(folder / f"rank{rank:04}.json.gz")
-        paths[-1].write_bytes(gzip.compress(json.dumps(made).encode(), compresslevel=1))
+        paths[-1].write_bytes(gzip.compress(json.dumps(document).encode(), compresslevel=1))
     return paths
 
 
@@ -56,7 +61,8 @@ def documents(folder: Path) -> list[dict[str, Any]]:
 
 
 def costs(counts: Sequence[int]) -> Iterator[Cost]:
-    """Of each number of ranks, in a process each. This one must stay small: a child's peak starts at its parent's."""
+    """The cost of each number of ranks, each in its own process. The parent must stay small: a child's peak memory
+    starts at its parent's."""
     for count in counts:
         with tempfile.TemporaryDirectory() as folder:
             make = "import sys; from benchmarks import ranks; ranks.make(sys.argv[1], int(sys.argv[2]))"
@@ -70,8 +76,8 @@ def costs(counts: Sequence[int]) -> Iterator[Cost]:
 
 
 def make(folder: str, count: int) -> None:
-    with tempfile.TemporaryDirectory() as aside:
-        shifted_copies(Path(folder), count, documents(Path(aside)))
+    with tempfile.TemporaryDirectory() as scratch:
+        shifted_copies(Path(folder), count, documents(Path(scratch)))
 
 
 def measure(folder: Path) -> None:

@@ -70,25 +70,27 @@ def _write(file: gzip.GzipFile | BinaryIO, piece: bytes) -> int:
 
 def _apart(text: bytes) -> tuple[bytes, Body, bytes]:
     """Before the first event, the events, and from the list's end on."""
-    found = _EVENTS.search(text)
+    match = _EVENTS.search(text)
     # The last event ends with a brace of its own; INFO's texts hold no such line.
     end = text.rfind(b"}\n  ]") + 1
-    if found is None or end <= found.end():
+    if match is None or end <= match.end():
         raise ValueError("no list of events in Kineto's layout")
-    return text[: found.end()], _cut(text[found.end() : end]), text[end:]
+    return text[: match.end()], _cut(text[match.end() : end]), text[end:]
 
 
 def _cut(events: bytes) -> Body:
     slots: list[Slot] = []
-    place = 0
+    position = 0
     for match in _SLOTS.finditer(events):
         number = match.lastindex or 0
         field, digits = match[number - 1], match[number]
-        slots.append(Slot(events[place : match.start(number)], field, _ns(digits) if field == _STAMP else int(digits)))
-        place = match.end()
+        slots.append(
+            Slot(events[position : match.start(number)], field, _ns(digits) if field == _STAMP else int(digits))
+        )
+        position = match.end()
     stamps = [slot.value for slot in slots if slot.field == _STAMP]
     ends = [_ns(start) + _ns(length) for start, length in _LENGTH.findall(events)]
-    return Body(slots, events[place:], max(*stamps, *ends) - min(stamps))
+    return Body(slots, events[position:], max(*stamps, *ends) - min(stamps))
 
 
 def _strides(body: Body) -> dict[bytes, int]:

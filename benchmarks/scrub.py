@@ -1,4 +1,4 @@
-"""Takes out of records what is nobody's business: host names, paths, secrets. Then looks whether any was missed."""
+"""Removes private data from records (host names, paths, secrets), and checks that none was missed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def private(environment: Mapping[str, str] = os.environ, host: str = "") -> dict
 
 def clean(text: str, hidden: Mapping[str, str]) -> str:
     """`text` without what is `hidden`, and with no folder of an absolute path but its last part."""
-    for one in sorted(hidden, key=len, reverse=True):
-        text = _alone(one).sub(hidden[one], text)
+    for value in sorted(hidden, key=len, reverse=True):
+        text = _alone(value).sub(hidden[value], text)
     return _FOLDERS.sub("PATH/", text)
 
 
@@ -53,9 +53,9 @@ def leaks(folder: Path, hidden: Mapping[str, str]) -> Iterator[str]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8", "replace")
-        for one, what in hidden.items():
-            if _alone(one).search(text):
-                yield f"{path.relative_to(folder)}: {what}"
+        for value, label in hidden.items():
+            if _alone(value).search(text):
+                yield f"{path.relative_to(folder)}: {label}"
 
 
 def _alone(text: str) -> re.Pattern[str]:

@@ -1,4 +1,4 @@
-"""What planning costs: `python -m benchmarks.search` plans GPT-3 175B on 1,024 and 4,096 A100s over the whole space of
+"""The cost of planning: `python -m benchmarks.search` plans GPT-3 175B on 1,024 and 4,096 A100s over the whole space of
 layouts, on one core, and prints CPU seconds and peak MB of the command, from its start to its end, a line each; then
 with --json, which has the front of time and memory of the whole space too, and with a budget of tokens, for which other
 numbers of devices are searched.
@@ -25,7 +25,7 @@ def main() -> None:
     for more in ((), ("--json",), ("--tokens", "3e11")):
         for devices in DEVICES:
             costs = [once(command(devices, *more), ONE_CORE) for _ in range(REPEATS + 1)][1:]
-            seconds, peak = median(one.cpu_s for one in costs), median(one.peak_bytes for one in costs)
+            seconds, peak = median(cost.cpu_s for cost in costs), median(cost.peak_bytes for cost in costs)
             print(f"{devices:6,} devices   {seconds:.2f} CPU-s   {peak / 1e6:.0f} MB   {' '.join(more)}".rstrip())
 
 

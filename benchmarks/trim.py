@@ -70,7 +70,7 @@ class _Step(NamedTuple):
 def _last_step(path: Path) -> _Step:
     rank = measure(read([path])).ranks[0]
     last = rank.ledgers[-1]
-    # Shapes are not kept, so what the work amounts to (FLOPs, bytes) is not told by the trimmed trace.
+    # Shapes are not kept, so the trimmed trace has no FLOPs and bytes.
     entries = tuple(msgspec.structs.replace(entry, flops=None, bytes=None) for entry in last.entries)
     return _Step(rank.parts[-1].start, (last.wall_ns, entries))
 
@@ -92,7 +92,7 @@ def _load(path: Path) -> _Event:
 def _head(trace: _Event) -> _Event:
     head = {name: trace[name] for name in HEAD if name in trace}
     if devices := head.get("deviceProperties"):
-        head["deviceProperties"] = [{k: v for k, v in one.items() if k != "uuid"} for one in devices]
+        head["deviceProperties"] = [{k: v for k, v in device.items() if k != "uuid"} for device in devices]
     return head
 
 

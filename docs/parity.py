@@ -43,20 +43,20 @@ def page(results: Sequence[Parity], seconds: float, cores: int) -> str:
         cores=cores,
     )
     rows = [
-        f"| {one.mix} | {one.ranks} | {format_error(one.loss_error) or ''} | {format_error(one.grad_norm_error) or ''} "
-        f"| {one.tolerance:g} | {one.verdict} |\n"
-        for one in results
+        f"| {result.mix} | {result.ranks} | {format_error(result.loss_error) or ''} | {format_error(result.grad_norm_error) or ''} "
+        f"| {result.tolerance:g} | {result.verdict} |\n"
+        for result in results
     ]
-    refused = [f"- **{one.mix}**: {one.why}\n" for one in results if one.verdict == "refused"]
+    refused = [f"- **{result.mix}**: {result.why}\n" for result in results if result.verdict == "refused"]
     return head + "".join(rows) + ("\nRefused, and why:\n\n" + "".join(refused) if refused else "")
 
 
 def main() -> None:
     began = time.monotonic()
     results = []
-    for one in compare(MIXES, trial):
-        results.append(one)
-        print(f"{one.mix}: {one.verdict} {one.why}", flush=True)
+    for result in compare(MIXES, trial):
+        results.append(result)
+        print(f"{result.mix}: {result.verdict} {result.why}", flush=True)
     text = page(results, time.monotonic() - began, len(os.sched_getaffinity(0)))
     Path(__file__).with_name("parity.md").write_text(text, "utf-8")
 

@@ -252,7 +252,7 @@ def _said_of(plugin: object) -> str | None:
 
 
 HEADINGS = ("What it does", "Why it matters", "Example", "Remedy")
-"""Of a rule's docstring, in this order; a test checks that each rule has them."""
+"""Sections of a rule's docstring, in this order; a test checks that each rule has them."""
 
 
 def _rules() -> Iterable[str]:
@@ -267,8 +267,8 @@ def _rules() -> Iterable[str]:
         yield f"### {name}"
         sentence = " ".join(title.split()).partition(": ")[2]
         yield sentence[:1].upper() + sentence[1:]
-        said = re.split(rf"(?m)^({'|'.join(HEADINGS)}): ", text)[1:]
-        yield "\n".join(f"- **{head}:** {' '.join(body.split())}" for head, body in zip(said[::2], said[1::2]))
+        sections = re.split(rf"(?m)^({'|'.join(HEADINGS)}): ", text)[1:]
+        yield "\n".join(f"- **{head}:** {' '.join(body.split())}" for head, body in zip(sections[::2], sections[1::2]))
 
 
 def _signature(method: Callable[..., object]) -> str:

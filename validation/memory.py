@@ -147,9 +147,9 @@ def predicted(job: Job, rank: int) -> int:
 def compare(pair: Pair) -> list[Line]:
     job = pair.job()
     lines: list[Line] = []
-    for rank in held_memory.ends(job):
+    for rank in held_memory.representative_ranks(job):
         began = time.perf_counter()
-        counted = held_memory.held(job, rank).peak
+        counted = held_memory.measure_rank(job, rank).peak
         lines.append(Line(pair, rank, predicted(job, rank), counted, time.perf_counter() - began))
     return lines
 

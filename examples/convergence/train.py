@@ -31,38 +31,38 @@ def model(dropout: float) -> torch.nn.Module:
 
 
 def loss_of(parts: torch.nn.Module, tokens_BT: torch.Tensor) -> torch.Tensor:
-    read, said = tokens_BT[:, :-1], tokens_BT[:, 1:]
+    inputs, targets = tokens_BT[:, :-1], tokens_BT[:, 1:]
     mask = torch.nn.Transformer.generate_square_subsequent_mask(LENGTH)
-    x_BTD = parts["bytes"](read) + parts["places"](torch.arange(LENGTH))
+    x_BTD = parts["bytes"](inputs) + parts["places"](torch.arange(LENGTH))
     logits_BTV = parts["head"](parts["layers"](x_BTD, mask=mask, is_causal=True))
-    return F.cross_entropy(logits_BTV.flatten(0, 1), said.flatten())
+    return F.cross_entropy(logits_BTV.flatten(0, 1), targets.flatten())
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("--dropout", type=float, default=0.0)
-    asked.add_argument("--lr", type=float, default=2e-3)
-    asked.add_argument("--steps", type=int, default=200)
-    asked.add_argument("--split", type=int, default=1)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--split", type=int, default=1)
+    args = parser.parse_args()
     folder = Path(json.__file__).parent.parent
     text = b"".join(path.read_bytes() for path in sorted(folder.glob("a*.py")))
     data = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    torch.manual_seed(given.seed)
-    order = torch.Generator().manual_seed(given.seed)
-    parts = model(given.dropout)
-    optimizer = torch.optim.AdamW(parts.parameters(), given.lr)
-    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, given.lr, given.steps)
+    torch.manual_seed(args.seed)
+    order = torch.Generator().manual_seed(args.seed)
+    parts = model(args.dropout)
+    optimizer = torch.optim.AdamW(parts.parameters(), args.lr)
+    falling = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, args.steps)
     loss = None
-    for _ in range(given.steps):
+    for _ in range(args.steps):
         with trainyard.step(tokens=BATCH * LENGTH, loss=loss):
             begins = torch.randint(len(data) - LENGTH - 1, (BATCH,), generator=order)
             tokens_BT = torch.stack([data[at : at + LENGTH + 1] for at in begins])
             optimizer.zero_grad()
             loss = 0.0
-            for part in tokens_BT.chunk(given.split):
-                share = loss_of(parts, part) / given.split
+            for part in tokens_BT.chunk(args.split):
+                share = loss_of(parts, part) / args.split
                 share.backward()
                 loss += share.item()
             optimizer.step()

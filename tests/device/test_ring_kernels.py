@@ -1,4 +1,4 @@
-"""The fused kernel of an accelerator tells the log-sum-exp that ring attention merges by."""
+"""The accelerator's fused kernel returns the log-sum-exp that ring attention needs."""
 
 import pytest
 
@@ -6,7 +6,7 @@ pytestmark = [pytest.mark.device, pytest.mark.torch]
 
 
 @pytest.mark.parametrize(("queries", "keys", "causal"), [(256, 256, True), (256, 128, False), (128, 256, False)])
-def test_the_fused_kernel_says_what_plain_products_say(queries, keys, causal):
+def test_fused_kernel_matches_plain_products(queries, keys, causal):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no accelerator")
@@ -19,9 +19,9 @@ def test_the_fused_kernel_says_what_plain_products_say(queries, keys, causal):
     assert fused_attention.fitting(q) == "flash"
     exact = [x.float() for x in (q, k, v)]
     out, lse = fused_attention.attend(*exact, causal, "plain")
-    found, found_lse = fused_attention.attend(q, k, v, causal)
-    assert torch.allclose(found.float(), out, atol=2e-2)
-    assert torch.allclose(found_lse, lse, atol=2e-2)
+    fused_output, fused_lse = fused_attention.attend(q, k, v, causal)
+    assert torch.allclose(fused_output.float(), out, atol=2e-2)
+    assert torch.allclose(fused_lse, lse, atol=2e-2)
     grads = fused_attention.attend_backward(d_out.float(), *exact, out, lse, causal, "plain")
-    for grad, expected in zip(fused_attention.attend_backward(d_out, q, k, v, found, found_lse, causal), grads):
+    for grad, expected in zip(fused_attention.attend_backward(d_out, q, k, v, fused_output, fused_lse, causal), grads):
         assert (grad.float() - expected).norm() < 2e-2 * expected.norm()

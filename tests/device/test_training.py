@@ -1,4 +1,4 @@
-"""A small real training on the accelerators of this machine, through the command line as a user would."""
+"""A small training run on this machine's accelerators, through the command line."""
 
 # ruff: noqa: T201  what is printed here is kept as evidence
 
@@ -54,10 +54,10 @@ profiled = 3
 
 
 class Done(NamedTuple):
-    """A run, what it printed, and its traces booked again from its files."""
+    """A run, its output, and the ledgers booked again from its trace files."""
 
     run: Run
-    said: str
+    printed: str
     measured: MeasuredTrace
 
 
@@ -80,7 +80,7 @@ def trained(folder: Path, layout: str, devices: int, compile: bool = False) -> D
 def alone(tmp_path_factory) -> Done:
     """One rank on one device."""
     done = trained(tmp_path_factory.mktemp("alone"), "dp_shard = 1", 1)
-    print(done.said)
+    print(done.printed)
     return done
 
 
@@ -89,7 +89,7 @@ def device() -> DeviceSeen:
     return find_devices(plugins.load_all("vendors"))[0]
 
 
-def test_the_run_is_whole_and_its_ledgers_balance(alone):
+def test_run_is_complete_and_ledgers_balance(alone):
     assert alone.run.state == "complete"
     assert len(alone.run.samples) == 10 + 5 * 2 + 1 + 3
     assert len(alone.run.ledgers) >= 3
@@ -98,12 +98,13 @@ def test_the_run_is_whole_and_its_ledgers_balance(alone):
     assert not alone.run.ledgers[-1].scope.partial
 
 
-def test_the_booking_from_its_files_is_the_same(alone):
+def test_ledgers_from_files_are_the_same(alone):
     again = ledgers.from_json(ledgers.to_json(alone.measured.ledgers))
-    assert [(one.wall_ns, one.entries) for one in again] == [(one.wall_ns, one.entries) for one in alone.run.ledgers]
+    expected = [(ledger.wall_ns, ledger.entries) for ledger in alone.run.ledgers]
+    assert [(ledger.wall_ns, ledger.entries) for ledger in again] == expected
 
 
-def test_kernels_of_the_device_are_booked_not_the_host(alone):
+def test_device_kernels_are_booked_not_host_operations(alone):
     (rank,) = alone.measured.ranks
     assert int((rank.events.work.what == KERNEL).sum()) > 100 * 3
     assert rank.events.device, "the trace names no device"
@@ -111,49 +112,49 @@ def test_kernels_of_the_device_are_booked_not_the_host(alone):
     assert len(rank.classified.start) == len(rank.events.work)
 
 
-def test_matmul_attention_and_the_update_are_named(alone):
+def test_matmul_attention_and_update_are_classified(alone):
     booked = {str(account): ns for account, ns in alone.run.ledgers[-1].by_account().items()}
     for account in ("compute/matmul", "compute/attention", "compute/norm", "compute/optimizer"):
         assert booked.get(account, 0) > 0, booked
     assert {"forward", "backward", "optimizer"} <= alone.run.ledgers[-1].by_phase().keys()
 
 
-def test_more_than_97_percent_is_recognised(alone):
+def test_more_than_97_percent_is_classified(alone):
     mean = alone.run.ledgers[-1]
     print(f"coverage {1 - mean.unrecognised_ns / mean.wall_ns:.3%}")
     assert mean.unrecognised_ns < 0.03 * mean.wall_ns
 
 
-def test_the_loss_falls(alone):
+def test_loss_falls(alone):
     losses = [sample.loss for sample in alone.run.samples]
     assert losses[0] == pytest.approx(math.log(256), rel=0.1)
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_peak_memory_is_the_allocators(alone, device):
+def test_peak_memory_is_that_of_the_allocator(alone, device):
     state = 16 * transformer_ops.parameters(alone.run.job.decoder)
     peaks = [sample.memory_bytes for sample in alone.run.samples]
     print(f"peak {peaks[-1] / 1e9:.2f} GB, of it {state / 1e9:.2f} GB weights, gradients and moments")
     assert peaks == sorted(peaks)
-    # Activations of 1,024 tokens through four blocks are some tenths of a gigabyte; the host's memory is no part of it.
+    # Activations of 1,024 tokens through four blocks take some tenths of a gigabyte, without host memory.
     assert state <= peaks[-1] < state + 1.5e9
     assert peaks[-1] < device.memory_bytes
 
 
-def test_the_probes_matrices_are_no_part_of_the_peak():
+def test_probe_matrices_do_not_count_in_the_peak():
     torch = pytest.importorskip("torch")
     from trainyard.run.local.worker import forget_peak, peak_memory
     from trainyard.run.probe.matmul_rate import matmul_rate
 
-    place = torch.device("cuda", 0)
-    held = torch.ones(2**20, device=place)
-    matmul_rate(place, torch.bfloat16, StepClock(synchronize=torch.cuda.synchronize))
-    assert peak_memory(place) >= held.nbytes + 3 * 2 * 256**2
-    forget_peak(place)
-    assert held.nbytes <= peak_memory(place) == torch.cuda.memory_allocated(place)
+    cuda = torch.device("cuda", 0)
+    held = torch.ones(2**20, device=cuda)
+    matmul_rate(cuda, torch.bfloat16, StepClock(synchronize=torch.cuda.synchronize))
+    assert peak_memory(cuda) >= held.nbytes + 3 * 2 * 256**2
+    forget_peak(cuda)
+    assert held.nbytes <= peak_memory(cuda) == torch.cuda.memory_allocated(cuda)
 
 
-def test_compiled_and_accumulated_it_is_the_same_training(alone, tmp_path):
+def test_compilation_and_accumulation_keep_losses(alone, tmp_path):
     compiled = trained(tmp_path, "dp_shard = 1", 1, compile=True).run
     assert compiled.job.accumulate == 4
     plain, other = ([sample.loss for sample in run.samples] for run in (alone.run, compiled))
@@ -161,7 +162,7 @@ def test_compiled_and_accumulated_it_is_the_same_training(alone, tmp_path):
     assert other == pytest.approx(plain, rel=2e-2)
 
 
-def test_the_matmul_rate_is_near_and_below_the_peak(alone, device):
+def test_matmul_rate_is_near_and_below_the_peak(alone, device):
     if find_device(device.name) is None:
         pytest.skip(f"no machine file knows {device.name!r}")
     rate, peak = alone.run.claims["matmul_rate"].value, alone.run.claims["peak"].value
@@ -177,35 +178,35 @@ def test_mfu_is_printed(alone, device):
     mfu = share.value
     print(f"MFU {mfu:.2%}")
     assert 0 < mfu < alone.run.claims["matmul_rate"].value / alone.run.claims["peak"].value
-    assert "MFU" in alone.said
-    assert f"{100 * mfu:.1f}" in alone.said
+    assert "MFU" in alone.printed
+    assert f"{100 * mfu:.1f}" in alone.printed
 
 
-def test_the_profilers_cost_is_reported(alone):
+def test_profiler_overhead_is_reported(alone):
     cost = alone.run.claims["profiler_cost"]
     print(f"profiler {cost.value / 1e6:.2f} ms a step: {cost.source}")
     assert cost.measured
     assert cost.unit == "ns"
-    assert "profiler's cost" in alone.said
+    assert "profiler's cost" in alone.printed
 
 
-def test_the_run_says_which_device_and_driver(alone, device):
+def test_run_records_device_and_driver(alone, device):
     seen = alone.run.provenance
-    assert [one.name for one in seen.devices][:1] == [device.name]
+    assert [seen_device.name for seen_device in seen.devices][:1] == [device.name]
     assert device.vendor != "cpu"
     assert seen.driver
     assert seen.torch_build.get("cuda") or seen.torch_build.get("hip")
 
 
-def test_telemetry_gives_clocks(device):
-    said = plugins.load("vendors", device.vendor).telemetry()
-    clocks = {name: value for name, value in said.items() if "clock" in name}
-    print(said)
-    assert "problem" not in said
-    assert any(int("".join(filter(str.isdigit, value)) or 0) > 0 for value in clocks.values()), said
+def test_telemetry_has_clocks(device):
+    telemetry = plugins.load("vendors", device.vendor).telemetry()
+    clocks = {name: value for name, value in telemetry.items() if "clock" in name}
+    print(telemetry)
+    assert "problem" not in telemetry
+    assert any(int("".join(filter(str.isdigit, value)) or 0) > 0 for value in clocks.values()), telemetry
 
 
-def test_the_device_is_known(device):
+def test_device_is_known(device):
     known = find_device(device.name)
     if known is None:
         pytest.skip(f"no machine file knows {device.name!r}")
@@ -237,13 +238,13 @@ def test_replicated_and_sharded_losses_agree(pairs):
 def test_collectives_are_named_with_their_axis(pairs, axis, collectives):
     done = pairs[axis]
     mean = done.run.ledgers[-1]
-    found = {
+    names = {
         (entry.account.what, entry.account.group)
         for entry in mean.entries
         if entry.account.kind == "comm" and entry.ns + entry.hidden_ns > 0
     }
-    assert {(what, axis) for what in collectives} <= found
-    assert {group for _, group in found} == {axis}
+    assert {(collective, axis) for collective in collectives} <= names
+    assert {group for _, group in names} == {axis}
     assert mean.scope.aligned == "host"
     assert mean.scope.ranks == (0, 1)
     assert mean.unrecognised_ns < 0.03 * mean.wall_ns

@@ -1,4 +1,4 @@
-"""A small language model, trained by one rank in this process."""
+"""A small language model, trained by a single rank in this process."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from trainyard.job import Job, Layout, Recipe
 
 
 def small_job(model, text="python", spread=None, **recipe):
-    """A job of a few seconds, on the layout `spread`."""
+    """A job of a few seconds with the layout `spread`."""
     recipe = {"seq_len": 16, "tokens_per_step": 256, "microbatch": 2, "learning_rate": 1e-2, "seed": 3, **recipe}
     return Job(model=model, layout=spread or Layout(), recipe=Recipe(text=text, **recipe))
 

@@ -1,4 +1,4 @@
-"""Every workload is a plugin, says what it costs without torch, and what a job can vary of it."""
+"""Every workload is a plugin that reports its costs without torch, and the parts of a job it uses."""
 
 import subprocess
 import sys
@@ -32,15 +32,15 @@ sys.exit("torch" in sys.modules)
 """
 
 
-def test_every_workload_of_ours_is_here():
+def test_every_builtin_workload_is_covered():
     ours = {name for name, point in plugins.names("workloads").items() if point.value.startswith("trainyard.")}
     assert ours == set(JOBS)
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_it_says_what_it_costs_without_torch(name):
-    asked = subprocess.run([sys.executable, "-c", ASK], input=msgspec.json.encode(JOBS[name]), check=False)
-    assert asked.returncode == 0
+def test_workload_costs_need_no_torch(name):
+    process = subprocess.run([sys.executable, "-c", ASK], input=msgspec.json.encode(JOBS[name]), check=False)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("name", JOBS)

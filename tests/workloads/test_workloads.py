@@ -1,4 +1,4 @@
-"""What a transformer step is expected to do, against what torch counts it doing."""
+"""The expected operations of a transformer step, compared with torch's FLOP counter."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ MODEL = Model(layers=2, width=32, ffn=48, heads=4, kv_heads=2, head_dim=8)
 
 
 def a_job(model=MODEL, layout=None, **recipe):
-    """2 sequences of 16 bytes a micro-batch, 8 a step."""
+    """A job with 2 sequences of 16 bytes per micro-batch and 8 per step."""
     recipe = {"seq_len": 16, "tokens_per_step": 128, "microbatch": 2, **recipe}
     return Job(model=model, layout=layout or Layout(), recipe=Recipe(**recipe))
 
@@ -32,7 +32,7 @@ def flops(job, *ops):
     return total
 
 
-def test_worked_by_hand():
+def test_operations_match_a_hand_calculation():
     # One layer, one head of 2, width 2, ffn 3, vocabulary 256, one sequence of 4.
     model = Model(layers=1, width=2, ffn=3, heads=1, kv_heads=1, head_dim=2)
     job = a_job(model, seq_len=4, tokens_per_step=4, microbatch=1)
@@ -51,8 +51,8 @@ def test_worked_by_hand():
     remat=st.sampled_from(["none", "full"]),
     dtype=st.sampled_from(["float32", "bfloat16"]),
 )
-def test_any_split_does_the_same_arithmetic(replicate, shard, microbatch, remat, dtype):
-    """Ranks share the products and attention equally; how a rank cuts its share into micro-batches is free."""
+def test_any_split_has_the_same_arithmetic(replicate, shard, microbatch, remat, dtype):
+    """Ranks share products and attention equally, for any split into micro-batches."""
     layout = Layout(dp_replicate=replicate, dp_shard=shard)
     split = a_job(layout=layout, microbatch=microbatch, tokens_per_step=256, remat=remat, dtype=dtype)
     alone = a_job(microbatch=16, tokens_per_step=256, remat=remat, dtype=dtype)
@@ -62,7 +62,7 @@ def test_any_split_does_the_same_arithmetic(replicate, shard, microbatch, remat,
     assert all(operation.bytes > 0 for operation in operations(split) if operation.count)
 
 
-def test_model_flops_leave_recomputation_out():
+def test_model_flops_exclude_recomputation():
     assert (
         model_flops(a_job(remat="full"))
         == model_flops(a_job())
@@ -81,15 +81,15 @@ def test_accumulation_moves_more_bytes_and_sharding_updates_fewer_weights():
     assert moved(sharded, "optimizer", "optimizer") == 14 * parameters(MODEL)
 
 
-def test_what_cannot_be_trained_is_not_expected_either():
+def test_untrainable_job_has_no_expected_operations():
     with refused(BadJob, "tp = 4", "$.layout", "kv_heads 2 % tp 4 = 2"):
         operations(a_job(layout=Layout(tp=4)))
     with refused(BadJob, "pp = 2", "$.layout", "schedule = 'none'"):
         model_flops(a_job(layout=Layout(pp=2)))
 
 
-def test_a_rank_is_the_mean_of_those_that_share_samples():
-    """Of two stages one looks up embeddings, the other has head and loss. Ranks of tp repeat what is not split."""
+def test_rank_operations_are_the_mean_over_ranks():
+    """One of two stages has the embedding, the other head and loss. Ranks of tp repeat unsplit work."""
     alone, staged = a_job(), a_job(layout=Layout(pp=2), schedule="gpipe")
     tensor, divided = (a_job(layout=Layout(tp=2, sequence_parallel=sp, loss_parallel=sp)) for sp in (False, True))
     for op in ("matmul", "attention", "norm", "elementwise", "embedding", "softmax"):
@@ -108,8 +108,8 @@ def formats(dtype, model=MODEL):
     return {(o.op, o.dtype) for o in operations(a_job(model, dtype=dtype)) if o.op in kept}
 
 
-def test_formats():
-    """Products alone are in float8 or tf32; in float8 those of the blocks' linear layers, as kernels take them."""
+def test_operation_dtypes():
+    """Only products are in float8 or tf32; in float8 only those of linear layers that the kernels support."""
     assert formats("float16") == {("matmul", "float16"), ("attention", "float16"), ("norm", "float16")}
     assert formats("tf32") == {("matmul", "tf32"), ("attention", "tf32"), ("norm", "float32")}
     eight = {("matmul", "float8"), ("matmul", "bfloat16"), ("attention", "bfloat16"), ("norm", "bfloat16")}
@@ -125,7 +125,7 @@ def flops8(job):
     return sum(o.flops for o in operations(job) if o.op == "matmul" and o.dtype == "float8")
 
 
-def test_an_optimizer_nobody_told_us_of_is_not_guessed(monkeypatch):
+def test_unknown_optimizer_has_no_expected_operations(monkeypatch):
     from trainyard.train.rules import recipe_rules as recipe
 
     known = {"theirs": None, **recipe.plugins.names("optimizers")}
@@ -162,9 +162,9 @@ MODELS = {
 
 
 def products_counted(run):
-    """(FLOPs of matrix products, FLOPs of attention) that torch counts; `run` gets a context to run in.
+    """(FLOPs of matrix products, FLOPs of attention) by torch's counter; `run` gets a context to run in.
 
-    torch's counter does not know the grouped product of experts, nor the CPU's fused attention: both are told it here.
+    torch's counter does not know the grouped product of experts, nor the CPU's fused attention: so both are added here.
     Of a product of DTensors it counts the whole: here they are passed on, so that each rank's own part is counted.
     """
     import torch
@@ -185,13 +185,13 @@ def products_counted(run):
         return 2 * q[0] * q[1] * q[2] * k[2] * (k[3] + v[3])
 
     aten = torch.ops.aten
-    told = {
+    custom_mapping = {
         # (N, K) by (E, K, M) in groups of rows, or (K, N) by (N, M) in groups of columns
         aten._grouped_mm: lambda a, b, *_, **__: 2 * a[0] * a[1] * b[-1],
         aten._scaled_dot_product_flash_attention_for_cpu: attended,
         aten._scaled_dot_product_flash_attention_for_cpu_backward: lambda _, *qkv, **__: 2 * attended(*qkv),
     }
-    counter = FlopCounterMode(display=False, custom_mapping=told)
+    counter = FlopCounterMode(display=False, custom_mapping=custom_mapping)
     with sdpa_kernel(SDPBackend.MATH), counter.mod_tracker, Local(counter):
         run()
     counted = Counter()
@@ -202,8 +202,8 @@ def products_counted(run):
 
 
 def products_expected(job, pairs):
-    """The same by us. torch's counter knows the plain attention kernel, which multiplies pairs that a mask hides and
-    computes no scores again: 4 products backward where a fused kernel has 5. `pairs`: so multiplied of a sequence."""
+    """The same from our operations. torch's counter assumes the plain attention kernel, which also multiplies masked
+    pairs and has 4 products backward instead of a fused kernel's 5. `pairs`: those it multiplies per sequence."""
     length, (key, value) = job.recipe.seq_len, widths(job.decoder)
     expected = flops(job, "attention")
     plain = expected["backward"] * (2 * key + 2 * value) / (3 * key + 2 * value)
@@ -214,7 +214,7 @@ def products_expected(job, pairs):
 @pytest.mark.torch
 @pytest.mark.parametrize("remat", ["none", "full", "full 2", "op", "op 2"])
 @pytest.mark.parametrize("name", MODELS)
-def test_flops_and_parameters_as_torch_counts_them(name, remat):
+def test_flops_and_parameters_match_torch(name, remat):
     torch = pytest.importorskip("torch")
     from trainyard.train.model import blocks
     from trainyard.train.model import initial_weights as weights
@@ -233,7 +233,7 @@ def test_flops_and_parameters_as_torch_counts_them(name, remat):
 
 
 @pytest.mark.torch
-def test_muons_products_as_torch_counts_them():
+def test_muon_flops_match_torch():
     pytest.importorskip("torch")
     from trainyard.train.model import initial_weights as weights
     from trainyard.train.model.language_task import Language
@@ -250,8 +250,8 @@ def test_muons_products_as_torch_counts_them():
 
 
 SPREAD = {
-    # What attention multiplies of a sequence of 16 (see train/parallel/context_parallel.py): ranks of cp have two
-    # chunks of it each, and every chunk meets all before its end; or halves of parts meet.
+    # Pairs that attention multiplies in a sequence of 16 (see train/parallel/context_parallel.py): each cp rank has two
+    # chunks, and every chunk sees all keys before its end; in a ring, halves of parts interact.
     "tp": (Layout(tp=2), "tiny", {}, 16 * 16),
     "sp": (Layout(tp=2, sequence_parallel=True, loss_parallel=True), "qwen2", {}, 16 * 16),
     "pp": (Layout(pp=2), "qwen2", {"schedule": "1f1b", "remat": "full", "remat_every": 2}, 16 * 16),
@@ -280,10 +280,10 @@ def counted_here(ranks, job):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("mix", SPREAD)
-def test_the_mean_over_ranks_is_what_torch_counts_on_them(mix):
+def test_mean_over_ranks_matches_torch(mix):
     pytest.importorskip("torch")
     layout, model, recipe, pairs = SPREAD[mix]
     job = a_job(MODELS[model], layout, **recipe)
-    told = on_ranks(layout.ranks, counted_here, job)
-    counted = [sum(parts) / layout.ranks for parts in zip(*told)]
+    by_rank = on_ranks(layout.ranks, counted_here, job)
+    counted = [sum(parts) / layout.ranks for parts in zip(*by_rank)]
     assert counted == pytest.approx(products_expected(job, pairs), rel=1e-5)

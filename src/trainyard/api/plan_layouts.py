@@ -109,7 +109,7 @@ def _search(
     if check and framework == "trainyard" and not best.waiting:
         try:
             job = best.plan.job
-            counted = {rank: held_memory.held(job, rank).peak for rank in held_memory.ends(job)}
+            counted = {rank: held_memory.measure_rank(job, rank).peak for rank in held_memory.representative_ranks(job)}
         except MissingLibrary as missing:
             notes.append(str(missing))
     return plans_file.from_search(

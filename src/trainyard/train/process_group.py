@@ -1,4 +1,4 @@
-"""This process's place among the ranks, its device, and how they come together and part."""
+"""This process's rank and device, and setup and teardown of the default process group."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch.distributed as dist
 from trainyard.errors import DeviceUnusable
 
 TIMEOUT = timedelta(seconds=120)
-"""How long a collective waits for a peer that is alive but does not come; one that died is noticed at once."""
+"""Timeout of a collective whose peer is alive but does not join; a dead peer is detected at once."""
 PATIENCE = timedelta(minutes=30)
-"""The same where a peer may be busy with a large file."""
+"""Timeout of a collective whose peer may be busy with a large file."""
 
 
 class Ranks(NamedTuple):
-    """`vendor` as in words.VENDORS. `device` index is the local rank."""
+    """A process's rank and device. `vendor` as in words.VENDORS. The index of `device` is the local rank."""
 
     rank: int
     local_rank: int
@@ -31,36 +31,39 @@ class Ranks(NamedTuple):
 
     @property
     def backend(self) -> str:
-        """`nccl` is RCCL's name too. A rank alone needs none."""
+        """The torch.distributed backend; empty for a single rank. `nccl` is also the name of RCCL."""
         if self.world == 1:
             return ""
         return "nccl" if self.device.type == "cuda" else "gloo"
 
 
-def vendor_here(found: str = "cpu") -> str:
-    """The vendor of the devices that this torch can use, `cpu` where there is none.
+def vendor_here(vendor: str = "cpu") -> str:
+    """The vendor of the devices that this torch can use; `cpu` if it can use none.
 
-    `found`: the vendor whose devices the machine has. Raises `DeviceUnusable` when torch cannot use those.
+    `vendor`: that of the machine's devices. Raises `DeviceUnusable` if torch cannot use them.
     """
-    here = "cpu" if not torch.cuda.is_available() else "amd" if torch.version.hip else "nvidia"
-    if found not in ("cpu", "pretend", here):
+    torch_vendor = "cpu" if not torch.cuda.is_available() else "amd" if torch.version.hip else "nvidia"
+    if vendor not in ("cpu", "pretend", torch_vendor):
         raise DeviceUnusable(
-            f"this machine has devices of {found}, but torch {torch.__version__} cannot use them.",
-            "Install the torch that is built for them and fits their driver, or set CUDA_VISIBLE_DEVICES to an empty "
-            "text to train on the CPU.",
+            f"this machine has {vendor} devices, but torch {torch.__version__} cannot use them.",
+            "Install a torch build that supports the devices and their driver, or set CUDA_VISIBLE_DEVICES to an empty "
+            "string to train on the CPU.",
         )
-    return here
+    return torch_vendor
 
 
 def find(vendor: str) -> Ranks:
-    """From the environment the elastic launcher sets; alone where there is none. Raises `DeviceUnusable`."""
+    """This process's rank, from the environment set by the elastic launcher; without it, a single rank.
+
+    Raises `DeviceUnusable` if there are fewer devices than local ranks.
+    """
     local_rank, local_world = _count("LOCAL_RANK", 0), _count("LOCAL_WORLD_SIZE", 1)
     if vendor == "cpu":
         device = torch.device("cpu")
     elif local_world > torch.cuda.device_count():
         raise DeviceUnusable(
             f"{local_world} ranks on this host need a device each, but torch sees {torch.cuda.device_count()}.",
-            "Lower $.layout, or set CUDA_VISIBLE_DEVICES to an empty text to train on the CPU.",
+            "Lower $.layout, or set CUDA_VISIBLE_DEVICES to an empty string to train on the CPU.",
         )
     else:
         device = torch.device("cuda", local_rank)
@@ -72,9 +75,11 @@ def _count(variable: str, default: int) -> int:
 
 
 @contextmanager
-def joined(ranks: Ranks, meet: str | None = None, timeout: timedelta = TIMEOUT) -> Iterator[None]:
-    """Inside, the process group exists and the device is current. `meet`: the URL at which ranks find each other,
-    where the environment does not say."""
+def joined(ranks: Ranks, init_method: str | None = None, timeout: timedelta = TIMEOUT) -> Iterator[None]:
+    """Context in which the default process group exists and the device is current.
+
+    `init_method`: the rendezvous URL if the environment does not set one.
+    """
     if ranks.device.type == "cuda":
         torch.cuda.set_device(ranks.device)
     if ranks.world == 1:
@@ -82,11 +87,16 @@ def joined(ranks: Ranks, meet: str | None = None, timeout: timedelta = TIMEOUT) 
         return
     bound = ranks.device if ranks.device.type == "cuda" else None
     dist.init_process_group(
-        ranks.backend, init_method=meet, rank=ranks.rank, world_size=ranks.world, timeout=timeout, device_id=bound
+        ranks.backend,
+        init_method=init_method,
+        rank=ranks.rank,
+        world_size=ranks.world,
+        timeout=timeout,
+        device_id=bound,
     )
     yield
     # Not after an error: the peers may wait in another collective, and the process ends anyway.
-    dist.barrier()  # nobody closes its sockets while a peer still reads from them
+    dist.barrier()  # no rank closes its sockets while a peer still reads from them
     dist.destroy_process_group()
 
 
@@ -96,7 +106,7 @@ def barrier(ranks: Ranks) -> None:
 
 
 def patient_barrier(ranks: Ranks) -> None:
-    """For ranks that come minutes apart. Over the host's network, in a group of its own: only a group has patience."""
+    """A barrier for ranks that arrive minutes apart. Uses a separate gloo group, since timeouts are set per group."""
     if ranks.world > 1:
         group = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=PATIENCE))  # all ranks are members
         dist.barrier(group)
@@ -104,6 +114,6 @@ def patient_barrier(ranks: Ranks) -> None:
 
 
 def synchronize(ranks: Ranks) -> None:
-    """Waits until the device has done what was launched."""
+    """Waits until the device has finished all launched work."""
     if ranks.device.type == "cuda":
         torch.cuda.synchronize(ranks.device)

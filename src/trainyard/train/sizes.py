@@ -1,4 +1,4 @@
-"""`[sizes]` of a job, as its workload's own struct. No torch here."""
+"""Converts `[sizes]` of a job to the struct of its workload. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from trainyard.job_file import refusal
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 """Frozen, refusing unknown fields; its `__post_init__` raises `BadJob` and names the key as `$.sizes.key`."""
 
-_PLACE = re.compile(r" - at `\$\.?(?P<key>[^`]*)`\Z")
+_LOCATION = re.compile(r" - at `\$\.?(?P<key>[^`]*)`\Z")
 _FIELD = re.compile(r"field `(?P<key>[^`]*)`")
 
 
 def convert(job: Job, *kinds: type[Kind]) -> Kind:
-    """`job.sizes` as the one of `kinds` whose tag (the struct's own `tag` and `tag_field`) they name; of one kind
-    without a tag, as that. Raises `BadJob` that names the key and the nearest known one."""
+    """Converts `job.sizes` to the one of `kinds` that its tag selects; a single kind needs no tag.
+
+    Raises `BadJob` with the key and the nearest known one.
+    """
     sizes: dict[str, Any] = dict(job.sizes)
     tags = {str(kind.__struct_config__.tag): kind for kind in kinds}
     field = kinds[0].__struct_config__.tag_field
     if not sizes:
-        said = f" with {field} = {' or '.join(repr(tag) for tag in tags)}" if field else ""
-        raise BadJob(
-            f"workload = {job.workload!r} has sizes of its own, but there is no $.sizes.", f"Add [sizes]{said}."
-        )
+        expected = f" with {field} = {' or '.join(repr(tag) for tag in tags)}" if field else ""
+        raise BadJob(f"workload = {job.workload!r} needs $.sizes, but the job has none.", f"Add [sizes]{expected}.")
     kind = kinds[0]
     if field:
         if (named := sizes.pop(field, None)) not in tags:
-            said = "is missing" if named is None else f"= {named!r} is not known"
-            raise BadJob(f"{field} {said} at $.sizes.{field}.", nearest(str(named), tags))
+            problem = "is missing" if named is None else f"= {named!r} is not known"
+            raise BadJob(f"{field} {problem} at $.sizes.{field}.", nearest(str(named), tags))
         kind = tags[str(named)]
         sizes[field] = named
     try:
@@ -44,32 +44,32 @@ def convert(job: Job, *kinds: type[Kind]) -> Kind:
         raise _refusal(str(error), kind) from error
 
 
-def _refusal(says: str, kind: type[msgspec.Struct]) -> BadJob:
-    """msgspec's words, in the job's: the key, and the nearest one where it is unknown."""
-    place, key = _PLACE.search(says), _FIELD.search(says)
-    if "unknown field" in says and key:
+def _refusal(message: str, kind: type[msgspec.Struct]) -> BadJob:
+    """Translates an error of msgspec to the job's terms: the key, and the nearest known one."""
+    location, key = _LOCATION.search(message), _FIELD.search(message)
+    if "unknown field" in message and key:
         return BadJob(f"unknown key {key[1]!r} at $.sizes.{key[1]}.", nearest(key[1], kind.__struct_fields__))
-    if "missing required field" in says and key:
+    if "missing required field" in message and key:
         return BadJob(f"{key[1]} is missing at $.sizes.{key[1]}.", "Add it.")
-    if place is None:
-        return BadJob(f"{says.rstrip('.')} at $.sizes.")
-    said, hint = refusal(says[: place.start()], get_type_hints(kind).get(place["key"]))
-    return BadJob(f"{said} at $.sizes.{place['key']}.", hint)
+    if location is None:
+        return BadJob(f"{message.rstrip('.')} at $.sizes.")
+    problem, hint = refusal(message[: location.start()], get_type_hints(kind).get(location["key"]))
+    return BadJob(f"{problem} at $.sizes.{location['key']}.", hint)
 
 
 def at_least(sizes: msgspec.Struct, least: int, *fields: str) -> None:
-    """Raises `BadJob` where a field, or an item of a list, is less."""
+    """Raises `BadJob` if a field, or an item of a list field, is less than `least`."""
     for field in fields:
         value = getattr(sizes, field)
         if min(value if isinstance(value, list | tuple) else [value], default=least) < least:
             raise BadJob(f"{field} = {value} must be at least {least} at $.sizes.{field}.")
 
 
-def divides(sizes: msgspec.Struct, field: str, by: str, why: str) -> None:
-    """Raises `BadJob` with the arithmetic where `by` does not divide `field`."""
-    whole, part = getattr(sizes, field), getattr(sizes, by)
-    if whole % part:
+def divides(sizes: msgspec.Struct, field: str, by: str, reason: str) -> None:
+    """Raises `BadJob` with the arithmetic if `by` does not divide `field`."""
+    value, divisor = getattr(sizes, field), getattr(sizes, by)
+    if value % divisor:
         raise BadJob(
-            f"{field} {whole} % {by} {part} = {whole % part} at $.sizes.{field}, but {why}.",
-            f"Use {max(1, round(whole / part)) * part}.",
+            f"{field} {value} % {by} {divisor} = {value % divisor} at $.sizes.{field}, but {reason}.",
+            f"Use {max(1, round(value / divisor)) * divisor}.",
         )

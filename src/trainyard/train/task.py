@@ -1,4 +1,4 @@
-"""What the trainer asks of a workload: its model, its samples, its loss."""
+"""The interfaces between the trainer and a workload: model, samples and loss."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from trainyard.train.parallel.mesh import Meshes
 
 
 class Batch(NamedTuple):
-    """Samples, stacked: every tensor has a row a sample. The model gets `inputs`, the loss its output and `targets`."""
+    """Stacked samples, one row each. The model takes `inputs`; the loss takes its outputs and `targets`."""
 
     inputs: tuple[Tensor, ...]
     targets: tuple[Tensor, ...]
 
     def to(self, device: torch.device) -> Batch:
-        """The same on `device`; from page-locked memory without waiting."""
+        """Copies the batch to `device`, asynchronously if it is in page-locked memory."""
         inputs, targets = (
             tuple(part.to(device, non_blocking=part.is_pinned()) for part in parts)
             for parts in (self.inputs, self.targets)
@@ -26,17 +26,17 @@ class Batch(NamedTuple):
         return Batch(inputs, targets)
 
     def split(self, parts: int) -> list[Batch]:
-        """In order, into batches of equal size."""
+        """Splits into consecutive batches of equal size."""
         inputs = zip(*(part.chunk(parts) for part in self.inputs))
         targets = zip(*(part.chunk(parts) for part in self.targets))
-        return [Batch(one, other) for one, other in zip(inputs, targets)]
+        return [Batch(first, second) for first, second in zip(inputs, targets)]
 
 
 class Samples(Protocol):
-    """A stream of samples that depends on (seed, step, index in the global batch) alone."""
+    """A stream of samples that depends only on (seed, step, index in the global batch)."""
 
     source: str
-    """Where the samples come from, without saying where that lies on this machine."""
+    """The origin of the samples, without paths of this machine."""
     sha256: str
 
     def batch(self, step: int, indices: range) -> Batch:
@@ -45,85 +45,85 @@ class Samples(Protocol):
 
 
 class Task(Protocol):
-    """A workload's model and loss. Modules are built on the meta device; their weights are drawn later, by name."""
+    """A workload's model and loss. Modules are built on the meta device; weights are initialized later, by name."""
 
     def module(self) -> nn.Module:
-        """The whole model: inputs of a batch to outputs."""
+        """The complete model, from the inputs of a batch to outputs."""
         ...
 
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
-        """The repeated parts by name, in order: each is sharded, recomputed and compiled on its own."""
+        """The repeated blocks by name, in order. Each is sharded, checkpointed and compiled separately."""
         ...
 
     def draw(self, name: str, shape: torch.Size) -> Tensor:
-        """The initial value of a parameter or buffer, float32 on the host; a function of (seed, name) alone."""
+        """The initial value of a parameter or buffer, float32 on the host; a function of (seed, name) only."""
         ...
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
-        """The mean over the samples, a float32 scalar; equal micro-batches weigh the same."""
+        """The mean loss over the samples, a float32 scalar."""
         ...
 
 
 @runtime_checkable
 class SplitTask(Protocol):
-    """A task whose model can be divided within a sample."""
+    """A task whose model can be parallelized within a sample (tp, ep, cp)."""
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """Divides the model, or a stage of it, over tp, ep and cp, before anything else is done to it."""
+        """Applies tp, ep and cp to the model or a stage of it, before any other transformation."""
         ...
 
 
 @runtime_checkable
-class Shares(Protocol):
-    """A task whose samples can be cut, since a model's parts on other ranks see the rest of them (cp)."""
+class SplitsBatch(Protocol):
+    """A task whose samples can be split over ranks (cp)."""
 
     def share(self, batch: Batch, meshes: Meshes) -> Batch:
-        """This rank's part of every sample; the losses of the parts count alike."""
+        """This rank's part of every sample; the losses of all parts have equal weight."""
         ...
 
 
 @runtime_checkable
-class Staged(Protocol):
-    """A task whose model can be cut into pipeline stages: each a module with the whole model's names."""
+class PipelineTask(Protocol):
+    """A task whose model can be split into pipeline stages, each a module with the unsplit model's names."""
 
-    def stage(self, number: int, of: int) -> nn.Module: ...
+    def stage(self, number: int, stages: int) -> nn.Module: ...
 
     def handed(self, samples: int) -> tuple[Tensor, ...]:
-        """What a stage hands to the next on this rank: the shapes and dtypes, as tensors on the meta device."""
+        """Activations that a stage sends to the next, as meta tensors with this rank's shapes and dtypes."""
         ...
 
 
 @runtime_checkable
-class Places(Protocol):
-    """A module that spreads its parameters over the ranks of data parallelism itself, and averages their gradients."""
+class SelfSharded(Protocol):
+    """A module that shards its parameters over the data-parallel ranks itself and averages their gradients."""
 
-    def lone(self) -> Sequence[nn.Parameter]:
-        """Those that are on this rank and on no other: some on each rank, or none on any."""
+    def unshared(self) -> Sequence[nn.Parameter]:
+        """The parameters that exist on this rank only. Either every rank has some or none has."""
         ...
 
 
 @runtime_checkable
-class Counts(Protocol):
-    """A module that changes between steps by what it counted, over the global batch (a router's balance)."""
+class UpdatesAfterStep(Protocol):
+    """A module that updates its state between steps from counts over the global batch, such as a router's balance."""
 
     def after_step(self) -> None:
-        """Called on every rank after the optimizer's step."""
+        """Called on every rank after the optimizer step."""
         ...
 
 
 @runtime_checkable
-class Weighs(Protocol):
-    """A module with losses of its own, which no one reports: their gradients join those of the loss."""
+class HasAuxiliaryLoss(Protocol):
+    """A module with auxiliary losses. They contribute gradients but are not part of the reported loss."""
 
     def weigh(self, share: float) -> None:
-        """Called before a step. `share`: what each micro-batch's loss is multiplied by."""
+        """Called before a step. `share`: the factor applied to each micro-batch's loss."""
         ...
 
 
 @runtime_checkable
-class Tallies(Protocol):
-    """A module that can say what it counted."""
+class ReportsCounts(Protocol):
+    """A module that reports its counts."""
 
     def tallies(self) -> Mapping[str, Sequence[int]]:
-        """Of the last step, over the global batch: tokens of each expert, by layer."""
+        """Tokens per expert, by layer, over the global batch of the last step."""
         ...

@@ -1,4 +1,4 @@
-"""The `Workload` methods that training on images and on latents of images have in common."""
+"""The base class of workloads that train on images or on latents of images."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class ImageOps(Protocol):
 
 
 class ImageWorkload(ABC):
-    """`params`: the parts of a job it obeys. A subclass has `name`, `ops` and the parts of the trainer. Only `build`
-    loads torch."""
+    """Base of a `Workload` on images. `params`: the parts of a job it uses. A subclass defines `name`, `ops` and
+    `task_and_samples`. Only `build` imports torch."""
 
     params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "layout.tp", "recipe")
     unit = "images"
     ops: ImageOps
 
     def build(self, job: Job, vendor: str) -> Training:
-        """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
+        """Builds the training in a rank of a started job. Raises `BadJob` if the job cannot be trained."""
         from trainyard.train import process_group
         from trainyard.train.step.trainer import Trainer
 
@@ -42,17 +42,17 @@ class ImageWorkload(ABC):
         """The `Task` and the `Samples` of a model of these sizes."""
 
     def expect(self, job: Job) -> Sequence[Operation]:
-        """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
+        """The arithmetic of one step on one rank. Raises `BadJob` like `build`."""
         return self._tally(job, job.layout.tp).operations(job)
 
     def model_flops(self, job: Job) -> int:
-        """FLOPs a step needs over all ranks, for MFU. Raises `BadJob` likewise."""
+        """Model FLOPs of a step over all ranks, for MFU. Raises `BadJob` like `build`."""
         return self._tally(job).model_flops(job)
 
     def weights(self, job: Job) -> int:
-        """Parameters of a rank before data parallelism divides them; the mean over stages and parts. Raises `BadJob`
-        likewise."""
-        return self._tally(job, job.layout.tp).here
+        """Parameters of a rank before data parallelism shards them, as the mean over ranks. Raises `BadJob` like
+        `build`."""
+        return self._tally(job, job.layout.tp).local_parameters
 
     def _tally(self, job: Job, tp: int = 1) -> Tally:
         return self.ops.tally(self.ops.check(job), job.recipe, tp)

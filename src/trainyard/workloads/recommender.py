@@ -1,4 +1,4 @@
-"""The `Workload` that trains a recommender: who clicks on what."""
+"""The `Workload` that trains a recommender to predict clicks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from trainyard.workloads.ops import recommender_ops
 
 
 class Recommender:
-    """`params`: the parts of a job it obeys. torch is needed, and loaded, by `build` alone."""
+    """Click prediction with DLRM. `params`: the parts of a job it uses. Only `build` imports torch."""
 
     name = "recommender"
     params = ("sizes", "layout.dp_replicate", "layout.dp_shard", "layout.zero", "recipe")
     unit = "samples"
 
     def build(self, job: Job, vendor: str) -> Training:
-        """In a rank of a started job. Raises `BadJob` for what cannot be trained."""
+        """Builds the training in a rank of a started job. Raises `BadJob` if the job cannot be trained."""
         from trainyard.train import process_group
         from trainyard.train.recommender.recommender_task import Clicks, Predict
         from trainyard.train.step.trainer import Trainer
@@ -28,9 +28,10 @@ class Recommender:
         return Trainer(job, process_group.find(vendor), Predict(job, sizes), Clicks(job, sizes), flops)
 
     def expect(self, job: Job) -> Sequence[Operation]:
-        """The arithmetic of one step on one rank. Raises `BadJob` likewise."""
+        """The arithmetic of one step on one rank. Raises `BadJob` like `build`."""
         return recommender_ops.operations(job)
 
     def weights(self, job: Job) -> int:
-        """Of a rank before data parallelism divides them; the mean over stages and parts. Raises `BadJob` likewise."""
+        """Parameters of a rank before data parallelism shards them, as the mean over ranks. Raises `BadJob` like
+        `build`."""
         return recommender_ops.weights(job)

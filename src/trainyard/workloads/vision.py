@@ -1,4 +1,4 @@
-"""The `Workload` that trains a vision transformer or a residual network to tell pictures apart."""
+"""The `Workload` that trains a vision transformer or a residual network to classify images."""
 
 from __future__ import annotations
 

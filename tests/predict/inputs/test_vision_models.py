@@ -225,7 +225,7 @@ def test_predicted_memory_matches_fake_runs(name: str, layout: dict[str, Any], h
     fewer = {"vit-l-16": {"layers": 4}, "dit-xl2": {"plain": 4}, "sd3-medium": {"double": 4},
              "flux1-dev": {"double": 4, "single": 4, "latent": 32}}[name]  # fmt: skip
     job = a_job(name, layout, fewer, **how)
-    counted = held_memory.held(job, 0)
+    counted = held_memory.measure_rank(job, 0)
     assert float(native_memory.peak(cases.of_jobs([job]), first=True).total[0]) == pytest.approx(
         counted.peak, rel=0.025
     )
@@ -236,10 +236,10 @@ def test_predicted_memory_matches_fake_runs(name: str, layout: dict[str, Any], h
 @pytest.mark.slow
 def test_image_workloads_have_fake_runs_and_recommenders_none() -> None:
     pytest.importorskip("torch")
-    assert held_memory.held(a_job("tiny-resnet"), 0).peak > 0
-    assert held_memory.held(a_job("tiny-unet"), 0).peak > 0
+    assert held_memory.measure_rank(a_job("tiny-resnet"), 0).peak > 0
+    assert held_memory.measure_rank(a_job("tiny-unet"), 0).peak > 0
     with refused(BadJob, "workload = 'recommender'"):
-        held_memory.held(a_job("tiny-dlrm"), 0)
+        held_memory.measure_rank(a_job("tiny-dlrm"), 0)
 
 
 # The search

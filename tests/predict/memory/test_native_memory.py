@@ -61,8 +61,8 @@ def predicted(job, rank=0):
 )
 def test_predicted_memory_matches_fake_runs(layout, how):
     job = a_job(layout, **how)
-    for rank in held_memory.ends(job):
-        counted = held_memory.held(job, rank)
+    for rank in held_memory.representative_ranks(job):
+        counted = held_memory.measure_rank(job, rank)
         assert predicted(job, rank) == pytest.approx(counted.peak, rel=0.02), rank
         assert counted.peak >= counted.update >= counted.parameters + counted.gradients + counted.optimizer
 
@@ -72,19 +72,19 @@ def test_predicted_memory_matches_fake_runs(layout, how):
 @pytest.mark.parametrize(("schedule", "interleave"), [("zero_bubble", 1), ("zbv", 2), ("dualpipev", 2)])
 def test_memory_with_delayed_weight_gradients_matches_fake_runs(schedule, interleave):
     job = a_job({"pp": 2, "interleave": interleave}, schedule=schedule, micro=6)
-    for rank in held_memory.ends(job):
-        assert predicted(job, rank) == pytest.approx(held_memory.held(job, rank).peak, rel=0.06), rank
+    for rank in held_memory.representative_ranks(job):
+        assert predicted(job, rank) == pytest.approx(held_memory.measure_rank(job, rank).peak, rel=0.06), rank
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_rank_keeps_only_its_shard():
     """Including tables divided by rows, and gradients between micro-batches."""
-    whole = held_memory.held(a_job(), 0)
+    whole = held_memory.measure_rank(a_job(), 0)
     assert whole.gradients == pytest.approx(whole.parameters, rel=1e-4)
     assert whole.optimizer == pytest.approx(2 * whole.parameters, rel=1e-4)
     for layout in ({"dp_shard": 4}, {"tp": 4, **SPLIT}):
-        part = held_memory.held(a_job(layout, micro=2), 0)
+        part = held_memory.measure_rank(a_job(layout, micro=2), 0)
         assert part.parameters == pytest.approx(whole.parameters / 4, rel=5e-3)
         assert part.gradients == pytest.approx(part.parameters, rel=1e-3)
 
@@ -96,13 +96,13 @@ def test_a_rank_keeps_only_its_shard():
 def test_recipe_without_fake_run_is_refused(how, value):
     pytest.importorskip("torch")
     with refused(BadJob, value, "$.recipe:"):
-        held_memory.held(a_job({"dp_shard": 2}, **how), 0)
+        held_memory.measure_rank(a_job({"dp_shard": 2}, **how), 0)
 
 
 def test_without_torch_the_error_names_it(monkeypatch):
     monkeypatch.setattr(held_memory, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     with refused(MissingLibrary, "pip install torch"):
-        held_memory.held(a_job(), 0)
+        held_memory.measure_rank(a_job(), 0)
 
 
 PLAN = ["llama3-8b", "--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "512", "--fix", "pp=1"]

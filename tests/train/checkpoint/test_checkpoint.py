@@ -1,4 +1,4 @@
-"""Checkpoints: training goes on as if nothing had been, on any layout; what is damaged is never used, and said so."""
+"""Checkpoints: resumed training matches uninterrupted training on any layout; damaged ones are reported, never used."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def a_job(spread=None, every=0, mode="sync", keep=2, model=MODEL, **recipe):
 
 
 def train(ranks, job, run, until=UNTIL):
-    """From the last good checkpoint on: the first step, losses and norms, what was said, the weights' digest."""
+    """Trains from the last good checkpoint: (first step, losses and norms, notices, digest of the weights)."""
     from trainyard.train.checkpoint.checkpoint_saver import Saver
 
     training = plugins.load("workloads", job.workload).build(job, "cpu")
@@ -62,7 +62,7 @@ def train(ranks, job, run, until=UNTIL):
 
 
 def here():
-    """A rank alone, in this process."""
+    """A single rank in this process."""
     torch = pytest.importorskip("torch")
     from trainyard.train.process_group import Ranks
 
@@ -110,27 +110,27 @@ def alone_of(job):
 
 
 def several(ranks, work):
-    """`train` for each (job, run). A job that saves does it twice, from the beginning and from step 3 on."""
+    """`train` for each (job, run). A job that saves trains twice, from the beginning and from step 3."""
     import torch.distributed as dist
 
-    told = {}
+    results = {}
     for name, job, run in work:
-        told[name] = [train(ranks, job, run)]
+        results[name] = [train(ranks, job, run)]
         if job.checkpoint.every:
             if ranks.rank == 0:
                 shutil.rmtree(folder_of(run, 5))
             if ranks.world > 1:
                 dist.barrier()
-            told[name].append(train(ranks, unkept(job), run))
-    return told
+            results[name].append(train(ranks, unkept(job), run))
+    return results
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """What was said by each job that saved, and by each that went on with what another had saved, by name."""
+    """Results by name of each job that saved, and of each that resumed from another's checkpoint."""
     pytest.importorskip("torch")
     at = str(tmp_path_factory.mktemp("runs")) + "/"
-    one = [("alone", a_job(every=3), at + "alone")]
+    single_rank = [("alone", a_job(every=3), at + "alone")]
     four = [(name, job, f"{at}four {name}") for name, job in FOUR.items()]
     two = [(name, job, f"{at}two {name}") for name, job in (TWO | OTHERS).items()]
     two += [(f"{name} to {then}", unkept(TWO[then]), f"{at}two {name}") for name, then in THEN.items()]
@@ -138,19 +138,19 @@ def runs(tmp_path_factory):
     two += [(f"alone to {then}", unkept(TWO[then]), at + "alone") for then in ("ddp", "fsdp")]
     last = [(f"four {name} to one", alone_of(job), f"{at}four {name}") for name, job in FOUR.items()]
     last += [(f"{name} to one", alone_of(job), f"{at}two {name}") for name, job in OTHERS.items()]
-    told = {}
-    for world, work in ((1, one), (4, four), (2, two), (1, last)):
+    results = {}
+    for world, work in ((1, single_rank), (4, four), (2, two), (1, last)):
         every = on_ranks(world, several, work, patience_s=400)
         for name in every[0]:
             assert all(rank[name] == every[0][name] for rank in every), "ranks say the same"
-        told |= every[0]
-    return told
+        results |= every[0]
+    return results
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["alone", *FOUR, *TWO, *OTHERS])
-def test_on_the_same_layout_it_goes_on_bit_for_bit(runs, name):
+def test_resume_on_the_same_layout_is_bit_exact(runs, name):
     (first, outcomes, _, digest), (again, rest, notices, same) = runs[name]
     assert (first, again, notices) == (0, SAVED + 1, [])
     assert rest == outcomes[again:]
@@ -159,7 +159,7 @@ def test_on_the_same_layout_it_goes_on_bit_for_bit(runs, name):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_saving_changes_nothing(runs):
+def test_saving_does_not_change_training(runs):
     assert train(here(), a_job(), "/nowhere")[1] == runs["alone"][0][1]
 
 
@@ -173,7 +173,7 @@ def test_saving_changes_nothing(runs):
         *(f"alone to {after}" for after in ("ddp", "fsdp")),
     ],
 )
-def test_on_another_layout_it_goes_on_with_the_same_losses(runs, name):
+def test_resume_on_another_layout_continues_losses(runs, name):
     ((first, outcomes, notices, _),) = runs[name]
     assert (first, notices) == (SAVED + 1, [])
     assert np.allclose(outcomes, runs["alone"][0][1][first:], rtol=1e-5, atol=0)
@@ -182,7 +182,7 @@ def test_on_another_layout_it_goes_on_with_the_same_losses(runs, name):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
-def test_whatever_else_is_kept_comes_back(runs, name):
+def test_other_state_is_restored(runs, name):
     ((first, outcomes, _, _),) = runs[f"{name} to one"]
     assert first == SAVED + 1
     near = 1e-5 if name != "loss scale" else 5e-3  # half precision adds up in another order
@@ -190,7 +190,7 @@ def test_whatever_else_is_kept_comes_back(runs, name):
 
 
 @pytest.mark.torch
-def test_replicas_are_written_once_and_divided(tmp_path):
+def test_replicas_are_written_once_by_different_ranks(tmp_path):
     pytest.importorskip("torch")
     on_ranks(2, train, a_job(Layout(dp_replicate=2), every=1, keep=1), str(tmp_path), 1)
     manifest = CheckpointStore(tmp_path).read(0)
@@ -220,7 +220,7 @@ def run(good, tmp_path):
     return tmp_path
 
 
-# Each does its damage and returns what the notice of it must name.
+# Each damages a checkpoint and returns the values that its notice must name.
 
 
 def truncated(folder):
@@ -265,21 +265,21 @@ def flipped_manifest(folder):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("harm", [truncated, flipped, missing, without_manifest, swapped, stranger, flipped_manifest])
-def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(good, run, harm):
+def test_damaged_checkpoint_is_set_aside_for_the_previous_one(good, run, harm):
     values = harm(folder_of(run, LATEST))
     first, outcomes, notices, digest = train(here(), a_job(), run)
     assert first == SAVED + 1
     assert outcomes == good[1][SAVED + 1 :]
     assert digest == good[2]
-    ((kind, step, said),) = notices
+    ((kind, step, message),) = notices
     assert (kind, step) == ("bad_checkpoint", LATEST)
-    assert missing_values(said, *values) == []
+    assert missing_values(message, *values) == []
     assert missing_values((run / "checkpoints" / "bad-step-000006" / "why.txt").read_text(), *values) == []
     assert steps_of(run) == [SAVED]
 
 
 @pytest.mark.torch
-def test_when_none_is_good_training_begins_at_its_beginning(good, run):
+def test_without_a_good_checkpoint_training_starts_over(good, run):
     for step in (SAVED, LATEST):
         flipped(folder_of(run, step))
     first, outcomes, notices, _ = train(here(), a_job(), run)
@@ -288,7 +288,7 @@ def test_when_none_is_good_training_begins_at_its_beginning(good, run):
 
 
 @given(st.data())
-def test_a_manifest_with_any_byte_changed_is_refused(data):
+def test_manifest_with_a_changed_byte_is_refused(data):
     whole = manifests.seal(MANIFEST)
     at = data.draw(st.integers(0, len(whole) - 1))
     other = data.draw(st.integers(0, 255).filter(lambda value: value != whole[at]))
@@ -297,7 +297,7 @@ def test_a_manifest_with_any_byte_changed_is_refused(data):
 
 
 @given(st.integers(0, 10**6))
-def test_a_manifest_cut_short_is_refused(at):
+def test_truncated_manifest_is_refused(at):
     whole = manifests.seal(MANIFEST)
     with pytest.raises(BadFile):
         manifests.unseal(whole[: at % len(whole)])
@@ -313,7 +313,7 @@ MANIFEST = Manifest(
 )
 
 
-def test_a_manifest_comes_back_as_it_was():
+def test_manifest_round_trip():
     assert manifests.unseal(manifests.seal(MANIFEST)) == MANIFEST
 
 
@@ -331,14 +331,14 @@ def test_a_manifest_comes_back_as_it_was():
         (Stored(dtype="float32", shape=(2**62,) * 1000, pieces=()), [1000]),
     ],
 )
-def test_a_sealed_manifest_that_makes_no_sense_is_refused(stored, values):
+def test_inconsistent_manifest_is_refused(stored, values):
     wrong = msgspec.structs.replace(MANIFEST, tensors={"model/w": stored})
     with refused(BadFile, "manifest.json:", "model/w", *values):
         manifests.unseal(manifests.seal(wrong))
 
 
 class Bomb:
-    """Unpickled, it writes a file."""
+    """Writes a file when unpickled."""
 
     def __init__(self, trace):
         self.trace = trace
@@ -349,7 +349,7 @@ class Bomb:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "rank0.bin", "manifest.json", "rank1.bin"])
-def test_nothing_in_the_folder_is_ever_executed(good, run, tmp_path, name):
+def test_loading_executes_no_pickle(good, run, tmp_path, name):
     bomb = pickle.dumps(Bomb(tmp_path / "trace"))
     (folder_of(run, LATEST) / name).write_bytes(bomb)
     first, outcomes, notices, _ = train(here(), a_job(), run)
@@ -363,18 +363,18 @@ def test_nothing_in_the_folder_is_ever_executed(good, run, tmp_path, name):
 @pytest.mark.torch
 @pytest.mark.slow
 def test_ranks_agree_on_what_to_load(good, run):
-    """The damage is in the file that only the second rank reads; both go back."""
+    """Only the second rank reads the damaged file; both fall back."""
     on_ranks(2, train, a_job(Layout(dp_shard=2), every=1, keep=9), str(run), LATEST + 3)
     assert steps_of(run)[:3] == [7, 6, 5]
     flipped(folder_of(run, 7), "rank1.bin")
-    told = on_ranks(2, train, a_job(Layout(dp_shard=2)), str(run), LATEST + 3)
-    assert [rank[0] for rank in told] == [7, 7]
-    assert [rank[2] for rank in told] == [told[0][2]] * 2
-    assert missing_values(told[1][2][0][2], "rank1.bin", "sha256") == []
+    results = on_ranks(2, train, a_job(Layout(dp_shard=2)), str(run), LATEST + 3)
+    assert [rank[0] for rank in results] == [7, 7]
+    assert [rank[2] for rank in results] == [results[0][2]] * 2
+    assert missing_values(results[1][2][0][2], "rank1.bin", "sha256") == []
 
 
 @pytest.mark.torch
-def test_one_of_another_model_is_refused(run):
+def test_checkpoint_of_another_model_is_refused(run):
     with refused(BadJob, 6, "(256, 16)"):
         train(here(), a_job(model=msgspec.structs.replace(MODEL, width=16)), run)
     with refused(BadJob, 6, "layers.2"):
@@ -386,7 +386,7 @@ def test_one_of_another_model_is_refused(run):
 
 @pytest.fixture
 def full(monkeypatch):
-    """`full["after"]`: how many more files find room."""
+    """`full["after"]`: the number of files written before the disk is full."""
     left = {"after": 10**6}
     whole = checkpoint_store.write
 
@@ -407,7 +407,7 @@ def full(monkeypatch):
 @pytest.mark.torch
 @pytest.mark.parametrize("room", [2, 3], ids=["for nothing", "for all but the manifest"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_full_disk_is_said_and_training_goes_on(good, tmp_path, full, room, mode):
+def test_full_disk_gives_a_notice_and_training_continues(good, tmp_path, full, room, mode):
     pytest.importorskip("torch")
     full["after"] = room
     first, outcomes, notices, _ = train(here(), a_job(every=3, mode=mode), tmp_path)
@@ -418,7 +418,7 @@ def test_a_full_disk_is_said_and_training_goes_on(good, tmp_path, full, room, mo
 
 
 @pytest.mark.torch
-def test_any_other_failure_to_write_ends_training(tmp_path, monkeypatch):
+def test_other_write_errors_end_training(tmp_path, monkeypatch):
     here()
     (tmp_path / "checkpoints").write_text("no folder")
     with refused(EnvironmentFailed, 3, "rank 0", os.strerror(errno.ENOTDIR)):
@@ -426,7 +426,7 @@ def test_any_other_failure_to_write_ends_training(tmp_path, monkeypatch):
 
 
 def fill_on_one(ranks, job, run):
-    """`train`, where the second rank finds no room for its part of step 2."""
+    """`train`, with no disk space for the second rank's part of step 2."""
     from trainyard.train.checkpoint import checkpoint_saver as saver
 
     whole = saver.write
@@ -442,25 +442,25 @@ def fill_on_one(ranks, job, run):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_disk_that_is_full_for_one_rank_is_so_for_all(good, tmp_path):
-    told = on_ranks(2, fill_on_one, a_job(Layout(dp_shard=2), every=3, mode="async"), str(tmp_path))
-    assert [rank[2] for rank in told] == [told[0][2]] * 2
-    assert told[0][2][0][:2] == ("disk_full", SAVED)
-    assert np.allclose(told[0][1], good[1], rtol=1e-5, atol=0)
+def test_full_disk_of_one_rank_drops_the_checkpoint_of_all(good, tmp_path):
+    results = on_ranks(2, fill_on_one, a_job(Layout(dp_shard=2), every=3, mode="async"), str(tmp_path))
+    assert [rank[2] for rank in results] == [results[0][2]] * 2
+    assert results[0][2][0][:2] == ("disk_full", SAVED)
+    assert np.allclose(results[0][1], good[1], rtol=1e-5, atol=0)
     assert steps_of(tmp_path) == [LATEST]
 
 
-# When, how many, and what is waited for
+# Retention and waiting
 
 
 @pytest.mark.torch
-def test_the_last_are_kept(tmp_path):
+def test_newest_checkpoints_are_retained(tmp_path):
     train(here(), a_job(every=1, keep=3), tmp_path)
     assert steps_of(tmp_path) == [5, 4, 3]
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-000004", "step-000005", "step-000006"}
 
 
-def test_older_ones_go_only_when_the_new_one_is_whole(tmp_path):
+def test_old_checkpoints_are_removed_after_the_new_one_is_complete(tmp_path):
     checkpoints = CheckpointStore(tmp_path, "token")
     for step in (1, 2, 3):
         checkpoints.part(step).mkdir(parents=True)
@@ -475,7 +475,7 @@ def test_older_ones_go_only_when_the_new_one_is_whole(tmp_path):
     assert checkpoints.read(2).step == 2
 
 
-def test_what_was_set_aside_goes_with_what_is_older(tmp_path):
+def test_set_aside_checkpoints_are_removed_with_older_ones(tmp_path):
     checkpoints = CheckpointStore(tmp_path, "token")
     for step in (1, 2, 3):
         checkpoints.folder(step).mkdir(parents=True)
@@ -488,7 +488,7 @@ def test_what_was_set_aside_goes_with_what_is_older(tmp_path):
 
 
 @pytest.mark.torch
-def test_only_one_is_in_flight_and_the_next_waits(tmp_path, monkeypatch):
+def test_next_save_waits_for_the_one_in_flight(tmp_path, monkeypatch):
     ranks = here()
     from trainyard.train.checkpoint import checkpoint_saver as savers
 
@@ -519,13 +519,11 @@ def test_only_one_is_in_flight_and_the_next_waits(tmp_path, monkeypatch):
     saver.close()
     assert steps_of(tmp_path) == [1, 0]
     shutil.rmtree(folder_of(tmp_path, 1))
-    assert train(ranks, a_job(), tmp_path, 2)[1] == [tuple(outcome)], (
-        "what was saved is the state when it was asked for"
-    )
+    assert train(ranks, a_job(), tmp_path, 2)[1] == [tuple(outcome)], "the saved state is that at the time of the call"
 
 
 @pytest.mark.torch
-def test_saved_now_it_is_on_the_disk(tmp_path):
+def test_save_now_returns_when_on_disk(tmp_path):
     ranks = here()
     from trainyard.train.checkpoint.checkpoint_saver import Saver
 
@@ -545,7 +543,7 @@ def test_saved_now_it_is_on_the_disk(tmp_path):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_stall_is_booked_to_the_checkpoint(tmp_path, mode):
+def test_stall_is_booked_to_the_checkpoint(tmp_path, mode):
     ranks = here()
     from trainyard.run.local.capture import capture
     from trainyard.trace.measure import measure, read
@@ -570,7 +568,7 @@ def test_a_stall_is_booked_to_the_checkpoint(tmp_path, mode):
     assert not any(account.startswith("comm") for account in booked)
 
 
-# For other programs
+# Export
 
 
 @pytest.mark.torch
@@ -603,7 +601,7 @@ def test_weights_are_exported_as_safetensors(good, run, tmp_path):
     assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "new").stat().st_mode
 
 
-def test_pieces_make_a_whole_and_bfloat16_becomes_float32_exactly(tmp_path):
+def test_export_joins_pieces_and_widens_bfloat16_exactly(tmp_path):
     pytest.importorskip("safetensors")
     from trainyard.train.checkpoint.export_weights import tensor
 
@@ -615,7 +613,7 @@ def test_pieces_make_a_whole_and_bfloat16_becomes_float32_exactly(tmp_path):
     assert np.array_equal(tensor(tmp_path, Stored(dtype="bfloat16", shape=(4, 3), pieces=pieces)), values)
 
 
-# A whole run
+# Resuming a run
 
 TOML = """
 [model]
@@ -639,8 +637,8 @@ every = 2
 
 
 @pytest.mark.torch
-def test_a_rank_goes_on_where_it_was_killed(tmp_path, monkeypatch):
-    """As the second attempt of a run whose first left half a line behind it."""
+def test_killed_rank_resumes_at_its_step(tmp_path, monkeypatch):
+    """The second attempt of a run whose first left a truncated line."""
     pytest.importorskip("torch")
     from trainyard.run.local import worker
     from trainyard.store.run_folder import read_samples
@@ -681,8 +679,8 @@ def test_a_rank_goes_on_where_it_was_killed(tmp_path, monkeypatch):
         (6, []),
     ],
 )
-def test_what_is_left_of_a_run(begin, rest):
-    """(step, warm-up, profiled) of what is left from a step on."""
+def test_remaining_steps_of_a_run(begin, rest):
+    """(step, warm-up, profiled) of the steps that remain."""
     pytest.importorskip("torch")
     from trainyard.run.local.worker import left, turns
 
@@ -693,8 +691,8 @@ def test_what_is_left_of_a_run(begin, rest):
 
 @pytest.mark.torch
 @given(st.integers(0, 3), st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.data())
-def test_a_run_that_is_gone_on_with_is_warmed_up_anew(warmup, steps, repeats, profiled, data):
-    """No step that a new process takes first is measured, and ranks meet before those that are."""
+def test_resumed_run_warms_up_again(warmup, steps, repeats, profiled, data):
+    """The first steps of a new process are not measured, and ranks synchronize before those that are."""
     pytest.importorskip("torch")
     from trainyard.run.local.worker import left, turns
 
@@ -740,33 +738,33 @@ def killed(tmp_path, monkeypatch):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_killed_run_is_gone_on_with_under_its_own_id(killed):
-    told = []
-    run = harness.resume("0bad", Session(killed, lambda traces: (), progress=told.append, devices=CORES))
+def test_killed_run_resumes_under_its_own_id(killed):
+    results = []
+    run = harness.resume("0bad", Session(killed, lambda traces: (), progress=results.append, devices=CORES))
     assert (run.id, run.state, run.failure) == ("0badcafe", "complete", "")
     assert [(s.step, s.attempt) for s in killed.load("0bad").samples] == [(n, 0) for n in (0, 1, 2)] + [
         (n, 1) for n in (2, 3, 4, 5, 6)
     ]
-    assert [at.step for at in told] == [3, 4, 5, 6, 7], "old news is not told again"
+    assert [at.step for at in results] == [3, 4, 5, 6, 7], "steps before the resume are not reported again"
     assert run.trace == ("traces/rank0.json.gz",)
     with refused(WrongRunState, "0badcafe", "complete"):
         harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 
 @pytest.mark.torch
-def test_a_run_that_is_still_going_is_left_alone(killed):
+def test_running_run_is_not_resumed(killed):
     going = harness.alone(killed.find("0bad"))
     with going, refused(RunInUse, "0badcafe"):
         harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 
 @pytest.mark.torch
-def test_the_command_exports_weights(killed, tmp_path, monkeypatch):
+def test_export_command_writes_weights(killed, tmp_path, monkeypatch):
     pytest.importorskip("safetensors")
     monkeypatch.setenv("TRAINYARD_STORE", str(killed.root))
     out = tmp_path / "weights.safetensors"
     done = CliRunner().invoke(runs_command, ["export-weights", "0bad", "--out", str(out), "--json"])
     assert done.exit_code == 0, done.output
-    said = msgspec.json.decode(done.stdout)
-    assert (said["run"], said["step"], said["rejected"]) == ("0badcafe", 1, [])
-    assert out.stat().st_size > said["bytes"] > 0
+    message = msgspec.json.decode(done.stdout)
+    assert (message["run"], message["step"], message["rejected"]) == ("0badcafe", 1, [])
+    assert out.stat().st_size > message["bytes"] > 0

@@ -118,7 +118,7 @@ def trained(ranks: Any, work: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What came of each resume, by "FROM to TO: DAMAGE"; of the undisturbed training by the layout's name."""
+    """Results of each resume by "FROM to TO: DAMAGE", and of undisturbed training by layout name."""
     pytest.importorskip("torch")
     top = tmp_path_factory.mktemp("damaged")
     saving = {name: (a_job(layout, every=3), str(top / name)) for name, layout in LAYOUTS.items()}
@@ -163,7 +163,7 @@ def test_damage_before_a_layout_change_falls_back(
     assert np.allclose(outcomes, resumed[before][1][first:], rtol=1e-5, atol=0)
 
 
-# Hostile manifests, sealed so that their digest is right
+# Hostile manifests with a valid digest
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ HOSTILE: list[Callable[[Path], None]] = [
 @pytest.mark.torch
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("harm", HOSTILE)
-def test_a_hostile_manifest_is_refused_in_time(run: Path, harm: Callable[[Path], None]) -> None:
+def test_hostile_manifest_is_refused_in_time(run: Path, harm: Callable[[Path], None]) -> None:
     harm(folder_of(run, LATEST))
     first, _, notices, _ = train(here(), a_job(), run, UNTIL)
     assert (first, [(kind, step) for kind, step, _ in notices]) == (SAVED + 1, [("bad_checkpoint", LATEST)])
@@ -300,7 +300,7 @@ sys.exit(answer(["runs", "export-weights", sys.argv[1], "--step", "6", "--out", 
 @pytest.mark.torch
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("harm", [deep, pieces_without_end, pipe, larger_than_read, resealing(overlapping)])
-def test_the_command_refuses_a_hostile_checkpoint(good: Path, tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_export_command_refuses_a_hostile_checkpoint(good: Path, tmp_path: Path, harm: Callable[[Path], None]) -> None:
     pytest.importorskip("safetensors")
     store = Store(tmp_path / "store")
     folder = store.begin(Run(id="0badcafe", job=jobs.parse(TOML, "here"), started=now()), TOML)
@@ -315,14 +315,14 @@ def test_the_command_refuses_a_hostile_checkpoint(good: Path, tmp_path: Path, ha
 
 
 @pytest.mark.torch
-def test_values_of_another_type_are_not_converted(run: Path) -> None:
+def test_values_of_another_dtype_are_refused(run: Path) -> None:
     resealed(folder_of(run, LATEST), lambda body: body["tensors"][WEIGHT].update(dtype="int32"))
     with refused(BadFile, "step 6", "head.weight", "float32", "int32"):
         train(here(), a_job(), run)
 
 
 @pytest.mark.torch
-def test_a_generator_s_state_that_is_none_is_refused(run: Path) -> None:
+def test_invalid_generator_state_is_refused(run: Path) -> None:
     def misplaced(body: dict[str, Any]) -> None:
         body["tensors"]["rng/rank0/cpu"]["pieces"][0][3] = 0
 
@@ -339,8 +339,8 @@ def test_a_generator_s_state_that_is_none_is_refused(run: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_checkpoint_of_another_training_is_refused(run: Path, tmp_path: Path) -> None:
-    """Whole and undamaged, of the same shapes, after the same step."""
+def test_checkpoint_of_another_training_is_refused(run: Path, tmp_path: Path) -> None:
+    """The other checkpoint is undamaged, of the same shapes and step."""
     train(here(), a_job(every=3, seed=8), tmp_path / "other")
     shutil.rmtree(folder_of(run, LATEST))
     shutil.copytree(folder_of(tmp_path / "other", LATEST), folder_of(run, LATEST))
@@ -349,7 +349,7 @@ def test_a_checkpoint_of_another_training_is_refused(run: Path, tmp_path: Path) 
 
 
 @pytest.mark.torch
-def test_a_reserved_name_is_not_exported(run: Path, tmp_path: Path) -> None:
+def test_reserved_name_is_not_exported(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     from trainyard.train.checkpoint.export_weights import export
 
@@ -361,8 +361,8 @@ def test_a_reserved_name_is_not_exported(run: Path, tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=3), st.data())
-def test_a_tensor_is_whole_only_if_each_value_has_one_piece(shape: list[int], data: st.DataObject) -> None:
-    """Against counting: pieces of a random grid, of which some are dropped, doubled or moved."""
+def test_pieces_must_cover_each_value_once(shape: list[int], data: st.DataObject) -> None:
+    """Compared with counting, for pieces of a random grid of which some are dropped, duplicated or moved."""
     cuts = [sorted(data.draw(st.sets(st.integers(0, size), max_size=2)) | {0, size}) for size in shape]
     boxes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((), ())]
     for axis in cuts:
@@ -391,8 +391,8 @@ _LARGE = {"rank0.bin": manifests.File(bytes=64, sha256="0" * 64)}
 
 
 @pytest.mark.torch
-def test_setting_aside_writes_through_no_link(run: Path, tmp_path: Path) -> None:
-    """A why.txt that leads elsewhere, and a file whose name is a command."""
+def test_set_aside_does_not_follow_links(run: Path, tmp_path: Path) -> None:
+    """A why.txt that links elsewhere, and a file whose name is a command."""
     victim = tmp_path / "victim.sh"
     victim.write_text("# unchanged\n")
     (folder_of(run, LATEST) / "why.txt").symlink_to(victim)
@@ -405,7 +405,7 @@ def test_setting_aside_writes_through_no_link(run: Path, tmp_path: Path) -> None
 
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["step-000006.1", "step-0000006", "step-٠٠٠٠٠٦"])
-def test_a_copy_under_a_similar_name_is_no_checkpoint(run: Path, name: str) -> None:
+def test_copy_under_a_similar_name_is_ignored(run: Path, name: str) -> None:
     shutil.copytree(folder_of(run, LATEST), folder_of(run, LATEST).with_name(name))
     flipped(folder_of(run, LATEST))
     first, _, notices, _ = train(here(), a_job(), run)
@@ -413,7 +413,7 @@ def test_a_copy_under_a_similar_name_is_no_checkpoint(run: Path, name: str) -> N
     assert (run / "checkpoints" / name).is_dir()
 
 
-def test_one_is_set_aside_where_an_earlier_one_was_removed(tmp_path: Path) -> None:
+def test_set_aside_reuses_no_existing_name(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path, "token")
     for _ in range(2):
         checkpoints.folder(1).mkdir(parents=True)
@@ -425,7 +425,7 @@ def test_one_is_set_aside_where_an_earlier_one_was_removed(tmp_path: Path) -> No
     assert checkpoints.set_aside(1, "torn").name == "bad-step-000002.2"
 
 
-def test_links_to_old_checkpoints_are_removed_and_not_followed(tmp_path: Path) -> None:
+def test_links_to_old_checkpoints_are_removed_not_followed(tmp_path: Path) -> None:
     checkpoints = CheckpointStore(tmp_path / "run", "token")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").touch()
@@ -438,7 +438,7 @@ def test_links_to_old_checkpoints_are_removed_and_not_followed(tmp_path: Path) -
     assert not os.path.lexists(checkpoints.folder(0))
 
 
-def test_a_second_save_of_a_step_replaces_the_first(tmp_path: Path) -> None:
+def test_second_save_of_a_step_replaces_the_first(tmp_path: Path) -> None:
     from trainyard.train.checkpoint.checkpoint_store import write
 
     for attempt in ("first", "second"):
@@ -450,11 +450,11 @@ def test_a_second_save_of_a_step_replaces_the_first(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.root.iterdir()] == ["step-000002"]
 
 
-# Files of weights, given to any command: none is read as such, and none is executed
+# Weight files passed to any command are not read as such, and never executed
 
 
 class Canary:
-    """Unpickled, it writes a file."""
+    """Writes a file when unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -464,7 +464,7 @@ class Canary:
 
 
 def zipped(pickled: bytes) -> bytes:
-    """As torch.save does."""
+    """A zip file as written by torch.save."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("archive/data.pkl", pickled)
@@ -508,7 +508,7 @@ print(json.dumps(ends))
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_no_command_executes_a_file_of_weights(tmp_path: Path) -> None:
+def test_no_command_executes_a_weight_file(tmp_path: Path) -> None:
     canary, folder = tmp_path / "canary", tmp_path / "files"
     folder.mkdir()
     pickles = {f"protocol {number}.pt": pickle.dumps(Canary(canary), number) for number in range(6)}

@@ -1,4 +1,4 @@
-"""Diffusion: published sizes, what torch counts, the same step however it is spread, noise that is a function of
+"""Diffusion: published sizes, FLOPs match torch, steps do not depend on the layout, and noise is a function of
 (seed, step, index)."""
 
 import numpy as np
@@ -30,7 +30,7 @@ def parts(job):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_full_sizes_have_the_published_parameters(name):
+def test_full_sizes_have_the_published_parameter_counts(name):
     claimed = presets.load(name).parameters
     assert claimed is not None
     assert claimed.value == PUBLISHED[name]
@@ -69,7 +69,7 @@ def test_impossible_sizes_name_the_key_and_the_next_step(preset, change, values)
         (a_job("tiny-unet", Layout(tp=2)), ["tp = 2", "dp_replicate, dp_shard", 2, "dp_shard 2"]),
     ],
 )
-def test_refused_with_what_works_instead(job, values):
+def test_refusal_names_a_valid_alternative(job, values):
     with refused(BadJob, *values):
         plugins.load("workloads", "diffusion").expect(job)
 
@@ -84,7 +84,7 @@ def test_refused_with_what_works_instead(job, values):
     st.sampled_from([1, 2, 4]),
     st.sampled_from(["none", "op", "full"]),
 )
-def test_any_split_does_the_same_arithmetic(preset, layout, microbatch, remat):
+def test_any_split_has_the_same_arithmetic(preset, layout, microbatch, remat):
     split = a_job(preset, layout, microbatch=microbatch, remat=remat)
     alone = a_job(preset, microbatch=16, remat=remat)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
@@ -93,7 +93,7 @@ def test_any_split_does_the_same_arithmetic(preset, layout, microbatch, remat):
 
 
 @pytest.mark.parametrize("preset", DITS)
-def test_ranks_of_tp_halve_attention_and_leave_the_conditions_whole(preset):
+def test_tp_halves_attention_and_replicates_conditioning(preset):
     alone, split = expected(a_job(preset)), expected(a_job(preset, Layout(tp=2)))
     assert 2 * split["attention"] == alone["attention"]
     assert alone["matmul"] / 2 < split["matmul"] < alone["matmul"]
@@ -113,7 +113,7 @@ def meta_batch(job):
 @pytest.mark.torch
 @pytest.mark.parametrize("remat", ["none", "full"])
 @pytest.mark.parametrize("preset", TINY)
-def test_flops_as_torch_counts_them(preset, remat):
+def test_flops_match_torch(preset, remat):
     job = a_job(preset, microbatch=16, remat=remat)
     assert counted(parts(job)[0], *meta_batch(job), job.recipe)[0] == expected(job)
 
@@ -121,7 +121,7 @@ def test_flops_as_torch_counts_them(preset, remat):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_full_sizes_as_torch_counts_them(name):
+def test_full_size_flops_match_torch(name):
     job = a_job(name, tokens_per_step=1, microbatch=1)
     flops, parameters = counted(parts(job)[0], *meta_batch(job), job.recipe)
     assert flops == expected(job)
@@ -145,33 +145,33 @@ def test_latents_are_squares_of_pixels():
 
 @pytest.mark.torch
 @given(st.integers(0, 2**63 - 1), st.integers(0, 10**6))
-def test_what_is_to_be_told_leads_back_to_the_latents(seed, index):
+def test_target_recovers_the_latents(seed, index):
     pytest.importorskip("torch")
     from trainyard.train.diffusion import latents as noise
 
     clean = images.rng("clean", seed, 0, index).standard_normal((4, 2, 2), dtype=np.float32)
     flow = noise.flow(clean, images.rng("noise", seed, 0, index))
     assert 0 < flow.time < 1
-    assert np.allclose(flow.mixed - flow.time * flow.aim, clean, atol=1e-5)
+    assert np.allclose(flow.mixed - flow.time * flow.target, clean, atol=1e-5)
     noisy = noise.diffuse(clean, images.rng("noise", seed, 0, index))
     assert noisy.time in range(1000)
-    left = noise._left()[int(noisy.time)]
-    assert np.allclose(noisy.mixed - (1 - left) ** 0.5 * noisy.aim, left**0.5 * clean, atol=1e-5)
+    left = noise._signal_variance()[int(noisy.time)]
+    assert np.allclose(noisy.mixed - (1 - left) ** 0.5 * noisy.target, left**0.5 * clean, atol=1e-5)
 
 
 @pytest.mark.torch
 def test_noise_levels_run_from_nearly_none_to_nearly_all():
     pytest.importorskip("torch")
-    from trainyard.train.diffusion.latents import _left
+    from trainyard.train.diffusion.latents import _signal_variance
 
-    assert _left()[0] == pytest.approx(1 - 0.00085)
-    assert 0.004 < _left()[-1] < 0.005, "Stable Diffusion 1 keeps some of the picture at its last level"
-    assert (np.diff(_left()) < 0).all()
+    assert _signal_variance()[0] == pytest.approx(1 - 0.00085)
+    assert 0.004 < _signal_variance()[-1] < 0.005, "Stable Diffusion 1 keeps some of the picture at its last level"
+    assert (np.diff(_signal_variance()) < 0).all()
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("preset", TINY)
-def test_the_stream_does_not_know_the_number_of_ranks(preset):
+def test_samples_do_not_depend_on_the_number_of_ranks(preset):
     torch = pytest.importorskip("torch")
     samples = parts(a_job(preset))[1]
     whole = samples.batch(3, range(6))
@@ -185,7 +185,7 @@ def test_the_stream_does_not_know_the_number_of_ranks(preset):
 
 
 @pytest.mark.torch
-def test_pictures_of_a_class_have_its_text(tmp_path):
+def test_images_of_a_class_have_its_text(tmp_path):
     torch = pytest.importorskip("torch")
     for label, name in enumerate("ab"):
         (tmp_path / name).mkdir()
@@ -204,7 +204,7 @@ def test_pictures_of_a_class_have_its_text(tmp_path):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("preset", DITS)
-def test_patches_come_back_as_latents(preset):
+def test_patches_convert_back_to_latents(preset):
     torch = pytest.importorskip("torch")
     with torch.device("meta"):
         model = parts(a_job(preset))[0].module()
@@ -215,11 +215,11 @@ def test_patches_come_back_as_latents(preset):
 
 
 @pytest.mark.torch
-def test_text_does_not_turn_and_each_axis_turns_channels_of_its_own():
+def test_rotary_table_has_separate_channels_per_axis_and_none_for_text():
     torch = pytest.importorskip("torch")
     with torch.device("meta"):
         model = parts(a_job("tiny-flux"))[0].module()
-    cos, sin = model._turns(6, torch.device("cpu"))
+    cos, sin = model._rotary_table(6, torch.device("cpu"))
     assert torch.equal(cos[:7], torch.ones(7, 8)), "text, and the patch in the corner"
     assert not sin[:7].any()
     angles = torch.atan2(sin, cos)[:, :4]  # order, row, column, column: in pairs with the other half
@@ -229,7 +229,7 @@ def test_text_does_not_turn_and_each_axis_turns_channels_of_its_own():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("preset", TINY)
-def test_the_text_and_the_time_matter(preset):
+def test_text_and_time_change_the_output(preset):
     torch = pytest.importorskip("torch")
     from trainyard.train.model import initial_weights
 
@@ -240,7 +240,7 @@ def test_the_text_and_the_time_matter(preset):
     with torch.no_grad():
         plain = model(*given)
         for number in [number for number in range(1, len(given)) if given[number].numel()]:
-            changed = [part + (1 if number == place else 0) for place, part in enumerate(given)]
+            changed = [part + (1 if number == changed_index else 0) for changed_index, part in enumerate(given)]
             assert not torch.allclose(model(*changed), plain, rtol=1e-4), number
 
 
@@ -249,7 +249,7 @@ def test_the_text_and_the_time_matter(preset):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("preset", TINY)
-def test_the_loss_falls_on_digits(preset):
+def test_loss_falls_on_digits(preset):
     pytest.importorskip("torch")
     text = "digits" if has_digits() else "synthetic"
     job = a_job(preset, text=text, tokens_per_step=32, microbatch=32, learning_rate=5e-3)
@@ -270,7 +270,7 @@ def has_digits():
 @pytest.mark.torch
 @pytest.mark.parametrize("remat", ["full", "op"])
 @pytest.mark.parametrize("preset", TINY)
-def test_computing_blocks_again_changes_nothing(preset, remat):
+def test_recomputation_changes_nothing(preset, remat):
     job = a_job(preset, tokens_per_step=4, microbatch=2, remat=remat)
     plain, _ = train(a_job(preset, tokens_per_step=4, microbatch=2), *parts(job), steps=2)
     again, _ = train(job, *parts(job), steps=2)
@@ -279,7 +279,7 @@ def test_computing_blocks_again_changes_nothing(preset, remat):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("preset", TINY)
-def test_bfloat16_stays_near(preset):
+def test_bfloat16_is_close_to_float32(preset):
     torch = pytest.importorskip("torch")
     job = a_job(preset, tokens_per_step=4, dtype="bfloat16")
     plain, _ = train(a_job(preset, tokens_per_step=4), *parts(a_job(preset)), steps=2)

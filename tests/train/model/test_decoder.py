@@ -49,7 +49,7 @@ def a_model(**options):
 
 
 def built(model, length=6, seed=0):
-    """A decoder with no weight left at the one or zero that training begins with."""
+    """A decoder with no weight at its initial one or zero."""
     torch = pytest.importorskip("torch")
     from trainyard.train.model.decoder import Decoder
 
@@ -62,7 +62,7 @@ def built(model, length=6, seed=0):
 
 
 class Plain:
-    """The same model as formulas over `weights`, by name. One sequence of T tokens to logits (T, V)."""
+    """The model as formulas over `weights` by name: maps one sequence of T tokens to logits (T, V)."""
 
     def __init__(self, model, weights):
         self.model, self.weights = model, weights
@@ -114,8 +114,8 @@ class Plain:
         import torch
 
         rows = []
-        for place in range(len(q)):
-            scores = torch.stack([q[place] @ k[before] for before in range(place + 1)]) / sqrt(q.shape[1])
+        for query_index in range(len(q)):
+            scores = torch.stack([q[query_index] @ k[before] for before in range(query_index + 1)]) / sqrt(q.shape[1])
             weights = scores.exp() / scores.exp().sum()
             rows.append(sum(weight * v[before] for before, weight in enumerate(weights)))
         return torch.stack(rows)
@@ -126,9 +126,11 @@ class Plain:
         model = self.model
         q, k, v = (self.linear(f"{name}.{part}", x).split(model.head_dim, dim=1) for part in ("q", "k", "v"))
         if model.qk_norm:
-            q, k = ([self.rms(f"{name}.{part}_norm", one) for one in heads] for part, heads in (("q", q), ("k", k)))
+            q, k = (
+                [self.rms(f"{name}.{part}_norm", vector) for vector in heads] for part, heads in (("q", q), ("k", k))
+            )
         if model.position == "rope":
-            q, k = [self.turn(one) for one in q], [self.turn(one) for one in k]
+            q, k = [self.turn(vector) for vector in q], [self.turn(vector) for vector in k]
         shared = model.heads // model.kv_heads
         heads = [self.head(q[h], k[h // shared], v[h // shared]) for h in range(model.heads)]
         return self.linear(f"{name}.out", torch.cat(heads, dim=1))
@@ -164,7 +166,7 @@ class Plain:
     def mixture(self, name, x):
         import torch
 
-        y = torch.stack([self.token(name, one) for one in x])
+        y = torch.stack([self.token(name, vector) for vector in x])
         return y + self.mlp(f"{name}.shared", x) if self.model.shared_experts else y
 
     def token(self, name, x):
@@ -205,7 +207,7 @@ def both(model, tokens):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("option", OPTIONS)
-def test_logits_and_gradients_are_those_of_the_formulas(option):
+def test_logits_and_gradients_match_the_formulas(option):
     torch = pytest.importorskip("torch")
     (ours, grads), (plain, expected) = both(a_model(**OPTIONS[option]), torch.tensor([3, 1, 4, 1, 5, 9]))
     assert torch.allclose(ours, plain, rtol=1e-4, atol=1e-5)
@@ -215,8 +217,8 @@ def test_logits_and_gradients_are_those_of_the_formulas(option):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("option", sorted(OPTIONS.keys() - {"llama", "all heads"}))
-def test_an_option_changes_what_is_computed(option):
-    """Where names and shapes are the same, so are the weights here: an option that did nothing would go unseen."""
+def test_each_option_changes_the_output(option):
+    """Weights of equal name and shape are equal, so that an option without effect would be detected."""
     torch = pytest.importorskip("torch")
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
     assert not torch.allclose(built(a_model(**OPTIONS[option]))(tokens), built(a_model())(tokens), rtol=1e-3)
@@ -224,7 +226,7 @@ def test_an_option_changes_what_is_computed(option):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("option", OPTIONS)
-def test_training_begins_with_norms_at_one_and_biases_at_zero(option):
+def test_initial_norms_are_one_and_biases_zero(option):
     torch = pytest.importorskip("torch")
     from trainyard.train.model import initial_weights as weights
     from trainyard.train.model.language_task import Language
@@ -248,7 +250,7 @@ def test_training_begins_with_norms_at_one_and_biases_at_zero(option):
 @pytest.mark.parametrize(
     ("parameters", "length", "model"),
     [
-        # As their makers' checkpoints have them: the numbers of values in the published files.
+        # The numbers of values in the published checkpoint files.
         (
             8_030_261_248,
             0,
@@ -288,13 +290,13 @@ def test_training_begins_with_norms_at_one_and_biases_at_zero(option):
     ],
     ids=["Llama 3 8B", "Qwen2.5 7B", "Qwen3 8B", "GPT-2", "Mixtral 8x7B", "DeepSeek-V3"],
 )
-def test_real_models_have_the_parameters_that_were_published(parameters, length, model):
+def test_real_models_have_the_published_parameter_counts(parameters, length, model):
     torch = pytest.importorskip("torch")
     from trainyard.train.model.decoder import Decoder
 
-    made = Model(**model)
+    parsed = Model(**model)
     with torch.device("meta"):
-        decoder = Decoder(made, torch.float32, range(made.layers), length)
+        decoder = Decoder(parsed, torch.float32, range(parsed.layers), length)
     assert sum(parameter.numel() for parameter in decoder.parameters()) == parameters
 
 
@@ -308,7 +310,7 @@ def test_real_models_have_the_parameters_that_were_published(parameters, length,
         ({"bias": "all", **EXPERTS}, ["bias = 'all'", "bias = 'qkv'", "'none'", "experts = 0"]),
     ],
 )
-def test_what_does_not_go_together_is_refused(options, values):
+def test_incompatible_options_are_refused(options, values):
     job = Job(model=a_model(**{"vocab": 256, **options}), recipe=Recipe(seq_len=8, tokens_per_step=8))
     with refused(BadJob, "$.model", *values):
         rules.check(job)
@@ -333,6 +335,6 @@ def test_impossible_dimensions_are_refused(options, values):
         a_model(**options)
 
 
-def test_only_what_turns_must_be_even():
+def test_only_rotary_channels_must_be_even():
     a_model(head_dim=5, position="learned")
     a_model(**{**LATENT, "head_dim": 5})

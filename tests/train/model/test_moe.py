@@ -1,4 +1,4 @@
-"""A mixture of experts: who gets which token, how use is kept even, and the same training however it is divided."""
+"""Mixture of experts: routing, load balance, and training that does not depend on the layout."""
 
 import re
 from functools import cache
@@ -17,7 +17,7 @@ from trainyard.train.rules import expert_parallel_rules as rules
 MODEL = Model(
     layers=2, width=16, ffn=24, heads=4, kv_heads=4, head_dim=4, experts=4, active=2, expert_ffn=8, dense_layers=1
 )
-"""Seven tokens a micro-batch would not divide by its experts: ranks get unequal numbers."""
+"""Seven tokens per micro-batch do not divide by the experts, so that ranks get unequal numbers."""
 DEEPSEEK = replace(
     MODEL,
     router="sigmoid",
@@ -56,7 +56,7 @@ def a_router(**options):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
-def test_a_bias_changes_who_is_chosen_and_not_what_they_count(kind):
+def test_bias_changes_selection_but_not_gate_weights(kind):
     torch = pytest.importorskip("torch")
     router = a_router(router=kind, balance="bias")
     x = torch.randn(50, 16)
@@ -72,7 +72,7 @@ def test_a_bias_changes_who_is_chosen_and_not_what_they_count(kind):
 
 
 @pytest.mark.torch
-def test_experts_are_chosen_in_the_best_groups_alone():
+def test_experts_are_selected_from_the_best_groups_only():
     torch = pytest.importorskip("torch")
     router = a_router(experts=12, expert_groups=4, active_groups=2, active=4, router="sigmoid")
     x = torch.randn(50, 16)
@@ -83,7 +83,7 @@ def test_experts_are_chosen_in_the_best_groups_alone():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("counts", [(3, 0, 5, 1), (0, 0, 0, 9), (9, 0, 0, 0), (0, 0, 0, 0)])
-def test_each_expert_multiplies_its_own_tokens(counts):
+def test_each_expert_processes_its_own_tokens(counts):
     torch = pytest.importorskip("torch")
     import torch.nn.functional as F
 
@@ -94,16 +94,16 @@ def test_each_expert_multiplies_its_own_tokens(counts):
     for parameter in experts.parameters():
         torch.nn.init.normal_(parameter)
     x = torch.randn(sum(counts), 16, requires_grad=True)
-    one = torch.cat(
+    reference = torch.cat(
         [
             (F.silu(part @ experts.gate[e].T) * (part @ experts.up[e].T)) @ experts.down[e].T
             for e, part in enumerate(x.split(counts))
         ]
     )
-    expected = torch.autograd.grad(one.square().sum(), [x, *experts.parameters()])
+    expected = torch.autograd.grad(reference.square().sum(), [x, *experts.parameters()])
     other = experts(x, torch.tensor(counts))
     grads = torch.autograd.grad(other.square().sum(), [x, *experts.parameters()])
-    assert torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(reference, other, rtol=1e-4, atol=1e-4)
     for grad, right in zip(grads, expected):
         assert torch.allclose(grad, right, rtol=1e-4, atol=1e-3)
 
@@ -113,7 +113,7 @@ def test_each_expert_multiplies_its_own_tokens(counts):
 
 @pytest.mark.torch
 @given(counts=st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
-def test_a_bias_falls_above_the_mean_and_rises_below_it(counts):
+def test_bias_falls_above_the_mean_load_and_rises_below(counts):
     torch = pytest.importorskip("torch")
     from trainyard.train.model.expert_balance import BIAS_RATE, follow
 
@@ -126,7 +126,7 @@ def test_a_bias_falls_above_the_mean_and_rises_below_it(counts):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
-def test_following_the_counts_evens_them(kind):
+def test_bias_updates_balance_the_load(kind):
     torch = pytest.importorskip("torch")
     router = a_router(router=kind, balance="bias")
     with torch.no_grad():
@@ -146,8 +146,8 @@ def test_following_the_counts_evens_them(kind):
 @pytest.mark.torch
 @pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
 @pytest.mark.parametrize("share", [1.0, 0.25])
-def test_the_balance_loss_is_felt_and_not_seen(kind, share):
-    """Gradients are those of loss + share * E * sum of (tokens' share * mean score) * weight, and the result is not."""
+def test_balance_loss_changes_gradients_but_not_the_output(kind, share):
+    """Gradients, but not outputs, include share * E * sum of (tokens' share * mean score) * weight."""
     torch = pytest.importorskip("torch")
     from trainyard.train.model.expert_balance import LOSS_WEIGHT
 
@@ -167,13 +167,13 @@ def test_the_balance_loss_is_felt_and_not_seen(kind, share):
 
 
 @pytest.mark.torch
-def test_tokens_are_counted_once_a_step_and_for_the_bias_too():
-    """However often a block runs forward; and only where a backward pass comes."""
+def test_tokens_are_counted_once_per_step():
+    """However often a block runs forward, and only if there is a backward pass; also for the bias."""
     torch = pytest.importorskip("torch")
     from trainyard.train.model import blocks, initial_weights
     from trainyard.train.model.language_task import Language
 
-    told = []
+    results = []
     for remat in ("none", "full", "op"):
         job = a_job(replace(MODEL, balance="bias"), remat=remat)
         task = Language(job)
@@ -187,22 +187,22 @@ def test_tokens_are_counted_once_a_step_and_for_the_bias_too():
         for part in (tokens, tokens + 1):
             task.loss(decoder(part), (part,)).backward()
         decoder.after_step()
-        told.append((decoder.tallies(), decoder.layers["1"].mlp.router.bias.tolist()))
-    assert told[0] == told[1] == told[2]
-    assert told[0][0].keys() == {"layers.1"}
-    assert sum(told[0][0]["layers.1"]) == 2 * 14 * MODEL.active
-    assert any(told[0][1])
+        results.append((decoder.tallies(), decoder.layers["1"].mlp.router.bias.tolist()))
+    assert results[0] == results[1] == results[2]
+    assert results[0][0].keys() == {"layers.1"}
+    assert sum(results[0][0]["layers.1"]) == 2 * 14 * MODEL.active
+    assert any(results[0][1])
 
 
 # Spread over ranks
 
 
 def _exchanged(ranks, tokens):
-    """Rank r's tokens through experts of two ranks, and through all of them here: how far results and gradients are."""
+    """Differences of outputs and gradients of a rank's tokens, through the experts of two ranks and local ones."""
     import torch
     import torch.distributed as dist
 
-    from trainyard.train.model.moe import Experts, here
+    from trainyard.train.model.moe import Experts, run_locally
     from trainyard.train.parallel.expert_parallel import Exchange
 
     torch.manual_seed(0)
@@ -214,11 +214,11 @@ def _exchanged(ranks, tokens):
     torch.manual_seed(ranks.rank)
     counts = torch.tensor(tokens[ranks.rank])
     x = torch.randn(int(counts.sum()), 16, requires_grad=True)
-    said = []
-    for dispatch, experts in ((Exchange(dist.group.WORLD), mine), (here, whole)):
+    tensors = []
+    for dispatch, experts in ((Exchange(dist.group.WORLD), mine), (run_locally, whole)):
         y = dispatch(experts, x, counts)
-        said += [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *experts.parameters()])]
-    parts, wholes = said[: len(said) // 2], said[len(said) // 2 :]
+        tensors += [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *experts.parameters()])]
+    parts, wholes = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
     for number in (2, 3, 4):  # an expert's gradient is that of all ranks' tokens
         dist.all_reduce(wholes[number])
         wholes[number] = wholes[number].chunk(2)[ranks.rank]
@@ -231,7 +231,7 @@ def _exchanged(ranks, tokens):
     [((2, 3, 1, 4), (1, 0, 6, 2)), ((0, 0, 3, 4), (0, 0, 1, 2)), ((0, 0, 0, 0), (5, 0, 0, 1)), ((0,) * 4, (0,) * 4)],
     ids=["uneven", "to one rank", "from one rank", "none"],
 )
-def test_tokens_come_back_from_the_experts_of_other_ranks(tokens):
+def test_tokens_return_from_experts_on_other_ranks(tokens):
     for errors in on_ranks(2, _exchanged, tokens):
         assert max(errors) < 1e-5
 
@@ -246,7 +246,7 @@ def _trained(ranks, job, steps):
 
 @cache
 def _alone(model):
-    """By one process."""
+    """Outcomes and facts of a single rank."""
     return on_ranks(1, _trained, a_job(model), 3)[0]
 
 
@@ -263,23 +263,23 @@ SPREADS = {
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", SPREADS)
-def test_spread_over_ranks_it_is_the_same_training(spread):
-    """Losses, gradient norms, and to the token how many each expert got."""
+def test_parallel_training_matches_one_rank(spread):
+    """The same losses, gradient norms and exact token counts of each expert."""
     pytest.importorskip("torch")
     model, layout, recipe = SPREADS[spread]
     alone, known = _alone(model)
-    told = on_ranks(layout.ranks, _trained, a_job(model, layout, **recipe), 3)
-    for outcomes, _ in told:
-        assert outcomes == told[0][0]
-        for one, other in zip(outcomes, alone):
-            assert tuple(one) == pytest.approx(tuple(other), rel=1e-5)
-    assert {layer: tokens for _, about in told for layer, tokens in about.experts.items()} == known.experts
+    results = on_ranks(layout.ranks, _trained, a_job(model, layout, **recipe), 3)
+    for outcomes, _ in results:
+        assert outcomes == results[0][0]
+        for outcome, other in zip(outcomes, alone):
+            assert tuple(outcome) == pytest.approx(tuple(other), rel=1e-5)
+    assert {layer: tokens for _, about in results for layer, tokens in about.experts.items()} == known.experts
     assert {sum(tokens) for tokens in known.experts.values()} == {128 * MODEL.active}
-    assert {about.digests["weights_initial"] for _, about in told} == {known.digests["weights_initial"]}
-    assert {about.parameters for _, about in told} == {known.parameters}
+    assert {about.digests["weights_initial"] for _, about in results} == {known.digests["weights_initial"]}
+    assert {about.parameters for _, about in results} == {known.parameters}
 
 
-# What cannot be
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -304,15 +304,15 @@ def test_spread_over_ranks_it_is_the_same_training(spread):
         ),
     ],
 )
-def test_refused_with_the_arithmetic_and_what_works(model, layout, values):
+def test_refusal_shows_arithmetic_and_alternative(model, layout, values):
     with refused(BadJob, *values):
         rules.check(a_job(model, layout, tokens_per_step=16 * layout.batch_ranks))
 
 
 @given(*(st.integers(1, 12) for _ in range(4)), *(st.sampled_from([4, 6, 10, 12, 16]) for _ in range(2)))
 @example(4, 8, 1, 2, 16, 10)
-def test_the_ep_that_is_advised_works(experts, shard, cp, ep, width, ffn):
-    """For a reason at a time: the rows of an expert may still not be divided where the number of experts now is."""
+def test_suggested_ep_is_valid(experts, shard, cp, ep, width, ffn):
+    """Reasons are resolved one at a time: with a valid number of experts, their rows may still not divide."""
     model = replace(MODEL, experts=experts, active=1, width=width, expert_ffn=ffn)
 
     def reason(ep):
@@ -322,7 +322,9 @@ def test_the_ep_that_is_advised_works(experts, shard, cp, ep, width, ffn):
             return str(error)
         return ""
 
-    if says := reason(ep):
-        advised = int(re.search(r"Use (?:\w+ = \d+, or )?ep = (\d+)", says)[1])
+    if message := reason(ep):
+        advised = int(re.search(r"Use (?:\w+ = \d+, or )?ep = (\d+)", message)[1])
         again = reason(advised)
-        assert not again or (again.startswith(("width", "expert_ffn")) and not says.startswith(("width", "expert_ffn")))
+        assert not again or (
+            again.startswith(("width", "expert_ffn")) and not message.startswith(("width", "expert_ffn"))
+        )

@@ -1,4 +1,4 @@
-"""Optimizers against oracles, ZeRO-1 against torch's and against the whole, and the learning rate's law."""
+"""Optimizers against reference implementations, ZeRO-1 against torch's and an unsharded one, and the learning rate."""
 
 import multiprocessing
 from functools import partial
@@ -39,7 +39,7 @@ def steps_of(optimizer, parameter, grads):
 
 @pytest.mark.torch
 @given(rise=st.integers(0, 50), fall=st.integers(0, 50), top=st.floats(1e-6, 1.0), step=st.integers(0, 200))
-def test_the_rate_rises_to_its_top_and_falls_to_a_tenth(rise, fall, top, step):
+def test_learning_rate_rises_to_its_peak_and_falls_to_a_tenth(rise, fall, top, step):
     pytest.importorskip("torch")
     from trainyard.train.optimizers.make_optimizer import FALLS_TO, rate
 
@@ -57,7 +57,7 @@ def test_the_rate_rises_to_its_top_and_falls_to_a_tenth(rise, fall, top, step):
 
 
 @pytest.mark.torch
-def test_the_fall_is_half_a_cosine():
+def test_decay_is_half_a_cosine():
     pytest.importorskip("torch")
     from trainyard.train.optimizers.make_optimizer import rate
 
@@ -74,8 +74,8 @@ def test_the_fall_is_half_a_cosine():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6), (8, 8)])
-def test_muon_is_torchs_muon(shape):
-    """In bfloat16, where torch's iteration is; with the adjustment that both can make."""
+def test_muon_matches_torch(shape):
+    """In bfloat16, as torch's iteration; with the update scaling that both support."""
     torch = pytest.importorskip("torch")
     from trainyard.train.optimizers.matrix_optimizers import Orthogonal
 
@@ -90,7 +90,7 @@ def test_muon_is_torchs_muon(shape):
 
 @pytest.mark.torch
 @given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 12))
-def test_orthogonal_keeps_the_directions_and_evens_their_lengths(seed, rows, columns):
+def test_orthogonal_keeps_singular_vectors_and_equalizes_values(seed, rows, columns):
     torch = pytest.importorskip("torch")
     from trainyard.train.optimizers.matrix_optimizers import orthogonal
 
@@ -105,7 +105,7 @@ def test_orthogonal_keeps_the_directions_and_evens_their_lengths(seed, rows, col
 
 @pytest.mark.torch
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5))
-def test_shampoo_is_its_kronecker_product_written_out(seed, rows, columns):
+def test_shampoo_matches_the_explicit_kronecker_product(seed, rows, columns):
     """(L x R)^(-1/4) on the matrix as one long vector (Gupta et al. 2018, lemma 4 and algorithm 1)."""
     torch = pytest.importorskip("torch")
     from trainyard.train.optimizers.matrix_optimizers import EPSILON, Kronecker
@@ -128,7 +128,7 @@ def test_shampoo_is_its_kronecker_product_written_out(seed, rows, columns):
 
 @pytest.mark.torch
 @given(st.integers(0, 10**6), st.integers(1, 8))
-def test_the_inverse_fourth_root_is_one(seed, size):
+def test_inverse_fourth_root_inverts_its_fourth_power(seed, size):
     torch = pytest.importorskip("torch")
     from trainyard.train.optimizers.matrix_optimizers import inverse_fourth_root
 
@@ -140,7 +140,7 @@ def test_the_inverse_fourth_root_is_one(seed, size):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("optimizer", ["muon", "shampoo"])
-def test_what_is_no_matrix_of_a_layer_gets_adamw(optimizer):
+def test_parameters_outside_layer_matrices_get_adamw(optimizer):
     torch = pytest.importorskip("torch")
     start, *grads = matrices(2, shape=(4, 4))
     recipe = Recipe(tokens_per_step=1, learning_rate=0.1)
@@ -157,17 +157,17 @@ def test_what_is_no_matrix_of_a_layer_gets_adamw(optimizer):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_how_the_optimizer_goes_over_parameters_changes_nothing(text, optimizer):
-    told = [train(a_job(text, optimizer=optimizer, update=update)) for update in ("fused", "foreach", "loop")]
-    for other in told[1:]:
-        assert np.allclose(told[0], other, rtol=1e-5, atol=0)
+def test_update_implementations_give_the_same_losses(text, optimizer):
+    results = [train(a_job(text, optimizer=optimizer, update=update)) for update in ("fused", "foreach", "loop")]
+    for other in results[1:]:
+        assert np.allclose(results[0], other, rtol=1e-5, atol=0)
 
 
 # ZeRO-1
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), st.integers(1, 8), st.randoms(use_true_random=False))
-def test_parameters_are_divided_whole_and_evenly(sizes, ranks, shuffle):
+def test_zero_1_assigns_whole_parameters_evenly(sizes, ranks, shuffle):
     torch = pytest.importorskip("torch")
     from trainyard.train.parallel.zero import divide
 
@@ -175,7 +175,7 @@ def test_parameters_are_divided_whole_and_evenly(sizes, ranks, shuffle):
     parts = divide(named, ranks)
     assert sorted(name for part in parts for name, _ in part) == sorted(name for name, _ in named)
     loads = [sum(values.numel() for _, values in part) for part in parts]
-    assert max(loads) - min(loads) <= max(sizes), "else one move would even them"
+    assert max(loads) - min(loads) <= max(sizes), "otherwise moving one parameter would balance them"
     again = list(named)
     shuffle.shuffle(again)
     assert [[name for name, _ in part] for part in divide(again, ranks)] == [
@@ -184,7 +184,7 @@ def test_parameters_are_divided_whole_and_evenly(sizes, ranks, shuffle):
 
 
 def _zero_rank(rank, path, pipe):
-    """One of two ranks: the same gradients through ours, torch's ZeRO and a whole AdamW."""
+    """One of two ranks: the same gradients through our ZeRO-1, torch's and an unsharded AdamW."""
     import torch
     import torch.distributed as dist
     from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -197,29 +197,36 @@ def _zero_rank(rank, path, pipe):
     def parameters():
         return [torch.nn.Parameter(values.clone()) for values in [*matrices(5, steps=2), *matrices(6, shape=(7,))]]
 
-    one, two, three, four = (parameters() for _ in range(4))
-    named = [(f"p{number}", parameter) for number, parameter in enumerate(one)]
+    first_copy, second_copy, third_copy, fourth_copy = (parameters() for _ in range(4))
+    named = [(f"p{number}", parameter) for number, parameter in enumerate(first_copy)]
     ours = Zero(named, dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1))
-    theirs = ZeroRedundancyOptimizer(two, torch.optim.AdamW, lr=0.1)
-    whole = torch.optim.AdamW(three, lr=0.1)
-    lone = Zero([("p", four[0])], dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1))
+    theirs = ZeroRedundancyOptimizer(second_copy, torch.optim.AdamW, lr=0.1)
+    whole = torch.optim.AdamW(third_copy, lr=0.1)
+    unshared = Zero(
+        [("p", fourth_copy[0])], dist.group.WORLD, lambda own: torch.optim.AdamW([p for _, p in own], lr=0.1)
+    )
     for step in range(3):
-        for optimizer, those in ((ours, one), (theirs, two), (whole, three), (lone, four[:1])):
+        for optimizer, those in (
+            (ours, first_copy),
+            (theirs, second_copy),
+            (whole, third_copy),
+            (unshared, fourth_copy[:1]),
+        ):
             optimizer.zero_grad()
             for number, parameter in enumerate(those):
                 assert parameter.grad is None
                 parameter.grad = torch.full_like(parameter, 0.3 * (number + 1) * (step - 1.5))
             optimizer.step()
     kept = [name for name, parameter in named if parameter in ours.state]
-    same = [torch.equal(a, c) and torch.equal(b, c) for a, b, c in zip(one, two, three)]
-    pipe.send((kept, all(same), torch.equal(four[0], three[0])))
+    same = [torch.equal(a, c) and torch.equal(b, c) for a, b, c in zip(first_copy, second_copy, third_copy)]
+    pipe.send((kept, all(same), torch.equal(fourth_copy[0], third_copy[0])))
     dist.barrier()
     dist.destroy_process_group()
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_zero_1_is_torchs_and_the_whole_optimizer(tmp_path):
+def test_zero_1_matches_torch_and_an_unsharded_optimizer(tmp_path):
     pytest.importorskip("torch")
     context = multiprocessing.get_context("forkserver")
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
@@ -228,13 +235,13 @@ def test_zero_1_is_torchs_and_the_whole_optimizer(tmp_path):
     for process in processes:
         process.start()
     assert all(reading.poll(240) for reading, _ in pipes)
-    told = [reading.recv() for reading, _ in pipes]
+    results = [reading.recv() for reading, _ in pipes]
     for process in processes:
         process.join(60)
-    for _, same, lone in told:
+    for _, same, unshared in results:
         assert same
-        assert lone, "a rank that owns nothing gets the others' values all the same"
-    (first, _, _), (second, _, _) = told
+        assert unshared, "a rank that owns nothing gets the others' values all the same"
+    (first, _, _), (second, _, _) = results
     assert sorted(first + second) == [f"p{number}" for number in range(7)], "each state has one owner"
     assert first
     assert second
@@ -243,7 +250,7 @@ def test_zero_1_is_torchs_and_the_whole_optimizer(tmp_path):
 # On any layout
 
 
-# What cannot be
+# Refusals
 
 
 def test_an_unknown_optimizer_is_refused_with_the_nearest():
@@ -251,7 +258,7 @@ def test_an_unknown_optimizer_is_refused_with_the_nearest():
         trainable.check(a_job(optimizer="adam"))
 
 
-def test_fused_sgd_takes_no_shards():
+def test_fused_sgd_refuses_sharded_weights():
     with refused(BadJob, "dp_shard 2", "update = 'auto'", "'foreach'"):
         trainable.check(a_job(optimizer="sgd", update="fused", spread=Layout(dp_shard=2)))
     trainable.check(a_job(optimizer="sgd", update="foreach", spread=Layout(dp_shard=2)))
@@ -263,7 +270,7 @@ def test_fused_sgd_takes_no_shards():
     st.sampled_from(["adamw", "sgd", "muon", "shampoo"]),
     st.sampled_from([{"dp_shard": 2}, {"tp": 2}, {"dp_replicate": 2}, {"dp_shard": 2, "zero": 1}, {}]),
 )
-def test_an_update_that_nobody_asked_for_is_one_that_works(name, spread):
+def test_automatic_update_is_supported(name, spread):
     job = a_job(optimizer=name, spread=Layout(**spread))
     trainable.check(job)
     settled = recipe_rules.update(job.recipe, job.layout)
@@ -273,7 +280,7 @@ def test_an_update_that_nobody_asked_for_is_one_that_works(name, spread):
 
 
 @given(st.sampled_from(["tp", "cp", "pp"]))
-def test_zero_1_with_weights_divided_is_refused_with_zero_2(axis):
+def test_zero_1_with_split_weights_suggests_zero_2(axis):
     spread = Layout(dp_shard=2, zero=1, **{axis: 2})
     with refused(BadJob, f"zero = 1 with {axis} = 2", "$.layout", f"zero = 2: dp_shard 2 x {axis} 2, ZeRO-2"):
         data_parallel_rules.check(a_job(spread=spread))
@@ -281,7 +288,7 @@ def test_zero_1_with_weights_divided_is_refused_with_zero_2(axis):
 
 
 @given(*[st.integers(1, 2)] * 5, st.sampled_from([1, 2, 3]))
-def test_weights_are_replicated_or_sharded_or_there_is_no_other_sample(dp_replicate, dp_shard, tp, cp, pp, zero):
+def test_weights_are_replicated_or_sharded_if_ranks_have_other_samples(dp_replicate, dp_shard, tp, cp, pp, zero):
     spread = Layout(dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, cp=cp, pp=pp, zero=zero)
     assert data_parallel_rules.replicates(spread) + data_parallel_rules.shards(spread) == (
         dp_replicate * dp_shard * cp > 1

@@ -1,5 +1,5 @@
-"""Pipeline parallelism: every schedule leaves the gradients of the whole batch, and what torch would refuse is refused
-before. (test_parity.py trains them on ranks.)"""
+"""Pipeline parallelism: gradients of every schedule match the full batch, and configurations that torch would refuse
+are refused beforehand. (test_parity.py trains them on ranks.)"""
 
 import re
 from collections import Counter
@@ -17,21 +17,21 @@ from trainyard.train.rules import pipeline_rules as rules
 
 MODEL = Model(layers=4, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
 STAGES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "looped_bfs": 2, "zero_bubble": 2, "zbv": 2, "dualpipev": 2}
-"""Stages a rank, by schedule."""
+"""Stages per rank, by schedule."""
 
 
 def a_job(schedule="none", layers=4, micro_batches=4, layout=None, **recipe):
-    """With a learning rate at which AdamW's first steps do not turn rounding into more than it is."""
+    """A job with a learning rate low enough that AdamW's first steps do not amplify rounding."""
     layout = layout or Layout(pp=1 if schedule == "none" else 2, interleave=STAGES.get(schedule, 1))
     given = {"seq_len": 32, "microbatch": 2, "learning_rate": 1e-3, "seed": 7, "schedule": schedule, **recipe}
     given["tokens_per_step"] = given["seq_len"] * given["microbatch"] * layout.batch_ranks * micro_batches
     return Job(model=replace(MODEL, layers=layers), layout=layout, recipe=Recipe(**given))
 
 
-# What is refused
+# Refusals
 
 
-def test_without_a_pipeline_there_is_no_schedule():
+def test_schedule_without_a_pipeline_is_refused():
     rules.check(a_job())
     with refused(BadJob, "schedule = '1f1b'", "$.recipe", "pp = 1", "schedule = 'none'"):
         rules.check(a_job("1f1b", layout=Layout()))
@@ -81,7 +81,7 @@ def test_without_a_pipeline_there_is_no_schedule():
         ),
     ],
 )
-def test_refused_with_the_arithmetic_and_the_next_step(job, values):
+def test_refusal_shows_arithmetic_and_next_step(job, values):
     with refused(BadJob, *values):
         rules.check(job)
 
@@ -94,31 +94,31 @@ def test_tied_embeddings_are_refused():
 
 
 class Mock:
-    """As much of a stage as a schedule asks before it runs."""
+    """The attributes of a stage that a schedule reads before it runs."""
 
-    def __init__(self, number, of, ranks, rank):
+    def __init__(self, number, stage_count, ranks, rank):
         from torch import nn
 
         self.submod = nn.Module()
-        self.stage_index, self.num_stages, self.group_size, self.group_rank = number, of, ranks, rank
-        self.is_first, self.is_last = number == 0, number == of - 1
+        self.stage_index, self.num_stages, self.group_size, self.group_rank = number, stage_count, ranks, rank
+        self.is_first, self.is_last = number == 0, number == stage_count - 1
 
 
 def torch_takes(schedule, pp, interleave, micro_batches):
-    """Whether torch makes the schedule on each rank."""
+    """Whether torch can create the schedule on each rank."""
     from trainyard.train.parallel import pipeline_parallel
 
-    of = pp * interleave
+    stage_count = pp * interleave
     for rank in range(pp):
         numbers = pipeline_parallel.stages_of(rank, Layout(pp=pp, interleave=interleave), schedule)
-        # In a V there are two whatever `interleave` says; torch is to hear what it says.
-        stages: list[Any] = [Mock(number, of, pp, rank) for number in (*numbers, *numbers)[:interleave]]
+        # A V-shaped schedule has two stages per rank for any `interleave`; torch must get the given value.
+        stages: list[Any] = [Mock(number, stage_count, pp, rank) for number in (*numbers, *numbers)[:interleave]]
         try:
             if schedule in rules.ONE_STAGE:
                 (stage,) = stages
-                pipeline_parallel._ONE[schedule](stage, micro_batches, loss_fn=lambda output, target: output)
+                pipeline_parallel._ONE_STAGE[schedule](stage, micro_batches, loss_fn=lambda output, target: output)
             else:
-                pipeline_parallel._MANY[schedule](stages, micro_batches, loss_fn=lambda output, target: output)
+                pipeline_parallel._MULTI_STAGE[schedule](stages, micro_batches, loss_fn=lambda output, target: output)
         except ValueError:
             return False
     return True
@@ -127,7 +127,7 @@ def torch_takes(schedule, pp, interleave, micro_batches):
 @pytest.mark.torch
 @settings(deadline=None)
 @given(st.sampled_from(sorted(STAGES)), st.integers(2, 4), st.integers(1, 3), st.integers(1, 11))
-def test_rules_refuse_what_torch_refuses_and_nothing_else(schedule, pp, interleave, micro_batches):
+def test_rules_match_what_torch_schedules_accept(schedule, pp, interleave, micro_batches):
     pytest.importorskip("torch")
     layout = Layout(pp=pp, interleave=interleave)
     job = a_job(schedule, layers=15, layout=layout, micro_batches=micro_batches)
@@ -151,9 +151,9 @@ def test_each_stage_has_a_layer_or_the_layout_is_refused(pp, interleave, layers)
 
     layout = Layout(pp=pp, interleave=interleave)
     job = a_job("looped_bfs", layers=layers, layout=layout)
-    of = pp * interleave
+    stage_count = pp * interleave
     with torch.device("meta"):
-        owned = [list(Language(job).stage(number, of).layers) for number in range(of)]
+        owned = [list(Language(job).stage(number, stage_count).layers) for number in range(stage_count)]
     assert [layer for part in owned for layer in part] == [str(layer) for layer in range(layers)]
     try:
         rules.check(job)
@@ -163,12 +163,12 @@ def test_each_stage_has_a_layer_or_the_layout_is_refused(pp, interleave, layers)
         assert all(owned)
 
 
-# What a rank has
+# Stages of a rank
 
 
 @pytest.mark.torch
 @given(st.sampled_from(sorted(STAGES)), st.integers(2, 8))
-def test_stages_lie_where_torch_looks_for_them(schedule, pp):
+def test_stage_placement_matches_torch(schedule, pp):
     pytest.importorskip("torch")
     from torch.distributed.pipelining._utils import generate_stage_to_rank_mapping
 
@@ -181,21 +181,23 @@ def test_stages_lie_where_torch_looks_for_them(schedule, pp):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("of", [2, 3, 4])
-def test_stages_have_the_names_of_the_whole_model_once_each(of):
+@pytest.mark.parametrize("stage_count", [2, 3, 4])
+def test_stages_have_each_parameter_name_once(stage_count):
     torch = pytest.importorskip("torch")
     from trainyard.train.model.language_task import Language
 
     task = Language(a_job())
     with torch.device("meta"):
         whole = Counter(name for name, _ in task.module().named_parameters())
-        parts = Counter(name for number in range(of) for name, _ in task.stage(number, of).named_parameters())
+        parts = Counter(
+            name for number in range(stage_count) for name, _ in task.stage(number, stage_count).named_parameters()
+        )
     assert parts == whole
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_stage_hands_on_what_it_says(dtype):
+def test_stage_outputs_have_the_declared_shapes(dtype):
     torch = pytest.importorskip("torch")
     from trainyard.train.model.language_task import Language
 
@@ -204,8 +206,8 @@ def test_a_stage_hands_on_what_it_says(dtype):
         x = torch.zeros(2, 32, dtype=torch.long)
         for number in range(3):
             x = task.stage(number, 4)(x)
-            (said,) = task.handed(2)
-            assert (x.shape, x.dtype) == (said.shape, said.dtype)
+            (declared,) = task.handed(2)
+            assert (x.shape, x.dtype) == (declared.shape, declared.dtype)
 
 
 # The step, all stages in one process
@@ -232,7 +234,7 @@ def drawn(task, module):
 
 
 def forward_backward(schedule, group):
-    """Loss and gradients by name of 3 micro-batches, through `schedule` or, of `none`, as one batch; the actions."""
+    """Loss, gradients by name and actions of 3 micro-batches, through `schedule`, or as one batch for `none`."""
     import torch
 
     from trainyard.train.model.language_task import Language
@@ -243,9 +245,9 @@ def forward_backward(schedule, group):
     task = Language(job)
     tokens = torch.randint(256, (job.batch, 33), generator=torch.Generator().manual_seed(1))
     batch = Batch((tokens[:, :-1],), (tokens[:, 1:],))
-    of = job.layout.interleave
+    stage_count = job.layout.interleave
     with torch.device("meta"):
-        stages = {number: task.stage(number, of) for number in range(of)}
+        stages = {number: task.stage(number, stage_count) for number in range(stage_count)}
     stages = {number: drawn(task, stage) for number, stage in stages.items()}
     with torch.profiler.profile() as profile:
         if schedule == "none":
@@ -264,14 +266,14 @@ def at_once(alone):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("schedule", sorted(STAGES))
-def test_a_schedule_leaves_the_gradients_of_the_whole_batch(alone, at_once, schedule):
+def test_schedule_gradients_match_the_full_batch(alone, at_once, schedule):
     torch = pytest.importorskip("torch")
     loss, grads, _ = at_once
-    other, found, names = forward_backward(schedule, alone)
+    other, batch_gradients, names = forward_backward(schedule, alone)
     torch.testing.assert_close(other, loss)
-    assert found.keys() == grads.keys()
+    assert batch_gradients.keys() == grads.keys()
     for name, grad in grads.items():
-        torch.testing.assert_close(found[name], grad)
+        torch.testing.assert_close(batch_gradients[name], grad)
     done = Counter(re.findall(r"\d+[FBIW]\d+", " ".join(names)))
     for stage in range(STAGES[schedule]):
         for micro_batch in range(3):

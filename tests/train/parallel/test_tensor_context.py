@@ -1,4 +1,4 @@
-"""Matrices, sequences and logits split over ranks: their parts. (test_parity.py trains them on ranks.)"""
+"""Parts of matrices, sequences and logits that are split over ranks. (test_parity.py trains them on ranks.)"""
 
 from itertools import chain
 from typing import Any
@@ -24,8 +24,8 @@ def a_job(spread=None, model=None, text="python", **recipe):
 @pytest.mark.torch
 @pytest.mark.parametrize("kernel", ["cpu", "plain"])
 @pytest.mark.parametrize(("queries", "keys", "causal"), [(9, 9, True), (9, 5, False), (4, 8, False)])
-def test_attention_and_its_log_sum_exp_are_those_of_float64(kernel, queries, keys, causal):
-    """And where `out` and `lse` are of more keys than these, the gradients are the part of these keys."""
+def test_attention_and_log_sum_exp_match_float64(kernel, queries, keys, causal):
+    """Also if `out` and `lse` are those of more keys: gradients are then the contribution of these keys."""
     torch = pytest.importorskip("torch")
     from trainyard.train.parallel import fused_attention
 
@@ -36,7 +36,7 @@ def test_attention_and_its_log_sum_exp_are_those_of_float64(kernel, queries, key
     wide = [x.double().requires_grad_() for x in (q, k, v)]
 
     def softmax(count):
-        """Over the first `count` keys; a causal mask lies over those that `fused` sees."""
+        """Attention over the first `count` keys, with a causal mask on those that `fused` sees."""
         k, v = (x[:, :, :count].repeat_interleave(2, dim=1) for x in wide[1:])
         scores = wide[0] @ k.mT * 8**-0.5
         hidden = torch.arange(count) > torch.arange(queries)[:, None]
@@ -58,24 +58,24 @@ def test_attention_and_its_log_sum_exp_are_those_of_float64(kernel, queries, key
         assert torch.allclose(torch.cat((part, rest), dim=2).double(), grad, atol=1e-6)
 
 
-# What a rank holds
+# Positions of a rank
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("method", ["all_gather", "ring", "ulysses"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_every_position_is_on_one_rank_and_causal_work_is_equal(method, ranks):
+def test_positions_are_partitioned_with_equal_causal_work(method, ranks):
     pytest.importorskip("torch")
     from types import SimpleNamespace
 
     from trainyard.train.parallel.context_parallel import positions
 
-    def held(rank):
+    def rank_positions(rank):
         mesh = SimpleNamespace(get_local_rank=lambda _: rank)
         meshes: Any = SimpleNamespace(layout=Layout(cp=ranks, cp_method=method), sequence=mesh)
         return positions(24, meshes).tolist()
 
-    parts = [held(rank) for rank in range(ranks)]
+    parts = [rank_positions(rank) for rank in range(ranks)]
     assert sorted(chain(*parts)) == list(range(24))
     assert all(part == sorted(part) for part in parts), "a local causal mask holds"
     if method != "ulysses":
@@ -85,7 +85,7 @@ def test_every_position_is_on_one_rank_and_causal_work_is_equal(method, ranks):
 @pytest.mark.torch
 @pytest.mark.slow
 def test_process_groups_are_named_by_their_axis(tmp_path):
-    """Also of an axis that holds all ranks; a profile shows these names."""
+    """Also for an axis over all ranks. Profiles show these names."""
     multiprocessing = pytest.importorskip("torch.multiprocessing")
     multiprocessing.start_processes(_check_names, (f"file://{tmp_path}/meet",), nprocs=2, start_method="forkserver")
 
@@ -105,7 +105,7 @@ def _check_names(rank, meet):
     dist.destroy_process_group()
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def _check_names(rank, meet):
         ({"tp": 2}, {"experts": 4, "active": 1, "expert_ffn": 8}, {}, ["experts = 4", "$.model", "tp = 1, and ep = 2"]),
     ],
 )
-def test_a_tensor_split_that_cannot_be_is_refused_with_the_arithmetic(spread, model, recipe, values):
+def test_invalid_tensor_split_is_refused_with_the_arithmetic(spread, model, recipe, values):
     with refused(BadJob, "$.layout", *values):
         tensor_parallel_rules.check(_whole_job(spread, model, recipe))
 
@@ -173,12 +173,12 @@ def test_a_tensor_split_that_cannot_be_is_refused_with_the_arithmetic(spread, mo
         ),
     ],
 )
-def test_a_cut_sequence_that_cannot_be_is_refused_with_the_arithmetic(spread, model, recipe, values):
+def test_invalid_sequence_split_is_refused_with_the_arithmetic(spread, model, recipe, values):
     with refused(BadJob, "$.layout", *values):
         context_parallel_rules.check(_whole_job(spread, model, recipe))
 
 
 def _whole_job(spread, model, recipe):
-    """Of one sequence a rank and step, whatever its length."""
+    """A job with one sequence per rank and step, of any length."""
     length = recipe.get("seq_len", 16)
     return a_job(spread, model, seq_len=length, tokens_per_step=length, microbatch=1)

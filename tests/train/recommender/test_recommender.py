@@ -1,5 +1,5 @@
-"""The recommender: what torch counts, the same step however tables and matrices are spread, clicks that are a function
-of (seed, step, index)."""
+"""The recommender: FLOPs match torch, steps do not depend on the layout of tables and matrices, and clicks are a
+function of (seed, step, index)."""
 
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from trainyard.workloads.ops import recommender_ops
 TINY, FULL = "tiny-dlrm", "dlrm-dcnv2"
 ROWS, WIDTH = 204_184_588, 128
 MATRICES = 16_044_545
-"""Parameters of MLPerf's model beside its tables."""
+"""Parameters of MLPerf's model without its tables."""
 KINDS = ("replicated", "by_row", "by_table")
 
 
@@ -35,14 +35,14 @@ def parts(job):
     return Predict(job, sizes), Clicks(job, sizes)
 
 
-def spread(tables, layout=None, **recipe):
+def table_job(tables, layout=None, **recipe):
     return a_job(TINY, layout, {"tables": tables}, **recipe)
 
 
 # Sizes
 
 
-def test_the_full_size_is_mlperfs():
+def test_full_size_is_that_of_mlperf():
     sizes = recommender_ops.check(a_job(FULL))
     assert (len(sizes.rows), sum(sizes.rows), sizes.ids, sizes.features) == (26, ROWS, 214, 27 * WIDTH)
     job = a_job(FULL)
@@ -76,24 +76,24 @@ def test_impossible_sizes_name_the_key_and_the_next_step(change, values):
         (a_job(TINY, dtype="float8"), ["dtype = 'float8'", "$.recipe", "dtype = 'bfloat16'"]),
         (a_job(TINY, Layout(tp=2)), ["$.layout", "tp = 2", "dp_replicate, dp_shard", "2 ranks, dp_shard 2"]),
         (a_job(TINY, Layout(pp=2)), ["$.layout", "pp = 2", "dp_replicate, dp_shard", "2 ranks, dp_shard 2"]),
-        (spread("by_row", Layout(dp_shard=2, zero=1)), ["tables = 'by_row'", "zero = 1", "$.layout", "zero = 2"]),
+        (table_job("by_row", Layout(dp_shard=2, zero=1)), ["tables = 'by_row'", "zero = 1", "$.layout", "zero = 2"]),
         (
-            spread("by_row", Layout(dp_shard=2), offload=True),
+            table_job("by_row", Layout(dp_shard=2), offload=True),
             ["tables = 'by_row'", "$.sizes.tables", "offload = true", "offload = false"],
         ),
         (
-            spread("by_table", Layout(dp_shard=8), tokens_per_step=32),
+            table_job("by_table", Layout(dp_shard=8), tokens_per_step=32),
             ["tables = 'by_table'", "6 tables", "8 ranks", "tables = 'by_row'"],
         ),
     ],
 )
-def test_refused_with_what_works_instead(job, values):
+def test_refusal_names_a_valid_alternative(job, values):
     with refused(BadJob, *values):
         plugins.load("workloads", "recommender").expect(job)
 
 
 @given(st.lists(st.integers(1, 10**8), min_size=1, max_size=30), st.integers(1, 30))
-def test_whole_tables_are_shared_evenly(rows, ranks):
+def test_tables_are_assigned_evenly(rows, ranks):
     shares = owners(rows, ranks)
     assert sorted(table for share in shares for table in share) == list(range(len(rows)))
     assert all(shares) == (ranks <= len(rows))
@@ -111,16 +111,16 @@ def test_whole_tables_are_shared_evenly(rows, ranks):
     st.sampled_from([2, 4]),
     st.sampled_from(["none", "op", "full"]),
 )
-def test_any_split_does_the_same_arithmetic(tables, layout, microbatch, remat):
-    split = spread(tables, layout, microbatch=microbatch, remat=remat)
-    alone = spread(tables, microbatch=16, remat=remat)
+def test_any_split_has_the_same_arithmetic(tables, layout, microbatch, remat):
+    split = table_job(tables, layout, microbatch=microbatch, remat=remat)
+    alone = table_job(tables, microbatch=16, remat=remat)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
     assert recommender_ops.model_flops(split) == recommender_ops.model_flops(alone)
     assert layout.ranks * added(split) == added(alone)
 
 
 def added(job):
-    """FLOPs of adding up rows, and of adding to their gradients."""
+    """FLOPs of summing rows, and of adding to their gradients."""
     return sum(o.flops for o in recommender_ops.operations(job) if o.op == "embedding")
 
 
@@ -128,8 +128,8 @@ def of_op(job, op):
     return sum(o.bytes for o in recommender_ops.operations(job) if o.op == op)
 
 
-def test_divided_tables_are_updated_where_they_are():
-    """Of MLPerf's model matrices are nothing beside tables: a rank of 8 updates an eighth."""
+def test_sharded_tables_are_updated_by_their_owner():
+    """Matrices are negligible in MLPerf's model: each of 8 ranks updates an eighth of the parameters."""
     layout = Layout(dp_replicate=8)
     job = {kind: a_job(FULL, layout, {"tables": kind}, tokens_per_step=64, microbatch=8) for kind in KINDS}
     for kind in ("by_row", "by_table"):
@@ -137,8 +137,8 @@ def test_divided_tables_are_updated_where_they_are():
             assert 8 * of_op(job[kind], op) == pytest.approx(of_op(job["replicated"], op), rel=0.01)
 
 
-def test_looking_up_reads_each_row_once():
-    """A sample of MLPerf's has 214 ids of 8 bytes and as many rows of 512, and gets 26 sums."""
+def test_lookup_reads_each_row_once():
+    """A sample of MLPerf's model has 214 ids of 8 bytes, as many rows of 512 bytes, and 26 sums."""
     forward = next(o for o in recommender_ops.operations(a_job(FULL)) if (o.op, o.phase) == ("embedding", "forward"))
     assert forward.bytes == 16 * (214 * (8 + 512) + 26 * 512)
     assert forward.flops == 16 * 214 * 128
@@ -156,7 +156,7 @@ def meta_batch(job):
 @pytest.mark.torch
 @pytest.mark.parametrize("remat", ["none", "full", "op"])
 @pytest.mark.parametrize("preset", [TINY, FULL])
-def test_flops_as_torch_counts_them(preset, remat):
+def test_flops_match_torch(preset, remat):
     job = a_job(preset, microbatch=16, remat=remat)
     flops, parameters = counted(parts(job)[0], *meta_batch(job), job.recipe)
     assert flops == expected(job)
@@ -192,7 +192,7 @@ def test_ids_follow_zipfs_law(skew):
         assert clicks.hot_share(1000, skew, 10) == pytest.approx(0.01)
 
 
-def test_hot_rows_are_spread_over_a_table_and_none_is_two():
+def test_hot_rows_are_spread_by_a_permutation():
     planted = clicks.Planted(recommender_ops.check(a_job(TINY)), 7)
     for rows, turn in zip(planted.rows_I, planted.turns_I):
         assert len(set(np.arange(rows) * turn % rows)) == rows
@@ -201,21 +201,21 @@ def test_hot_rows_are_spread_over_a_table_and_none_is_two():
     assert min(halves) > 0.2, "divided by row, every rank has rows that are asked for"
 
 
-def test_features_are_normal_and_clicks_can_be_told():
+def test_features_are_normal_and_clicks_are_predictable():
     planted = clicks.Planted(recommender_ops.check(a_job(TINY)), 7)
-    made = planted.batch(3, range(4000))
-    assert np.allclose(made.dense.mean(0), 0, atol=0.1)
-    assert np.allclose(made.dense.std(0), 1, atol=0.1)
-    told = made.dense @ planted.weights_F > 0
-    assert np.mean(told == made.clicks) > 0.6
+    batch = planted.batch(3, range(4000))
+    assert np.allclose(batch.dense.mean(0), 0, atol=0.1)
+    assert np.allclose(batch.dense.std(0), 1, atol=0.1)
+    results = batch.dense @ planted.weights_F > 0
+    assert np.mean(results == batch.clicks) > 0.6
 
 
 # The model
 
 
 @pytest.mark.torch
-def test_the_model_is_its_formula():
-    """As the papers write it, sample by sample, in numpy."""
+def test_model_matches_its_formula():
+    """The formula of the papers in numpy, sample by sample."""
     pytest.importorskip("torch")
     job = a_job(TINY, tokens_per_step=4)
     task, samples = parts(job)
@@ -240,7 +240,7 @@ def test_the_model_is_its_formula():
 
 
 @pytest.mark.torch
-def test_the_loss_falls():
+def test_loss_falls():
     job = a_job(TINY, tokens_per_step=512, microbatch=512)
     outcomes, trainer = train(job, *parts(job), steps=40)
     losses = [outcome.loss for outcome in outcomes]
@@ -251,7 +251,7 @@ def test_the_loss_falls():
 
 @pytest.mark.torch
 @pytest.mark.parametrize("remat", ["full", "op"])
-def test_computing_blocks_again_changes_nothing(remat):
+def test_recomputation_changes_nothing(remat):
     plain = train(a_job(TINY), *parts(a_job(TINY)), steps=3)[0]
     job = a_job(TINY, remat=remat)
     assert np.allclose(plain, train(job, *parts(job), steps=3)[0], rtol=1e-6, atol=0)
@@ -268,28 +268,29 @@ def alone(**recipe):
 
 
 def differs(job, **recipe):
-    """The largest relative difference of losses and gradient norms to a rank's that is alone."""
+    """The largest relative difference of losses and gradient norms to those of a single rank."""
     from trainyard.numerics.parity_trial import trial
 
-    told = trial(job, 3).outcomes
-    return max(abs(a - b) / abs(a) for one, two in zip(alone(**recipe), told) for a, b in zip(one, two))
+    results = trial(job, 3).outcomes
+    return max(abs(a - b) / abs(a) for first, second in zip(alone(**recipe), results) for a, b in zip(first, second))
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("tables", ["by_row", "by_table"])
-def test_bfloat16_is_the_same_step_but_for_rounding(tables):
-    """The ranks' sums of rows are in float32, replicated or not; what is multiplied is rounded alike."""
-    job = spread(tables, Layout(dp_replicate=2), dtype="bfloat16")
+def test_bfloat16_differs_by_rounding_only(tables):
+    """Sums of rows are float32 in any layout; operands of products are rounded the same way."""
+    job = table_job(tables, Layout(dp_replicate=2), dtype="bfloat16")
     assert differs(job, dtype="bfloat16") < 2e-3
     assert alone(dtype="bfloat16") != alone()
 
 
 def several(ranks, folder, jobs):
-    """Each job, going on with what the one before it saved: (losses and norms, digests of the weights)."""
+    """Runs each job from the checkpoint of the previous one: (first step, losses and norms, digest and count of
+    weights)."""
     from trainyard.train.checkpoint.checkpoint_saver import Saver
 
-    told = []
+    results = []
     for until, job in jobs:
         training = plugins.load("workloads", "recommender").build(job, "cpu")
         digests = training.about().digests["weights_initial"], training.about().parameters
@@ -300,18 +301,18 @@ def several(ranks, folder, jobs):
             outcomes.append(tuple(training(step)))
             saver.after(step)
         saver.close()
-        told.append((first, outcomes, digests))
-    return told
+        results.append((first, outcomes, digests))
+    return results
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_what_one_layout_saves_another_goes_on_with(tmp_path):
-    """Saved by table, read by row, saved there, read by table and replicated: the same weights, names and losses."""
+def test_checkpoint_resumes_under_another_table_layout(tmp_path):
+    """Saved by table, loaded and saved by row, loaded by table and replicated: the same weights, names and losses."""
     pytest.importorskip("torch")
     every = {"every": 1}
     jobs = [
-        (until, msgspec.convert({**msgspec.to_builtins(spread(tables, layout)), "checkpoint": every}, Job))
+        (until, msgspec.convert({**msgspec.to_builtins(table_job(tables, layout)), "checkpoint": every}, Job))
         for until, tables, layout in (
             (1, "by_table", Layout(dp_shard=2)),
             (2, "by_row", Layout(dp_replicate=2)),
@@ -330,7 +331,7 @@ def test_what_one_layout_saves_another_goes_on_with(tmp_path):
         assert same == digests
 
 
-def test_its_example_is_a_job():
+def test_example_is_a_valid_job():
     from trainyard.job_file import load
 
     job = load(Path(__file__).parents[3] / "examples" / "dlrm.toml")

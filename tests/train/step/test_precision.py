@@ -1,4 +1,4 @@
-"""Number formats, recomputation and compilation: the same training, to what each format can hold."""
+"""Precision, recomputation and compilation give the same training, up to the rounding of each format."""
 
 import multiprocessing
 import shutil
@@ -32,24 +32,24 @@ def a_scaling(dtype="float16", **spread):
 
 @pytest.mark.torch
 @given(st.lists(st.sampled_from([1.0, float("inf"), float("nan")]), max_size=40))
-def test_the_scale_halves_where_it_was_too_much_and_doubles_after_good_steps(norms):
+def test_scale_halves_on_overflow_and_doubles_after_good_steps(norms):
     torch = pytest.importorskip("torch")
     from trainyard.train.step import loss_scaling
 
-    one, saved, patience = a_scaling(), loss_scaling.GROW_AFTER, 3
+    scaling, saved, patience = a_scaling(), loss_scaling.GROW_AFTER, 3
     loss_scaling.GROW_AFTER = patience
     try:
         expected, good = loss_scaling.START, 0
         for norm in norms:
-            assert one.passes(torch.tensor(norm)) == (norm == 1.0)
+            assert scaling.passes(torch.tensor(norm)) == (norm == 1.0)
             good = good + 1 if norm == 1.0 else 0
             expected *= 0.5 if norm != 1.0 else 2.0 if good and good % patience == 0 else 1.0
-            assert one.scale == expected
+            assert scaling.scale == expected
         again = a_scaling()
-        again.restore(one.state())
+        again.restore(scaling.state())
         for norm in (1.0,) * patience:
-            assert one.passes(torch.tensor(norm)) == again.passes(torch.tensor(norm))
-            assert one.state() == again.state()
+            assert scaling.passes(torch.tensor(norm)) == again.passes(torch.tensor(norm))
+            assert scaling.state() == again.state()
     finally:
         loss_scaling.GROW_AFTER = saved
 
@@ -58,15 +58,15 @@ def test_the_scale_halves_where_it_was_too_much_and_doubles_after_good_steps(nor
 def test_only_float16_is_scaled():
     torch = pytest.importorskip("torch")
     for dtype in ("float32", "bfloat16", "float8"):
-        one = a_scaling(dtype)
-        assert one.passes(torch.tensor(float("inf")))
-        assert (one.factor, one.state()) == (1.0, {})
+        scaling = a_scaling(dtype)
+        assert scaling.passes(torch.tensor(float("inf")))
+        assert (scaling.factor, scaling.state()) == (1.0, {})
 
 
 @pytest.mark.torch
 @given(st.integers(1, 64), st.integers(1, 64))
-def test_a_tokens_gradient_is_scaled_alike_on_any_layout(replicate, shard):
-    """A rank averages over its own samples: over 1/n of them each weighs n times as much."""
+def test_gradient_scale_does_not_depend_on_the_layout(replicate, shard):
+    """A rank averages over its own samples: 1/n of them, so that each weighs n times as much."""
     ranks = replicate * shard
     recipe = {"tokens_per_step": 16 * 2 * ranks}
     pytest.importorskip("torch")
@@ -77,7 +77,7 @@ def test_a_tokens_gradient_is_scaled_alike_on_any_layout(replicate, shard):
 
 
 @pytest.mark.torch
-def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(text, monkeypatch):
+def test_overflowing_step_changes_only_the_scale(text, monkeypatch):
     torch = pytest.importorskip("torch")
     from trainyard.train.step import loss_scaling
 
@@ -97,16 +97,16 @@ def test_a_step_whose_gradients_overflow_changes_nothing_but_the_scale(text, mon
 
 
 @pytest.mark.torch
-def test_float16_holds_gradients_because_the_loss_is_scaled(text, monkeypatch):
-    """Gradients are divided by a step's tokens, and float16 loses what is below 6e-8: with a scale of 2^-12 this step's
-    are as small as the unscaled ones of a million tokens."""
+def test_loss_scaling_prevents_gradient_underflow(text, monkeypatch):
+    """Gradients are divided by a step's tokens, and float16 underflows below 6e-8. With a scale of 2^-12, this step's
+    gradients are as small as the unscaled ones of a million tokens."""
     pytest.importorskip("torch")
     from trainyard.train.step import loss_scaling
 
     (whole,), (half,) = train(a_job(text), steps=1), train(a_job(text, dtype="float16"), steps=1)
     monkeypatch.setattr(loss_scaling, "START", 2.0**-12)
     (lost,) = train(a_job(text, dtype="float16"), steps=1)
-    off, scaled_off = (abs(one.grad_norm / whole.grad_norm - 1) for one in (lost, half))
+    off, scaled_off = (abs(outcome.grad_norm / whole.grad_norm - 1) for outcome in (lost, half))
     assert scaled_off < 2e-4
     assert off > 3 * scaled_off, (off, scaled_off)
 
@@ -114,13 +114,14 @@ def test_float16_holds_gradients_because_the_loss_is_scaled(text, monkeypatch):
 # Formats on layouts
 
 NEAR_FLOAT32 = {"bfloat16": 5e-3, "float16": 3e-3, "float8": 2e-2}
-"""Relative, of the losses of a few steps and the first step's norm. Later norms are of weights that went elsewhere."""
+"""Relative tolerances of the losses of a few steps and of the first step's norm. Later norms depend on diverged
+weights."""
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8"])
-def test_a_format_is_near_float32_and_not_the_same(text, dtype):
+def test_each_format_is_close_to_float32_but_differs(text, dtype):
     if dtype == "float8":
         pytest.importorskip("torchao")
     pytest.importorskip("torch")
@@ -132,7 +133,7 @@ def test_a_format_is_near_float32_and_not_the_same(text, dtype):
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_float8_is_of_the_blocks_products_alone():
+def test_float8_applies_to_block_products_only():
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchao")
     from torchao.float8.float8_linear import Float8Linear
@@ -148,7 +149,7 @@ def test_float8_is_of_the_blocks_products_alone():
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_float8_layers_of_other_widths_and_routers_stay():
+def test_float8_skips_unsupported_widths_and_routers():
     torch = pytest.importorskip("torch")
     pytest.importorskip("torchao")
     from trainyard.train.step.float8 import fits
@@ -168,12 +169,12 @@ REMAT = ({"remat": "none"}, {"remat": "op"}, {"remat": "full", "remat_every": 2}
 
 @pytest.mark.torch
 @pytest.mark.parametrize("recipe", REMAT[1:], ids=str)
-def test_what_is_computed_again_is_the_same(text, recipe):
+def test_recomputation_keeps_losses(text, recipe):
     assert train(a_job(text, **recipe)) == train(a_job(text))
 
 
-def _kept(recipe, text):
-    """Bytes that a forward pass leaves for the backward pass, and FLOPs of both."""
+def _saved_bytes_and_flops(recipe, text):
+    """Bytes that the forward pass saves for the backward pass, and FLOPs of both."""
     torch = pytest.importorskip("torch")
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.flop_counter import FlopCounterMode
@@ -191,8 +192,8 @@ def _kept(recipe, text):
 
 
 @pytest.mark.torch
-def test_less_is_kept_for_more_arithmetic(text):
-    nothing, op, every_second, full = (_kept(recipe, text) for recipe in REMAT)
+def test_recomputation_trades_memory_for_flops(text):
+    nothing, op, every_second, full = (_saved_bytes_and_flops(recipe, text) for recipe in REMAT)
     assert nothing[0] > op[0] > full[0] > 0
     assert nothing[0] > every_second[0] > full[0]
     assert full[0] < nothing[0] / 3
@@ -207,7 +208,7 @@ def test_less_is_kept_for_more_arithmetic(text):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [{}, {"remat": "op"}], ids=str)
-def test_blocks_are_compiled_once_for_all(text, recipe):
+def test_blocks_are_compiled_once(text, recipe):
     torch = pytest.importorskip("torch")
     if not any(map(shutil.which, device_rules.compilers("cpu"))):
         pytest.skip("no C++ compiler on this machine")
@@ -222,7 +223,7 @@ def test_blocks_are_compiled_once_for_all(text, recipe):
 
 
 def _offloaded_rank(rank, job, path, pipe):
-    """One of two ranks that shard as an accelerator's would, with the host for both memories."""
+    """One of two ranks with offloaded shards; both memories are the host's."""
     import os
 
     import torch
@@ -237,13 +238,13 @@ def _offloaded_rank(rank, job, path, pipe):
     with process_group.joined(process_group.find("cpu"), f"file://{path}"):
         trainer = Trainer(job, process_group.find("cpu"), Language(job), Bytes(job), model_flops=0)
         state = trainer.parallel_model.modules[0]._get_fsdp_state()
-        told = [trainer(step) for step in range(STEPS)]
-        pipe.send((told, type(state._fsdp_param_group.offload_policy).__name__))
+        results = [trainer(step) for step in range(STEPS)]
+        pipe.send((results, type(state._fsdp_param_group.offload_policy).__name__))
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_offloaded_shards_are_the_same_training(text, tmp_path):
+def test_offload_keeps_losses(text, tmp_path):
     pytest.importorskip("torch")
     job = a_job(text, Layout(dp_shard=2), offload=True, optimizer="muon")
     context = multiprocessing.get_context("forkserver")
@@ -253,19 +254,19 @@ def test_offloaded_shards_are_the_same_training(text, tmp_path):
     for process in processes:
         process.start()
     assert all(reading.poll(240) for reading, _ in pipes)
-    told = [reading.recv() for reading, _ in pipes]
+    results = [reading.recv() for reading, _ in pipes]
     for process in processes:
         process.join(60)
     alone = train(a_job(text, optimizer="muon"))
-    for outcomes, policy in told:
+    for outcomes, policy in results:
         assert policy == "CPUOffloadPolicy"
         assert np.allclose(alone, outcomes, rtol=1e-5, atol=0)
 
 
-# What cannot be
+# Refusals
 
 
-def test_a_recipe_that_these_devices_cannot_run_is_refused(monkeypatch):
+def test_recipe_unsupported_by_the_device_is_refused(monkeypatch):
     recipe = Recipe(tokens_per_step=1)
     for vendor in ("cpu", "nvidia", "amd"):
         device_rules.check(recipe, vendor)
@@ -280,7 +281,7 @@ def test_a_recipe_that_these_devices_cannot_run_is_refused(monkeypatch):
         device_rules.check(Recipe(tokens_per_step=1, dtype="float8"), "nvidia")
 
 
-def test_emulated_float8_is_said_to_be():
+def test_emulated_float8_gives_a_notice():
     def notices(dtype, vendor):
         return device_rules.notices(Recipe(tokens_per_step=1, dtype=dtype), vendor)
 
@@ -334,6 +335,6 @@ def test_compiling_needs_a_compiler(monkeypatch, tmp_path, vendor, variable, usu
         ),
     ],
 )
-def test_refused_with_what_works(change, values):
+def test_refusal_names_a_valid_recipe(change, values):
     with refused(BadJob, "$.recipe", *values):
         trainable.check(a_job(**change))

@@ -1,4 +1,4 @@
-"""The training step: it learns, and it is the same step however it is spread."""
+"""The training step: it learns, and its result does not depend on the layout."""
 
 import re
 import subprocess
@@ -38,13 +38,13 @@ def a_job(model=MODEL, spread=None, machine="", **recipe):
 
 
 def train(job, steps=STEPS):
-    """Losses and gradient norms of a rank alone, in this process; and its trainer."""
+    """Losses and gradient norms of a single rank in this process, and its trainer."""
     trainer = trainer_of(job)
     return [trainer(step) for step in range(steps)], trainer
 
 
 def launch(job, folder):
-    """The same job on as many ranks as its layout has, through torch's launcher: samples of all, facts of all."""
+    """Runs the job on all ranks of its layout through torch's launcher: samples and facts of all ranks."""
     pytest.importorskip("torch")
     (folder / "job.toml").write_text(_toml(msgspec.to_builtins(job)))
     ranks = ["--standalone", "--nproc-per-node", str(job.layout.ranks)]
@@ -55,7 +55,7 @@ def launch(job, folder):
 
 
 def _toml(job):
-    """Plain keys before tables; JSON's values are TOML's here."""
+    """TOML with plain keys before tables; these values are written as in JSON."""
     lines = [
         f"{key} = {msgspec.json.encode(value).decode()}" for key, value in job.items() if not isinstance(value, dict)
     ]
@@ -71,7 +71,7 @@ def _toml(job):
 # Text and samples
 
 
-def test_the_standard_library_is_the_text():
+def test_default_text_is_the_standard_library():
     first, again = texts.read("python"), texts.read("python")
     assert first.sha256 == again.sha256
     assert re.fullmatch(r"Python 3\.\d+\.\S+ standard library, \d+ files, \d+\.\d MB(, cut at 32 MB)?", first.source)
@@ -79,7 +79,7 @@ def test_the_standard_library_is_the_text():
     assert b"def " in first.data[: 10**6].tobytes()
 
 
-def test_a_folder_is_read_in_order_without_hidden_files_or_its_place(tmp_path):
+def test_folder_is_read_in_order_without_hidden_files_or_path(tmp_path):
     for name, data in (("b/2", b"two"), ("a", b"one"), (".git/x", b"no"), ("b/.hidden", b"no")):
         (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "corpus" / name).write_bytes(data)
@@ -125,7 +125,7 @@ PLACES = texts.TrainingText(np.arange(251, dtype=np.uint8), "numbers", "")
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 10**6), st.sampled_from([1, 2, 3, 4, 6, 12]))
-def test_the_stream_does_not_know_the_number_of_ranks(seed, step, ranks):
+def test_samples_do_not_depend_on_the_number_of_ranks(seed, step, ranks):
     whole = texts.batch(PLACES, 8, seed, step, range(12))
     share = 12 // ranks
     parts = [texts.batch(PLACES, 8, seed, step, range(rank * share, (rank + 1) * share)) for rank in range(ranks)]
@@ -133,10 +133,10 @@ def test_the_stream_does_not_know_the_number_of_ranks(seed, step, ranks):
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 10**6))
-def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
-    one = texts.batch(PLACES, 8, seed, step, range(16))
-    assert (np.diff(one.astype(int), axis=1) == 1).all()
-    assert not np.array_equal(one, texts.batch(PLACES, 8, seed, step + 1, range(16)))
+def test_samples_are_in_the_text_and_differ_by_step(seed, step):
+    drawn = texts.batch(PLACES, 8, seed, step, range(16))
+    assert (np.diff(drawn.astype(int), axis=1) == 1).all()
+    assert not np.array_equal(drawn, texts.batch(PLACES, 8, seed, step + 1, range(16)))
 
 
 # What can be trained
@@ -151,7 +151,7 @@ def test_samples_lie_in_the_text_and_differ_by_step(seed, step):
         ({"machine": "h100"}, ["machine = 'h100'", "$"]),
     ],
 )
-def test_refused_with_the_arithmetic_and_the_next_step(change, values):
+def test_refusal_shows_arithmetic_and_next_step(change, values):
     with refused(BadJob, *values):
         transformer_ops.check(a_job(**change))
 
@@ -167,7 +167,7 @@ def test_examples_can_be_trained(path):
 
 
 @pytest.mark.torch
-def test_the_loss_falls_on_real_text(text):
+def test_loss_falls_on_text(text):
     outcomes, _ = train(a_job(text=text, tokens_per_step=1024, microbatch=8), steps=40)
     losses = [outcome.loss for outcome in outcomes]
     assert losses[0] == pytest.approx(np.log(256), rel=0.02), "an untrained model knows nothing"
@@ -179,21 +179,21 @@ def test_the_loss_falls_on_real_text(text):
 @pytest.mark.parametrize(
     "change", [{"microbatch": 16}, {"microbatch": 1}, {"remat": "full"}], ids=["one micro-batch", "many", "remat"]
 )
-def test_how_a_step_is_computed_does_not_change_it(text, change):
+def test_computation_options_do_not_change_the_step(text, change):
     (plain, _), (other, _) = train(a_job(text=text)), train(a_job(text=text, **change))
     assert np.allclose(plain, other, rtol=0, atol=1e-5)
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_compiled_blocks_compute_the_same(text):
+def test_compiled_blocks_give_the_same_losses(text):
     plain, _ = train(a_job(text=text), steps=3)
     compiled, _ = train(a_job(text=text, compile=True, remat="full"), steps=3)
     assert np.allclose(plain, compiled, rtol=0, atol=1e-4)
 
 
 @pytest.mark.torch
-def test_bfloat16_keeps_float32_weights_and_stays_near(text):
+def test_bfloat16_keeps_float32_weights_and_is_close(text):
     torch = pytest.importorskip("torch")
     (plain, _), (half, trainer) = train(a_job(text=text)), train(a_job(text=text, dtype="bfloat16"))
     assert {parameter.dtype for parameter in trainer.parallel_model.parameters} == {torch.float32}
@@ -214,7 +214,7 @@ def test_gradients_are_clipped_by_their_global_norm(text, monkeypatch):
 
 
 @pytest.mark.torch
-def test_the_seed_chooses_the_weights_and_nothing_else_does(text):
+def test_weights_depend_on_the_seed_only(text):
     digests = [
         train(a_job(text=text, **change), steps=0)[1].about().digests["weights_initial"]
         for change in ({}, {"microbatch": 4, "remat": "full"}, {"seed": 8})
@@ -223,7 +223,7 @@ def test_the_seed_chooses_the_weights_and_nothing_else_does(text):
 
 
 @pytest.mark.torch
-def test_weights_too_large_to_digest_are_named(text, monkeypatch):
+def test_weights_too_large_to_digest_are_reported(text, monkeypatch):
     pytest.importorskip("torch")
     from trainyard.train.model import initial_weights
 
@@ -258,7 +258,7 @@ def test_attention_is_causal():
     [Layout(dp_replicate=2, dp_shard=2)],
     ids=["hsdp"],
 )
-def test_spread_over_ranks_it_is_the_same_training(text, tmp_path, spread):
+def test_parallel_training_matches_one_rank(text, tmp_path, spread):
     alone, trainer = train(a_job(text=text))
     about = trainer.about()
     samples, facts = launch(a_job(text=text, spread=spread), tmp_path)

@@ -1,4 +1,4 @@
-"""Vision: published sizes, what torch counts, the same step however it is spread, pictures that are a function of
+"""Vision: published sizes, FLOPs match torch, steps do not depend on the layout, and images are a function of
 (seed, step, index)."""
 
 import multiprocessing
@@ -42,7 +42,7 @@ def parts(job):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_full_sizes_have_the_published_parameters(name):
+def test_full_sizes_have_the_published_parameter_counts(name):
     claimed = presets.load(name).parameters
     assert claimed is not None
     assert claimed.value == PUBLISHED[name]
@@ -103,7 +103,7 @@ def test_a_missing_size_and_missing_sizes_are_named():
         ),
     ],
 )
-def test_refused_with_what_works_instead(job, values):
+def test_refusal_names_a_valid_alternative(job, values):
     with refused(BadJob, *values):
         plugins.load("workloads", "vision").expect(job)
 
@@ -118,7 +118,7 @@ def test_refused_with_what_works_instead(job, values):
     st.sampled_from([2, 4]),
     st.sampled_from(["none", "op", "full"]),
 )
-def test_any_split_does_the_same_arithmetic(preset, layout, microbatch, remat):
+def test_any_split_has_the_same_arithmetic(preset, layout, microbatch, remat):
     split = a_job(preset, layout, microbatch=microbatch, remat=remat)
     alone = a_job(preset, microbatch=16, remat=remat)
     assert {op: flops * layout.ranks for op, flops in expected(split).items()} == expected(alone)
@@ -126,17 +126,17 @@ def test_any_split_does_the_same_arithmetic(preset, layout, microbatch, remat):
     assert all(operation.bytes > 0 for operation in WORKLOAD.expect(split))
 
 
-def test_two_ranks_of_tp_share_what_is_between_the_ends():
-    """The patches are cut by both, the rest is halved; what a rank updates is not quite half."""
+def test_tp_splits_the_blocks_between_the_ends():
+    """Both ranks compute all patches, the rest is halved; a rank updates slightly more than half of the weights."""
 
-    def told(job, op, phase):
+    def tallied(job, op, phase):
         return next(o for o in WORKLOAD.expect(job) if (o.op, o.phase) == (op, phase))
 
     alone, split = a_job("tiny-vit"), a_job("tiny-vit", Layout(tp=2))
     for op in ("matmul", "attention"):
-        assert 2 * told(split, op, "forward").flops == told(alone, op, "forward").flops
-    assert told(split, "conv", "forward") == told(alone, "conv", "forward")
-    halves = told(split, "optimizer", "optimizer").flops / told(alone, "optimizer", "optimizer").flops
+        assert 2 * tallied(split, op, "forward").flops == tallied(alone, op, "forward").flops
+    assert tallied(split, "conv", "forward") == tallied(alone, "conv", "forward")
+    halves = tallied(split, "optimizer", "optimizer").flops / tallied(alone, "optimizer", "optimizer").flops
     assert 0.5 < halves < 0.6
     assert WORKLOAD.model_flops(split) == WORKLOAD.model_flops(alone)
 
@@ -151,7 +151,7 @@ def meta_batch(job):
 @pytest.mark.torch
 @pytest.mark.parametrize("remat", ["none", "full"])
 @pytest.mark.parametrize("preset", TINY)
-def test_flops_as_torch_counts_them(preset, remat):
+def test_flops_match_torch(preset, remat):
     job = a_job(preset, microbatch=16, remat=remat)
     assert counted(parts(job)[0], *meta_batch(job), job.recipe)[0] == expected(job)
 
@@ -159,7 +159,7 @@ def test_flops_as_torch_counts_them(preset, remat):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_full_sizes_as_torch_counts_them(name):
+def test_full_size_flops_match_torch(name):
     job = a_job(name, tokens_per_step=1, microbatch=1)
     flops, parameters = counted(parts(job)[0], *meta_batch(job), job.recipe)
     assert flops == expected(job)
@@ -169,7 +169,7 @@ def test_full_sizes_as_torch_counts_them(name):
 # Pictures
 
 
-def test_scaling_keeps_what_is_even_and_averages_downwards():
+def test_scaling_keeps_constants_and_averages_when_downscaling():
     for length, to in ((8, 16), (8, 20), (16, 5), (7, 7), (1, 4)):
         assert np.allclose(pictures.scaling(length, to).sum(axis=1), 1)
     assert np.allclose(pictures.scaling(7, 7), np.eye(7))
@@ -178,7 +178,7 @@ def test_scaling_keeps_what_is_even_and_averages_downwards():
     assert np.all(np.diff(smooth[1:-1]) == pytest.approx(0.5))
 
 
-def test_a_folder_is_read_by_class_without_its_place(tmp_path):
+def test_folder_is_read_by_class_without_its_path(tmp_path):
     root = tmp_path / "shapes"
     for name, array in (
         ("cats/one.npy", np.full((4, 6), 255, np.uint8)),
@@ -188,13 +188,13 @@ def test_a_folder_is_read_by_class_without_its_place(tmp_path):
     ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         np.save(root / name, array)
-    found = pictures.read(str(root), 10)
-    assert list(found.labels) == [0, 0, 0, 0, 1]
-    assert [picture.shape for picture in found.data] == [(4, 4, 3)] * 3 + [(4, 6, 1), (4, 4, 1)]
-    assert found.data[3].min() == 1
-    assert found.data[4].max() == 0.5
-    assert found.source == "folder shapes, 5 pictures in 2 classes, scaled to the model's size"
-    image, label = pictures.sample(found, 8, 3, seed=0, step=0, index=0)
+    image_set = pictures.read(str(root), 10)
+    assert list(image_set.labels) == [0, 0, 0, 0, 1]
+    assert [picture.shape for picture in image_set.data] == [(4, 4, 3)] * 3 + [(4, 6, 1), (4, 4, 1)]
+    assert image_set.data[3].min() == 1
+    assert image_set.data[4].max() == 0.5
+    assert image_set.source == "folder shapes, 5 pictures in 2 classes, scaled to the model's size"
+    image, label = pictures.sample(image_set, 8, 3, seed=0, step=0, index=0)
     assert image.shape == (3, 8, 8)
     assert image.dtype == np.float32
     assert label in (0, 1)
@@ -202,13 +202,13 @@ def test_a_folder_is_read_by_class_without_its_place(tmp_path):
         pictures.read(str(root), 1)
 
 
-def test_png_files_are_pictures_too(tmp_path):
+def test_png_files_are_read(tmp_path):
     image = pytest.importorskip("PIL.Image")
     image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)).save(tmp_path / "grey.png")
     image.fromarray(np.zeros((3, 4, 3), np.uint8)).save(tmp_path / "red.png")
-    found = pictures.read(str(tmp_path), 10)
-    assert [picture.shape for picture in found.data] == [(3, 4, 1), (3, 4, 3)]
-    assert np.allclose(found.data[0][..., 0] * 255, np.arange(12).reshape(3, 4))
+    image_set = pictures.read(str(tmp_path), 10)
+    assert [picture.shape for picture in image_set.data] == [(3, 4, 1), (3, 4, 3)]
+    assert np.allclose(image_set.data[0][..., 0] * 255, np.arange(12).reshape(3, 4))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_png_files_are_pictures_too(tmp_path):
         (np.array([{}]), ["allow_pickle=False"]),
     ],
 )
-def test_what_is_no_picture_is_refused(tmp_path, array, values):
+def test_invalid_image_is_refused(tmp_path, array, values):
     np.save(tmp_path / "bad.npy", array)
     with refused(BadJob, tmp_path / "bad.npy", *values):
         pictures.read(str(tmp_path), 10)
@@ -234,7 +234,7 @@ def test_a_header_that_claims_91_tb_is_refused(tmp_path):
         pictures.read(str(tmp_path), 10)
 
 
-def test_missing_pictures_are_refused(tmp_path):
+def test_missing_images_are_refused(tmp_path):
     for find in (lambda source: pictures.read(source, 10), lambda s: pictures.check(Recipe(tokens_per_step=1, text=s))):
         with refused(BadJob, f"text = {str(tmp_path / 'nowhere')!r}", "$.recipe"):
             find(str(tmp_path / "nowhere"))
@@ -242,7 +242,7 @@ def test_missing_pictures_are_refused(tmp_path):
             find(str(tmp_path))
 
 
-def test_digits_are_refused_where_nothing_brings_them(monkeypatch):
+def test_digits_without_scikit_learn_are_refused(monkeypatch):
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     with refused(MissingLibrary, "digits", "scikit-learn", "trainyard[data]"):
         pictures.read("digits", 10)
@@ -250,11 +250,11 @@ def test_digits_are_refused_where_nothing_brings_them(monkeypatch):
 
 @needs_digits
 def test_the_digits_are_real():
-    found = pictures.read("digits", 10)
-    assert len(found.data) == 1797
-    assert found.source.startswith("scikit-learn's digits, 1,797 pictures of 8 x 8 grey pixels")
-    assert found.sha256 == pictures.read("python", 10).sha256
-    zeros = np.mean([picture[..., 0] for picture, label in zip(found.data, found.labels) if label == 0], axis=0)
+    image_set = pictures.read("digits", 10)
+    assert len(image_set.data) == 1797
+    assert image_set.source.startswith("scikit-learn's digits, 1,797 pictures of 8 x 8 grey pixels")
+    assert image_set.sha256 == pictures.read("python", 10).sha256
+    zeros = np.mean([picture[..., 0] for picture, label in zip(image_set.data, image_set.labels) if label == 0], axis=0)
     assert zeros[2:6, 3:5].mean() < 0.3 < zeros[2:6, 1:7].mean(), "a nought has a hole"
 
 
@@ -281,7 +281,7 @@ def test_samples_are_a_function_of_seed_step_and_index(source, seed, step, index
 
 
 @pytest.mark.torch
-def test_the_stream_does_not_know_the_number_of_ranks():
+def test_samples_do_not_depend_on_the_number_of_ranks():
     torch = pytest.importorskip("torch")
     samples = parts(a_job("tiny-vit"))[1]
     whole = samples.batch(3, range(12))
@@ -297,7 +297,7 @@ def test_the_stream_does_not_know_the_number_of_ranks():
 @pytest.mark.torch
 @needs_digits
 @pytest.mark.parametrize(("preset", "microbatch"), [("tiny-vit", 64), ("tiny-resnet", 32)])
-def test_the_loss_falls_on_digits(preset, microbatch):
+def test_loss_falls_on_digits(preset, microbatch):
     job = a_job(preset, text="digits", tokens_per_step=64, microbatch=microbatch)
     outcomes, trainer = train(job, *parts(job), steps=40)
     losses = [outcome.loss for outcome in outcomes]
@@ -309,7 +309,7 @@ def test_the_loss_falls_on_digits(preset, microbatch):
 @pytest.mark.torch
 @pytest.mark.parametrize("remat", ["full", "op"])
 @pytest.mark.parametrize("preset", TINY)
-def test_computing_blocks_again_changes_nothing(preset, remat):
+def test_recomputation_changes_nothing(preset, remat):
     plain, before = train(a_job(preset), *parts(a_job(preset)), steps=3)
     job = a_job(preset, remat=remat)
     again, after = train(job, *parts(job), steps=3)
@@ -321,7 +321,7 @@ def test_computing_blocks_again_changes_nothing(preset, remat):
 
 @pytest.mark.torch
 @pytest.mark.parametrize("preset", TINY)
-def test_bfloat16_stays_near(preset):
+def test_bfloat16_is_close_to_float32(preset):
     torch = pytest.importorskip("torch")
     job = a_job(preset, dtype="bfloat16")
     plain, _ = train(a_job(preset), *parts(a_job(preset)), steps=3)
@@ -354,7 +354,7 @@ def test_running_statistics_are_the_mean_over_micro_batches():
 
 
 def running_statistics(job, rank, folder):
-    """Of one rank of `job` after two steps, as a file."""
+    """Saves the running statistics of one rank of `job` after two steps to a file."""
     import torch
 
     from trainyard.train.process_group import Ranks, joined
@@ -384,9 +384,9 @@ def test_running_statistics_are_the_same_on_every_rank_of_any_layout(layout, tmp
         process.start()
     for process in ranks:
         process.join()
-    one, two = (np.load(tmp_path / f"{rank}.npz") for rank in range(2))
+    first, second = (np.load(tmp_path / f"{rank}.npz") for rank in range(2))
     kept = {name: value for name, value in alone.parallel_model.modules[0].named_buffers() if "running" in name}
     assert kept
     for name, value in kept.items():
-        assert np.array_equal(one[name], two[name]), name
-        assert np.allclose(one[name], value, rtol=1e-5, atol=1e-7), name
+        assert np.array_equal(first[name], second[name]), name
+        assert np.allclose(first[name], value, rtol=1e-5, atol=1e-7), name

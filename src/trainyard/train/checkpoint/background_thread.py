@@ -1,4 +1,4 @@
-"""A thread that does one thing after the other, while training goes on."""
+"""A thread that runs jobs one after another while training continues."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 class Background:
-    """One thread for all of a rank's saves, begun with the first. It does not keep the process from ending."""
+    """One daemon thread for all of a rank's saves, started by the first."""
 
     def __init__(self) -> None:
         self._waiting: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
     def do(self, work: Callable[[], Any]) -> Future[Any]:
-        """What it returns or raises."""
+        """Queues `work`; the future has its result or exception."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="checkpoint", daemon=True)
             self._thread.start()
@@ -26,15 +26,15 @@ class Background:
         return future
 
     def close(self) -> None:
-        """After what was given to it."""
+        """Waits for the queued work, then ends the thread."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join()
             self._thread = None
 
     def _run(self) -> None:
-        while (given := self._waiting.get()) is not None:
-            work, future = given
+        while (item := self._waiting.get()) is not None:
+            work, future = item
             try:
                 future.set_result(work())
             except BaseException as error:

@@ -1,4 +1,4 @@
-"""A checkpoint as torch.distributed.checkpoint reads one: into whatever parts the training has now."""
+"""Loads a checkpoint with torch.distributed.checkpoint, which reshards it to the current layout."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainyard.train.checkpoint.rank_group import CheckpointGroup
 
 
 class CheckpointReader(StorageReader):
-    """Reads numbers and nothing else: torch's own reader unpickles its metadata, which can run any code."""
+    """A `StorageReader` that reads raw values only. torch's own reader unpickles metadata, which can execute code."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class CheckpointReader(StorageReader):
         return done
 
     def _read(self, item: ReadItem) -> Tensor:
-        """The box that is asked for; of its piece, only the rows that the box touches are read."""
+        """Reads the requested box: only those rows of its piece that the box touches."""
         piece = self.pieces[item.storage_index]
         stored = self.manifest.tensors[item.storage_index.fqn]
         shape, at, width = list(piece.sizes), piece.at, WIDTHS[stored.dtype]
@@ -102,12 +102,12 @@ def _fill(path: Path, at: int, values: Tensor) -> None:
         while rest:
             got = file.readinto(rest)
             if not got:
-                raise DamagedFile(f"{path}: it ends {len(rest)} bytes early.")
+                raise DamagedFile(f"{path}: the file ends {len(rest)} bytes early.")
             rest = rest[got:]
 
 
 def read_into(state: Mapping[str, Tensor], folder: Path, manifest: Manifest, group: CheckpointGroup) -> None:
-    """Collective. Fills every tensor of `state` in place, from whatever pieces it was written in."""
+    """Loads every tensor of `state` in place, whatever layout it was saved under. Collective."""
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     reader = CheckpointReader(folder, manifest)
     with torch.no_grad(), warnings.catch_warnings():

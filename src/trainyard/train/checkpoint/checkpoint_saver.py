@@ -32,15 +32,15 @@ from trainyard.train.step.profiler_span import span
 class _Failure(NamedTuple):
     full: bool
     rank: int
-    says: str
+    message: str
 
 
 class Saver:
-    """Of one training in the folder of one run; made, and each method called, by all ranks alike.
+    """Saves one training run into its folder. Collective: every rank constructs it and calls each method.
 
-    What a step waits for is inside the spans `checkpoint.save` and `checkpoint.load`; `stalled_ns` and `loading_ns` are
-    their sums. All else is done in a thread of its own, so that a profile has no collectives that training did not ask
-    for. The folder must be the same on every rank's host.
+    The time that a step waits is inside the spans `checkpoint.save` and `checkpoint.load`; `stalled_ns` and
+    `loading_ns` are their sums. The rest runs in a separate thread, so that profiles contain only the collectives of
+    the training itself. All hosts must share the folder.
     """
 
     def __init__(self, run: Path, job: Job, ranks: Ranks, training: Stateful) -> None:
@@ -48,7 +48,7 @@ class Saver:
         self.stalled_ns = 0
         self.loading_ns = 0
         self.saved = -1
-        """The last step whose state is on the disk, or on its way there."""
+        """The last step whose state is on disk or being written; -1 if there is none."""
         self._group = CheckpointGroup(ranks)
         self._store = CheckpointStore(run, self._group.broadcast(secrets.token_hex(4)))
         self._background = Background()
@@ -59,9 +59,9 @@ class Saver:
         self._notices: SimpleQueue[Notice] = SimpleQueue()
 
     def resume(self) -> int:
-        """Loads the last good checkpoint; returns the step with which training continues, 0 without a checkpoint.
+        """Loads the newest good checkpoint and returns the step at which training continues; 0 without a checkpoint.
 
-        Raises as `Resume.load_last_good` does.
+        Raises the errors of `Resume.load_last_good`.
         """
         began = time.perf_counter_ns()
         with span("checkpoint.load"):
@@ -72,24 +72,24 @@ class Saver:
 
     @property
     def saves(self) -> bool:
-        """Whether the job says that any state is saved."""
+        """Whether the job saves any checkpoint."""
         return self.job.checkpoint.every > 0
 
     def due(self, step: int) -> bool:
-        """Whether the job says that the state after this step is saved."""
+        """Whether the job saves a checkpoint after this step."""
         return self.saves and (step + 1) % self.job.checkpoint.every == 0
 
     def after(self, step: int) -> None:
-        """Saves if it is due."""
+        """Saves the state after `step` if it is due."""
         if self.due(step):
             self._save(step, wait=self.job.checkpoint.mode == "sync")
 
     def save_now(self, step: int) -> None:
-        """The state after `step`, on the disk when this returns."""
+        """Saves the state after `step`; it is on disk when this returns."""
         self._save(step, wait=True)
 
     def close(self) -> None:
-        """Waits for what is being written."""
+        """Waits for the checkpoint being written."""
         if self._writing is not None:
             began = time.perf_counter_ns()
             with span("checkpoint.save"):
@@ -98,11 +98,11 @@ class Saver:
         self._background.close()
 
     def notices(self) -> list[Notice]:
-        """What went wrong since this was last asked; the same faults on every rank, as the first rank words them."""
-        found: list[Notice] = []
+        """Faults since the last call: the same on every rank, in rank 0's words."""
+        notices: list[Notice] = []
         while not self._notices.empty():
-            found.append(self._notices.get())
-        return found
+            notices.append(self._notices.get())
+        return notices
 
     # Saving
 
@@ -117,11 +117,11 @@ class Saver:
         self.stalled_ns += time.perf_counter_ns() - began
 
     def _begin(self, step: int, staged: bool) -> None:
-        """Returns when the state may change: it is staged, or on the disk."""
+        """Starts a save. Returns when the state may change: once it is staged, or else on disk."""
         device = self.ranks.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        tensors = training_state.weights(self.training) | training_state.of_optimizers(self.training)
+        tensors = training_state.weights(self.training) | training_state.optimizer_state(self.training)
         tensors |= training_state.generators(self.ranks.rank, device)
         numbers = dict(self.training.numbers())
         free: Future[None] = Future()
@@ -145,9 +145,12 @@ class Saver:
     def _put(
         self, step: int, tensors: Mapping[str, Tensor], numbers: Mapping[str, float], free: Future[None] | None
     ) -> None:
-        """All of a save, in the thread. `free` is told when the state may change; without it, at the end."""
+        """Performs a save in the background thread.
+
+        `free` is resolved once the state is staged and may change; without it, the state may change when this returns.
+        """
         plan = self._agreed(tensors)
-        told: File | _Failure
+        outcome: File | _Failure
         try:
             if free is not None:
                 image = [self._staging.fill(plan, tensors, self.ranks.device)]
@@ -157,39 +160,39 @@ class Saver:
             part = self._store.part(step)
             part.mkdir(parents=True, exist_ok=True)
             fault_point("checkpoint.part")
-            told = write(part / plan.file, image)
+            outcome = write(part / plan.file, image)
         except Exception as error:
-            told = _Failure(is_full(error), self.ranks.rank, f"rank {self.ranks.rank}: {error}")
-        every = self._group.gather(told)
-        failure = self._group.broadcast(self._commit(step, plan, every, numbers) if self._group.first else None)
+            outcome = _Failure(is_full(error), self.ranks.rank, f"rank {self.ranks.rank}: {error}")
+        outcomes = self._group.gather(outcome)
+        failure = self._group.broadcast(self._commit(step, plan, outcomes, numbers) if self._group.first else None)
         if failure is None:
             return
         self.saved = -1
         if not failure.full:
-            raise EnvironmentFailed(f"the checkpoint after step {step + 1} could not be written: {failure.says}.")
-        says = f"the checkpoint after step {step + 1} found no room: {failure.says}"
-        self._notices.put(Notice("disk_full", step, says, failure.rank))
+            raise EnvironmentFailed(f"the checkpoint after step {step + 1} could not be written: {failure.message}.")
+        message = f"the disk has no space for the checkpoint after step {step + 1}: {failure.message}"
+        self._notices.put(Notice("disk_full", step, message, failure.rank))
 
     def _agreed(self, tensors: Mapping[str, Tensor]) -> WritePlan:
-        """The plan of the save before, while all ranks have what they had then."""
-        now = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
-        if self._group.any(now != self._planned):
-            self._plan, self._planned = agree_on_plan(tensors, self._group), now
-        assert self._plan is not None  # noqa: S101 - it was just made
+        """The previous save's plan, unless the tensors of some rank have changed since."""
+        layout = [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
+        if self._group.any(layout != self._planned):
+            self._plan, self._planned = agree_on_plan(tensors, self._group), layout
+        assert self._plan is not None  # noqa: S101 - set above
         return self._plan
 
     def _commit(
-        self, step: int, plan: WritePlan, told: list[File | _Failure], numbers: Mapping[str, float]
+        self, step: int, plan: WritePlan, outcomes: list[File | _Failure], numbers: Mapping[str, float]
     ) -> _Failure | None:
-        """On the first rank: what all have written becomes a checkpoint, or nothing is left of it."""
-        failures = [said for said in told if isinstance(said, _Failure)]
+        """Turns the files of all ranks into a checkpoint, or removes them if a rank failed. Rank 0 only."""
+        failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
         if not failures:
             manifest = Manifest(
                 step=step,
                 ranks=self.ranks.world,
                 saved=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 job=self.job,
-                files={f"rank{rank}.bin": said for rank, said in enumerate(told) if isinstance(said, File)},
+                files={f"rank{rank}.bin": file for rank, file in enumerate(outcomes) if isinstance(file, File)},
                 tensors=dict(plan.table),
                 numbers=dict(numbers),
             )

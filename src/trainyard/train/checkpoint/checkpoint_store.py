@@ -1,11 +1,11 @@
-"""The folder of a run's checkpoints: what is on it, and how one comes to it, leaves it or is set aside. No torch.
+"""The folder of a run's checkpoints: adding, removing and quarantining them atomically. Needs no torch.
 
-step-000120/          the state when 120 steps had ended, whole: it comes here in one rename, its manifest in it
-.step-000120.<token>/ one that is being written; what a killed attempt left is removed by the next
-bad-step-000120/      one whose files are not what was written, in its step-000120/; why.txt has the reason
+step-000120/          the complete state after 120 steps, its manifest included; it appears by one rename
+.step-000120.<token>/ a checkpoint being written; the next attempt removes the remains of a killed one
+bad-step-000120/      a damaged checkpoint, in its step-000120/ subfolder; why.txt has the reason
 
-Names count steps that have ended, as all that people read does; a `step` in code, manifests and samples is counted
-from 0, so that this is the state after step 119.
+Folder names count completed steps, as everything shown to users does. A `step` in code, manifests and samples counts
+from 0: step-000120 is the state after step 119.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _BLOCK = 1 << 24
 
 
 class CheckpointStore:
-    """`token` tells the parts of this attempt from those of another that may still be writing."""
+    """The checkpoints in a run's folder.
+
+    `token` distinguishes the unfinished checkpoints of this attempt from those of another that may still be writing.
+    """
 
     def __init__(self, run: Path, token: str = "") -> None:
         self.root = run / FOLDER
@@ -46,7 +49,7 @@ class CheckpointStore:
         return self.root / f".{_name(step)}.{self.token}"
 
     def steps(self) -> list[int]:
-        """Of what is whole, as far as its name says, newest first."""
+        """Steps of the complete checkpoints, judged by folder name, newest first."""
         return sorted((step for step, bad, _ in self._all() if not bad), reverse=True)
 
     def _all(self) -> Iterator[tuple[int, bool, Path]]:
@@ -57,7 +60,7 @@ class CheckpointStore:
                     yield step, bad, path
 
     def read(self, step: int) -> Manifest:
-        """Raises `BadFile` with the reason when it is not the manifest of that step."""
+        """Reads the manifest of a step. Raises `BadFile` if it is missing, damaged or of another step."""
         path = self.folder(step) / manifests.NAME
         if os.path.lexists(path) and not is_regular(path, links=False):
             raise BadFile(f"{manifests.NAME} is not a regular file.")
@@ -76,24 +79,24 @@ class CheckpointStore:
         return manifest
 
     def newest(self) -> int:
-        """The step of the last one whose manifest is in order, -1 where there is none; its files are not read."""
+        """The newest step with a valid manifest, -1 without one. Reads manifests only."""
         for step in self.steps():
             with suppress(BadFile):
                 return self.read(step).step
         return -1
 
     def last_good(self) -> tuple[Manifest | None, list[str]]:
-        """The last one whose files are what was written, read whole; and why each later one was passed over."""
+        """The newest undamaged checkpoint, all of its files verified, and the reason for rejecting each newer one."""
         rejected: list[str] = []
         for step in self.steps():
             wrong = self.wrong(step)
             if not wrong:
                 return self.read(step), rejected
-            rejected.append(f"the checkpoint after step {step + 1} was passed over: {wrong.rstrip('.')}")
+            rejected.append(f"the checkpoint after step {step + 1} was skipped: {wrong.rstrip('.')}")
         return None, rejected
 
     def wrong(self, step: int) -> str:
-        """Why it is not what was written; empty where it is. Reads all of it."""
+        """Describes the damage of a checkpoint; empty if it is intact. Reads all of its files."""
         try:
             manifest = self.read(step)
             return manifests.damage(self.folder(step), manifest, sorted(manifest.files))
@@ -101,13 +104,13 @@ class CheckpointStore:
             return error.says
 
     def commit(self, manifest: Manifest) -> None:
-        """Seals the part of this step and makes it whole; each file must have reached the disk before."""
+        """Adds the manifest and publishes the checkpoint. Its other files must be on disk already."""
         part = self.part(manifest.step)
         write(part / manifests.NAME, [manifests.seal(manifest)])
-        self._whole(part, manifest.step)
+        self._publish(part, manifest.step)
 
     def adopt(self, other: CheckpointStore, step: int) -> None:
-        """Takes another run's; its files are the same ones on the disk where that can be, for they never change."""
+        """Takes over a checkpoint of another run, by hard links if possible: its files never change."""
         part = self.part(step)
         part.mkdir(parents=True)
         for path in other.folder(step).iterdir():
@@ -116,9 +119,9 @@ class CheckpointStore:
             except OSError:  # another file system, or one without links
                 shutil.copyfile(path, part / path.name)
             fault_point("checkpoint.adopted")
-        self._whole(part, step)
+        self._publish(part, step)
 
-    def _whole(self, part: Path, step: int) -> None:
+    def _publish(self, part: Path, step: int) -> None:
         folder, gone = self.folder(step), self._gone(step)
         sync_folder(part)
         fault_point("checkpoint.sealed")
@@ -131,34 +134,36 @@ class CheckpointStore:
             _remove(gone)
 
     def drop(self, step: int) -> None:
-        """The part that was begun."""
+        """Removes the unfinished checkpoint of this attempt."""
         shutil.rmtree(self.part(step), ignore_errors=True)
 
     def clear(self) -> None:
-        """What other attempts began and did not end."""
+        """Removes the unfinished checkpoints of other attempts."""
         for part in self.root.glob(".step-*"):
             shutil.rmtree(part, ignore_errors=True)
 
-    def set_aside(self, step: int, why: str) -> Path:
-        """Moves it into a new folder, together with the reason; the new folder's path. Nothing is written into the
-        checkpoint's own folder: a link in there could lead anywhere."""
-        aside, number = self.root / f"bad-{_name(step)}", 0
-        while os.path.lexists(aside):
+    def set_aside(self, step: int, reason: str) -> Path:
+        """Moves a damaged checkpoint into a new folder, together with the reason, and returns the new folder.
+
+        Nothing is written into the checkpoint's own folder: a link in it could lead anywhere.
+        """
+        destination, number = self.root / f"bad-{_name(step)}", 0
+        while os.path.lexists(destination):
             number += 1
-            aside = self.root / f"bad-{_name(step)}.{number}"
-        aside.mkdir()
-        (aside / "why.txt").write_text(why + "\n", "utf-8")
+            destination = self.root / f"bad-{_name(step)}.{number}"
+        destination.mkdir()
+        (destination / "why.txt").write_text(reason + "\n", "utf-8")
         fault_point("checkpoint.set_aside")
-        self.folder(step).rename(aside / _name(step))
-        return aside
+        self.folder(step).rename(destination / _name(step))
+        return destination
 
     def retain(self, keep: int) -> None:
-        """Removes all but the last `keep`, and whatever was set aside before the first of those."""
+        """Removes all but the newest `keep` checkpoints, and any set-aside ones older than those."""
         kept = self.steps()[:keep]
         for step, _, path in list(self._all()):
             if kept and step < kept[-1]:
                 gone = self._gone(step)
-                path.rename(gone)  # in one step, as others see it
+                path.rename(gone)  # removal is atomic for readers
                 fault_point("checkpoint.retired")
                 _remove(gone)
 
@@ -167,7 +172,7 @@ class CheckpointStore:
 
 
 def _remove(folder: Path) -> None:
-    """The folder with all in it, or the link to one."""
+    """Removes a folder with its contents, or a link to a folder."""
     if folder.is_symlink():
         folder.unlink()
     else:
@@ -179,13 +184,13 @@ def _name(step: int) -> str:
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
-    """A new file of `parts`, one after the other, on the disk when this returns."""
+    """Writes a new file from the concatenated `parts`. It is on disk when this returns."""
     total, size = hashlib.sha256(), 0
     with path.open("xb", buffering=0) as file:
         for part in parts:
-            whole = memoryview(part)
-            for at in range(0, len(whole), _BLOCK):
-                block = whole[at : at + _BLOCK]
+            view = memoryview(part)
+            for start in range(0, len(view), _BLOCK):
+                block = view[start : start + _BLOCK]
                 total.update(block)
                 size += len(block)
                 while block:
@@ -197,5 +202,5 @@ def write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether the disk, or the user's share of it, is."""
+    """Whether the error means that the disk is full or the quota is exhausted."""
     return isinstance(error, OSError) and error.errno in _FULL

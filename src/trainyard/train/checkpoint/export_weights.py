@@ -1,4 +1,4 @@
-"""The weights of a checkpoint as one safetensors file, under the whole model's names, for other programs. No torch."""
+"""Exports the weights of a checkpoint as one safetensors file, under the unsharded model's names. Needs no torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ENDING = ".safetensors"
 
 
 class Exported(NamedTuple):
-    """`step`: the last whose update is in it, counted from 0. `rejected`: later checkpoints that were not what was
-    written, and why."""
+    """An exported file. `step`: the last step it includes, counted from 0. `rejected`: newer checkpoints that were
+    damaged, with the reasons."""
 
     step: int
     tensors: int
@@ -31,13 +31,13 @@ class Exported(NamedTuple):
 
 
 def export(run: Path, out: Path, step: int | None = None) -> Exported:
-    """Those after `step` (from 0), or of the last good checkpoint in the run's folder. Holds them in memory once.
+    """Exports the weights after `step` (counted from 0), or of the newest good checkpoint. Holds them in memory once.
 
-    Raises `BadInput` where there is none, or `out` is called anything but .safetensors, `BadFile` where the one asked
-    for is damaged or cannot be exported.
+    Raises `BadInput` if there is no such checkpoint or `out` does not end in .safetensors, `BadFile` if the requested
+    checkpoint is damaged or cannot be exported.
     """
     if out.suffix != ENDING:
-        raise BadInput(f"{out}: weights are written as safetensors alone.", f"Name it {out.with_suffix(ENDING).name}.")
+        raise BadInput(f"{out}: weights are exported as safetensors only.", f"Use {out.with_suffix(ENDING).name}.")
     try:
         from safetensors.numpy import save_file
     except ImportError as error:
@@ -46,7 +46,7 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
     manifest, rejected = _last_good(checkpoints, step)
     if WEIGHTS + _RESERVED in manifest.tensors:
         raise BadFile(
-            f"{checkpoints.folder(manifest.step)}: no tensor of a safetensors file can be called {_RESERVED!r}."
+            f"{checkpoints.folder(manifest.step)}: a tensor is named {_RESERVED!r}, which safetensors reserves."
         )
     weights = {
         name.removeprefix(WEIGHTS): tensor(checkpoints.folder(manifest.step), stored)
@@ -55,7 +55,7 @@ def export(run: Path, out: Path, step: int | None = None) -> Exported:
     }
     with replacing(out) as part:
         part.touch()
-        mode = part.stat().st_mode & 0o777  # as the user has new files made; the library makes them its own way
+        mode = part.stat().st_mode & 0o777  # the user's umask; the library sets other permissions
         save_file(weights, part, {"step": str(manifest.step), "format": "pt"})
         part.chmod(mode)
     return Exported(manifest.step, len(weights), sum(values.nbytes for values in weights.values()), tuple(rejected))
@@ -65,8 +65,8 @@ def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest
     if step is not None:
         steps = checkpoints.steps()
         if step not in steps:
-            there = f"there are those after {', '.join(str(one + 1) for one in steps)}" if steps else "there is none"
-            raise BadInput(f"{checkpoints.root} has no checkpoint after step {step + 1}: {there}.")
+            available = f"it has those after {', '.join(str(other + 1) for other in steps)}" if steps else "it is empty"
+            raise BadInput(f"{checkpoints.root} has no checkpoint after step {step + 1}: {available}.")
         if wrong := checkpoints.wrong(step):
             raise BadFile(f"{checkpoints.folder(step)}: {wrong.rstrip('.')}.")
         return checkpoints.read(step), []
@@ -74,13 +74,13 @@ def _last_good(checkpoints: CheckpointStore, step: int | None) -> tuple[Manifest
     if manifest is None:
         raise BadInput(
             " ".join([f"{checkpoints.root} has no good checkpoint.", *(f"{reason}." for reason in rejected)]),
-            "" if rejected else "A job with [checkpoint] every = N saves some.",
+            "" if rejected else "To save checkpoints, set every = N under [checkpoint] in the job.",
         )
     return manifest, rejected
 
 
 def tensor(folder: Path, stored: Stored) -> NDArray[Any]:
-    """A whole tensor. bfloat16, which numpy lacks, becomes float32, exactly."""
+    """Reads an unsharded tensor. bfloat16, which numpy lacks, becomes float32 without loss."""
     if stored.dtype.startswith("float8"):
         raise BadFile(f"{folder}: {stored.dtype} cannot be exported.")
     wide = stored.dtype == "bfloat16"

@@ -1,9 +1,9 @@
-"""What a checkpoint's folder holds, as its manifest says: digests of files, where each tensor's pieces lie. No torch.
+"""The manifest of a checkpoint: digests of its files and the location of each tensor's pieces. Needs no torch.
 
-rank<N>.bin    the pieces that rank N wrote: plain values, little-endian, each at a multiple of 64 bytes
+rank<N>.bin    the pieces written by rank N: raw little-endian values, each at a multiple of 64 bytes
 manifest.json  {"body": Manifest, "sha256": digest of the body's bytes}; written last
 
-Nothing here is ever executed: the manifest is JSON of known types, and what it points at is read as numbers.
+Loading never executes code: the manifest is JSON of known types, and the files are read as numbers.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from trainyard.units import listed
 
 NAME = "manifest.json"
 LARGEST = 1 << 28
-"""Bytes a manifest may have: a million pieces of tensors have some 200 each."""
+"""Maximum bytes of a manifest: enough for a million tensor pieces of about 200 bytes."""
 MOST_DIMENSIONS = 32
-"""Dimensions that a tensor may have: numpy 1 allows no more."""
+"""Maximum number of dimensions of a tensor: the limit of numpy 1."""
 _MOST_BYTES = 2**63 - 1
-"""Bytes that a tensor may have with its empty dimensions left out, as numpy and torch count them."""
+"""Maximum bytes of a tensor, without its empty dimensions, as numpy and torch count them."""
 SCHEMA = "trainyard/checkpoint/1"
 WIDTHS = {
     "bool": 1,
@@ -46,16 +46,15 @@ WIDTHS = {
     "float32": 4,
     "float64": 8,
 }
-"""Bytes of a value, by torch's name of its type; no other type is read or written."""
+"""Bytes of a value by torch dtype name. Other dtypes are neither read nor written."""
 
 _FILE = re.compile(r"rank\d{1,6}\.bin\Z", re.ASCII)
-_NAMED = 3
-"""Strange files that are named."""
+_LISTED = 3
+"""Maximum number of unexpected files that a message names."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """A box of a tensor: where it begins, how long it is along each dimension, and from which byte of `file` it lies
-    there, last dimension fastest."""
+    """A box of a tensor: offset and size in each dimension, and the byte of `file` at which it begins (row-major)."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -64,7 +63,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole tensor, in pieces that form a grid: each dimension is cut at the same positions everywhere."""
+    """An unsharded tensor, in pieces that form a grid: each dimension is cut at the same positions everywhere."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -77,7 +76,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The state after step `step`, written by `ranks` ranks. `numbers`: small state that is no tensor."""
+    """The state after step `step`, written by `ranks` ranks. `numbers`: scalar state."""
 
     step: int
     ranks: int
@@ -100,7 +99,7 @@ def seal(manifest: Manifest) -> bytes:
 
 
 def unseal(data: bytes) -> Manifest:
-    """Raises `BadFile` with the reason when a byte is not what was written, or what was written makes no sense."""
+    """Decodes and checks a manifest. Raises `BadFile` if its digest differs or its content is inconsistent."""
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
         if hashlib.sha256(sealed.body).hexdigest() != sealed.sha256:
@@ -109,25 +108,25 @@ def unseal(data: bytes) -> Manifest:
     except (*UNREADABLE, ValueError) as error:
         if isinstance(error, BadFile):
             raise
-        raise BadFile(f"{NAME} is no manifest: {error}.") from error
+        raise BadFile(f"{NAME} is not a valid manifest: {error}.") from error
     for name, stored in manifest.tensors.items():
         _check(name, stored, manifest.files)
     return manifest
 
 
 def _check(name: str, stored: Stored, files: dict[str, File]) -> None:
-    """Raises `BadFile` unless the pieces lie inside their files and make up the whole tensor, each value once."""
+    """Raises `BadFile` unless the pieces lie inside their files and cover the tensor, each value once."""
     width = WIDTHS.get(stored.dtype)
     if width is None:
         raise BadFile(f"{NAME}: {name} has the dtype {stored.dtype!r}. Known: {', '.join(WIDTHS)}.")
     if len(stored.shape) > MOST_DIMENSIONS:
-        raise BadFile(f"{NAME}: {name} has {len(stored.shape)} dimensions, but at most {MOST_DIMENSIONS} are read.")
+        raise BadFile(f"{NAME}: {name} has {len(stored.shape)} dimensions; the maximum is {MOST_DIMENSIONS}.")
     if min(stored.shape, default=0) < 0 or prod(filter(None, stored.shape)) * width > _MOST_BYTES:
         raise BadFile(f"{NAME}: {name} cannot have the shape {[*stored.shape]}.")
     for piece in stored.pieces:
         inside = len(piece.offsets) == len(piece.sizes) == len(stored.shape) and all(
-            0 <= offset <= offset + size <= whole
-            for offset, size, whole in zip(piece.offsets, piece.sizes, stored.shape)
+            0 <= offset <= offset + size <= length
+            for offset, size, length in zip(piece.offsets, piece.sizes, stored.shape)
         )
         file = files.get(piece.file)
         if not inside or file is None or not 0 <= piece.at <= file.bytes - prod(piece.sizes) * width:
@@ -136,16 +135,17 @@ def _check(name: str, stored: Stored, files: dict[str, File]) -> None:
                 f"{piece.at:,} of {piece.file!r}, exceeds the shape {[*stored.shape]} or the file."
             )
     if not _is_whole(stored):
-        held = sum(prod(piece.sizes) for piece in stored.pieces)
+        covered = sum(prod(piece.sizes) for piece in stored.pieces)
         raise BadFile(
-            f"{NAME}: the pieces of {name} have {held:,} values, but its shape has {prod(stored.shape):,}, each once."
+            f"{NAME}: the pieces of {name} have {covered:,} values, but its shape {[*stored.shape]} has "
+            f"{prod(stored.shape):,}, and each must be covered once."
         )
 
 
 def _is_whole(stored: Stored) -> bool:
-    """Whether the pieces cover the tensor, each value once. Linear in their number, but for sorting.
+    """Whether the pieces cover the tensor, each value once. Linear in their number, except for sorting.
 
-    Distinct cells of a grid do not overlap, so that they cover the tensor if they have as many values.
+    Distinct cells of a grid do not overlap, so they cover the tensor if they have as many values.
     """
     pieces = [(piece.offsets, piece.sizes) for piece in stored.pieces if prod(piece.sizes)]
     cells = set(pieces)
@@ -165,27 +165,27 @@ def _are_disjoint(intervals: set[tuple[int, int]]) -> bool:
 
 
 def strangers(folder: Path, manifest: Manifest) -> str:
-    """What lies in the folder and is not of the manifest, or could not be; empty when all is as it should be."""
-    wrong = [name for name in manifest.files if not _FILE.match(name)]
-    there = {path.name for path in folder.iterdir()} - {NAME}
-    wrong += sorted(there - manifest.files.keys())
-    if not wrong:
+    """Describes files in the folder that the manifest does not list, or lists under an invalid name; empty if none."""
+    unexpected = [name for name in manifest.files if not _FILE.match(name)]
+    present = {path.name for path in folder.iterdir()} - {NAME}
+    unexpected += sorted(present - manifest.files.keys())
+    if not unexpected:
         return ""
-    return f"{listed([*map(printable, wrong)], _NAMED)}: no part of what was written"
+    return f"{listed([*map(printable, unexpected)], _LISTED)}: not part of the checkpoint that was written"
 
 
 def damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> str:
-    """Why the files `names` are not what was written; empty when they are. Reads them whole."""
-    found: list[str] = []
+    """Describes how the files `names` differ from those written; empty if they do not. Reads the files completely."""
+    problems: list[str] = []
     for name in names:
-        said, path = manifest.files[name], folder / name
+        written, path = manifest.files[name], folder / name
         try:
             if not is_regular(path, links=False):
-                found.append(f"{name} is missing")
-            elif path.stat().st_size != said.bytes:
-                found.append(f"{name} has {path.stat().st_size:,} bytes, but {said.bytes:,} were written")
-            elif sha256_of(path) != said.sha256:
-                found.append(f"{name} is not what was written: its sha256 differs")
+                problems.append(f"{name} is missing")
+            elif path.stat().st_size != written.bytes:
+                problems.append(f"{name} has {path.stat().st_size:,} bytes, but {written.bytes:,} were written")
+            elif sha256_of(path) != written.sha256:
+                problems.append(f"{name} is not what was written: its sha256 differs")
         except OSError as error:
-            found.append(f"{name} cannot be read: {error.strerror or error}")
-    return "; ".join(found)
+            problems.append(f"{name} cannot be read: {error.strerror or error}")
+    return "; ".join(problems)

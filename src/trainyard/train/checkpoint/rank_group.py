@@ -1,7 +1,7 @@
-"""All ranks, as those who save and load together: over the host's network, in a group of their own.
+"""The process group for checkpoints: all ranks, over gloo.
 
-A group of its own, since saving goes on beside training, whose collectives must not be mixed with these; with patience,
-since a rank may write or read a large file meanwhile.
+Separate from training's groups because saving overlaps with training, and the collectives of one group must not be
+interleaved. Its timeout is long, since a rank may be reading or writing a large file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class CheckpointGroup:
-    """Made, and each method called, by all ranks alike."""
+    """Object collectives over all ranks. Every rank constructs it and calls each method."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.rank, self.world = ranks.rank, ranks.world
@@ -30,42 +30,42 @@ class CheckpointGroup:
     def first(self) -> bool:
         return self.rank == 0
 
-    def any(self, mine: bool) -> bool:
-        """Whether it is so on some rank."""
+    def any(self, value: bool) -> bool:
+        """Whether `value` is true on any rank."""
         if self.group is None:
-            return mine
-        flag = torch.tensor(int(mine))
+            return value
+        flag = torch.tensor(int(value))
         dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.group)
         return bool(flag)
 
-    def gather(self, mine: T) -> list[T]:
-        """Every rank's, by rank, on the first; empty elsewhere."""
+    def gather(self, value: T) -> list[T]:
+        """Gathers one value per rank to rank 0, in rank order; empty on other ranks."""
         if self.group is None:
-            return [mine]
-        told: list[T] = [mine] * self.world
-        dist.gather_object(mine, told if self.first else None, group=self.group, group_dst=0)
-        return told if self.first else []
+            return [value]
+        gathered: list[T] = [value] * self.world
+        dist.gather_object(value, gathered if self.first else None, group=self.group, group_dst=0)
+        return gathered if self.first else []
 
-    def all_gather(self, mine: T) -> list[T]:
-        """Every rank's, by rank, on every rank."""
+    def all_gather(self, value: T) -> list[T]:
+        """All-gathers one value per rank, in rank order."""
         if self.group is None:
-            return [mine]
-        told: list[T] = [mine] * self.world
-        dist.all_gather_object(told, mine, group=self.group)
-        return told
+            return [value]
+        gathered: list[T] = [value] * self.world
+        dist.all_gather_object(gathered, value, group=self.group)
+        return gathered
 
     def scatter(self, each: Sequence[T]) -> T:
-        """Of what the first has for each rank, this rank's."""
+        """Scatters the values of rank 0, one to each rank."""
         if self.group is None:
             return each[0]
-        mine: list[T] = [cast(T, None)]
-        dist.scatter_object_list(mine, list(each) if self.first else None, group=self.group, group_src=0)
-        return mine[0]
+        value: list[T] = [cast(T, None)]
+        dist.scatter_object_list(value, list(each) if self.first else None, group=self.group, group_src=0)
+        return value[0]
 
     def broadcast(self, value: T) -> T:
-        """The first rank's."""
+        """Broadcasts the value of rank 0."""
         if self.group is None:
             return value
-        told = [value]
-        dist.broadcast_object_list(told, group=self.group, group_src=0)
-        return told[0]
+        values = [value]
+        dist.broadcast_object_list(values, group=self.group, group_src=0)
+        return values[0]

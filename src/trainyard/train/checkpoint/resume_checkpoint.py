@@ -1,4 +1,4 @@
-"""Decides from which checkpoint a training resumes: the newest one whose files are what was written."""
+"""Resumes a training run from its newest undamaged checkpoint."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from trainyard.train.process_group import Ranks
 
 
 class Notice(NamedTuple):
-    """Something that went wrong with a checkpoint and was got over. `kind` as in words.FAULTS; `rank`: whose part it
-    was, -1 where it is no single one's."""
+    """A checkpoint fault that training survived. `kind` as in words.FAULTS; `rank`: the rank it occurred on, -1 if it
+    concerns all."""
 
     kind: str
     step: int
@@ -31,7 +31,7 @@ class Notice(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """The training that resumes, the ranks that read together, and the checkpoints of the run."""
+    """The training to resume, its process group and its checkpoints."""
 
     job: Job
     ranks: Ranks
@@ -41,10 +41,10 @@ class Resume(NamedTuple):
     notices: SimpleQueue[Notice]
 
     def load_last_good(self) -> int:
-        """Loads the newest checkpoint that is not damaged into the training; returns its last step, -1 without one.
+        """Loads the newest undamaged checkpoint into the training and returns its last step; -1 without a checkpoint.
 
         A damaged checkpoint is set aside with a `bad_checkpoint` notice, and the previous one is tried. Raises `BadJob`
-        if a good one is of another model.
+        if an undamaged one is of another model.
         """
         if self.group.first:
             self.store.clear()
@@ -55,7 +55,7 @@ class Resume(NamedTuple):
         return step
 
     def _verified(self, step: int) -> Manifest | None:
-        """The manifest, once every file is found to be what was written; the ranks share the reading."""
+        """The manifest, after all ranks together have verified every file; None if one is damaged."""
         manifest: Manifest | str = ""
         """The reason if there is none."""
         if self.group.first:
@@ -74,15 +74,16 @@ class Resume(NamedTuple):
         return None
 
     def _damage(self, manifest: Manifest) -> str:
-        """What is wrong with its files, of which each rank reads a part; empty if nothing is."""
+        """Describes the damage of its files, of which each rank reads a part; empty if there is none."""
         own = sorted(manifest.files)[self.ranks.rank :: self.ranks.world]
         damages = self.group.all_gather(damage(self.store.folder(manifest.step), manifest, own))
         return "; ".join(filter(None, damages))
 
     def _load(self, manifest: Manifest) -> None:
-        """Raises `BadJob` for a checkpoint of another training, `BadFile` if its values cannot be used."""
+        """Loads a verified checkpoint. Raises `BadJob` if it is of another training, `BadFile` if its values cannot be
+        used."""
         training_state.begin(self.training)
-        weights, optimizer = training_state.weights(self.training), training_state.of_optimizers(self.training)
+        weights, optimizer = training_state.weights(self.training), training_state.optimizer_state(self.training)
         generators = training_state.generators(self.ranks.rank, self.ranks.device)
         wanted = weights | {name: value for name, value in optimizer.items() if name in manifest.tensors}
         if self.ranks.world == manifest.ranks and generators.keys() <= manifest.tensors.keys():
@@ -98,19 +99,19 @@ class Resume(NamedTuple):
                 raise BadFile(f"{_named(manifest)} cannot be used: {str(error).rstrip('.')}.") from error
 
     def _check(self, manifest: Manifest, wanted: Mapping[str, Tensor]) -> None:
-        which = _named(manifest)
+        checkpoint = _named(manifest)
         for name, tensor in wanted.items():
             stored, plain = manifest.tensors.get(name), name.partition("/")[2]
             shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
             if stored is None or stored.shape != shape:
-                how = f"the shape of {plain} is {shape}, there {stored.shape}" if stored else f"it has no {plain}"
-                raise BadJob(f"{which} is of another model: {how}.", "Resume with the job that it was saved by.")
+                difference = f"{plain} has shape {shape}, there {stored.shape}" if stored else f"it lacks {plain}"
+                raise BadJob(f"{checkpoint} is of another model: {difference}.", "Resume with the job that saved it.")
             if stored.dtype != dtype:
-                raise BadFile(f"{which} cannot be used: {plain} is {dtype}, there {stored.dtype}.")
-        if wrong := list(differences(manifest.job, self.job)):
+                raise BadFile(f"{checkpoint} cannot be used: {plain} is {dtype}, in the checkpoint {stored.dtype}.")
+        if mismatches := list(differences(manifest.job, self.job)):
             raise BadJob(
-                f"{which} is of another training: {'; '.join(wrong)}.",
-                "Remove it from the run's folder, or resume with the job that it was saved by.",
+                f"{checkpoint} is of another training: {'; '.join(mismatches)}.",
+                "Remove it from the run's folder, or resume with the job that saved it.",
             )
 
 

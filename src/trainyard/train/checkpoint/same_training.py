@@ -1,4 +1,4 @@
-"""Whether two jobs are the same training: whether one can resume from a checkpoint of the other. No torch.
+"""Whether one job can resume from a checkpoint of another. Needs no torch.
 
 Layout, precision, micro-batches and learning rate may differ; the samples of each step, the model and the optimizer may
 not.
@@ -11,15 +11,15 @@ from collections.abc import Iterator
 from trainyard.job import Job
 
 _RECIPE = ("seq_len", "tokens_per_step", "seed", "text", "optimizer")
-"""Fields of a recipe that decide which samples a step sees, and what the optimizer's state means."""
+"""Recipe fields that determine the samples of a step and the meaning of the optimizer state."""
 _LAYOUT_SIZES = {"tables"}
-"""Sizes that belong to the layout: how a recommender's tables are divided among the ranks."""
+"""Sizes that belong to the layout: how the ranks share a recommender's tables."""
 
 
 def differences(old: Job, new: Job) -> Iterator[str]:
-    """Each field that must be the same and is not, with both its values."""
+    """Describes each field that must be equal and is not, with both values."""
     if old.workload != new.workload:
-        yield f"workload = {new.workload!r} at $, there {old.workload!r}"
+        yield f"workload = {new.workload!r} at $, in the checkpoint {old.workload!r}"
         return
     for field in _RECIPE:
         yield from _differs(field, "$.recipe", getattr(old.recipe, field), getattr(new.recipe, field))
@@ -32,4 +32,4 @@ def differences(old: Job, new: Job) -> Iterator[str]:
 
 def _differs(field: str, section: str, old: object, new: object) -> Iterator[str]:
     if old != new:
-        yield f"{field} = {new!r} at {section}, there {old!r}"
+        yield f"{field} = {new!r} at {section}, in the checkpoint {old!r}"

@@ -1,6 +1,6 @@
-"""Who writes what: torch.distributed.checkpoint's planner divides the state, this places the pieces in files.
+"""Assigns the state to the ranks' files: torch.distributed.checkpoint's planner divides it, this module lays it out.
 
-What several ranks have alike (replicas) is written by one of them, so that all write about as much.
+One rank writes each replicated tensor, chosen so that all ranks write about the same number of bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainyard.errors import EnvironmentFailed
 from trainyard.train.checkpoint.manifest import WIDTHS, Piece, Stored
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
 
-_APART = 64
-"""Bytes: each piece begins at a multiple."""
+_ALIGNMENT = 64
+"""Each piece begins at a multiple of this many bytes."""
 
 
 class Slot(NamedTuple):
-    """A piece that this rank writes: all that it has of the tensor `name`, from byte `at` of its file."""
+    """A piece that this rank writes: its local part of the tensor `name`, at byte `at` of its file."""
 
     name: str
     at: int
@@ -33,7 +33,7 @@ class Slot(NamedTuple):
 
 
 class WritePlan(NamedTuple):
-    """This rank's part, `bytes` long, and on the first rank the table of all."""
+    """The contents of this rank's file, of `bytes` bytes. `table`: all tensors; empty except on rank 0."""
 
     file: str
     slots: Sequence[Slot]
@@ -42,67 +42,67 @@ class WritePlan(NamedTuple):
 
 
 def agree_on_plan(state: Mapping[str, Tensor], group: CheckpointGroup) -> WritePlan:
-    """Collective. Raises `EnvironmentFailed` on every rank when the pieces do not make whole tensors."""
+    """Plans a save. Collective. Raises `EnvironmentFailed` on every rank if the pieces do not form complete tensors."""
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner(dict(state), is_coordinator=group.first)
     plans = group.gather(planner.create_local_plan())
-    given: Sequence[WritePlan | str] = []
+    assigned: Sequence[WritePlan | str] = []
     if group.first:
         try:
-            given = _placed(planner.create_global_plan(plans)[0])
-        except Exception as error:  # else the others would wait for it
-            given = [str(error)] * group.world
-    mine = group.scatter(given)
-    if isinstance(mine, str):
-        raise EnvironmentFailed(f"the state cannot be saved: {mine}")
-    return mine
+            assigned = _assign(planner.create_global_plan(plans)[0])
+        except Exception as error:  # any error must reach the other ranks, which wait in the scatter
+            assigned = [str(error)] * group.world
+    own = group.scatter(assigned)
+    if isinstance(own, str):
+        raise EnvironmentFailed(f"the state cannot be saved: {own}")
+    return own
 
 
-def _placed(plans: Sequence[SavePlan]) -> list[WritePlan]:
-    """Each rank's plan; the table goes to the first."""
+def _assign(plans: Sequence[SavePlan]) -> list[WritePlan]:
+    """The plan of each rank; rank 0 gets the table."""
     pieces: dict[str, list[Piece]] = defaultdict(list)
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {}
-    placed: list[WritePlan] = []
+    plans_by_rank: list[WritePlan] = []
     for rank, plan in enumerate(plans):
         file, end, slots = f"rank{rank}.bin", 0, []
         for item in plan.items:
             name, data = item.index.fqn, item.tensor_data
             if data is None or (dtype := str(data.properties.dtype).removeprefix("torch.")) not in WIDTHS:
-                raise ValueError(f"{name} is no tensor of a type of values that is kept")
+                raise ValueError(f"{name} is not a tensor of a supported dtype: {', '.join(WIDTHS)}")
             kinds[name] = dtype, tuple(data.size)
-            at, long = -(-end // _APART) * _APART, prod(data.chunk.sizes) * WIDTHS[dtype]
+            at, size = -(-end // _ALIGNMENT) * _ALIGNMENT, prod(data.chunk.sizes) * WIDTHS[dtype]
             pieces[name].append(Piece(tuple(data.chunk.offsets), tuple(data.chunk.sizes), file, at))
-            slots.append(Slot(name, at, long))
-            end = at + long
-        placed.append(WritePlan(file, slots, end, {}))
+            slots.append(Slot(name, at, size))
+            end = at + size
+        plans_by_rank.append(WritePlan(file, slots, end, {}))
     table = {name: Stored(dtype=kinds[name][0], shape=kinds[name][1], pieces=tuple(pieces[name])) for name in kinds}
-    return [placed[0]._replace(table=table), *placed[1:]]
+    return [plans_by_rank[0]._replace(table=table), *plans_by_rank[1:]]
 
 
 class Staging:
-    """This rank's part of the state as its file will be, in the host's memory (page-locked for an accelerator's sake).
+    """A host buffer with the contents of this rank's file; page-locked if the device is an accelerator.
 
-    Kept from one save to the next: fresh memory costs more than the copy into it.
+    Reused between saves: allocating memory costs more than the copy into it.
     """
 
     def __init__(self) -> None:
         self._image = torch.empty(0, dtype=torch.uint8)
 
     def fill(self, plan: WritePlan, state: Mapping[str, Tensor], device: torch.device) -> memoryview:
-        """The image of the file. The state may change as soon as this returns."""
+        """Copies the state into the buffer and returns it. The state may change as soon as this returns."""
         if len(self._image) < plan.bytes:
             pinned = device.type == "cuda"
             self._image = torch.zeros(plan.bytes, dtype=torch.uint8, pin_memory=pinned)
         for slot in plan.slots:
-            here = self._image[slot.at : slot.at + slot.bytes]
-            here.copy_(_bytes(state[slot.name]), non_blocking=True)
+            part = self._image[slot.at : slot.at + slot.bytes]
+            part.copy_(_bytes(state[slot.name]), non_blocking=True)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return self._image.numpy().data[: plan.bytes]
 
 
 def straight(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryview]:
-    """The same file, piece after piece, without a copy of it all: the state must not change meanwhile."""
+    """Yields the contents of the file piece by piece, without a staging copy. The state must not change meanwhile."""
     end = 0
     for slot in plan.slots:
         yield memoryview(bytes(slot.at - end))
@@ -111,6 +111,6 @@ def straight(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryvie
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    """What this rank has of it, as bytes in order."""
+    """This rank's part of a tensor as contiguous bytes."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return local.detach().contiguous().reshape(-1).view(torch.uint8)

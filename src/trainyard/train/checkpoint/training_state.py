@@ -1,10 +1,10 @@
-"""What of a training is kept: its weights and kept buffers, the optimizer's state, and small numbers, all by name.
+"""The state that a checkpoint contains: weights, persistent buffers, optimizer state and scalars, all by name.
 
-model/<name>        a weight or kept buffer, under the whole model's name
-optim/<name>/<key>  what the optimizer keeps of that weight: exp_avg, momentum, step ...
-rng/rank<N>/<which> the state of a rank's generator of random numbers
+model/<name>        a weight or persistent buffer, under its name in the unsharded model
+optim/<name>/<key>  optimizer state of that weight: exp_avg, momentum, step ...
+rng/rank<N>/<which> the state of a rank's random number generator
 
-A tensor in parts is a DTensor and stays one, so that it can be read back into other parts.
+A sharded tensor is a DTensor and stays one, so that it can be loaded under another layout.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-_KEPT = (Tensor, bool, int, float)
+_STORED_TYPES = (Tensor, bool, int, float)
 
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A `Training` that can be saved and gone on with. Collective, as the training is."""
+    """A `Training` that can be saved and resumed. Collective, like the training itself."""
 
     def modules(self) -> Sequence[nn.Module]:
-        """What this rank has of the model, under the whole model's names."""
+        """This rank's modules, with the parameter names of the unsharded model."""
         ...
 
     def optimizers(self) -> Sequence[torch.optim.Optimizer]: ...
 
     def numbers(self) -> Mapping[str, float]:
-        """State that is no tensor, by name, the same on every rank: a loss scale."""
+        """Scalar state by name, the same on every rank, such as the loss scale."""
         ...
 
     def set_numbers(self, numbers: Mapping[str, float]) -> None:
-        """Those of a checkpoint; empty when it had none."""
+        """Restores the scalars of a checkpoint; `numbers` is empty if it has none."""
         ...
 
 
 def weights(training: Stateful) -> dict[str, Tensor]:
-    """Each tensor once, whatever number of names it has."""
-    found: dict[int, tuple[str, Tensor]] = {}
+    """Weights and persistent buffers by name. A tensor with several names (tied weights) is listed once."""
+    by_id: dict[int, tuple[str, Tensor]] = {}
     for module in training.modules():
         for name, value in module.state_dict(keep_vars=True).items():
             if isinstance(value, Tensor):
-                found.setdefault(id(value), (f"model/{name}", value))
-    return dict(found.values())
+                by_id.setdefault(id(value), (f"model/{name}", value))
+    return dict(by_id.values())
 
 
-def of_optimizers(training: Stateful) -> dict[str, Tensor]:
-    """Numbers that an optimizer keeps as such are tensors here; `set_numbers_of` gives them back."""
+def optimizer_state(training: Stateful) -> dict[str, Tensor]:
+    """Optimizer state by name. Python numbers become tensors; `settle` converts them back."""
     return {
         f"optim/{name}/{key}": value if isinstance(value, Tensor) else torch.tensor(value)
-        for name, kept in _kept(training)
-        for key, value in kept.items()
-        if isinstance(value, _KEPT)
+        for name, state in _parameter_states(training)
+        for key, value in state.items()
+        if isinstance(value, _STORED_TYPES)
     }
 
 
 def generators(rank: int, device: torch.device) -> dict[str, Tensor]:
-    """The generators that torch draws from where a model draws anything (dropout)."""
-    found = {f"rng/rank{rank}/cpu": torch.get_rng_state()}
+    """States of torch's random number generators, which models with dropout draw from."""
+    states = {f"rng/rank{rank}/cpu": torch.get_rng_state()}
     if device.type == "cuda":
-        found[f"rng/rank{rank}/cuda"] = torch.cuda.get_rng_state(device)
-    return found
+        states[f"rng/rank{rank}/cuda"] = torch.cuda.get_rng_state(device)
+    return states
 
 
-def set_generators(found: Mapping[str, Tensor], device: torch.device) -> None:
-    for name, value in found.items():
+def set_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
+    for name, value in states.items():
         if name.endswith("/cuda"):
             torch.cuda.set_rng_state(value, device)
         else:
@@ -74,8 +74,10 @@ def set_generators(found: Mapping[str, Tensor], device: torch.device) -> None:
 
 
 def begin(training: Stateful) -> None:
-    """Makes the optimizers' state exist, where no step was taken yet, so that it can be read into: a step of zero
-    gradients at a rate of zero. Whatever it does to the weights is overwritten by what is read."""
+    """Initializes the optimizer state, so that a checkpoint can be loaded into it.
+
+    Takes one step with zero gradients and a learning rate of zero. Loading overwrites any effect on the weights.
+    """
     for optimizer in training.optimizers():
         rates = [group["lr"] for group in optimizer.param_groups]
         for parameter in _parameters(training):
@@ -90,16 +92,16 @@ def begin(training: Stateful) -> None:
 
 
 def settle(training: Stateful, read: Mapping[str, Tensor]) -> None:
-    """After reading: numbers that an optimizer keeps as such, and no state where the checkpoint had none."""
-    for name, kept in _kept(training):
-        for key, value in list(kept.items()):
-            mine = f"optim/{name}/{key}"
-            if not isinstance(value, _KEPT):
+    """Completes a load: converts scalar optimizer state back to Python numbers and drops state that was not `read`."""
+    for name, state in _parameter_states(training):
+        for key, value in list(state.items()):
+            full_name = f"optim/{name}/{key}"
+            if not isinstance(value, _STORED_TYPES):
                 continue
-            if mine not in read:
-                del kept[key]
+            if full_name not in read:
+                del state[key]
             elif not isinstance(value, Tensor):
-                kept[key] = type(value)(read[mine].item())
+                state[key] = type(value)(read[full_name].item())
 
 
 def _parameters(training: Stateful) -> Iterator[nn.Parameter]:
@@ -107,8 +109,8 @@ def _parameters(training: Stateful) -> Iterator[nn.Parameter]:
         yield from module.parameters()
 
 
-def _kept(training: Stateful) -> Iterator[tuple[str, dict[str, object]]]:
-    """(whole model's name, what an optimizer keeps of it) of each weight that has state on this rank."""
+def _parameter_states(training: Stateful) -> Iterator[tuple[str, dict[str, object]]]:
+    """(name in the unsharded model, optimizer state) of each parameter that has state on this rank."""
     for module in training.modules():
         for name, parameter in module.named_parameters():
             for optimizer in training.optimizers():

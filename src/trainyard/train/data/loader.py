@@ -1,4 +1,4 @@
-"""A rank's batches, one after the other, made in place or ahead of time by processes of their own."""
+"""A rank's batches, loaded in the training process or prefetched by worker processes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from trainyard.train.task import Batch, Samples
 
 
 class Loader:
-    """Call with a step's number: this rank's samples of it, on the host.
+    """Call with a step's number to get this rank's samples of the step, on the host.
 
-    A batch is a function of the step alone, so workers change when it is made and nothing else. Steps come in order;
-    after a jump (a run that resumes) the workers start anew from there.
+    A batch is a function of the step alone, so workers do not change it. Steps must be consecutive to benefit from
+    prefetching; after a jump (a resumed run) the workers restart from the new step.
     """
 
     def __init__(self, job: Job, samples: Samples, batch_rank: int) -> None:
         share = job.batch // job.layout.batch_ranks
         self.recipe = job.recipe
-        self.share = _Share(samples, range(batch_rank * share, (batch_rank + 1) * share))
+        self.share = _RankShare(samples, range(batch_rank * share, (batch_rank + 1) * share))
         self.ahead: Iterator[Batch] | None = None
         self.next = -1
 
@@ -75,8 +75,8 @@ def _end(error: BaseException, batch: object) -> NoReturn:
     os._exit(1)
 
 
-class _Share(Dataset[Batch]):
-    """One item a step."""
+class _RankShare(Dataset[Batch]):
+    """A rank's samples; item `step` is its batch of that step."""
 
     def __init__(self, samples: Samples, indices: range) -> None:
         self.samples, self.indices = samples, indices

@@ -1,4 +1,4 @@
-"""Real text as bytes, and the samples each step takes from it: the same whatever the number of ranks."""
+"""Text as bytes, and the samples each step takes from it, which do not depend on the number of ranks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from trainyard.errors import BadJob
 from trainyard.job import Recipe
 
 CAP = 32 * 10**6
-"""Bytes of text used at most: later files are left out, and the last is cut."""
+"""Maximum bytes of text: later files are left out, and the last is truncated."""
 
 _NOT_TEXT = {"site-packages", "dist-packages", "__pycache__", "test", "tests"}
 
 
 class TrainingText(NamedTuple):
-    """`data`: uint8. `source` names where it came from without saying where that lies on this machine."""
+    """A text. `data`: uint8. `source` describes its origin without revealing paths of this machine."""
 
     data: NDArray[np.uint8]
     source: str
@@ -33,32 +33,32 @@ class TrainingText(NamedTuple):
 
 
 def read(source: str) -> TrainingText:
-    """`python`: the standard library's own sources; else a file or a folder, relative to where the run was started.
+    """Reads a text: the standard library's sources for `python`, else a file or folder relative to the working folder.
 
-    A folder is read in the order of its files' relative paths, hidden ones left out. Raises `BadJob`.
+    A folder is read in the order of its files' relative paths, without hidden ones. Raises `BadJob`.
     """
     if source == "python":
         root = Path(sysconfig.get_path("stdlib"))
         return _join(f"Python {platform.python_version()} standard library", root, _sources(root))
     path = Path(source)
-    with _found(source):
+    with _input_errors(source):
         if path.is_dir():
             return _join(f"folder {path.resolve().name}", path, _visible(path))
         return _join(f"file {path.name}", path.parent, [path])
 
 
 def check(recipe: Recipe) -> None:
-    """Raises `BadJob` when the text is not there or shorter than a sample, from its files' sizes alone."""
+    """Raises `BadJob` if the text is missing or shorter than a sample. Looks at file sizes only."""
     if recipe.text == "python":
         return
     path = Path(recipe.text)
-    with _found(recipe.text):
+    with _input_errors(recipe.text):
         size = sum(file.stat().st_size for file in (_visible(path) if path.is_dir() else [path]))
-    _places(size, recipe.seq_len, repr(recipe.text))
+    _start_positions(size, recipe.seq_len, repr(recipe.text))
 
 
 @contextmanager
-def _found(source: str) -> Iterator[None]:
+def _input_errors(source: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -67,12 +67,12 @@ def _found(source: str) -> Iterator[None]:
         ) from error
 
 
-def _places(size: int, seq_len: int, source: str) -> int:
-    """At how many bytes of a text a sample can begin. Raises `BadJob` when at none."""
+def _start_positions(size: int, seq_len: int, source: str) -> int:
+    """The number of bytes at which a sample can begin. Raises `BadJob` if there are none."""
     if size <= seq_len:
         raise BadJob(
             f"the text ({source}) has {size} bytes, but a sample takes seq_len {seq_len} + 1 = {seq_len + 1}.",
-            "Name a longer text, or lower seq_len.",
+            "Use a longer text, or lower seq_len.",
         )
     return size - seq_len
 
@@ -85,10 +85,10 @@ def _visible(root: Path) -> Iterable[Path]:
     return (path for path in _walk(root, lambda folder: folder.startswith(".")) if not path.name.startswith("."))
 
 
-def _walk(root: Path, passes_over: Callable[[str], bool]) -> Iterable[Path]:
-    """The regular files under `root`, but for folders with a name that is passed over."""
+def _walk(root: Path, skip: Callable[[str], bool]) -> Iterable[Path]:
+    """The regular files under `root`, except in folders whose name satisfies `skip`."""
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not passes_over(name)]
+        folders[:] = [name for name in folders if not skip(name)]
         yield from (path for name in files if (path := Path(folder, name)).is_file())
 
 
@@ -103,8 +103,8 @@ def _join(source: str, root: Path, paths: Iterable[Path]) -> TrainingText:
     data = b"".join(parts)
     files = "1 file" if len(parts) == 1 else f"{len(parts)} files"
     cut = f", cut at {CAP / 1e6:.0f} MB" if size == CAP else ""
-    said = f"{source}, {files}, {size / 1e6:.1f} MB{cut}"
-    return TrainingText(np.frombuffer(data, np.uint8), said, hashlib.sha256(data).hexdigest())
+    description = f"{source}, {files}, {size / 1e6:.1f} MB{cut}"
+    return TrainingText(np.frombuffer(data, np.uint8), description, hashlib.sha256(data).hexdigest())
 
 
 def sample(text: TrainingText, seq_len: int, seed: int, step: int, index: int) -> NDArray[np.uint8]:
@@ -113,12 +113,12 @@ def sample(text: TrainingText, seq_len: int, seed: int, step: int, index: int) -
     A function of (seed, step, index) alone, so that any split of the batch over ranks trains on the same text.
     Raises `BadJob` when the text is shorter than one sequence.
     """
-    places = _places(len(text.data), seq_len, text.source)
+    positions = _start_positions(len(text.data), seq_len, text.source)
     mixed = hashlib.blake2b(struct.pack("<QQQ", seed, step, index), digest_size=8).digest()
-    start = int.from_bytes(mixed, "little") % places
+    start = int.from_bytes(mixed, "little") % positions
     return text.data[start : start + seq_len + 1]
 
 
 def batch(text: TrainingText, seq_len: int, seed: int, step: int, indices: Iterable[int]) -> NDArray[np.uint8]:
-    """(len(indices), seq_len + 1)"""
+    """Sequences (len(indices), seq_len + 1)."""
     return np.stack([sample(text, seq_len, seed, step, index) for index in indices])

@@ -1,4 +1,4 @@
-"""Dimensions of the diffusion models. No torch here."""
+"""Dimensions of the diffusion models. Needs no torch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LIMITS = dict.fromkeys(("channels", "width", "text_width"), limits.WIDTH) | {
 
 
 class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="dit"):
-    """A diffusion transformer on latents of `latent` x `latent` x `channels`, cut into patches of `patch` a side.
+    """A diffusion transformer on latents of `latent` x `latent` x `channels`, in patches of `patch` x `patch`.
 
-    `double` blocks keep weights apart for pictures and text, `single` blocks after them share theirs. Text is
-    `text_tokens` vectors of `text_width`, and one of `pooled_width`. `plain` blocks stand alone instead, where there is
-    no text but that one vector (Peebles and Xie 2022, arXiv:2212.09748). `rope`: channels of a head that turn by
-    (order in the text, row, column), FLUX's way; empty is a fixed code added to the patches, Stable Diffusion 3's.
-    `guidance`: the strength of guidance is an input too (a constant here), as of a model distilled from a guided one.
+    `double` blocks have separate weights for image and text; the `single` blocks after them share weights. Text is
+    `text_tokens` vectors of `text_width`, and one of `pooled_width`. Alternatively all blocks are `plain`, with the
+    pooled vector as the only text (Peebles and Xie 2022, arXiv:2212.09748). `rope`: channels per head that rotate by
+    (text position, row, column), as in FLUX; if empty, a fixed embedding is added to the patches, as in Stable
+    Diffusion 3. `guidance`: the guidance strength is an input too (a constant here), as in a guidance-distilled model.
     """
 
     latent: int
@@ -55,15 +55,15 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             " at $.sizes.",
         )
         self._check_blocks()
-        divides(self, "latent", "patch", "latents are a whole number of patches")
+        divides(self, "latent", "patch", "latents consist of a whole number of patches")
         divides(self, "width", "heads", "each head has a whole number of channels")
         _check_channels(self.channels)
         if self.rope:
-            self._check_turning()
+            self._check_rope()
         elif self.width % 4:
             raise BadJob(
-                f"width {self.width} % 4 = {self.width % 4} at $.sizes.width, but the code of rows and columns is a "
-                "sine and a cosine for each.",
+                f"width {self.width} % 4 = {self.width % 4} at $.sizes.width, but the position embedding has a "
+                "sine and a cosine each for row and column.",
                 f"Use {max(1, self.width // 4) * 4}.",
             )
 
@@ -75,20 +75,20 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             if value := getattr(self, field):
                 raise BadJob(
                     f"plain = {self.plain} at $.sizes.plain with {field} = {value} at $.sizes.{field}, but plain "
-                    "blocks stand alone and see pictures only.",
+                    "blocks cannot be combined with others and see the image only.",
                     f"Use {field} = 0, or plain = 0.",
                 )
 
-    def _check_turning(self) -> None:
+    def _check_rope(self) -> None:
         if len(self.rope) != 3 or any(channels % 2 for channels in self.rope):
             raise BadJob(
-                f"rope = {self.rope} at $.sizes.rope, but it is three even numbers: channels of a head that turn by "
-                "order, row and column.",
+                f"rope = {self.rope} at $.sizes.rope, but it must be three even numbers: the channels of a head that "
+                "rotate by text position, row and column.",
             )
         if sum(self.rope) != self.head_dim:
-            said = " + ".join(map(str, self.rope))
+            terms = " + ".join(map(str, self.rope))
             raise BadJob(
-                f"rope {said} = {sum(self.rope)} at $.sizes.rope, but a head has width {self.width} / heads "
+                f"rope {terms} = {sum(self.rope)} at $.sizes.rope, but a head has width {self.width} / heads "
                 f"{self.heads} = {self.head_dim} channels.",
             )
 
@@ -98,12 +98,12 @@ class Dit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     @property
     def dots(self) -> int:
-        """Numbers in a patch."""
+        """Values per patch."""
         return self.patch**2 * self.channels
 
     @property
     def patches(self) -> int:
-        """Of one sample's latents."""
+        """Patches per sample."""
         return (self.latent // self.patch) ** 2
 
 
@@ -111,8 +111,8 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A U-shaped convolutional network on latents of `latent` x `latent` x `channels`.
 
     Level i has `width` * `multiples[i]` channels at 1 / 2^i of the side, `blocks` residual blocks down and one more up,
-    and `attention[i]` (0: none) transformer blocks after each, of `heads` heads, that look at the text too. `groups` of
-    channels are normalised together. Text is `text_tokens` vectors of `text_width`.
+    each followed by `attention[i]` (0: none) transformer blocks with `heads` heads and cross-attention to the text.
+    `groups`: group norm groups. Text is `text_tokens` vectors of `text_width`.
     """
 
     latent: int
@@ -143,10 +143,10 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if not self.multiples or len(self.multiples) != len(self.attention):
             raise BadJob(
                 f"{len(self.attention)} numbers at $.sizes.attention, but {len(self.multiples)} at $.sizes.multiples: "
-                "each level has one of both."
+                "both need one per level."
             )
         if self.width % 2:
-            raise BadJob(f"width = {self.width} at $.sizes.width is odd, but time is coded by sines and cosines.")
+            raise BadJob(f"width = {self.width} at $.sizes.width is odd, but the time embedding has sines and cosines.")
         halvings = 2 ** (len(self.multiples) - 1)
         if self.latent % halvings:
             raise BadJob(
@@ -159,15 +159,16 @@ class UNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def _check_channels(channels: int) -> None:
     if isqrt(channels) ** 2 != channels:
         raise BadJob(
-            f"channels = {channels} at $.sizes.channels is no square, but a latent pixel is a square of grey pixels.",
+            f"channels = {channels} at $.sizes.channels is not a square number, but a latent pixel is a square of grey "
+            "pixels.",
             f"Use {isqrt(channels) ** 2}.",
         )
 
 
 GROWS = 4
-"""Width of the time code's matrices, and of a transformer block's gated part, over the channels they serve."""
+"""Expansion of the time embedding's MLP and of a transformer block's GEGLU, relative to their channels."""
 TIME_WIDTH = 256
-"""Sines and cosines that a diffusion transformer is told the time by."""
+"""Sines and cosines in a diffusion transformer's time embedding."""
 
 Sizes = Dit | UNet
 KINDS = (Dit, UNet)

@@ -1,4 +1,4 @@
-"""The `Task` of telling the noise in latents, or the way out of it."""
+"""The `Task` of denoising: predicts the noise in latents, or the direction from latents to noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainyard.train.vision.network_task import ImageTask
 
 
 class Denoise(ImageTask[Sizes]):
-    """Outputs and targets are shaped as the latents."""
+    """Outputs and targets have the shape of the latents."""
 
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Dit):
@@ -21,6 +21,6 @@ class Denoise(ImageTask[Sizes]):
         return UNetwork(self.sizes, self.dtype)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
-        """The mean square of what it is off by."""
+        """Mean squared error."""
         with span("loss"):
             return F.mse_loss(outputs.float(), targets[0])

@@ -1,5 +1,5 @@
-"""The diffusion transformer: Stable Diffusion 3's (Esser et al. 2024, arXiv:2403.03206, section 4 and figure 2), whose
-blocks are all double, FLUX.1's (github.com/black-forest-labs/flux), which has single ones after them, and the first one
+"""Diffusion transformers: Stable Diffusion 3 (Esser et al. 2024, arXiv:2403.03206, section 4 and figure 2), whose
+blocks are all double; FLUX.1 (github.com/black-forest-labs/flux), with single blocks after them; and the original DiT
 (Peebles and Xie 2022, arXiv:2212.09748, section 3.2, adaLN-Zero), whose plain blocks see no text.
 
 Shapes: B samples, T patches, S text tokens, A = S + T positions of both, D width, E all heads' channels, C a head's.
@@ -22,11 +22,11 @@ from trainyard.train.vision.full_attention import heads
 
 EPS = 1e-6
 TIMES = 1000.0
-"""What times and strengths, from 0 to 1, are multiplied by before they are coded."""
+"""Factor applied to times and guidance strengths, from 0 to 1, before they are embedded."""
 
 
-class Turns(NamedTuple):
-    """Cosine and sine of each position's angles, each (A, C); none where a fixed code is added instead."""
+class RotaryTable(NamedTuple):
+    """Cosines and sines of each position's angles, each (A, C); None if a fixed embedding is added instead."""
 
     cos: Tensor | None = None
     sin: Tensor | None = None
@@ -41,19 +41,19 @@ def norm(x_BTD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:
 
 
 class Modulation(nn.Module):
-    """`parts` vectors (B, 1, D) from what conditions the sample."""
+    """Maps the sample's conditioning vector to `parts` vectors (B, 1, D)."""
 
     def __init__(self, width: int, parts: int) -> None:
         super().__init__()
         self.parts = parts
         self.linear = Linear(width, parts * width, bias=True)
 
-    def forward(self, given_BD: Tensor) -> tuple[Tensor, ...]:
-        return self.linear(F.silu(given_BD)).unsqueeze(1).chunk(self.parts, dim=-1)
+    def forward(self, condition_BD: Tensor) -> tuple[Tensor, ...]:
+        return self.linear(F.silu(condition_BD)).unsqueeze(1).chunk(self.parts, dim=-1)
 
 
 class Projections(nn.Module):
-    """Queries, keys and values (B, H, T, C), of the heads whose columns the matrices hold."""
+    """Queries, keys and values (B, H, T, C); under tensor parallelism those of this rank's heads."""
 
     def __init__(self, sizes: Dit) -> None:
         super().__init__()
@@ -71,9 +71,9 @@ class Projections(nn.Module):
         return q, k, v
 
 
-def attend(q_BHAC: Tensor, k_BHAC: Tensor, v_BHAC: Tensor, turns: Turns) -> Tensor:
-    """(B, A, E)"""
-    y_BHAC = F.scaled_dot_product_attention(turns.apply(q_BHAC), turns.apply(k_BHAC), v_BHAC)
+def attend(q_BHAC: Tensor, k_BHAC: Tensor, v_BHAC: Tensor, rotary: RotaryTable) -> Tensor:
+    """Attention output, (B, A, E)."""
+    y_BHAC = F.scaled_dot_product_attention(rotary.apply(q_BHAC), rotary.apply(k_BHAC), v_BHAC)
     return y_BHAC.transpose(1, 2).flatten(2)
 
 
@@ -87,8 +87,8 @@ class DitMlp(nn.Module):
         return self.down(F.gelu(self.up(x_BTD), approximate="tanh"))
 
 
-class Ending(nn.Module):
-    """A double block's weights for text whose result nothing uses: it is only looked at."""
+class AttentionOnlyStream(nn.Module):
+    """A double block's weights for text whose output is unused: it is only attended to."""
 
     def __init__(self, sizes: Dit, parts: int = 2) -> None:
         super().__init__()
@@ -96,8 +96,8 @@ class Ending(nn.Module):
         self.attention = Projections(sizes)
 
 
-class Stream(Ending):
-    """A double block's weights for pictures, or for text."""
+class Stream(AttentionOnlyStream):
+    """A double block's weights for the image, or for the text."""
 
     def __init__(self, sizes: Dit) -> None:
         super().__init__(sizes, parts=6)
@@ -105,29 +105,31 @@ class Stream(Ending):
         self.mlp = DitMlp(sizes)
 
     def finish(self, x_BTD: Tensor, y_BTE: Tensor, parts: list[Tensor]) -> Tensor:
-        """`y_BTE`: what attention gives."""
+        """Adds the attention output `y_BTE` and the MLP, both gated."""
         gate, shift, scale, gate_mlp = parts
         x_BTD = x_BTD + gate * self.out(y_BTE)
         return x_BTD + gate_mlp * self.mlp(norm(x_BTD, shift, scale))
 
 
 class DoubleBlock(nn.Module):
-    """Pictures and text with weights of their own, and attention over both. The text's result is None where it ends."""
+    """Separate weights for image and text, with joint attention. The text output is None if `text_ends`."""
 
     def __init__(self, sizes: Dit, name: str, text_ends: bool) -> None:
         super().__init__()
         self.name = name
         self.image = Stream(sizes)
-        self.text = Ending(sizes) if text_ends else Stream(sizes)
+        self.text = AttentionOnlyStream(sizes) if text_ends else Stream(sizes)
 
-    def forward(self, x_BTD: Tensor, text_BSD: Tensor, given_BD: Tensor, turns: Turns) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, x_BTD: Tensor, text_BSD: Tensor, condition_BD: Tensor, rotary: RotaryTable
+    ) -> tuple[Tensor, Tensor | None]:
         with span(self.name, ".attention"):
-            shift, scale, *rest_text = self.text.modulation(given_BD)
-            of_text = self.text.attention(norm(text_BSD, shift, scale))
-            shift, scale, *rest = self.image.modulation(given_BD)
-            of_image = self.image.attention(norm(x_BTD, shift, scale))
-            q, k, v = (torch.cat(both, dim=2) for both in zip(of_text, of_image))
-            y_BAE = attend(q, k, v, turns)
+            shift, scale, *rest_text = self.text.modulation(condition_BD)
+            text_qkv = self.text.attention(norm(text_BSD, shift, scale))
+            shift, scale, *rest = self.image.modulation(condition_BD)
+            image_qkv = self.image.attention(norm(x_BTD, shift, scale))
+            q, k, v = (torch.cat(both, dim=2) for both in zip(text_qkv, image_qkv))
+            y_BAE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
             length = text_BSD.shape[1]
             image_BTD = self.image.finish(x_BTD, y_BAE[:, length:], rest)
@@ -137,25 +139,25 @@ class DoubleBlock(nn.Module):
 
 
 class PlainBlock(nn.Module):
-    """Pictures alone: attention, then the MLP."""
+    """Attention over the image patches, then the MLP."""
 
     def __init__(self, sizes: Dit, name: str) -> None:
         super().__init__()
         self.name = name
         self.image = Stream(sizes)
 
-    def forward(self, x_BTD: Tensor, given_BD: Tensor, turns: Turns) -> Tensor:
+    def forward(self, x_BTD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
         with span(self.name, ".attention"):
-            shift, scale, *rest = self.image.modulation(given_BD)
+            shift, scale, *rest = self.image.modulation(condition_BD)
             q, k, v = self.image.attention(norm(x_BTD, shift, scale))
-            y_BTE = attend(q, k, v, turns)
+            y_BTE = attend(q, k, v, rotary)
         with span(self.name, ".mlp"):
             return self.image.finish(x_BTD, y_BTE, rest)
 
 
 class SingleBlock(nn.Module):
-    """Pictures and text with the same weights; attention and MLP side by side (Dehghani et al. 2023,
-    arXiv:2302.05442, section 2)."""
+    """Shared weights for image and text; attention and MLP in parallel (Dehghani et al. 2023, arXiv:2302.05442,
+    section 2)."""
 
     def __init__(self, sizes: Dit, name: str) -> None:
         super().__init__()
@@ -163,23 +165,23 @@ class SingleBlock(nn.Module):
         self.modulation = Modulation(sizes.width, 3)
         self.attention = Projections(sizes)
         self.up = Linear(sizes.width, sizes.ffn, bias=True)
-        self.out = Linear(sizes.width, sizes.width)  # the bias of the sum is the other's
+        self.out = Linear(sizes.width, sizes.width)  # `down` has the bias of the sum
         self.down = Linear(sizes.ffn, sizes.width, bias=True)
 
-    def forward(self, x_BAD: Tensor, given_BD: Tensor, turns: Turns) -> Tensor:
-        shift, scale, gate = self.modulation(given_BD)
+    def forward(self, x_BAD: Tensor, condition_BD: Tensor, rotary: RotaryTable) -> Tensor:
+        shift, scale, gate = self.modulation(condition_BD)
         normed_BAD = norm(x_BAD, shift, scale)
         with span(self.name, ".attention"):
             q, k, v = self.attention(normed_BAD)
-            y_BAD = self.out(attend(q, k, v, turns))
+            y_BAD = self.out(attend(q, k, v, rotary))
         with span(self.name, ".mlp"):
             y_BAD = y_BAD + self.down(F.gelu(self.up(normed_BAD), approximate="tanh"))
         return x_BAD + gate * y_BAD
 
 
 class DiffusionTransformer(nn.Module):
-    """Latents (B, channels, L, L), times (B) from 0 to 1, text (B, S, text_width) and (B, pooled_width) to what the
-    loss compares, shaped as the latents."""
+    """Maps latents (B, channels, L, L), times (B) from 0 to 1, text (B, S, text_width) and pooled text
+    (B, pooled_width) to predictions of the latents' shape."""
 
     def __init__(self, sizes: Dit, dtype: torch.dtype) -> None:
         super().__init__()
@@ -208,64 +210,64 @@ class DiffusionTransformer(nn.Module):
     @property
     def blocks(self) -> dict[str, nn.Module]:
         kinds = {"doubles": self.doubles, "singles": self.singles, "plains": self.plains}
-        return {f"{kind}.{name}": block for kind, some in kinds.items() for name, block in some.items()}
+        return {f"{kind}.{name}": block for kind, modules in kinds.items() for name, block in modules.items()}
 
     def forward(self, latents_BKLL: Tensor, times_B: Tensor, text_BSW: Tensor, pooled_BW: Tensor) -> Tensor:
         dtype, length = self.computes, text_BSW.shape[1]
         with span("embed"):
             x_BTD = self.patches(self._patches(latents_BKLL.to(dtype)))
             text_BSD = None if self.text is None else self.text(text_BSW.to(dtype))
-            given_BD = self.time(time_embedding.code(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(
+            condition_BD = self.time(time_embedding.code(times_B * TIMES, TIME_WIDTH).to(dtype)) + self.pooled(
                 pooled_BW.to(dtype)
             )
             if self.guidance is not None:
-                strength_B = torch.full_like(times_B, TIMES)  # a guidance of 1: what the data say, and no more
-                given_BD = given_BD + self.guidance(time_embedding.code(strength_B, TIME_WIDTH).to(dtype))
-            turns = self._turns(length, x_BTD.device) if self.sizes.rope else Turns()
+                guidance_B = torch.full_like(times_B, TIMES)  # a guidance of 1: unguided
+                condition_BD = condition_BD + self.guidance(time_embedding.code(guidance_B, TIME_WIDTH).to(dtype))
+            rotary = self._rotary_table(length, x_BTD.device) if self.sizes.rope else RotaryTable()
             if not self.sizes.rope:
                 x_BTD = x_BTD + self._code(x_BTD.device).to(dtype)
         for block in self.doubles.values():
-            x_BTD, text_BSD = block(x_BTD, text_BSD, given_BD, turns)
+            x_BTD, text_BSD = block(x_BTD, text_BSD, condition_BD, rotary)
         if text_BSD is not None:
             x_BAD = torch.cat((text_BSD, x_BTD), dim=1)
             for block in self.singles.values():
-                x_BAD = block(x_BAD, given_BD, turns)
+                x_BAD = block(x_BAD, condition_BD, rotary)
             x_BTD = x_BAD[:, length:]
         for block in self.plains.values():
-            x_BTD = block(x_BTD, given_BD, turns)
+            x_BTD = block(x_BTD, condition_BD, rotary)
         with span("head"):
-            return self._latents(self.head(norm(x_BTD, *self.modulation(given_BD))))
+            return self._latents(self.head(norm(x_BTD, *self.modulation(condition_BD))))
 
     def _patches(self, latents_BKLL: Tensor) -> Tensor:
-        """(B, T, patch * patch * channels), in rows."""
+        """Patches (B, T, patch * patch * channels), row by row."""
         patch = self.sizes.patch
         cut = latents_BKLL.unflatten(3, (-1, patch)).unflatten(2, (-1, patch))
         return cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
 
     def _latents(self, x_BTP: Tensor) -> Tensor:
-        """The way back from `_patches`."""
+        """The inverse of `_patches`."""
         patch, side = self.sizes.patch, self.sizes.latent // self.sizes.patch
         cut = x_BTP.unflatten(2, (-1, patch, patch)).unflatten(1, (side, side))
-        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3).clone()  # FSDP's hooks want no view
+        return cut.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3).clone()  # FSDP's hooks do not take a view
 
-    def _turns(self, length: int, device: torch.device) -> Turns:
-        """Text stands at 0, patches at their row and column; each axis turns channels of its own."""
-        places_A3 = torch.cat((torch.zeros(length, 3, device=device), self._grid(device)))
+    def _rotary_table(self, length: int, device: torch.device) -> RotaryTable:
+        """Rotary table: text is at position 0, patches at their row and column; each axis rotates its own channels."""
+        positions_A3 = torch.cat((torch.zeros(length, 3, device=device), self._grid(device)))
         angles = []
         for axis, channels in enumerate(self.sizes.rope):
             powers = torch.arange(0, channels, 2, device=device, dtype=torch.float32) / max(1, channels)
-            angles.append(torch.outer(places_A3[:, axis], time_embedding.LONGEST**-powers))
+            angles.append(torch.outer(positions_A3[:, axis], time_embedding.LONGEST**-powers))
         angles_AC = torch.cat(angles, dim=1).repeat(1, 2)
-        return Turns(angles_AC.cos(), angles_AC.sin())
+        return RotaryTable(angles_AC.cos(), angles_AC.sin())
 
     def _code(self, device: torch.device) -> Tensor:
-        """(T, D): half of the channels tell the row, half the column."""
+        """Position embedding (T, D): half of the channels encode the row, half the column."""
         _, rows_T, columns_T = self._grid(device).unbind(1)
         half = self.sizes.width // 2
         return torch.cat((time_embedding.code(rows_T, half), time_embedding.code(columns_T, half)), dim=1)
 
     def _grid(self, device: torch.device) -> Tensor:
-        """(T, 3): 0, row, column of each patch."""
+        """(0, row, column) of each patch, (T, 3)."""
         side = torch.arange(self.sizes.latent // self.sizes.patch, device=device, dtype=torch.float32)
         rows, columns = torch.meshgrid(side, side, indexing="ij")
         return torch.stack((torch.zeros_like(rows), rows, columns), dim=-1).flatten(0, 1)

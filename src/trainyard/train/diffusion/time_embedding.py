@@ -1,4 +1,4 @@
-"""What tells a model how noisy its input is."""
+"""Sinusoidal embeddings of the diffusion time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LONGEST = 10_000.0
 
 
 def code(numbers_B: Tensor, width: int) -> Tensor:
-    """(B, width) float32: cosines, then sines, of falling frequency (Vaswani et al. 2017, arXiv:1706.03762, section
-    3.5)."""
+    """Sinusoidal embedding (B, width) float32: cosines, then sines, of falling frequency (Vaswani et al. 2017,
+    arXiv:1706.03762, section 3.5)."""
     half = width // 2
     rates = torch.exp(-log(LONGEST) / half * torch.arange(half, device=numbers_B.device, dtype=torch.float32))
     angles = numbers_B.float()[:, None] * rates
@@ -23,7 +23,7 @@ def code(numbers_B: Tensor, width: int) -> Tensor:
 
 
 class Embedder(nn.Module):
-    """A vector as one of the model's width."""
+    """A two-layer MLP that projects a vector to the model's width."""
 
     def __init__(self, width_in: int, width: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""The U-shaped network of latent diffusion (Rombach et al. 2021, arXiv:2112.10752, section 3.3 and appendix E.2.1) with
-Stable Diffusion 1's sizes: no dropout.
+"""The U-Net of latent diffusion (Rombach et al. 2021, arXiv:2112.10752, section 3.3 and appendix E.2.1), built as in
+Stable Diffusion 1, without dropout.
 
 Shapes: B samples, K channels, H rows, W columns, N = H W positions, S text tokens.
 """
@@ -19,7 +19,7 @@ from trainyard.train.vision.full_attention import attend
 
 
 class UnetResidual(nn.Module):
-    """Two convolutions, told the time between them."""
+    """Two convolutions, with the time embedding added between them."""
 
     def __init__(self, sizes: UNet, channels_in: int, channels: int) -> None:
         super().__init__()
@@ -31,24 +31,24 @@ class UnetResidual(nn.Module):
         self.skip = Conv2d(channels_in, channels, 1) if channels_in != channels else None
 
     def forward(self, x_BKHW: Tensor, time_BD: Tensor) -> Tensor:
-        kept_BKHW = x_BKHW if self.skip is None else self.skip(x_BKHW)
+        skip_BKHW = x_BKHW if self.skip is None else self.skip(x_BKHW)
         y_BKHW = self.conv1(F.silu(self.norm1(x_BKHW))) + self.time(F.silu(time_BD))[:, :, None, None]
-        return kept_BKHW + self.conv2(F.silu(self.norm2(y_BKHW)))
+        return skip_BKHW + self.conv2(F.silu(self.norm2(y_BKHW)))
 
 
 class UnetAttention(nn.Module):
-    """From positions to themselves, or to the text."""
+    """Self-attention of positions, or cross-attention to the text."""
 
-    def __init__(self, width: int, seen_width: int, heads: int) -> None:
+    def __init__(self, width: int, context_width: int, heads: int) -> None:
         super().__init__()
         self.head_dim = width // heads
         self.q = Linear(width, width)
-        self.k = Linear(seen_width, width)
-        self.v = Linear(seen_width, width)
+        self.k = Linear(context_width, width)
+        self.v = Linear(context_width, width)
         self.out = Linear(width, width, bias=True)
 
-    def forward(self, x_BNK: Tensor, seen_BSW: Tensor) -> Tensor:
-        return self.out(attend(self.q(x_BNK), self.k(seen_BSW), self.v(seen_BSW), self.head_dim))
+    def forward(self, x_BNK: Tensor, context_BSW: Tensor) -> Tensor:
+        return self.out(attend(self.q(x_BNK), self.k(context_BSW), self.v(context_BSW), self.head_dim))
 
 
 class UnetMlp(nn.Module):
@@ -82,7 +82,7 @@ class UnetBlock(nn.Module):
 
 
 class Spatial(nn.Module):
-    """Transformer blocks over the positions of a map."""
+    """Transformer blocks over the positions of a feature map."""
 
     def __init__(self, sizes: UNet, width: int, blocks: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Spatial(nn.Module):
 
 
 class UnetLevelPart(nn.Module):
-    """A residual block and, where its level has them, transformer blocks."""
+    """A residual block, followed by the transformer blocks of its level, if any."""
 
     def __init__(self, sizes: UNet, channels_in: int, channels: int, attention: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class UnetLevelPart(nn.Module):
 
 
 class UNetwork(nn.Module):
-    """Latents (B, channels, L, L), times (B) from 0 to 999 and text (B, S, text_width) to the noise in the latents."""
+    """Maps latents (B, channels, L, L), times (B) from 0 to 999 and text (B, S, text_width) to the latents' noise."""
 
     def __init__(self, sizes: UNet, dtype: torch.dtype) -> None:
         super().__init__()
@@ -121,22 +121,22 @@ class UNetwork(nn.Module):
         self.time = time_embedding.Embedder(sizes.width, GROWS * sizes.width)
         self.first = Conv2d(sizes.channels, sizes.width, 3)
         self.down, self.shrink = nn.ModuleDict(), nn.ModuleDict()
-        channels, kept = sizes.width, [sizes.width]
+        channels, skips = sizes.width, [sizes.width]
         for level, width in enumerate(widths):
             for number in range(sizes.blocks):
                 self.down[f"{level}_{number}"] = UnetLevelPart(sizes, channels, width, sizes.attention[level])
                 channels = width
-                kept.append(channels)
+                skips.append(channels)
             if level + 1 < len(widths):
                 self.shrink[str(level)] = Conv2d(channels, channels, 3, stride=2)
-                kept.append(channels)
+                skips.append(channels)
         self.middle = UnetLevelPart(sizes, channels, channels, max(sizes.attention))
         self.after = UnetResidual(sizes, channels, channels)
         self.up, self.grow = nn.ModuleDict(), nn.ModuleDict()
         for level, width in reversed(list(enumerate(widths))):
             for number in range(sizes.blocks + 1):
                 self.up[f"{level}_{number}"] = UnetLevelPart(
-                    sizes, channels + kept.pop(), width, sizes.attention[level]
+                    sizes, channels + skips.pop(), width, sizes.attention[level]
                 )
                 channels = width
             if level:
@@ -146,7 +146,7 @@ class UNetwork(nn.Module):
 
     @property
     def blocks(self) -> dict[str, nn.Module]:
-        """In the order in which they run."""
+        """Blocks by name, in execution order."""
         down = {f"down.{name}": block for name, block in self.down.items()}
         up = {f"up.{name}": block for name, block in self.up.items()}
         return {**down, "middle": self.middle, "after": self.after, **up}
@@ -157,18 +157,18 @@ class UNetwork(nn.Module):
         with span("time"):
             time_BD = self.time(time_embedding.code(times_B, self.sizes.width).to(dtype))
         x = self.first(latents_BKLL.to(dtype))
-        kept = [x]
+        skips = [x]
         for level in range(levels):
             for number in range(blocks):
                 x = self.down[f"{level}_{number}"](x, time_BD, text_BSW)
-                kept.append(x)
+                skips.append(x)
             if level + 1 < levels:
                 x = self.shrink[str(level)](x)
-                kept.append(x)
+                skips.append(x)
         x = self.after(self.middle(x, time_BD, text_BSW), time_BD)
         for level in reversed(range(levels)):
             for number in range(blocks + 1):
-                x = self.up[f"{level}_{number}"](torch.cat((x, kept.pop()), dim=1), time_BD, text_BSW)
+                x = self.up[f"{level}_{number}"](torch.cat((x, skips.pop()), dim=1), time_BD, text_BSW)
             if level:
                 x = self.grow[str(level)](F.interpolate(x, scale_factor=2.0, mode="nearest"))
         with span("head"):

@@ -1,12 +1,12 @@
-"""`python -m trainyard.train.fake_run.fake_rank JOB.toml RANK`: a step of the real training code of any layout,
-on one process and without memory. Prints how many bytes the rank would have (`exact.Held`).
+"""`python -m trainyard.train.fake_run.fake_rank JOB.toml RANK`: runs a step of the real training code of any layout in
+one process without allocating memory. Prints the bytes that the rank would allocate (`held_memory.RankMemory`).
 
-Tensors are torch's fake ones, which have shapes and storages but no values; the process group is torch's fake one,
-whose collectives return at once. What is counted are storages, from the operation that makes one until it is freed;
-what an allocator rounds and wastes is not in it. Norms and attention keep what an accelerator's fused kernels keep.
+Tensors are torch's fake tensors, with shapes and storages but no values; the process group is torch's fake one, whose
+collectives return at once. Counts storages, from the operation that creates one until it is freed, without allocator
+rounding and fragmentation. Norms and attention save the tensors that an accelerator's fused kernels save.
 
-What torch computes to learn how a DTensor's operation is sharded is done at the size of the whole model and never
-exists on a device: it is not counted.
+DTensor's sharding propagation creates fake tensors of the unsharded size, which never exist on a device: they are not
+counted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from trainyard.train.diffusion import diffusion_sizes
 from trainyard.train.diffusion.diffusion_sizes import Dit, UNet
 from trainyard.train.diffusion.diffusion_task import Denoise
 from trainyard.train.fake_run import held_memory
-from trainyard.train.fake_run.held_memory import Held
+from trainyard.train.fake_run.held_memory import RankMemory
 from trainyard.train.model.attention import Core
 from trainyard.train.model.language_task import Language
 from trainyard.train.model.moe import Experts, Moe, inverse
@@ -62,92 +62,93 @@ from trainyard.train.vision.vision_sizes import ResNet, Vit
 from trainyard.train.vision.vision_task import Classify
 
 
-def held(job: Job, rank: int) -> Held:
-    """What `rank` of a job holds. Experts get as many tokens each. Raises `BadJob` for what has no fake."""
+def measure_rank(job: Job, rank: int) -> RankMemory:
+    """Memory of `rank`, with tokens balanced over experts. Raises `BadJob` if the job cannot run with fake tensors."""
     _check(job)
-    task, samples = _trained(job)
-    whole_job, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
+    task, samples = _task_and_samples(job)
+    full_job, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
     ranks = Ranks(rank, 0, job.layout.ranks, 1, "cpu", torch.device("cpu"))
     fake, storages = FakeTensorMode(allow_non_fake_inputs=True), _Storages()
-    with _world(ranks), _unseen(storages):
-        # Outside the fake mode: meshes are tensors with values, and DTensors are split as if they were whole.
+    with _fake_process_group(ranks), _storage_tracking(storages):
+        # Outside the fake mode: device meshes are tensors with values, and DTensors are split from unsharded tensors.
         model = ParallelModel(job, ranks, task, partial(_empty, fake, storages))
         if model.meshes is not None and replicates(job.layout):
-            model.meshes.data.get_group("dp_shard")  # the optimizer asks for it, in the fake mode
+            model.meshes.data.get_group("dp_shard")  # create it here: the optimizer uses it inside the fake mode
         with fake, storages:
             memory = _step(job, model, samples, storages)
-    return memory._replace(peak=max(memory.peak + _waiting(whole_job, job, model), memory.update))
+    return memory._replace(peak=max(memory.peak + _skipped_receive_buffers(full_job, job, model), memory.update))
 
 
-def _trained(job: Job) -> tuple[Task, Callable[[int], Batch]]:
-    """The task of a job, and so many empty samples of it. Raises `BadJob` for another workload."""
+def _task_and_samples(job: Job) -> tuple[Task, Callable[[int], Batch]]:
+    """The task of a job and a function that makes a given number of empty samples. Raises `BadJob` for an unsupported
+    workload."""
     if job.workload == "transformer":
-        return Language(job), lambda many: _text(many, job.recipe.seq_len)
+        return Language(job), lambda count: _text(count, job.recipe.seq_len)
     if job.workload == "vision":
-        pictures: Vit | ResNet = convert(job, *vision_sizes.KINDS)
-        return Classify(job, pictures), lambda many: _pictures(many, pictures)
+        image_sizes: Vit | ResNet = convert(job, *vision_sizes.KINDS)
+        return Classify(job, image_sizes), lambda count: _images(count, image_sizes)
     if job.workload == "diffusion":
-        latents: Dit | UNet = convert(job, *diffusion_sizes.KINDS)
-        return Denoise(job, latents), lambda many: _latents(many, latents)
-    raise BadJob(f"workload = {job.workload!r}: a fake run is of a decoder, of vision or of diffusion.")
+        latent_sizes: Dit | UNet = convert(job, *diffusion_sizes.KINDS)
+        return Denoise(job, latent_sizes), lambda count: _latents(count, latent_sizes)
+    raise BadJob(f"workload = {job.workload!r}: a fake run supports transformer, vision and diffusion only.")
 
 
-def _text(many: int, length: int) -> Batch:
-    places = torch.empty(many, length, dtype=torch.long)
-    return Batch((places,), (torch.empty_like(places),))
+def _text(count: int, length: int) -> Batch:
+    tokens = torch.empty(count, length, dtype=torch.long)
+    return Batch((tokens,), (torch.empty_like(tokens),))
 
 
-def _pictures(many: int, sizes: Vit | ResNet) -> Batch:
-    images = torch.empty(many, sizes.channels, sizes.image, sizes.image)
-    return Batch((images,), (torch.empty(many, dtype=torch.long),))
+def _images(count: int, sizes: Vit | ResNet) -> Batch:
+    images = torch.empty(count, sizes.channels, sizes.image, sizes.image)
+    return Batch((images,), (torch.empty(count, dtype=torch.long),))
 
 
-def _latents(many: int, sizes: Dit | UNet) -> Batch:
-    latents = torch.empty(many, sizes.channels, sizes.latent, sizes.latent)
-    given = (latents, torch.empty(many), torch.empty(many, sizes.text_tokens, sizes.text_width))
-    given += (torch.empty(many, sizes.pooled_width),) if isinstance(sizes, Dit) else ()
-    return Batch(given, (torch.empty_like(latents),))
+def _latents(count: int, sizes: Dit | UNet) -> Batch:
+    latents = torch.empty(count, sizes.channels, sizes.latent, sizes.latent)
+    inputs = (latents, torch.empty(count), torch.empty(count, sizes.text_tokens, sizes.text_width))
+    inputs += (torch.empty(count, sizes.pooled_width),) if isinstance(sizes, Dit) else ()
+    return Batch(inputs, (torch.empty_like(latents),))
 
 
 def _check(job: Job) -> None:
     if job.recipe.offload:
-        raise BadJob("offload = true at $.recipe: a fake run does not tell the host's memory from a device's.")
+        raise BadJob("offload = true at $.recipe: a fake run does not distinguish host memory from device memory.")
     if job.recipe.dtype == "float8":
         raise BadJob("dtype = 'float8' at $.recipe: a fake run has no values to scale.", "Use dtype = 'bfloat16'.")
 
 
 def _shortened(job: Job) -> Job:
-    """With no more micro-batches than it takes until memory is at its fullest."""
+    """The job with only as many micro-batches as memory needs to reach its peak."""
     layout, recipe = job.layout, job.recipe
     if recipe.schedule in ("gpipe", "looped_bfs"):
-        return job  # all are on their way at once
+        return job  # all micro-batches are in flight at once
     enough = 2 * layout.pp * layout.interleave
     tokens = recipe.tokens_per_step // job.accumulate * min(job.accumulate, enough)
     return replace(job, recipe=replace(recipe, tokens_per_step=tokens))
 
 
-def _waiting(whole_job: Job, shortened: Job, model: ParallelModel) -> int:
-    """Bytes of room that a pipeline has for what micro-batches hand on that were left out: all have theirs at once."""
+def _skipped_receive_buffers(full_job: Job, shortened: Job, model: ParallelModel) -> int:
+    """Bytes of the pipeline's receive buffers for the micro-batches left out: all buffers exist at once."""
     if model.pipeline is None:
         return 0
-    handed_bytes = sum(part.nbytes for part in Language(whole_job).handed(whole_job.recipe.microbatch))
-    last = whole_job.layout.pp * whole_job.layout.interleave - 1
+    handed_bytes = sum(part.nbytes for part in Language(full_job).handed(full_job.recipe.microbatch))
+    last = full_job.layout.pp * full_job.layout.interleave - 1
     neighbours = sum((number > 0) + (number < last) for number in model.pipeline.modules)
-    return (whole_job.accumulate - shortened.accumulate) * handed_bytes * neighbours
+    return (full_job.accumulate - shortened.accumulate) * handed_bytes * neighbours
 
 
-def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], storages: _Storages) -> Held:
-    """Of the first step, to whose backward pass the state is added that later ones have."""
+def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], storages: _Storages) -> RankMemory:
+    """Memory of the first step, plus the optimizer state that exists in the backward pass of later steps."""
     optimizer = make_optimizer.make(model.modules, job.recipe, model.meshes)
-    _evenly(model)
+    _balance(model)
     parameters = storages.now
     batch = samples(job.batch // job.layout.batch_ranks)
-    given = storages.now - parameters
-    if replicates(job.layout):  # whose gradients lie in buckets, also while nothing has been added to them
+    inputs = storages.now - parameters
+    if replicates(job.layout):  # DDP's gradient buckets exist even before a gradient is added
         for parameter in model.parameters:
             parameter.grad = torch.zeros_like(parameter)
     model.forward_backward(batch)
-    gradients, backward = storages.now - parameters - given, storages.forget_peak()
+    gradients, backward = storages.now - parameters - inputs, storages.forget_peak()
     gradient_clipping.scale(
         model.parameters,
         (CLIP / (gradient_clipping.total_norm(model.parameters, model.meshes) + 1e-6)).clamp(max=1.0),
@@ -155,7 +156,7 @@ def _step(job: Job, model: ParallelModel, samples: Callable[[int], Batch], stora
     before = storages.now
     optimizer.step()
     state, update = storages.now - before, storages.forget_peak()
-    return Held(parameters, gradients, state, max(backward + state, update), update)
+    return RankMemory(parameters, gradients, state, max(backward + state, update), update)
 
 
 def _empty(
@@ -165,27 +166,27 @@ def _empty(
         module.to_empty(device=device)
 
 
-def _evenly(model: ParallelModel) -> None:
-    """In the place of what would look at a value: how many tokens go where, and which micro-batch a loss is of."""
+def _balance(model: ParallelModel) -> None:
+    """Replaces the code that reads values: token counts per expert, and the micro-batch that a loss belongs to."""
     pipeline = model.pipeline
     if pipeline is not None:
         pipeline.loss = lambda outputs, number: model.task.loss(outputs, pipeline.targets[0]) / len(pipeline.targets)
     for module in model.modules:
         for part in module.modules():
             if isinstance(part, Moe) and isinstance(part.dispatch, Exchange):
-                part.dispatch = partial(_even, part.dispatch.group)
+                part.dispatch = partial(_dispatch_evenly, part.dispatch.group)
 
 
-def _even(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
-    each = [len(x_ND) // group.size()] * group.size()
-    order = torch.arange(sum(each))
-    x = exchange(x_ND, group, each, each)
+def _dispatch_evenly(group: dist.ProcessGroup, experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
+    splits = [len(x_ND) // group.size()] * group.size()
+    order = torch.arange(sum(splits))
+    x = exchange(x_ND, group, splits, splits)
     y = experts(x.index_select(0, order), counts_E[: len(counts_E) // group.size()])
-    return exchange(y.index_select(0, inverse(order)), group, each, each)
+    return exchange(y.index_select(0, inverse(order)), group, splits, splits)
 
 
 class _Storages(TorchDispatchMode):
-    """Bytes of the fake storages that are alive: `now`, and at most since the last `forget_peak`."""
+    """Bytes of the live fake storages: `now`, and `peak` since the last `forget_peak`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -202,26 +203,26 @@ class _Storages(TorchDispatchMode):
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # what it does with its parts comes by here
+            return NotImplemented  # operations on the local tensors are dispatched here
         out = func(*args, **(kwargs or {}))
         for value in () if self.blind else tree_leaves(out):
             if isinstance(value, FakeTensor) and value.device.type != "meta":
-                self._see(value.untyped_storage())
+                self._track(value.untyped_storage())
         return out
 
-    def _see(self, storage: torch.UntypedStorage) -> None:
+    def _track(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self.sizes:
             self.sizes[key] = 0
-            self.alive[key] = weakref.ref(storage, lambda _: self._gone(key))
+            self.alive[key] = weakref.ref(storage, lambda _: self._freed(key))
             self.resized(storage)
 
-    def _gone(self, key: int) -> None:
+    def _freed(self, key: int) -> None:
         self.now -= self.sizes.pop(key)
         del self.alive[key]
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """FSDP frees what it gathered by leaving its storage without bytes."""
+        """Updates the size of a storage: FSDP frees gathered weights by resizing their storage to 0."""
         key = storage._cdata
         if key in self.sizes:
             self.now += storage.nbytes() - self.sizes[key]
@@ -230,9 +231,11 @@ class _Storages(TorchDispatchMode):
 
 
 @contextmanager
-def _unseen(storages: _Storages) -> Iterator[None]:
-    """Inside, `storages` hears of storages that change their size, and not of what exists to learn a shape only; and
-    torch's reducer, which no fake can enter, is left out."""
+def _storage_tracking(storages: _Storages) -> Iterator[None]:
+    """Context in which `storages` sees resized storages and ignores those of shape propagation.
+
+    DDP's reducer, which fake tensors do not support, is left out.
+    """
     resize = torch.UntypedStorage.resize_
 
     def resize_(storage: torch.UntypedStorage, size: int) -> Any:
@@ -240,34 +243,34 @@ def _unseen(storages: _Storages) -> Iterator[None]:
         storages.resized(storage)
         return done
 
-    learn = ShardingPropagator._propagate_tensor_meta_non_cached
+    propagate = ShardingPropagator._propagate_tensor_meta_non_cached
 
-    def blindly(propagator: ShardingPropagator, *args: Any) -> Any:
+    def propagate_blind(propagator: ShardingPropagator, *args: Any) -> Any:
         before, storages.blind = storages.blind, True
         try:
-            return learn(propagator, *args)
+            return propagate(propagator, *args)
         finally:
             storages.blind = before
 
     with (
-        mock.patch.object(PipelineSchedule, "_warmup_p2p", _agreed),
+        mock.patch.object(PipelineSchedule, "_warmup_p2p", _skip_shape_exchange),
         mock.patch.object(F, "rms_norm", _fused_norm),
         mock.patch.object(Core, "forward", partialmethod(partial(_attention, Core.forward))),
         mock.patch.object(data_parallelism, "replicate", lambda module, _: module),
         mock.patch.object(torch.UntypedStorage, "resize_", resize_),
-        mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", blindly),
+        mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", propagate_blind),
     ):
         yield
 
 
-def _agreed(_: object, stages: Iterable[Any], *__: object) -> None:
-    """What stages find out by asking each other: that all of them were told what they hand on."""
+def _skip_shape_exchange(_: object, stages: Iterable[Any], *__: object) -> None:
+    """Replaces the stages' exchange of shapes: all of them were given static shapes."""
     for stage in stages:
         stage._inference_mode = InferenceMode.STATIC
 
 
 class _FusedNorm(torch.autograd.Function):
-    """An accelerator's: it keeps its input and a float32 a row. The CPU's keeps the input and the result in float32."""
+    """An accelerator's norm, which saves its input and one float32 per row. The CPU saves float32 input and output."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -281,7 +284,7 @@ class _FusedNorm(torch.autograd.Function):
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Where values are narrower than keys: an accelerator's kernel takes that, and the CPU's writes its scores."""
+    """Attention with values narrower than keys, fused as on an accelerator; the CPU materializes the scores."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -294,9 +297,9 @@ class _FusedAttention(torch.autograd.Function):
         return tuple(torch.empty_like(x) for x in ctx.saved_tensors[:3])
 
 
-def _attention(whole: Any, core: Core, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attention(core_forward: Any, core: Core, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if q.shape[-1] == v.shape[-1]:
-        return whole(core, q, k, v)
+        return core_forward(core, q, k, v)
     return _FusedAttention.apply(q, k, v)  # pyright: ignore[reportReturnType]
 
 
@@ -305,8 +308,8 @@ def _fused_norm(x: Tensor, _: object, weight: Tensor, __: float) -> Tensor:
 
 
 @contextmanager
-def _world(ranks: Ranks) -> Iterator[None]:
-    """Inside, this process is one of so many, and the others answer at once."""
+def _fake_process_group(ranks: Ranks) -> Iterator[None]:
+    """Context with a fake process group, whose collectives return at once."""
     if ranks.world == 1:
         yield
         return
@@ -319,11 +322,11 @@ def _world(ranks: Ranks) -> Iterator[None]:
 
 def main(path: Path, rank: int) -> None:
     try:
-        found = held(jobs.load(path), rank)
-    except BadJob as why:
-        held_memory.refuse(why)
+        memory = measure_rank(jobs.load(path), rank)
+    except BadJob as error:
+        held_memory.refuse_job(error)
     else:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode(memory).decode() + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a rank of a job holds, told by the training code itself: `fake.py`, in a process of its own. No torch here.
+"""Measures the memory of a rank by running the training code with fake tensors (`fake_rank.py`). Needs no torch here.
 
-A process of its own, since torch keeps what it learned of process groups that are no more.
+The run is in a separate process, since torch keeps state of destroyed process groups.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ WORKER = "trainyard.train.fake_run.fake_rank"
 _REFUSED = 3
 
 
-class Held(NamedTuple):
-    """Bytes of one rank. `peak`: the most at any time of a step, optimizer's state included; `update`: the most while
-    the optimizer works. The first three are what stays between a backward pass and the update."""
+class RankMemory(NamedTuple):
+    """Bytes of one rank. `peak`: the maximum in a step, optimizer state included; `update`: the maximum during the
+    optimizer step. The first three are allocated between the backward pass and the update."""
 
     parameters: int
     gradients: int
@@ -33,28 +33,28 @@ class Held(NamedTuple):
     update: int
 
 
-def ends(job: Job) -> list[int]:
-    """The ranks worth asking: one of the first stage, which keeps most micro-batches, and one of the last."""
+def representative_ranks(job: Job) -> list[int]:
+    """The ranks worth measuring: one of the first stage (most in-flight micro-batches) and one of the last."""
     layout = job.layout
     return sorted({0, layout.ranks - layout.ranks // layout.pp})
 
 
-def held(job: Job, rank: int) -> Held:
-    """Raises `BadJob` for what has no fake run, and `MissingLibrary` without torch."""
+def measure_rank(job: Job, rank: int) -> RankMemory:
+    """Memory of one rank. Raises `BadJob` if the job cannot run with fake tensors, `MissingLibrary` without torch."""
     if find_spec("torch") is None:
         raise MissingLibrary("an exact count of memory runs the training code, which needs torch.", "pip install torch")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "job.toml"
         path.write_text(jobs.write(job), "utf-8")
         command = [sys.executable, "-m", WORKER, str(path), str(rank)]
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    if asked.returncode:
-        says = asked.stderr.strip().splitlines() or ["it said nothing"]
-        raise BadJob(says[-1] if asked.returncode == _REFUSED else f"its fake run failed: {says[-1]}")
-    return msgspec.json.decode(asked.stdout.splitlines()[-1], type=Held)
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or ["no error message"]
+        raise BadJob(lines[-1] if process.returncode == _REFUSED else f"its fake run failed: {lines[-1]}")
+    return msgspec.json.decode(process.stdout.splitlines()[-1], type=RankMemory)
 
 
-def refuse(why: BadJob) -> None:
-    """Ends this process as one whose job has no fake run."""
-    sys.stderr.write(f"{why.says}\n")
+def refuse_job(error: BadJob) -> None:
+    """Ends this process with the error message and the exit code for a job that cannot run with fake tensors."""
+    sys.stderr.write(f"{error.says}\n")
     raise SystemExit(_REFUSED)

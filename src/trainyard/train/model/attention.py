@@ -17,31 +17,31 @@ from trainyard.train.model.rope import rotate
 
 
 class Core(nn.Module):
-    """Causal attention over whole sequences; a module, so that context parallelism can put its own in this place.
+    """Causal attention over full sequences. A module, so that context parallelism can replace it.
 
-    Values may have another width than queries and keys; the result has theirs. Where there are fewer queries than keys,
-    they are of the last positions.
+    Values may have a different width than queries and keys; the output has theirs. If there are fewer queries than
+    keys, the queries are those of the last positions.
     """
 
     def forward(self, q_BHTC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor) -> Tensor:
         grouped = q_BHTC.shape[1] != k_BKTC.shape[1]
         if grouped and q_BHTC.is_cuda and q_BHTC.dtype == torch.float32:
-            # The one fused kernel for float32 there does not know grouped heads.
+            # CUDA's only fused kernel for float32 does not support grouped heads.
             k_BKTC, v_BKTC = (x.repeat_interleave(q_BHTC.shape[1] // x.shape[1], dim=1) for x in (k_BKTC, v_BKTC))
             grouped = False
         queries, keys = q_BHTC.shape[2], k_BKTC.shape[2]
         if queries == keys:
             return F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, is_causal=True, enable_gqa=grouped)
-        with _disable_current_modes():  # in one, as under `remat = "op"`, torch cannot make a tensor of this class
+        with _disable_current_modes():  # torch cannot create this tensor subclass in a dispatch mode (`remat = "op"`)
             mask = causal_lower_right(queries, keys)
         return F.scaled_dot_product_attention(q_BHTC, k_BKTC, v_BKTC, attn_mask=mask, enable_gqa=grouped)
 
 
 class Attention(nn.Module):
-    """Of the heads whose columns its matrices hold: all, or under tensor parallelism this rank's.
+    """Grouped-query attention over all heads; under tensor parallelism over this rank's.
 
-    With `qk_norm` each head's queries and keys are normalised before they turn, by one weight a channel for all heads
-    (Henry et al. 2020, arXiv:2010.04245; as Qwen 3 has it).
+    With `qk_norm`, the queries and keys of each head are normalized before the rotary embedding, with one weight per
+    channel shared by all heads (Henry et al. 2020, arXiv:2010.04245; as in Qwen 3).
     """
 
     def __init__(self, model: Model) -> None:
@@ -57,7 +57,7 @@ class Attention(nn.Module):
         self.out = Linear(model.heads * model.head_dim, model.width, model.bias == "all")
 
     def forward(self, x_BTD: Tensor, cos_TC: Tensor | None, sin_TC: Tensor | None) -> Tensor:
-        """Nothing turns without a table of angles."""
+        """Applies no rotary embedding if the tables are None."""
         q_BHTC, k_BKTC, v_BKTC = (self._heads(part(x_BTD)) for part in (self.q, self.k, self.v))
         if self.q_norm is not None and self.k_norm is not None:
             q_BHTC, k_BKTC = self.q_norm(q_BHTC), self.k_norm(k_BKTC)

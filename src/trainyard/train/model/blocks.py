@@ -1,4 +1,4 @@
-"""What is done to each repeated block of a model: computed again backward, compiled, named in a profile."""
+"""Applies activation checkpointing, compilation and profiler spans to each repeated block of a model."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ KEPT = frozenset(
         _aten._scaled_dot_product_cudnn_attention.default,
     }
 )
-"""What `remat = "op"` does not compute again: most of the arithmetic, in a fraction of the bytes."""
+"""Operations that `remat = "op"` does not recompute: most of the FLOPs for a fraction of the bytes."""
 
 
 def prepare(blocks: Mapping[str, nn.Module], recipe: Recipe) -> None:
-    """Replaces each block's `forward`, not the module: its parameters keep their names, and hooks of others (FSDP's)
-    stay outside what is compiled."""
+    """Wraps each block's `forward`. Modules are not wrapped, so that parameters keep their names and hooks (FSDP's)
+    stay outside the compiled code."""
     for number, (name, block) in enumerate(blocks.items()):
         run: Forward = block.forward
         if recipe.remat != "none" and number % recipe.remat_every == 0:
-            run = _again(run, recipe.remat)
+            run = _checkpointed(run, recipe.remat)
         if recipe.compile is True:
             run = torch.compile(run)
-        block.forward = _named(name, run)
+        block.forward = _with_span(name, run)
 
 
-def _again(run: Forward, remat: str) -> Forward:
-    """`run`, whose results are computed again when the backward pass needs them. Blocks draw no random numbers."""
-    again = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
+def _checkpointed(run: Forward, remat: str) -> Forward:
+    """Wraps `run` in activation checkpointing. Keeps no RNG state: blocks draw no random numbers."""
+    checkpointed = partial(checkpoint, run, use_reentrant=False, preserve_rng_state=False)
     if remat == "full":
-        return again
-    return partial(again, context_fn=partial(create_selective_checkpoint_contexts, _policy))
+        return checkpointed
+    return partial(checkpointed, context_fn=partial(create_selective_checkpoint_contexts, _policy))
 
 
 def _policy(_: object, op: object, *args: object, **kwargs: object) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def _named(name: str, run: Forward) -> Forward:
+def _with_span(name: str, run: Forward) -> Forward:
     def forward(*args: Any) -> Any:
         with span(name):
             return run(*args)

@@ -1,4 +1,4 @@
-"""A decoder-only transformer: what its `Model` says of norms, positions, biases, attention and experts.
+"""A decoder-only transformer, with the norms, positions, biases, attention and experts of its `Model`.
 
 No dropout. Weights are float32 (see layers.py). Shapes: B sequences, T positions, D width, V vocabulary.
 """
@@ -40,12 +40,15 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Tokens (B, T) to logits (B, T, V), or a pipeline stage of that: `layers` of it, without what is not `first` or
-    `last`, from tokens or hidden states (B, T, D) to hidden states or logits. Names are the whole model's.
+    """Maps tokens (B, T) to logits (B, T, V), or is a pipeline stage with the given `layers`.
 
-    `length`: the longest sequence, of which each place has a row where positions are learned.
-    `positions`: the place in its sequence of each token this rank sees, where those are not 0 to T - 1.
-    `sharers`: groups of ranks that train on other tokens: over all of them, one after the other, sums are global.
+    Only the `first` stage has the embedding and only the `last` has the head; between them, stages exchange hidden
+    states (B, T, D). Parameter names are those of the unsplit model.
+
+    `length`: maximum sequence length, one row each if positions are learned.
+    `positions`: sequence position of each token of this rank, if not 0 to T - 1.
+    `token_groups`: process groups over ranks with different tokens; reducing over each of them in turn gives the sum
+    over the global batch.
     """
 
     def __init__(
@@ -58,14 +61,14 @@ class Decoder(nn.Module):
         last: bool = True,
     ) -> None:
         super().__init__()
-        self.turning = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
+        self.rope = (model.rope_dim or model.head_dim, model.rope_base) if model.position == "rope" else None
         self.positions: Tensor | None = None
         self.embed = Embedding(model.vocab, model.width, dtype) if first else None
         self.place = Embedding(length, model.width, dtype) if first and model.position == "learned" else None
         self.layers = nn.ModuleDict({str(layer): DecoderBlock(model, layer) for layer in layers})
         self.norm = _norm(model) if last else None
         self.head = self._head(model) if last else None
-        self.sharers: Sequence[ProcessGroup] = ()
+        self.token_groups: Sequence[ProcessGroup] = ()
 
     def _head(self, model: Model) -> nn.Module:
         if model.tied and self.embed is not None:
@@ -77,7 +80,7 @@ class Decoder(nn.Module):
         if self.embed is not None:
             with span("embed"):
                 x = self.embed(x) if self.place is None else self.embed(x) + self.place(positions_T)
-        cos_TC, sin_TC = rope_table(positions_T, *self.turning) if self.turning else (None, None)
+        cos_TC, sin_TC = rope_table(positions_T, *self.rope) if self.rope else (None, None)
         for layer in self.layers.values():
             x = layer(x, cos_TC, sin_TC)
         if self.norm is not None:
@@ -90,24 +93,24 @@ class Decoder(nn.Module):
 
     @property
     def routers(self) -> Mapping[str, Router]:
-        """By layer."""
-        mixed = {name: block.mlp for name, block in self.layers.items() if isinstance(block, DecoderBlock)}
-        return {f"layers.{name}": mlp.router for name, mlp in mixed.items() if isinstance(mlp, Moe)}
+        """Routers by layer name."""
+        mlps = {name: block.mlp for name, block in self.layers.items() if isinstance(block, DecoderBlock)}
+        return {f"layers.{name}": mlp.router for name, mlp in mlps.items() if isinstance(mlp, Moe)}
 
     def weigh(self, share: float) -> None:
-        """A `Weighs`: of the routers' losses."""
+        """Implements `HasAuxiliaryLoss` for the routers."""
         for router in self.routers.values():
             router.load.share = share
 
     def after_step(self) -> None:
-        """A `Counts`: what each expert got is known over the global batch, and routers follow it."""
+        """Implements `UpdatesAfterStep`: sums the expert loads over the global batch and updates the routers."""
         routers = self.routers.values()
-        expert_balance.settle([router.load for router in routers], self.sharers)
+        expert_balance.settle([router.load for router in routers], self.token_groups)
         for router in routers:
             router.follow()
 
     def tallies(self) -> Mapping[str, Sequence[int]]:
-        """A `Tallies`."""
+        """Implements `ReportsCounts`."""
         loads = {layer: router.load.last for layer, router in self.routers.items()}
         return {layer: last.tolist() for layer, last in loads.items() if last is not None}
 

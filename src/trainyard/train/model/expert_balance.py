@@ -1,7 +1,7 @@
-"""How evenly experts are used: counted, recorded, and kept even by a loss or by a bias.
+"""Load balance of experts: counting tokens, and balancing with an auxiliary loss or a bias.
 
-What happens once a micro-batch (counting, a loss beside the reported one) happens in its backward pass: a block that is
-computed again runs forward twice.
+Work that must run once per micro-batch (counting, the auxiliary loss) runs in the backward pass, since activation
+checkpointing runs the forward pass of a block twice.
 
 Shapes: N tokens, E experts, A experts a token uses.
 """
@@ -18,13 +18,14 @@ from torch import Tensor
 LOSS_WEIGHT = 0.01
 """Fedus et al. 2021 (arXiv:2101.03961), section 2.2."""
 BIAS_RATE = 0.001
-"""A step of the bias (DeepSeek-V3, arXiv:2412.19437, section 4.2)."""
+"""Bias update per step (DeepSeek-V3, arXiv:2412.19437, section 4.2)."""
 
 
 class Load:
-    """Tokens that one layer's experts got. `peers`: the ranks that have other parts of the same sequences.
+    """Token counts of one layer's experts.
 
-    `share`: what part of the step's loss on this rank a micro-batch is.
+    `peers`: the ranks that have other parts of the same sequences. `share`: the weight of a micro-batch in this rank's
+    loss of a step.
     """
 
     def __init__(self, experts: int) -> None:
@@ -33,20 +34,22 @@ class Load:
         self.peers: dist.ProcessGroup | None = None
         self.running: Tensor | None = None
         self.last: Tensor | None = None
-        """(E,) int64: of the last step, over the global batch."""
+        """(E,) int64: counts of the last step over the global batch."""
 
     def counted(self, x: Tensor, counts_E: Tensor) -> Tensor:
-        """`x`; its backward pass adds the counts."""
-        return _Backward.apply(x, counts_E, self._add)
+        """Returns `x`; its backward pass adds `counts_E` to the running counts."""
+        return _CountInBackward.apply(x, counts_E, self._add)
 
     def _add(self, counts_E: Tensor) -> None:
         self.running = counts_E if self.running is None else self.running + counts_E
 
     def loss(self, scores_NE: Tensor, counts_E: Tensor) -> Tensor:
-        """Switch's loss (section 2.2) for any number of experts a token: LOSS_WEIGHT where all are used alike.
+        """The balance loss of Switch (section 2.2) for any number of experts per token; LOSS_WEIGHT if all are used
+        equally.
 
-        Of the tokens of a micro-batch, whole sequences: where a rank has parts of them, the counts are of all parts and
-        the scores of its own, so that the mean over those ranks is the loss of the whole, and its gradient too.
+        Computed over the full sequences of a micro-batch. If ranks have parts of the sequences, counts are summed over
+        the parts and scores are local: the mean over these ranks is the loss of the full sequences, and so is its
+        gradient.
         """
         if self.peers is not None:
             counts_E = counts_E.clone()
@@ -56,13 +59,13 @@ class Load:
         return LOSS_WEIGHT * self.experts * (chosen_E * likely_E).sum()
 
 
-def also_loss(x: Tensor, loss: Tensor, share: float) -> Tensor:
-    """`x`; its backward pass goes through `share` of the scalar `loss` as well, as if it had been added to the loss."""
-    return _Also.apply(x, loss, share)
+def add_auxiliary_loss(x: Tensor, loss: Tensor, share: float) -> Tensor:
+    """Returns `x`; its backward pass also backpropagates `share` times the scalar `loss`, as if added to the loss."""
+    return _AddAuxiliaryLoss.apply(x, loss, share)
 
 
 def settle(loads: Sequence[Load], groups: Sequence[dist.ProcessGroup]) -> None:
-    """The counts of a step that ended, summed over the ranks of all `groups`, become the last ones."""
+    """Ends a step: sums its counts over `groups` and stores them as `last`."""
     running = [load.running for load in loads if load.running is not None]
     if not running:
         return
@@ -74,12 +77,12 @@ def settle(loads: Sequence[Load], groups: Sequence[dist.ProcessGroup]) -> None:
 
 
 def follow(bias_E: Tensor, counts_E: Tensor) -> None:
-    """The bias of an expert that got more than the mean falls, of one that got less rises (Wang et al. 2024,
+    """Lowers the bias of experts with more tokens than the mean and raises that of the others (Wang et al. 2024,
     arXiv:2408.15664, algorithm 1)."""
     bias_E += BIAS_RATE * torch.sign(counts_E.sum() - len(counts_E) * counts_E)
 
 
-class _Backward(torch.autograd.Function):
+class _CountInBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, counts: Tensor, add: Callable[[Tensor], None]) -> Tensor:
         ctx.save_for_backward(counts)
@@ -92,7 +95,7 @@ class _Backward(torch.autograd.Function):
         return grads[0], None, None
 
 
-class _Also(torch.autograd.Function):
+class _AddAuxiliaryLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, loss: Tensor, share: float) -> Tensor:
         ctx.share = share

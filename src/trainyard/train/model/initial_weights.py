@@ -1,4 +1,4 @@
-"""Initial weights that depend on the seed alone, and digests of all weights: the same for any layout."""
+"""Weight initialization and weight digests, both independent of the layout."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainyard.train.parallel.mesh import Meshes
-from trainyard.train.task import Places
+from trainyard.train.task import SelfSharded
 
 DIGEST_CAP = 2 * 10**9
-"""Bytes of weights beyond which no digest is taken: gathering and hashing them would take seconds."""
+"""Maximum bytes of weights for a digest: gathering and hashing more would take seconds."""
 
 
 def fill(module: nn.Module, draw: Callable[[str, torch.Size], Tensor]) -> None:
-    """Draws every parameter and kept buffer whole on the host, and keeps this rank's shard. Other buffers are zero."""
-    kept = module.state_dict(keep_vars=True)
+    """Initializes a module: draws each unsharded parameter and persistent buffer on the host and keeps this rank's
+    shard. Other buffers are zero."""
+    state = module.state_dict(keep_vars=True)
     with torch.no_grad():
         for buffer in module.buffers():
             buffer.zero_()
-        for name, values in kept.items():
-            whole = draw(name, values.shape).to(values.device)
+        for name, values in state.items():
+            value = draw(name, values.shape).to(values.device)
             if isinstance(values, DTensor):
-                whole = distribute_tensor(whole, values.device_mesh, values.placements, src_data_rank=None)
-            values.copy_(whole)
+                value = distribute_tensor(value, values.device_mesh, values.placements, src_data_rank=None)
+            values.copy_(value)
 
 
 def normal(name: str, shape: torch.Size, seed: int, deviation: float) -> Tensor:
-    """From a stream of its own, (seed, name): mean 0."""
+    """Normal random numbers with mean 0, from a generator seeded by (seed, name)."""
     mixed = hashlib.blake2b(struct.pack("<Q", seed) + name.encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(mixed, "little") >> 1)
     return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
 
 def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
-    """Parameters of the whole model; a shard counts as what it is a shard of. Collective where ranks have others."""
-    alone = sum(parameter.numel() for parameter in lone(modules))
+    """Parameter count of the unsharded model. Collective if ranks have different parameters."""
+    alone = sum(parameter.numel() for parameter in unshared(modules))
     own = torch.tensor(sum(parameter.numel() for module in modules for parameter in module.parameters()) - alone)
     if meshes is not None and meshes.layout.pp > 1:
         group = meshes.data.get_group("pp")
@@ -54,18 +55,18 @@ def count(modules: Sequence[nn.Module], meshes: Meshes | None) -> int:
     return int(own) + alone
 
 
-def lone(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
-    """The parameters that are on this rank and on no other of data parallelism."""
-    parts = [part for module in modules for part in module.modules() if isinstance(part, Places)]
-    return [parameter for part in parts for parameter in part.lone()]
+def unshared(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """The parameters that exist on this data-parallel rank only."""
+    parts = [part for module in modules for part in module.modules() if isinstance(part, SelfSharded)]
+    return [parameter for part in parts for parameter in part.unshared()]
 
 
 def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
-    """sha256 over the names and values of all weights, gathered: every rank must call. None above `DIGEST_CAP`."""
+    """sha256 over the names and values of all weights; None above `DIGEST_CAP`. Collective."""
     if 4 * count(modules, meshes) > DIGEST_CAP:
         return None
     parts = {name: _sha256(parameter) for module in modules for name, parameter in module.named_parameters()}
-    if meshes is not None and (meshes.layout.pp > 1 or lone(modules)):
+    if meshes is not None and (meshes.layout.pp > 1 or unshared(modules)):
         group = meshes.data.get_group("pp") if meshes.layout.pp > 1 else meshes.world.get_group()
         ranks: list[dict[str, str]] = [{} for _ in range(group.size())]
         dist.all_gather_object(ranks, parts, group=group)
@@ -73,12 +74,12 @@ def digest(modules: Sequence[nn.Module], meshes: Meshes | None) -> str | None:
     return hashlib.sha256("".join(f"{name} {parts[name]}\n" for name in sorted(parts)).encode()).hexdigest()
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of it, on each rank that has a part; collective. An offloaded part is gathered from its device."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The unsharded tensor, on each rank with a shard. Collective. An offloaded shard is first copied to its device."""
     if not isinstance(tensor, DTensor):
         return tensor
     return cast(DTensor, tensor.to(tensor.device_mesh.device_type)).full_tensor()
 
 
 def _sha256(parameter: Tensor) -> str:
-    return hashlib.sha256(whole(parameter).detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()
+    return hashlib.sha256(full_tensor(parameter).detach().cpu().contiguous().view(torch.uint8).numpy().data).hexdigest()

@@ -1,4 +1,4 @@
-"""The `Task` of training a decoder: the next byte of real text."""
+"""The `Task` of training a decoder: next-byte prediction on text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _INTO_RESIDUAL = ("attention.out.weight", "mlp.down.weight", "mlp.experts.down",
 
 
 class Language:
-    """A `Task`, `Staged`, `Splits` and `Shares`. Outputs are logits (B, T, V), targets (B, T)."""
+    """A `Task`, `PipelineTask`, `SplitTask` and `SplitsBatch`. Outputs are logits (B, T, V), targets (B, T)."""
 
     def __init__(self, job: Job) -> None:
         self.model = job.decoder
@@ -34,51 +34,51 @@ class Language:
     def module(self) -> Decoder:
         return self.stage(0, 1)
 
-    def stage(self, number: int, of: int) -> Decoder:
-        """Layers are divided as evenly as they can be, the first stages having one more."""
+    def stage(self, number: int, stages: int) -> Decoder:
+        """Partitions layers evenly over stages; if they do not divide, the first stages have one more."""
         layers = range(self.model.layers)
-        each, rest = divmod(len(layers), of)
+        each, rest = divmod(len(layers), stages)
         start = number * each + min(number, rest)
-        mine = layers[start : start + each + (number < rest)]
-        return Decoder(self.model, self.dtype, mine, self.seq_len, first=number == 0, last=number == of - 1)
+        own = layers[start : start + each + (number < rest)]
+        return Decoder(self.model, self.dtype, own, self.seq_len, first=number == 0, last=number == stages - 1)
 
     def handed(self, samples: int) -> tuple[Tensor, ...]:
-        """Hidden states: (B, T, D) of this rank's part of each sequence."""
+        """Hidden states (B, T, D) of this rank's part of each sequence."""
         parts = self.layout.cp * (self.layout.tp if self.layout.sequence_parallel else 1)
         return (torch.empty(samples, self.seq_len // parts, self.model.width, dtype=self.dtype, device="meta"),)
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """Over tp, ep and cp. A module then sees fewer positions than a sequence has, and is told which."""
+        """Applies tp, cp and ep. Sets the module's positions if a rank sees only some of a sequence."""
         layout = meshes.layout
         if layout.tp > 1:
             tensor_parallel.split(module, meshes)
         if layout.cp > 1:
-            context_parallel.share(module, meshes)
+            context_parallel.replace_attention(module, meshes)
         expert_parallel.split(module, meshes)
         if layout.cp > 1 or layout.sequence_parallel:
-            places = context_parallel.positions(self.seq_len, meshes)
-            cast(Decoder, module).positions = places.to(meshes.world.device_type)
+            positions = context_parallel.positions(self.seq_len, meshes)
+            cast(Decoder, module).positions = positions.to(meshes.world.device_type)
 
     def share(self, batch: Batch, meshes: Meshes) -> Batch:
-        """This rank's positions of every sequence, inputs and targets alike."""
+        """This rank's positions of all inputs and targets."""
         if meshes.layout.cp == 1:
             return batch
-        places = context_parallel.positions(self.seq_len, meshes).to(batch.inputs[0].device)
-        return Batch((batch.inputs[0][:, places],), (batch.targets[0][:, places],))
+        positions = context_parallel.positions(self.seq_len, meshes).to(batch.inputs[0].device)
+        return Batch((batch.inputs[0][:, positions],), (batch.targets[0][:, positions],))
 
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
         return {f"layers.{name}": block for name, block in cast(Decoder, module).layers.items()}
 
     def draw(self, name: str, shape: torch.Size) -> Tensor:
-        """Normal with deviation 0.02, the projections back to the residual stream divided by sqrt(2 * layers) (GPT-2's
-        scheme); norms are one, biases zero."""
+        """GPT-2's initialization: normal with standard deviation 0.02, divided by sqrt(2 * layers) for projections into
+        the residual stream; norms are one, biases zero."""
         if len(shape) == 1:
             return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
         deviation = 0.02 / (2 * self.model.layers) ** 0.5 if name.endswith(_INTO_RESIDUAL) else 0.02
         return initial_weights.normal(name, shape, self.seed, deviation)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
-        """Cross-entropy in nats a token."""
+        """Cross-entropy in nats per token."""
         with span("loss"):
             logits_BTV = tensor_parallel.plain(outputs)
             return tensor_parallel.plain(F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets[0].flatten()))

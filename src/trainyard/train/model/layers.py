@@ -1,8 +1,8 @@
-"""Layers whose float32 weights take the dtype of what they multiply.
+"""Layers that cast their float32 weights to the dtype of their input.
 
-The input is cast to the compute dtype once, where a model begins; a layer casts its weight to match: the same
-arithmetic alone, replicated and sharded (where FSDP has cast the weights already, the cast does nothing).
-They are torch's own classes, so that what splits those (tensor parallelism, float8) splits these.
+A model casts its input to the compute dtype once, and each layer casts its weights to match. The arithmetic is thus the
+same on one rank, replicated and sharded (if FSDP has cast the weights already, the cast is a no-op). The classes are
+subclasses of torch's, so that tensor parallelism and float8 conversion recognize them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def _as(parameter: Tensor | None, x: Tensor) -> Tensor | None:
+def _cast(parameter: Tensor | None, x: Tensor) -> Tensor | None:
     return None if parameter is None else parameter.to(x.dtype)
 
 
@@ -23,11 +23,11 @@ class Linear(nn.Linear):
         super().__init__(width_in, width_out, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.linear(input, self.weight.to(input.dtype), _as(self.bias, input))
+        return F.linear(input, self.weight.to(input.dtype), _cast(self.bias, input))
 
 
 class Embedding(nn.Embedding):
-    """Rows of (V, D), in `dtype`."""
+    """An embedding table (V, D) with outputs in `dtype`."""
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
         super().__init__(rows, width)
@@ -38,18 +38,18 @@ class Embedding(nn.Embedding):
 
 
 class Tied(nn.Module):
-    """The embedding's rows as a head's: y = x W^T. It has no parameter of its own."""
+    """A head tied to the embedding: y = x W^T. It has no parameters of its own."""
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
-        self._of = (embedding,)  # in a tuple it is no child, and has no second name
+        self._embedding = (embedding,)  # in a tuple, it is not registered as a submodule under a second name
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self._of[0].weight.to(x.dtype))
+        return F.linear(x, self._embedding[0].weight.to(x.dtype))
 
 
 class RmsNorm(nn.Module):
-    """Root-mean-square normalisation over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """Root-mean-square normalization over the last dimension (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     def __init__(self, width: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class RmsNorm(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """Normalisation to mean 0 and deviation 1 over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
+    """Normalization to mean 0 and standard deviation 1 over the last dimension (Ba et al. 2016, arXiv:1607.06450)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return F.layer_norm(input, self.normalized_shape, _as(self.weight, input), _as(self.bias, input), self.eps)
+        return F.layer_norm(input, self.normalized_shape, _cast(self.weight, input), _cast(self.bias, input), self.eps)

@@ -1,7 +1,7 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1): keys and values come from a narrow latent.
 
-Positions turn channels of their own (the decoupled rotary embedding): each query head has some, and one key of them
-serves all heads. Shapes: B sequences, T positions, D width, H heads, C channels without position, R with, L latent.
+The rotary embedding uses separate channels (decoupled RoPE): each query head has some, and all heads share one key.
+Shapes: B sequences, T positions, D width, H heads, C channels without position, R with, L latent.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from trainyard.train.model.rope import rotate
 
 
 class LatentAttention(nn.Module):
-    """Of the heads whose columns `q` (or `q_up`) and `kv_up` hold. Each latent is normalised before it is widened."""
+    """Latent attention over the heads whose columns `q` (or `q_up`) and `kv_up` have. Latents are normalized before
+    the up-projection."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -48,6 +49,6 @@ class LatentAttention(nn.Module):
 
 
 def _heads(x_BTX: Tensor, first: int, second: int) -> tuple[Tensor, Tensor]:
-    """Each head's channels in two parts."""
-    one, other = x_BTX.unflatten(2, (-1, first + second)).transpose(1, 2).split((first, second), dim=3)
-    return one, other
+    """Splits each head's channels into two parts."""
+    first_part, second_part = x_BTX.unflatten(2, (-1, first + second)).transpose(1, 2).split((first, second), dim=3)
+    return first_part, second_part

@@ -1,4 +1,4 @@
-"""The part of a layer that works on each position alone. Shapes: B sequences, T positions, D width, F inner width."""
+"""The MLP of a layer. Shapes: B sequences, T positions, D width, F inner width."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainyard.train.model.layers import Linear
 
 
 class Mlp(nn.Module):
-    """SwiGLU (Shazeer 2020, arXiv:2002.05202): gate, up, down. Or up, GELU (its tanh form, as GPT-2 has it), down."""
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202): gate, up, down. Or up, GELU (tanh approximation, as in GPT-2), down."""
 
     def __init__(self, model: Model, ffn: int) -> None:
         super().__init__()

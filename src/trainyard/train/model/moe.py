@@ -1,4 +1,4 @@
-"""A mixture of experts: each token goes through a few of many MLPs, and through those that all tokens share.
+"""Mixture of experts: each token passes through the experts chosen by its router, and through the shared experts.
 
 Shapes: B sequences, T positions, N = B T tokens, D width, F inner width, E experts, A experts a token uses.
 """
@@ -22,52 +22,52 @@ class Experts(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        wide = (model.experts, model.expert_ffn, model.width)
-        self.gate = nn.Parameter(torch.empty(wide))
-        self.up = nn.Parameter(torch.empty(wide))
+        shape = (model.experts, model.expert_ffn, model.width)
+        self.gate = nn.Parameter(torch.empty(shape))
+        self.up = nn.Parameter(torch.empty(shape))
         self.down = nn.Parameter(torch.empty(model.experts, model.width, model.expert_ffn))
 
     def forward(self, x_ND: Tensor, counts_E: Tensor) -> Tensor:
-        """Of tokens in the order of their experts, `counts_E` for each."""
+        """Applies the experts to tokens sorted by expert, `counts_E` tokens each."""
         ends_E = counts_E.cumsum(0).to(torch.int32)
 
         def product(x: Tensor, weight: Tensor) -> Tensor:
-            mine = weight.to_local() if isinstance(weight, DTensor) else weight
-            return F.grouped_mm(x, mine.to(x.dtype).transpose(1, 2), offs=ends_E)
+            local = weight.to_local() if isinstance(weight, DTensor) else weight
+            return F.grouped_mm(x, local.to(x.dtype).transpose(1, 2), offs=ends_E)
 
         return product(F.silu(product(x_ND, self.gate)) * product(x_ND, self.up), self.down)
 
 
 Dispatch = Callable[[Experts, Tensor, Tensor], Tensor]
-"""(experts, tokens in the order of their experts, tokens of each expert) -> the experts' results, in the same order."""
+"""(experts, tokens sorted by expert, token count of each expert) -> the experts' outputs in the same order."""
 
 
-def here(experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
-    """All experts are on this rank."""
+def run_locally(experts: Experts, x_ND: Tensor, counts_E: Tensor) -> Tensor:
+    """The `Dispatch` if all experts are on this rank."""
     return experts(x_ND, counts_E)
 
 
 class Moe(nn.Module):
-    """Instead of an `Mlp`. `dispatch` is another where experts are divided over ranks."""
+    """An MoE layer in place of an `Mlp`. Expert parallelism replaces `dispatch`."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.router = Router(model)
         self.experts = Experts(model)
         self.shared = Mlp(model, model.shared_experts * model.expert_ffn) if model.shared_experts else None
-        self.dispatch: Dispatch = here
+        self.dispatch: Dispatch = run_locally
 
-    # How many tokens each expert gets is known at run time only: nothing here to compile.
+    # Not compiled: the token count of each expert is known only at run time.
     @torch.compiler.disable
     def forward(self, x_BTD: Tensor) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)
         chosen_NA, gates_NA, counts_E = self.router(x_ND)
         order = chosen_NA.flatten().argsort(stable=True)
-        # Each (token, expert) pair has a row of its own, also backward: sums are in a fixed order.
+        # One row per (token, expert) pair, so that sums have a fixed order, also in the backward pass.
         rows = x_ND.repeat_interleave(chosen_NA.shape[1], dim=0).index_select(0, order)
-        done = self.dispatch(self.experts, rows, counts_E)
-        done_NAD = done.index_select(0, inverse(order)).unflatten(0, chosen_NA.shape)
-        y_BTD = (done_NAD * gates_NA.unsqueeze(2).to(x_ND.dtype)).sum(dim=1).view_as(x_BTD)
+        outputs = self.dispatch(self.experts, rows, counts_E)
+        outputs_NAD = outputs.index_select(0, inverse(order)).unflatten(0, chosen_NA.shape)
+        y_BTD = (outputs_NAD * gates_NA.unsqueeze(2).to(x_ND.dtype)).sum(dim=1).view_as(x_BTD)
         return y_BTD if self.shared is None else y_BTD + self.shared(x_BTD)
 
 

@@ -1,4 +1,7 @@
-"""Rotary positions (Su et al. 2021, arXiv:2104.09864). Shapes: B sequences, H heads, T positions, C channels."""
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
+
+Shapes: B sequences, H heads, T positions, C channels.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from torch import Tensor
 
 
 def rope_table(positions_T: Tensor, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
-    """Cosine and sine, each (T, C) float32, both halves of C alike."""
+    """Cosines and sines, each (T, C) float32; both halves of C are equal."""
     rate = base ** (-torch.arange(0, head_dim, 2, device=positions_T.device, dtype=torch.float32) / head_dim)
     angle = torch.outer(positions_T.float(), rate).repeat(1, 2)
     return angle.cos(), angle.sin()
 
 
 def rotate(x_BHTC: Tensor, cos_TC: Tensor, sin_TC: Tensor) -> Tensor:
-    """Turns channel c with channel c + C/2 by its position's angle, in float32."""
+    """Rotates each channel pair (c, c + C/2) by its position's angle, in float32."""
     x = x_BHTC.float()
     left, right = x.chunk(2, dim=-1)
     return (x * cos_TC + torch.cat((-right, left), dim=-1) * sin_TC).to(x_BHTC.dtype)

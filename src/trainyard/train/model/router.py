@@ -1,8 +1,8 @@
-"""Which experts a token goes to, and how much each counts.
+"""The router of an MoE layer: selects the experts of each token and computes their gate weights.
 
-`softmax`: the `active` likeliest of a softmax over all experts, their shares brought to a sum of one (Mixtral,
-arXiv:2401.04088, section 2.1). `sigmoid`: each expert has a score of its own from 0 to 1; those chosen are divided by
-their sum (DeepSeek-V3, arXiv:2412.19437, section 2.1.2). Scores are float32.
+`softmax`: the top `active` of a softmax over all experts, renormalized (Mixtral, arXiv:2401.04088, section 2.1).
+`sigmoid`: an independent score from 0 to 1 per expert; those of the selected experts are divided by their sum
+(DeepSeek-V3, arXiv:2412.19437, section 2.1.2). Scores are float32.
 
 Shapes: N tokens, D width, E experts, A experts a token uses, G groups of experts.
 """
@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainyard.job import Model
-from trainyard.train.model.expert_balance import Load, also_loss, follow
+from trainyard.train.model.expert_balance import Load, add_auxiliary_loss, follow
 
 
 class Router(nn.Module):
-    """`bias` (E,), where balance is by bias, is added to scores to choose, and only to choose. Kept, not trained."""
+    """A top-k router. `bias` (E,): added to the scores for selection only; a persistent buffer that is not trained, or
+    None unless balance is 'bias'."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -29,22 +30,22 @@ class Router(nn.Module):
         self.load = Load(model.experts)
 
     def forward(self, x_ND: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Experts chosen (N, A), what each counts (N, A) float32, and how many tokens chose each expert (E,)."""
+        """Returns selected experts (N, A), their gate weights (N, A) float32, and token counts per expert (E,)."""
         logits_NE = F.linear(x_ND.float(), self.weight.to(x_ND.dtype).float())
         scores_NE = logits_NE.softmax(dim=1) if self.model.router == "softmax" else logits_NE.sigmoid()
         chosen_NA = self._choose(scores_NE.detach())
-        # Not `bincount`, for which the host would wait: its result is as long as the greatest value.
+        # Not `bincount`: the length of its result depends on the values, which needs a host sync.
         chosen = chosen_NA.flatten()
         counts_E = chosen.new_zeros(self.model.experts).scatter_add_(0, chosen, torch.ones_like(chosen))
         gates_NA = scores_NE.gather(1, chosen_NA)
         gates_NA = gates_NA / gates_NA.sum(dim=1, keepdim=True) * self.model.route_scale
         gates_NA = self.load.counted(gates_NA, counts_E)
         if self.model.balance == "loss":
-            gates_NA = also_loss(gates_NA, self.load.loss(scores_NE, counts_E), self.load.share)
+            gates_NA = add_auxiliary_loss(gates_NA, self.load.loss(scores_NE, counts_E), self.load.share)
         return chosen_NA, gates_NA, counts_E
 
     def follow(self) -> None:
-        """After a step: the bias moves by what the step's load was."""
+        """Updates the bias by the load of the last step."""
         if self.bias is not None and self.load.last is not None:
             follow(self.bias, self.load.last)
 
@@ -56,9 +57,9 @@ class Router(nn.Module):
         return scores_NE.topk(self.model.active, dim=1).indices
 
     def _in_groups(self, scores_NE: Tensor) -> Tensor:
-        """Only experts of the `active_groups` best groups, by the sum of a group's two best scores, can be chosen."""
-        of_group = scores_NE.unflatten(1, (self.model.expert_groups, -1))
-        best_NG = of_group.topk(min(2, of_group.shape[2]), dim=2).values.sum(dim=2)
+        """Masks all experts except those of the `active_groups` best groups, by the sum of their two best scores."""
+        grouped_NGE = scores_NE.unflatten(1, (self.model.expert_groups, -1))
+        best_NG = grouped_NGE.topk(min(2, grouped_NGE.shape[2]), dim=2).values.sum(dim=2)
         kept_NG = torch.zeros_like(best_NG, dtype=torch.bool)
         kept_NG.scatter_(1, best_NG.topk(self.model.active_groups, dim=1).indices, True)
-        return of_group.masked_fill(~kept_NG.unsqueeze(2), -torch.inf).flatten(1)
+        return grouped_NGE.masked_fill(~kept_NG.unsqueeze(2), -torch.inf).flatten(1)

@@ -1,4 +1,4 @@
-"""The `Optimizer` AdamW."""
+"""The `Optimizer` plugin for AdamW."""
 
 from __future__ import annotations
 

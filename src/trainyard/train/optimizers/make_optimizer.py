@@ -1,4 +1,4 @@
-"""The parameter update, and the learning rate of each step."""
+"""Creates the optimizer, and sets the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from trainyard.train.rules.recipe_rules import update
 from trainyard.train.step.gradient_clipping import mesh_of
 
 FALLS_TO = 0.1
-"""Share of the learning rate that is left after `fall_steps`."""
+"""Fraction of the learning rate that remains after `fall_steps`."""
 
 
 def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) -> torch.optim.Optimizer:
-    """Of all parameters of `modules`; under ZeRO-1 each rank keeps the state of its own."""
+    """Creates the optimizer of all parameters of `modules`; under ZeRO-1 each rank has the state of its part."""
     named = [pair for module in modules for pair in module.named_parameters()]
     plugin = plugins.load("optimizers", recipe.optimizer)
     recipe = replace(recipe, update=update(recipe, meshes.layout if meshes is not None else Layout()))
@@ -34,7 +34,7 @@ def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) ->
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """One parameter group a mesh: one call updates tensors of one mesh only."""
+    """One parameter group per device mesh, since fused and foreach kernels take tensors of one mesh only."""
     groups: dict[object, list[nn.Parameter]] = defaultdict(list)
     for parameter in parameters:
         groups[mesh_of(parameter)].append(parameter)
@@ -42,7 +42,7 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
 
 
 def rate(recipe: Recipe, step: int) -> float:
-    """The learning rate of `step`, counted from 0: a function of the step alone, so that resuming needs no state."""
+    """The learning rate of `step`, counted from 0. A function of the step only, so that resuming needs no state."""
     if step < recipe.rise_steps:
         return recipe.learning_rate * (step + 1) / recipe.rise_steps
     if not recipe.fall_steps:

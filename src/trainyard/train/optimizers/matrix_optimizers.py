@@ -1,8 +1,8 @@
-"""Optimizers that must see a layer's matrix whole: AdamW for the rest of the model.
+"""Optimizers that need unsharded matrices; AdamW for the rest of the model.
 
-A matrix in parts (a DTensor) is gathered, its update computed by every rank alike, and each keeps its own part: right
-on any layout, at the price of an all-gather a matrix and of arithmetic done on each rank; ZeRO-1 divides that
-arithmetic. Elementwise state lies as the matrix does.
+A sharded matrix (a DTensor) is gathered, and every rank computes the full update and keeps its shard. This is correct
+on any layout, at the cost of an all-gather per matrix and redundant arithmetic, which ZeRO-1 divides among the ranks.
+Elementwise state is sharded like the matrix.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainyard.job import Recipe
-from trainyard.train.model.initial_weights import whole
+from trainyard.train.model.initial_weights import full_tensor
 from trainyard.train.optimizers.adamw import BETAS, WEIGHT_DECAY
 from trainyard.train.optimizers.make_optimizer import by_mesh
 
 MOMENTUM = 0.95
 EPSILON = 1e-6
-"""Of Shampoo: its preconditioners begin as this times the identity."""
+"""Shampoo's preconditioners start as this times the identity."""
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""The quintic whose slope at zero is greatest while all of (0, 1] goes to about one (Jordan et al. 2024)."""
+"""The quintic with the steepest slope at zero that maps (0, 1] to about one (Jordan et al. 2024)."""
 _ITERATIONS = 5
-_NO_LAYER = ("embed", "head", "place", "position")
-"""Names of two-dimensional parameters that are no layer's matrix: tables, and the projection to the classes."""
+_NOT_IN_LAYER = ("embed", "head", "place", "position")
+"""Names of two-dimensional parameters outside the layers: tables, and the projection to the classes."""
 
 
-def of_layer(name: str, parameter: Tensor) -> bool:
-    """Whether it is a matrix within a layer."""
-    return parameter.dim() == 2 and not any(part.startswith(_NO_LAYER) for part in name.split("."))
+def is_layer_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter is a matrix within a layer."""
+    return parameter.dim() == 2 and not any(part.startswith(_NOT_IN_LAYER) for part in name.split("."))
 
 
 class WholeMatrices(torch.optim.AdamW):
-    """`direction` of the matrices of groups marked `whole`; AdamW of the others."""
+    """Updates the matrices of groups marked `whole` by `direction`, and the others by AdamW."""
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
-        matrices = [parameter for name, parameter in named if of_layer(name, parameter)]
-        rest = [parameter for name, parameter in named if not of_layer(name, parameter)]
+        matrices = [parameter for name, parameter in named if is_layer_matrix(name, parameter)]
+        rest = [parameter for name, parameter in named if not is_layer_matrix(name, parameter)]
         groups = [{"params": matrices, "whole": True}] if matrices else []
         groups += [{**group, "whole": False} for group in by_mesh(rest)]
         super().__init__(
@@ -55,17 +55,17 @@ class WholeMatrices(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        every = self.param_groups
-        self.param_groups = [group for group in every if not group["whole"]]
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group["whole"]]
         try:
-            said = super().step(closure) if self.param_groups else None
+            loss = super().step(closure) if self.param_groups else None
         finally:
-            self.param_groups = every
-        for group in every:
+            self.param_groups = groups
+        for group in groups:
             for parameter in group["params"] if group["whole"] else ():
                 if parameter.grad is not None:
                     self._take(parameter, parameter.grad, group["lr"])
-        return said
+        return loss
 
     def _take(self, parameter: nn.Parameter, grad: Tensor, rate: float) -> None:
         direction, scale, decay = self.direction(grad, self.state[parameter])
@@ -76,15 +76,15 @@ class WholeMatrices(torch.optim.AdamW):
 
     @abstractmethod
     def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
-        """Of one matrix: the whole update, what the learning rate is multiplied by, and the weight decay."""
+        """For one matrix: the unsharded update, the factor applied to the learning rate, and the weight decay."""
 
 
 class Orthogonal(WholeMatrices):
-    """Muon. Its step has about the size of AdamW's, so that the same learning rate serves both (Liu et al. 2025,
-    arXiv:2502.16982, section 2.2).
+    """Muon. Its update is scaled to about the size of AdamW's, so that both use the same learning rate (Liu et al.
+    2025, arXiv:2502.16982, section 2.2).
 
-    The iteration is in float32 where training is: in bfloat16, as is usual otherwise, the rounding of a gradient that
-    was summed in another order would show in the losses.
+    The iteration is in bfloat16, as usual, but in float32 for float32 training: in bfloat16, the rounding of gradients
+    that are summed in a different order would show in the losses.
     """
 
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
@@ -95,16 +95,16 @@ class Orthogonal(WholeMatrices):
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(grad)
         momentum = state["momentum"].lerp_(grad, 1 - MOMENTUM)
-        ahead = whole(grad.lerp(momentum, MOMENTUM))  # Nesterov's
-        return orthogonal(ahead, self.dtype).to(grad.dtype), 0.2 * sqrt(max(grad.shape)), WEIGHT_DECAY
+        update = full_tensor(grad.lerp(momentum, MOMENTUM))  # Nesterov's
+        return orthogonal(update, self.dtype).to(grad.dtype), 0.2 * sqrt(max(grad.shape)), WEIGHT_DECAY
 
 
 class Kronecker(WholeMatrices):
-    """Shampoo: W -= rate * L^(-1/4) G R^(-1/4), with L and R the sums of G G^T and G^T G over all steps. No weight
-    decay, no momentum."""
+    """Shampoo: W -= rate * L^(-1/4) G R^(-1/4), with L and R the sums of G G^T and G^T G over all steps. Without weight
+    decay and momentum."""
 
     def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float, float]:
-        matrix = whole(grad)
+        matrix = full_tensor(grad)
         if not state:
             for side, size in zip(("left", "right"), matrix.shape):
                 state[side] = EPSILON * torch.eye(size, device=matrix.device)
@@ -114,7 +114,7 @@ class Kronecker(WholeMatrices):
 
 
 def orthogonal(matrix: Tensor, dtype: torch.dtype) -> Tensor:
-    """About U V^T of `matrix` = U S V^T, by Newton and Schulz's iteration: singular values come to 0.7 to 1.2."""
+    """Approximates U V^T of `matrix` = U S V^T by Newton-Schulz iteration: singular values end up in 0.7 to 1.2."""
     a, b, c = _COEFFICIENTS
     x = matrix.to(dtype)
     tall = x.shape[0] > x.shape[1]

@@ -1,4 +1,4 @@
-"""The `Optimizer` Muon."""
+"""The `Optimizer` plugin for Muon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainyard.job import Recipe
 
 
 class Muon:
-    """Momentum made orthogonal, for the layers' matrices; AdamW for embeddings, head, norms and biases (Jordan et al.
+    """Orthogonalized momentum for the layers' matrices; AdamW for embeddings, head, norms and biases (Jordan et al.
     2024, kellerjordan.github.io/posts/muon)."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:

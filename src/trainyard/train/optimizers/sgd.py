@@ -1,4 +1,4 @@
-"""The `Optimizer` of stochastic gradient descent."""
+"""The `Optimizer` plugin for stochastic gradient descent."""
 
 from __future__ import annotations
 

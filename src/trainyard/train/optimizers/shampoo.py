@@ -1,4 +1,4 @@
-"""The `Optimizer` Shampoo."""
+"""The `Optimizer` plugin for Shampoo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainyard.job import Recipe
 
 
 class Shampoo:
-    """Gradients preconditioned from both sides, for the layers' matrices; AdamW for embeddings, head, norms and biases
+    """Gradients preconditioned on both sides, for the layers' matrices; AdamW for embeddings, head, norms and biases
     (Gupta et al. 2018, arXiv:1802.09568, algorithm 1)."""
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:

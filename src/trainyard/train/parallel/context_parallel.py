@@ -1,9 +1,9 @@
-"""Context parallelism: each sequence cut over ranks; attention alone needs the others' part of it.
+"""Context parallelism: each sequence is split over ranks, which communicate only in attention.
 
-Where a rank has the keys and values of all (`all_gather`), or gets them one rank after another (`ring`), rank r of n
-holds the chunks r and 2n - 1 - r of 2n: with a causal mask every rank then has the same work (Brandon et al. 2023,
-arXiv:2311.09431, balance rings likewise). With `ulysses` a rank attends over whole sequences with some of the heads
-(Jacobs et al. 2023, arXiv:2309.14509), and holds one chunk of n.
+With `all_gather` a rank gathers all keys and values; with `ring` it receives them from one rank after another. In both,
+rank r of n has the chunks r and 2n - 1 - r of 2n, which balances the work of a causal mask (as Brandon et al. 2023,
+arXiv:2311.09431, do for rings). With `ulysses` a rank has one chunk of n, and attends over full sequences with some of
+the heads (Jacobs et al. 2023, arXiv:2309.14509).
 
 Shapes: B sequences, t = T / n positions of this rank, H query heads, K key/value heads, C channels.
 """
@@ -22,18 +22,18 @@ from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.parallel.ring_attention import ring
 
 
-def share(module: nn.Module, meshes: Meshes) -> None:
-    """Puts attention that sees the other ranks' positions in the place of every `core`."""
+def replace_attention(module: nn.Module, meshes: Meshes) -> None:
+    """Replaces every `core` by attention over the positions of all cp ranks."""
     group = meshes.sequence.get_group("cp")
-    made = {"all_gather": Gathered, "ulysses": Ulysses, "ring": Ring}[meshes.layout.cp_method]
+    kinds = {"all_gather": Gathered, "ulysses": Ulysses, "ring": Ring}[meshes.layout.cp_method]
     for part in list(module.modules()):
         core = getattr(part, "core", None)
         if isinstance(core, nn.Module):
-            part.core = made(core, group)
+            part.core = kinds(core, group)
 
 
 def positions(length: int, meshes: Meshes) -> Tensor:
-    """Which of `length` positions this rank holds, in its order."""
+    """The positions, of `length`, that this rank has, in its order."""
     layout = meshes.layout
     if layout.cp == 1:
         return torch.arange(length)
@@ -45,7 +45,7 @@ def positions(length: int, meshes: Meshes) -> Tensor:
 
 
 class Gathered(nn.Module):
-    """Keys and values of all positions on every rank; their gradients are summed where they belong."""
+    """All-gathers keys and values; their gradients are reduce-scattered."""
 
     def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -58,15 +58,15 @@ class Gathered(nn.Module):
         early, late = by_rank.unflatten(0, (ranks, 2, -1)).unbind(1)
         kv_BKTE = torch.cat((early, late.flip(0))).flatten(0, 1).movedim(0, 2)
         k_BKTC, v_BKTC = kv_BKTE.split((k_BKtC.shape[-1], v_BKtC.shape[-1]), dim=-1)
-        each = q_BHtC.shape[2] // 2
-        # A chunk's queries see what comes before its end: what a mask would hide is never multiplied.
-        ends = ((rank + 1) * each, (2 * ranks - rank) * each)
-        queries = q_BHtC.split(each, dim=2)
+        chunk = q_BHtC.shape[2] // 2
+        # A chunk's queries only see keys up to its end, so that masked blocks are not computed.
+        ends = ((rank + 1) * chunk, (2 * ranks - rank) * chunk)
+        queries = q_BHtC.split(chunk, dim=2)
         return torch.cat([self.core(q, k_BKTC[:, :, :end], v_BKTC[:, :, :end]) for q, end in zip(queries, ends)], dim=2)
 
 
 class Ulysses(nn.Module):
-    """All positions of H / n heads on every rank, by an exchange before and after."""
+    """Computes all positions of H / n heads on each rank, with an all-to-all before and after."""
 
     def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Ulysses(nn.Module):
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
         ranks = self.group.size()
-        # Fewer key/value heads than ranks: as many copies of each as give every rank a whole number of them.
+        # With fewer key/value heads than ranks, repeat them until each rank gets a whole number.
         copies = ranks // gcd(ranks, k_BKtC.shape[1])
         k_BKtC, v_BKtC = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_BKtC, v_BKtC))
         q, k, v = (self._to_heads(x) for x in (q_BHtC, k_BKtC, v_BKtC))
@@ -94,14 +94,14 @@ class Ulysses(nn.Module):
 
 
 class Ring(nn.Module):
-    """Keys and values go round; no rank ever holds more than two ranks' of them."""
+    """Ring attention; no rank holds the keys and values of more than two ranks at a time."""
 
     def __init__(self, core: nn.Module, group: dist.ProcessGroup) -> None:
         super().__init__()
         self.group = group
 
     def forward(self, q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor) -> Tensor:
-        # The fused kernels take values as wide as keys; those of latent attention are narrower.
+        # The fused kernels need values as wide as keys; those of latent attention are narrower.
         narrower = q_BHtC.shape[3] - v_BKtC.shape[3]
         y_BHtC = ring(q_BHtC, k_BKtC, F.pad(v_BKtC, (0, narrower)) if narrower else v_BKtC, self.group)
         return y_BHtC[..., : v_BKtC.shape[3]]

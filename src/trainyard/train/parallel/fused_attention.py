@@ -1,5 +1,5 @@
-"""Attention that also tells the log-sum-exp of each row of scores, which `scaled_dot_product_attention` keeps back:
-torch's fused kernels where they take the operands, plain products elsewhere.
+"""Attention that also returns the log-sum-exp of each row of scores, which `scaled_dot_product_attention` does not: by
+torch's fused kernels if they support the operands, else by plain products.
 
 Shapes: B sequences, S queries, T keys, H query heads, K key/value heads, C channels.
 """
@@ -16,15 +16,16 @@ Grads = tuple[Tensor, Tensor, Tensor]
 
 
 class Kernel(NamedTuple):
-    """Of H heads each. `forward(q, k, v, causal)`, `backward(d_out, q, k, v, out, lse, causal)`."""
+    """A kernel for H query and H key/value heads: `forward(q, k, v, causal)` and
+    `backward(d_out, q, k, v, out, lse, causal)`."""
 
     forward: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
     backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, bool], Grads]
 
 
 def attend(q_BHSC: Tensor, k_BKTC: Tensor, v_BKTC: Tensor, causal: bool, kernel: str = "") -> tuple[Tensor, Tensor]:
-    """Output (B, H, S, C) and log-sum-exp (B, H, S) float32. `causal`: S = T, and a query sees no later key."""
-    k, v = _of_each_query(q_BHSC, k_BKTC), _of_each_query(q_BHSC, v_BKTC)
+    """Returns output (B, H, S, C) and log-sum-exp (B, H, S) float32. `causal` needs S = T."""
+    k, v = _repeat_kv(q_BHSC, k_BKTC), _repeat_kv(q_BHSC, v_BKTC)
     return KERNELS[kernel or fitting(q_BHSC)].forward(q_BHSC, k, v, causal)
 
 
@@ -38,8 +39,8 @@ def attend_backward(
     causal: bool,
     kernel: str = "",
 ) -> Grads:
-    """Gradients of q, k, v. `out`, `lse_BHS`: of the whole row, of which these keys may be a part."""
-    k, v = _of_each_query(q_BHSC, k_BKTC), _of_each_query(q_BHSC, v_BKTC)
+    """Gradients of q, k, v. `out` and `lse_BHS` are those of the full row, of which these keys may be a part."""
+    k, v = _repeat_kv(q_BHSC, k_BKTC), _repeat_kv(q_BHSC, v_BKTC)
     backward = KERNELS[kernel or fitting(q_BHSC)].backward
     d_q, d_k, d_v = backward(d_out, q_BHSC, k, v, out, lse_BHS, causal)
     groups = k_BKTC.shape[1]
@@ -47,14 +48,14 @@ def attend_backward(
 
 
 def fitting(q: Tensor) -> str:
-    """The fastest kernel that takes `q`."""
+    """The fastest kernel that supports `q`."""
     if q.device.type == "cpu":
         return "cpu"
     return "flash" if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) else "plain"
 
 
-def _of_each_query(q_BHSC: Tensor, x_BKTC: Tensor) -> Tensor:
-    """(B, H, T, C): a key/value head serves several query heads."""
+def _repeat_kv(q_BHSC: Tensor, x_BKTC: Tensor) -> Tensor:
+    """Repeats key/value heads for their query heads: (B, H, T, C)."""
     return x_BKTC.repeat_interleave(q_BHSC.shape[1] // x_BKTC.shape[1], dim=1)
 
 
@@ -73,9 +74,9 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
 
 def _flash_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool) -> Grads:
     backward = torch.ops.aten._scaled_dot_product_flash_attention_backward
-    nothing = torch.empty(0, dtype=torch.int64, device=q.device)  # no dropout: no state of a generator
+    rng_state = torch.empty(0, dtype=torch.int64, device=q.device)  # unused without dropout
     lengths = (None, None, q.shape[2], k.shape[2])
-    return backward(d_out, q, k, v, out, lse.contiguous(), *lengths, 0.0, causal, nothing, nothing)
+    return backward(d_out, q, k, v, out, lse.contiguous(), *lengths, 0.0, causal, rng_state, rng_state)
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
@@ -85,10 +86,10 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
 
 
 def _plain_backward(d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool) -> Grads:
-    share = (_scores(q, k, causal) - lse[..., None]).exp()
-    d_v = share.to(d_out.dtype).transpose(-1, -2) @ d_out
-    d_share = (d_out @ v.transpose(-1, -2)).float() - (d_out.float() * out.float()).sum(-1, keepdim=True)
-    d_scores = (share * d_share * q.shape[-1] ** -0.5).to(q.dtype)
+    weights = (_scores(q, k, causal) - lse[..., None]).exp()
+    d_v = weights.to(d_out.dtype).transpose(-1, -2) @ d_out
+    d_weights = (d_out @ v.transpose(-1, -2)).float() - (d_out.float() * out.float()).sum(-1, keepdim=True)
+    d_scores = (weights * d_weights * q.shape[-1] ** -0.5).to(q.dtype)
     return d_scores @ k, d_scores.transpose(-1, -2) @ q, d_v
 
 

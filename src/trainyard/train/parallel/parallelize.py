@@ -1,7 +1,7 @@
-"""A model spread over the ranks as its layout says; what is applied, in this order, and how a micro-batch goes through.
+"""Parallelizes a model by its layout, and runs the forward and backward pass of its micro-batches.
 
-Matrices are split (tp), experts divided (ep), attention given its peers (cp), blocks prepared (recomputed, compiled),
-weights sharded or replicated (dp). A pipeline does this to each of its stages.
+In order: splits matrices (tp), replaces attention (cp), splits experts (ep), applies activation checkpointing and
+compilation to blocks, and shards or replicates weights (dp). In a pipeline, each stage is treated like this.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from trainyard.train.process_group import Ranks
 from trainyard.train.rules.data_parallel_rules import replicates, shards
 from trainyard.train.step import precision
 from trainyard.train.step.precision import computes
-from trainyard.train.task import Batch, Shares, SplitTask, Staged, Task
+from trainyard.train.task import Batch, PipelineTask, SplitsBatch, SplitTask, Task
 
 Fill = Callable[[nn.Module, Task, torch.device, bool], None]
 
 
-def drawn(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
-    """With the task's initial values, on `device`, but parameters that are offloaded."""
+def initialize(module: nn.Module, task: Task, device: torch.device, offload: bool) -> None:
+    """Allocates a module on `device`, or on the CPU if offloaded, and sets the task's initial values."""
     module.to_empty(device="cpu" if offload else device)
     initial_weights.fill(module, task.draw)
     for part in module.modules():
         for name, buffer in part.named_buffers(recurse=False):
-            setattr(part, name, buffer.to(device))  # is never offloaded
+            setattr(part, name, buffer.to(device))  # buffers are never offloaded
 
 
 class ParallelModel:
-    """`modules` hold this rank's parameters, under the whole model's names. `fill`: what gives a module that lies on
-    the meta device, split, its memory and its values."""
+    """A parallelized model. `modules` have this rank's parameters, under the unsharded model's names.
 
-    def __init__(self, job: Job, ranks: Ranks, task: Task, fill: Fill = drawn) -> None:
+    `fill`: allocates and initializes a sharded module on the meta device.
+    """
+
+    def __init__(self, job: Job, ranks: Ranks, task: Task, fill: Fill = initialize) -> None:
         self.job, self.ranks, self.task, self.fill = job, ranks, task, fill
         self.meshes = Meshes(job.layout, ranks.device.type) if ranks.world > 1 else None
         self.pipeline: PipelineRunner | None = None
@@ -54,7 +56,7 @@ class ParallelModel:
             return
         with torch.device("meta"):
             module = task.module()
-        self.modules = [self._placed(module)]
+        self.modules = [self._prepare(module)]
         self.call: nn.Module = module
         if self.meshes is not None and replicates(job.layout):
             self.call = data_parallelism.replicate(module, self.meshes)
@@ -63,29 +65,29 @@ class ParallelModel:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """They stay the same ones while they are trained."""
+        """This rank's parameters. The objects do not change during training."""
         return [parameter for module in self.modules for parameter in module.parameters()]
 
     @property
     def batch_rank(self) -> int:
-        """Which share of a step's samples is this rank's."""
+        """Index of this rank's share of a step's samples."""
         return self.meshes.batch_rank if self.meshes is not None else 0
 
     @property
     def loss_ranks(self) -> int:
-        """How many ranks have a loss of their own that counts as much as any other's."""
+        """Number of ranks with a loss of their own, all with equal weight."""
         return self.ranks.world // self.job.layout.pp
 
     def _stages(self, meshes: Meshes) -> dict[int, nn.Module]:
-        """This rank's stages of the pipeline, by their numbers."""
-        layout, task = self.job.layout, cast(Staged, self.task)
+        """This rank's pipeline stages by number."""
+        layout, task = self.job.layout, cast(PipelineTask, self.task)
         numbers = stages_of(meshes.data.get_local_rank("pp"), layout, self.job.recipe.schedule)
         with torch.device("meta"):
             stages = {number: task.stage(number, layout.pp * layout.interleave) for number in numbers}
-        return {number: self._placed(stage) for number, stage in stages.items()}
+        return {number: self._prepare(stage) for number, stage in stages.items()}
 
-    def _placed(self, module: nn.Module) -> nn.Module:
-        """One stage, or all of the model: split, prepared, sharded, filled."""
+    def _prepare(self, module: nn.Module) -> nn.Module:
+        """Splits, wraps, shards and initializes the model or one of its stages."""
         layout, recipe = self.job.layout, self.job.recipe
         if self.meshes is not None and isinstance(self.task, SplitTask):
             self.task.split(module, self.meshes)
@@ -98,8 +100,8 @@ class ParallelModel:
         return module
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """This rank's mean loss over the micro-batches of its share; the gradients stay in the parameters."""
-        if self.meshes is not None and isinstance(self.task, Shares):
+        """Runs all micro-batches and returns this rank's mean loss. Gradients accumulate in the parameters."""
+        if self.meshes is not None and isinstance(self.task, SplitsBatch):
             batch = self.task.share(batch, self.meshes)
         with tensor_parallel.around_loss(self.job.layout):
             loss = self._forward_backward(batch)
@@ -119,8 +121,8 @@ class ParallelModel:
         return total
 
     def _micro_batch(self, last: bool) -> AbstractContextManager[object]:
-        """Around forward and backward of a micro-batch. Gradients travel after the last one only; those of weights that
-        are sharded are divided after each, since nobody has room for all of them."""
+        """Context for forward and backward of a micro-batch. Gradients are all-reduced after the last one only; those
+        of sharded weights are reduce-scattered after each, since unsharded gradients would not fit."""
         for module in self.modules:
             if isinstance(module, FSDPModule):
                 module.set_requires_all_reduce(last)

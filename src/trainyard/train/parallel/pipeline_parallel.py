@@ -1,4 +1,4 @@
-"""Pipeline parallelism: a rank's stages of the model, and the order in which they run.
+"""Pipeline parallelism: a rank's stages of the model, and the schedule that runs them.
 
 The schedules are torch.distributed.pipelining's: GPipe (Huang et al. 2018, arXiv:1811.06965), 1F1B and interleaved 1F1B
 (Narayanan et al. 2021, arXiv:2104.04473), breadth first (Lamy-Poirier 2022, arXiv:2211.05953), zero bubble and its V
@@ -19,13 +19,13 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from trainyard.job import Job, Layout
 from trainyard.train.rules.pipeline_rules import ONE_STAGE, V_SHAPED
 from trainyard.train.step.profiler_span import span
-from trainyard.train.task import Batch, Staged, Task
+from trainyard.train.task import Batch, PipelineTask, Task
 
-_ONE: Mapping[str, type[PipelineScheduleSingle]] = {
+_ONE_STAGE: Mapping[str, type[PipelineScheduleSingle]] = {
     "gpipe": pipelining.ScheduleGPipe,
     "1f1b": pipelining.Schedule1F1B,
 }
-_MANY: Mapping[str, type[PipelineScheduleMulti]] = {
+_MULTI_STAGE: Mapping[str, type[PipelineScheduleMulti]] = {
     "interleaved": pipelining.ScheduleInterleaved1F1B,
     "looped_bfs": pipelining.ScheduleLoopedBFS,
     "zero_bubble": pipelining.ScheduleInterleavedZeroBubble,
@@ -35,14 +35,14 @@ _MANY: Mapping[str, type[PipelineScheduleMulti]] = {
 
 
 def stages_of(rank: int, layout: Layout, schedule: str) -> list[int]:
-    """The numbers of the stages of a rank of the pp axis: every pp-th, or in a V its own and its mirror image."""
+    """Stage numbers of a rank of the pp axis: every pp-th, or in a V-shaped schedule its own and the mirrored one."""
     if schedule in V_SHAPED:
         return [rank, 2 * layout.pp - 1 - rank]
     return list(range(rank, layout.pp * layout.interleave, layout.pp))
 
 
 class PipelineRunner:
-    """Runs the micro-batches of a step through this rank's stages. `modules`: each stage's, by its number."""
+    """Runs the micro-batches of a step through this rank's stages. `modules`: by stage number."""
 
     def __init__(
         self, job: Job, task: Task, group: ProcessGroup, device: torch.device, modules: Mapping[int, nn.Module]
@@ -53,59 +53,62 @@ class PipelineRunner:
         self.schedule: PipelineScheduleSingle | PipelineScheduleMulti | None = None
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """This rank's mean loss over the micro-batches, zero without the last stage; the gradients stay in the
-        parameters, averaged over the micro-batches and reduced once."""
+        """Runs all micro-batches and returns this rank's mean loss, zero without the last stage. Gradients accumulate
+        in the parameters, averaged over the micro-batches, and are reduced once."""
         count = self.job.accumulate
         micro = batch.split(count)
         self.targets = [part.targets for part in micro]
         if self.schedule is None:
             self.schedule = self._schedule(micro[0])
         losses: list[Tensor] = []
-        # torch divides one target tensor; a batch may have several, so the loss gets its micro-batch's number instead.
+        # torch splits a single target tensor, but a batch may have several: pass micro-batch numbers instead.
         numbers = torch.arange(count) if self.last else None
         inputs = batch.inputs if self.first else ()
         self.schedule.step(*inputs, target=numbers, losses=losses, return_outputs=False)
         return torch.stack(losses).detach().sum() if self.last else torch.zeros((), device=self.device)
 
     def loss(self, outputs: Tensor, number: Tensor) -> Tensor:
-        """A micro-batch's share of the step's loss, so that gradients need no scaling later."""
+        """A micro-batch's loss divided by the number of micro-batches, so that gradients need no scaling."""
         return self.task.loss(outputs, self.targets[int(number)]) / len(self.targets)
 
     def _schedule(self, part: Batch) -> PipelineScheduleSingle | PipelineScheduleMulti:
-        """`part`: a micro-batch. What stages hand on is stated, so that torch need not run the model to learn it: that
-        would count as use of experts, for one."""
+        """Creates the schedule. `part`: a micro-batch.
+
+        Stage outputs are declared, so that torch does not run the model to infer them, which would count tokens of
+        experts.
+        """
         name, count = self.job.recipe.schedule, self.job.accumulate
-        inputs = tuple(_described(value) for value in part.inputs)
+        inputs = tuple(_meta(value) for value in part.inputs)
         handed = tuple(
-            _described(value).requires_grad_() for value in cast(Staged, self.task).handed(len(part.inputs[0]))
+            _meta(value).requires_grad_() for value in cast(PipelineTask, self.task).handed(len(part.inputs[0]))
         )
-        kind = _Named if name in ONE_STAGE else PipelineStage
-        of = self.job.layout.pp * self.job.layout.interleave
+        kind = _SpannedStage if name in ONE_STAGE else PipelineStage
+        stage_count = self.job.layout.pp * self.job.layout.interleave
         stages: list[Any] = [
             kind(
                 module,
                 number,
-                of,
+                stage_count,
                 self.device,
                 input_args=inputs if number == 0 else handed,
-                output_args=handed,  # the last stage's go nowhere: only that they are described counts
+                output_args=handed,  # unused for the last stage, but required
                 group=self.group,
             )
             for number, module in self.modules.items()
         ]
         if name in ONE_STAGE:
-            return _ONE[name](stages[0], count, loss_fn=self.loss, scale_grads=False)
-        return _MANY[name](stages, count, loss_fn=self.loss, scale_grads=False)
+            return _ONE_STAGE[name](stages[0], count, loss_fn=self.loss, scale_grads=False)
+        return _MULTI_STAGE[name](stages, count, loss_fn=self.loss, scale_grads=False)
 
 
-def _described(value: Tensor) -> Tensor:
-    """Its shape and dtype."""
+def _meta(value: Tensor) -> Tensor:
+    """A meta tensor of the same shape and dtype."""
     return torch.empty_like(value, device="meta")
 
 
-class _Named(PipelineStage):
-    """Names what it runs in a profile as torch does for schedules of several stages a rank: `PP:0F3` is the forward of
-    micro-batch 3 through stage 0, `PP:0B3` the backward."""
+class _SpannedStage(PipelineStage):
+    """A stage that records profiler spans, named as torch does for multi-stage schedules: `PP:0F3` is the forward of
+    micro-batch 3 through stage 0, `PP:0B3` its backward."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with span(f"PP:{self.stage_index}F{fwd_chunk_id}"):

@@ -1,8 +1,8 @@
-"""Ring attention (Liu et al. 2023, arXiv:2310.01889): keys and values go from rank to rank, and each rank merges what
-its queries find in each part by the parts' log-sum-exp. Causal, over two chunks a rank (see context.py), on any device.
+"""Ring attention (Liu et al. 2023, arXiv:2310.01889): keys and values pass from rank to rank, and each rank merges the
+partial outputs by their log-sum-exp. Causal, with two chunks per rank (see context_parallel.py), on any device.
 
-The backward pass takes the same way once more: with the log-sum-exp of the whole row, the gradients of a part are those
-of the whole (Dao 2023, arXiv:2307.08691, section 3.1), and those of keys and values go round with them.
+The backward pass runs the ring again. With the log-sum-exp of the full row, the gradients of each part are exact (Dao
+2023, arXiv:2307.08691, section 3.1); the gradients of keys and values travel with them.
 
 Shapes: B sequences, t positions of this rank, H query heads, K key/value heads, C channels.
 """
@@ -20,7 +20,7 @@ from trainyard.train.parallel.fused_attention import attend, attend_backward
 
 
 def ring(q_BHtC: Tensor, k_BKtC: Tensor, v_BKtC: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Attention of this rank's queries over all positions that come before them, (B, H, t, C)."""
+    """Causal attention of this rank's queries over the positions of all ranks, (B, H, t, C)."""
     return _Ring.apply(q_BHtC, k_BKtC, v_BKtC, group)  # pyright: ignore[reportReturnType]
 
 
@@ -31,7 +31,7 @@ class _Ring(torch.autograd.Function):
         out = torch.zeros_like(q, dtype=torch.float32)
         lse = torch.full(q.shape[:3], float("-inf"), device=q.device)
         for step in range(group.size()):
-            arrive = _pass_on(kv, group) if step < group.size() - 1 else None
+            wait_for_next = _send_to_next(kv, group) if step < group.size() - 1 else None
             rows, cols, causal = _pairs(q.shape[2], group.rank(), (group.rank() - step) % group.size())
             near_k, near_v = kv[:, :, :, cols]
             part, part_lse = attend(q[:, :, rows], near_k, near_v, causal)
@@ -39,7 +39,7 @@ class _Ring(torch.autograd.Function):
             old, new = (lse[:, :, rows] - merged).exp(), (part_lse - merged).exp()
             out[:, :, rows] = out[:, :, rows] * old[..., None] + part * new[..., None]
             lse[:, :, rows] = merged
-            kv = arrive() if arrive is not None else kv
+            kv = wait_for_next() if wait_for_next is not None else kv
         out = out.to(q.dtype)
         ctx.group = group
         ctx.save_for_backward(q, k, v, out, lse)
@@ -52,7 +52,7 @@ class _Ring(torch.autograd.Function):
         d_q = torch.zeros_like(q, dtype=torch.float32)
         d_kv = torch.zeros_like(kv, dtype=torch.float32)
         for step in range(group.size()):
-            arrive = _pass_on(kv, group) if step < group.size() - 1 else None
+            wait_for_next = _send_to_next(kv, group) if step < group.size() - 1 else None
             rows, cols, causal = _pairs(q.shape[2], group.rank(), (group.rank() - step) % group.size())
             part_out, part_lse = out[:, :, rows], lse[:, :, rows]
             near_k, near_v = kv[:, :, :, cols]
@@ -61,37 +61,37 @@ class _Ring(torch.autograd.Function):
             )
             d_q[:, :, rows] += part_q
             d_kv[:, :, :, cols] += torch.stack((part_k, part_v))
-            # After the last part too: so they end where they belong.
-            d_kv = _pass_on(d_kv, group)()
-            kv = arrive() if arrive is not None else kv
+            # Also after the last part, so that the gradients return to their owner.
+            d_kv = _send_to_next(d_kv, group)()
+            kv = wait_for_next() if wait_for_next is not None else kv
         d_k, d_v = d_kv.to(kv.dtype)
         return d_q.to(q.dtype), d_k, d_v, None
 
 
 def _pairs(length: int, rank: int, owner: int) -> tuple[slice, slice, bool]:
-    """Of this rank's queries and `owner`'s keys, those that meet, and whether a causal mask lies over them.
+    """The slices of this rank's queries and of `owner`'s keys that interact, and whether they need a causal mask.
 
-    A rank has an early chunk and a late one; the lower the rank, the earlier the one and the later the other.
+    A rank has an early and a late chunk; the lower the rank, the earlier the first and the later the second.
     """
-    every, half = slice(length), length // 2
+    everything, half = slice(length), length // 2
     if owner == rank:
-        return every, every, True
-    return (every, slice(half), False) if owner < rank else (slice(half, length), every, False)
+        return everything, everything, True
+    return (everything, slice(half), False) if owner < rank else (slice(half, length), everything, False)
 
 
-def _pass_on(x: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
-    """Sends `x` to the next rank; the result waits for what comes from the one before."""
+def _send_to_next(x: Tensor, group: dist.ProcessGroup) -> Callable[[], Tensor]:
+    """Sends `x` to the next rank. Returns a function that waits for the tensor from the previous rank."""
     ranks, rank = group.size(), group.rank()
-    came = torch.empty_like(x, memory_format=torch.contiguous_format)
+    received = torch.empty_like(x, memory_format=torch.contiguous_format)
     after, before = (dist.get_global_rank(group, (rank + turn) % ranks) for turn in (1, -1))
-    sent = x.contiguous()
+    contiguous = x.contiguous()
     works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, sent, after, group), dist.P2POp(dist.irecv, came, before, group)]
+        [dist.P2POp(dist.isend, contiguous, after, group), dist.P2POp(dist.irecv, received, before, group)]
     )
 
-    def arrived() -> Tensor:
+    def wait() -> Tensor:
         for work in works:
             work.wait()
-        return came
+        return received
 
-    return arrived
+    return wait

@@ -1,8 +1,8 @@
-"""Tensor parallelism: matrices split over ranks, by columns then by rows, so that a pair needs one sum (Shoeybi et al.
-2019, arXiv:1909.08053, section 3); with sequence parallelism what lies between pairs is split by sequence (Korthikanti
-et al. 2022, arXiv:2205.05198, section 4.2); with loss parallelism the logits stay split by vocabulary.
+"""Tensor parallelism: matrices are split by columns, then by rows, so that a pair needs one all-reduce (Shoeybi et al.
+2019, arXiv:1909.08053, section 3). With sequence parallelism, activations between the pairs are split by sequence
+(Korthikanti et al. 2022, arXiv:2205.05198, section 4.2). With loss parallelism, logits stay split by vocabulary.
 
-Between the split matrices activations are plain tensors: all of (B, T, D), or this rank's T / tp positions of it.
+Between the split matrices, activations are plain tensors: (B, T, D), or this rank's T / tp positions of them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ _HEADS = 1
 
 
 def split(module: nn.Module, meshes: Meshes) -> None:
-    """Splits a decoder, or a stage of one, over `tp`. rules/tensor.py says which decoders."""
+    """Splits a decoder, or a stage of one, over `tp`. See rules/tensor_parallel_rules.py for the supported decoders."""
     parallelize_module(module, meshes.data["tp"], plan(module, meshes.layout))
 
 
-def plan(module: nn.Module, layout: Layout, rest_alike: bool = False) -> dict[str, ParallelStyle]:
-    """What is done to each part, by the last part of its name. `rest_alike`: parts that it does not know are whole on
-    every rank and see the same on each. Otherwise raises `BadJob` for one with weights: left as it is, it would train
-    on what only this rank sees."""
+def plan(module: nn.Module, layout: Layout, allow_replicated: bool = False) -> dict[str, ParallelStyle]:
+    """The parallel style of each module, chosen by the last part of its name.
+
+    `allow_replicated`: unknown modules are replicated and have the same inputs on every rank. Otherwise raises `BadJob`
+    for an unknown module with weights: its replicas would diverge, since ranks see different activations.
+    """
     between = Shard(1) if layout.sequence_parallel else Replicate()
     styles: dict[str, ParallelStyle] = {}
     for name, part in module.named_modules():
@@ -71,32 +73,33 @@ def plan(module: nn.Module, layout: Layout, rest_alike: bool = False) -> dict[st
             styles[name] = _RowSplitEmbedding(Shard(0) if layout.sequence_parallel else Replicate())
         elif last == "head":
             styles[name] = _head(part, between, Shard(-1) if layout.loss_parallel else Replicate())
-        elif last not in _NORMS and not rest_alike and any(True for _ in part.parameters(recurse=False)):
-            raise BadJob(f"tp = {layout.tp} at $.layout, but nothing says how {name} is split.", "Use tp = 1.")
+        elif last not in _NORMS and not allow_replicated and any(True for _ in part.parameters(recurse=False)):
+            raise BadJob(f"tp = {layout.tp} at $.layout, but no split is defined for {name}.", "Use tp = 1.")
     return styles
 
 
-def _head(part: nn.Module, between: Placement, kept: Placement) -> ParallelStyle:
+def _head(part: nn.Module, between: Placement, output_placement: Placement) -> ParallelStyle:
     if isinstance(part, nn.Linear):
-        return ColwiseParallel(input_layouts=between, output_layouts=kept, use_local_output=False)
-    # Tied: it multiplies by the rows that the embedding has been left with.
+        return ColwiseParallel(input_layouts=between, output_layouts=output_placement, use_local_output=False)
+    # Tied: multiplies by this rank's rows of the embedding.
     return PrepareModuleInputOutput(
         input_layouts=(between,),
         desired_input_layouts=(Replicate(),),
         output_layouts=(Shard(-1),),
-        desired_output_layouts=(kept,),
+        desired_output_layouts=(output_placement,),
         use_local_output=False,
     )
 
 
 class _RowSplitEmbedding(ParallelStyle):
-    """An embedding's rows are split; every rank looks up what it has, zeros elsewhere, and the sum is `kept` so.
+    """Splits an embedding by rows. Ranks look up their own rows, zeros otherwise, and sum to `output_placement`.
 
-    Not as torch's own style for it, whose gradient is of all rows on every rank until the end of the step (torch 2.13).
+    torch's own style is not used, since it keeps the gradient of all rows on every rank until the end of the step
+    (torch 2.13).
     """
 
-    def __init__(self, kept: Placement) -> None:
-        self.kept = kept
+    def __init__(self, output_placement: Placement) -> None:
+        self.output_placement = output_placement
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def divide(_: str, part: nn.Module, mesh: DeviceMesh) -> None:
@@ -104,47 +107,47 @@ class _RowSplitEmbedding(ParallelStyle):
                 part.register_parameter(name, nn.Parameter(distribute_tensor(parameter, mesh, (Shard(0),))))
 
         divided = distribute_module(module, device_mesh, divide)
-        divided.forward = partial(_looked_up, cast(Embedding, divided), device_mesh, self.kept)
+        divided.forward = partial(_look_up, cast(Embedding, divided), device_mesh, self.output_placement)
         return divided
 
 
-def _looked_up(part: Embedding, mesh: DeviceMesh, kept: Placement, places: Tensor) -> Tensor:
+def _look_up(part: Embedding, mesh: DeviceMesh, output_placement: Placement, tokens: Tensor) -> Tensor:
     rows = cast(DTensor, part.weight).to_local()
-    mine = places - mesh.get_local_rank() * -(-part.num_embeddings // mesh.size())
-    elsewhere = (mine < 0) | (mine >= len(rows))
-    found = F.embedding(mine.masked_fill(elsewhere, 0), rows).masked_fill(elsewhere.unsqueeze(-1), 0)
-    summed = DTensor.from_local(found.to(part.computes), mesh, (Partial(),), run_check=False)
-    return summed.redistribute(placements=(kept,)).to_local()
+    local_rows = tokens - mesh.get_local_rank() * -(-part.num_embeddings // mesh.size())
+    missing = (local_rows < 0) | (local_rows >= len(rows))
+    rows_found = F.embedding(local_rows.masked_fill(missing, 0), rows).masked_fill(missing.unsqueeze(-1), 0)
+    summed = DTensor.from_local(rows_found.to(part.computes), mesh, (Partial(),), run_check=False)
+    return summed.redistribute(placements=(output_placement,)).to_local()
 
 
 class _Gathered(ParallelStyle):
-    """The first argument whole on every rank, gathered once for all matrices that take it."""
+    """Gathers the first argument, once for all matrices that use it."""
 
     def __init__(self, between: Placement) -> None:
         self.between = between
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        def gather(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-            x = DTensor.from_local(given[0], device_mesh, (self.between,), run_check=False)
-            return (x.redistribute(placements=(Replicate(),)), *given[1:])
+        def gather(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            x = DTensor.from_local(args[0], device_mesh, (self.between,), run_check=False)
+            return (x.redistribute(placements=(Replicate(),)), *args[1:])
 
         module.register_forward_pre_hook(gather)
         return module
 
 
 def around_loss(layout: Layout) -> AbstractContextManager[object]:
-    """Around a loss of logits that are split by vocabulary, and around its backward pass."""
+    """Context for the forward and backward pass of a loss on logits that are split by vocabulary."""
     return loss_parallel() if layout.tp > 1 and layout.loss_parallel else nullcontext()
 
 
 def plain(x: Tensor) -> Tensor:
-    """As a plain tensor where every rank of `tp` has all of it, else as it is."""
+    """Converts a replicated DTensor to a plain tensor; returns others unchanged."""
     return x.to_local() if isinstance(x, DTensor) and x.placements == (Replicate(),) else x
 
 
 def settle(parameters: Iterable[nn.Parameter]) -> None:
-    """Sums gradients of which each rank has a part (those of weights that all ranks use on positions of their own).
-    FSDP does it for what it holds."""
+    """Reduces partial gradients: those of replicated weights that each rank applies to its own positions. FSDP reduces
+    those of its parameters itself."""
     for parameter in parameters:
         grad = parameter.grad
         if isinstance(parameter, DTensor) and isinstance(grad, DTensor) and grad.placements != parameter.placements:

@@ -1,5 +1,5 @@
-"""ZeRO-1: weights and gradients are on every rank, the optimizer's state is divided (Rajbhandari et al. 2020,
-arXiv:1910.02054, section 5.1)."""
+"""ZeRO-1: weights and gradients are replicated, optimizer state is sharded (Rajbhandari et al. 2020, arXiv:1910.02054,
+section 5.1)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ Named = Sequence[tuple[str, nn.Parameter]]
 
 
 class Zero(torch.optim.Optimizer):
-    """Updates this rank's own parameters, then gets the others' new values from who owns them.
+    """Updates the parameters that this rank owns, then broadcasts all parameters from their owners.
 
-    Parameters are whole: an optimizer that needs a matrix has it, and state has the parameter's name and one owner.
-    `state` and `param_groups` are those of the rank's own; gradients must be the same on all ranks of `group`.
+    Parameters are not split, so optimizers see full matrices, and each parameter's state has one owner. `state` and
+    `param_groups` are those of the owned parameters. Gradients must be equal on all ranks of `group`.
     """
 
     def __init__(self, named: Named, group: dist.ProcessGroup, make: Callable[[Named], torch.optim.Optimizer]) -> None:
         super().__init__([parameter for _, parameter in named], {})
-        self.every = [parameter for _, parameter in named]
+        self.all_parameters = [parameter for _, parameter in named]
         self.group = group
         self.parts = divide(named, group.size())
-        mine = self.parts[group.rank()]
-        self.inner = make(mine) if mine else None
+        own = self.parts[group.rank()]
+        self.inner = make(own) if own else None
         self.param_groups = self.inner.param_groups if self.inner else []
         self.state = self.inner.state if self.inner else self.state
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        said = self.inner.step(closure) if self.inner else None
+        loss = self.inner.step(closure) if self.inner else None
         for owner, part in enumerate(self.parts):
             if part:
                 self._from_owner(owner, [parameter for _, parameter in part])
-        return said
+        return loss
 
     def _from_owner(self, owner: int, parameters: Sequence[nn.Parameter]) -> None:
         flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
@@ -46,8 +46,8 @@ class Zero(torch.optim.Optimizer):
                 parameter.copy_(values.view_as(parameter))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Of all parameters: the others' gradients are here too."""
-        for parameter in self.every:
+        """Clears the gradients of all parameters, including those owned by other ranks."""
+        for parameter in self.all_parameters:
             if set_to_none:
                 parameter.grad = None
             elif parameter.grad is not None:
@@ -55,7 +55,7 @@ class Zero(torch.optim.Optimizer):
 
 
 def divide(named: Named, ranks: int) -> list[Named]:
-    """Into one part a rank, each parameter whole: the largest first, to whoever has least. The same on every rank."""
+    """Assigns parameters to ranks: the largest first, each to the rank with the fewest elements. Deterministic."""
     parts: list[list[tuple[str, nn.Parameter]]] = [[] for _ in range(ranks)]
     elements = [0] * ranks
     for name, parameter in sorted(named, key=lambda pair: (-pair[1].numel(), pair[0])):

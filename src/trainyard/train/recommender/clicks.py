@@ -1,7 +1,7 @@
-"""Made-up features, ids and clicks, from a model that can be learnt: functions of (seed, step, index). No torch here.
+"""Synthetic features, ids and clicks of a learnable model, as functions of (seed, step, index). Needs no torch.
 
-Numbers come from a counter through the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom
-number generators", figure 17): a whole batch at once, and none shifts another.
+Random numbers are a counter passed through the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable
+pseudorandom number generators", figure 17): vectorized over a batch, with independent draws.
 
 Shapes: B samples, F dense features, T tables, I ids of a sample over all tables.
 """
@@ -21,7 +21,7 @@ Keys = NDArray[np.uint64]
 Reals = NDArray[np.float64]
 
 SIGNAL = 2.0
-"""Deviation of the dense features' part of the planted logit, and of the ids' part where none repeats."""
+"""Standard deviation of the dense features' part of the logit, and of the ids' part if none repeats."""
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 
@@ -35,7 +35,7 @@ class ClickBatch(NamedTuple):
 
 
 class Planted:
-    """Clicks with the probability sigmoid(u . dense + sum of v[table, id]), with u and v of the seed alone."""
+    """Generates clicks with probability sigmoid(u . dense + sum of v[table, id]); u and v depend on the seed only."""
 
     def __init__(self, sizes: Dlrm, seed: int) -> None:
         self.sizes, self.seed = sizes, seed
@@ -52,22 +52,23 @@ class Planted:
             mixed(_key("sample", self.seed) + np.uint64(step)) + np.arange(*_ends(indices), dtype=np.uint64)
         )
         drawn = _uniform(samples_B[:, None], 2 * sizes.dense + sizes.ids + 1)
-        one, other, ids, click = np.split(drawn, np.cumsum([sizes.dense, sizes.dense, sizes.ids]), axis=1)
-        dense_BF = np.sqrt(-2 * np.log(one)) * np.cos(2 * np.pi * other)  # Box and Muller 1958
-        # Frequent ids are spread over a table: rows that lie side by side are on one rank.
+        uniform_1, uniform_2, ids, click = np.split(drawn, np.cumsum([sizes.dense, sizes.dense, sizes.ids]), axis=1)
+        dense_BF = np.sqrt(-2 * np.log(uniform_1)) * np.cos(2 * np.pi * uniform_2)  # Box and Muller 1958
+        # Spread frequent ids over a table, since neighbouring rows are on one rank.
         ids_BI = zipf(ids, self.rows_I, sizes.skew) * self.turns_I % self.rows_I
         logits_B = dense_BF @ self.weights_F + self._effects(ids_BI) @ self.shares_I
         clicks_B = click[:, 0] < 1 / (1 + np.exp(-logits_B))
         return ClickBatch(dense_BF.astype(np.float32), ids_BI, clicks_B.astype(np.float32))
 
     def _effects(self, ids_BI: NDArray[np.int64]) -> Reals:
-        """Of each id, uniform with deviation 1."""
+        """The effect v of each id, uniform with standard deviation 1."""
         keys_I = mixed(_key("effect", self.seed) + self.tables_I)
         return (_real(mixed(keys_I + ids_BI.astype(np.uint64))) - 0.5) * 12**0.5
 
 
 def zipf(uniform: Reals, rows: NDArray[np.int64], skew: float) -> NDArray[np.int64]:
-    """Ranks from 0, rows - 1 the rarest, by numbers from 0 to 1: of density x^-skew on [1, rows + 1), rounded down."""
+    """Zipf-distributed ids from 0 (most frequent) to rows - 1, from uniform numbers: density x^-skew on [1, rows + 1),
+    rounded down."""
     rest, logs = 1 - skew, np.log1p(rows)
     if abs(rest) < 1e-9:
         x = np.exp(uniform * logs)
@@ -77,7 +78,7 @@ def zipf(uniform: Reals, rows: NDArray[np.int64], skew: float) -> NDArray[np.int
 
 
 def hot_share(rows: int, skew: float, hot: int) -> float:
-    """Of all ids of a table, the expected share of its `hot` most frequent ones."""
+    """The expected share of the `hot` most frequent ids in all lookups of a table."""
     rest = 1 - skew
 
     def below(x: float) -> float:
@@ -87,7 +88,7 @@ def hot_share(rows: int, skew: float, hot: int) -> float:
 
 
 def mixed(keys: Keys) -> Keys:
-    """Each bit of each number depends on all of its bits."""
+    """Mixes the bits of each number: every output bit depends on all input bits."""
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     keys = (keys ^ (keys >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return keys ^ (keys >> np.uint64(31))
@@ -99,17 +100,17 @@ def _key(purpose: str, seed: int) -> Keys:
 
 
 def _uniform(keys: Keys, draws: int) -> Reals:
-    """(..., draws) of keys (..., 1)."""
+    """Uniform numbers (..., draws) for keys (..., 1)."""
     return _real(mixed(keys + _STEP * np.arange(1, draws + 1, dtype=np.uint64)))
 
 
 def _real(bits: Keys) -> Reals:
-    """Above 0 and below 1."""
+    """Converts bits to real numbers in (0, 1)."""
     return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def _coprime(seed: int, table: int, rows: int) -> int:
-    """A number that takes 0 .. rows - 1 to themselves in another order, when they are multiplied by it."""
+    """A number coprime to `rows`: multiplying by it modulo `rows` permutes the ids."""
     turn = int(mixed(_key("turn", seed) + np.uint64(table))[0] % np.uint64(rows))
     while gcd(turn, rows) != 1:
         turn += 1

@@ -1,7 +1,7 @@
 """DLRM (Naumov et al. 2019, arXiv:1906.00091) with low-rank cross layers instead of dot products (Wang et al. 2020,
 "DCN V2", arXiv:2008.13535): MLPerf training's recommender since version 3.0.
 
-Shapes: B samples, C values that are crossed.
+Shapes: B samples, C crossed values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainyard.train.recommender.recommender_sizes import Dlrm
 
 
 class DlrmMlp(nn.ModuleList):
-    """A ReLU after each matrix, but where `ends`: not after the last."""
+    """An MLP with a ReLU after each matrix, except after the last if `ends`."""
 
     def __init__(self, width_in: int, widths: Sequence[int], ends: bool) -> None:
         super().__init__(Linear(wide, high, bias=True) for wide, high in zip([width_in, *widths], widths))
@@ -33,7 +33,7 @@ class DlrmMlp(nn.ModuleList):
 
 
 class Cross(nn.Module):
-    """x0 * (up down x + b) + x, with `up` (C, rank) and `down` (rank, C)."""
+    """A low-rank cross layer: x0 * (up down x + b) + x, with `up` (C, rank) and `down` (rank, C)."""
 
     def __init__(self, width: int, rank: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Cross(nn.Module):
 
 
 class ClickModel(nn.Module):
-    """Dense features (B, F) and ids (B, I) to the logits of clicks (B)."""
+    """Maps dense features (B, F) and ids (B, I) to click logits (B)."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype) -> None:
         super().__init__()

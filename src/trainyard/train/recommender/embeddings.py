@@ -1,7 +1,7 @@
-"""Tables of categorical features: whole on each rank, divided by rows, or divided by tables (Mudigere et al. 2021,
+"""Embedding tables of categorical features: replicated, sharded by row, or sharded by table (Mudigere et al. 2021,
 arXiv:2104.05158, section 4.2).
 
-Rows are added up in float32. Gradients of tables are as large as the tables.
+Rows are summed in float32. Gradients are dense, as large as the tables.
 
 Shapes: B samples, T tables, D width, I ids of a sample over all tables, H of them of one table, R ranks, N = R B.
 """
@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from trainyard.train.parallel.differentiable_collectives import add_up, exchange, gather
+from trainyard.train.parallel.differentiable_collectives import exchange, gather, sum_and_scatter
 from trainyard.train.recommender.recommender_sizes import Dlrm, owners
 from trainyard.train.step.profiler_span import span
 
 
 class EmbeddingTable(nn.Module):
-    """`weight` (rows, D)."""
+    """One table with `weight` (rows, D)."""
 
     def __init__(self, rows: int, width: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class EmbeddingTable(nn.Module):
 
 
 class Embeddings(nn.ModuleDict):
-    """Tables by number; all of them here. Ids (B, I) to vectors (B, T, D) in `dtype`."""
+    """All tables by number, on this rank. Maps ids (B, I) to vectors (B, T, D) in `dtype`."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, tables: Iterable[int]) -> None:
         super().__init__({str(table): EmbeddingTable(sizes.rows[table], sizes.width) for table in tables})
@@ -47,13 +47,15 @@ class Embeddings(nn.ModuleDict):
 
     def forward(self, ids_BI: Tensor) -> Tensor:
         with span("embed"):
-            each = ids_BI.split(self.sizes.hots, dim=1)
-            return torch.stack([self.table(t)(ids_BH) for t, ids_BH in enumerate(each)], dim=1).to(self.computes)
+            ids_by_table = ids_BI.split(self.sizes.hots, dim=1)
+            return torch.stack([self.table(t)(ids_BH) for t, ids_BH in enumerate(ids_by_table)], dim=1).to(
+                self.computes
+            )
 
 
 class ByRow(Embeddings):
-    """A `Places`: this rank has its part of the rows of every table. It sees the ids of all ranks, adds up those of its
-    own rows, and the ranks' sums are added where the samples are."""
+    """Tables sharded by row; a `SelfSharded` module. Each rank gathers the ids of all ranks and sums its own rows for
+    them; the partial sums are reduce-scattered to the samples' ranks."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
         super().__init__(sizes, dtype, range(len(sizes.rows)))
@@ -62,20 +64,20 @@ class ByRow(Embeddings):
             rows = distribute_tensor(cast(EmbeddingTable, table).weight.detach(), mesh, (Shard(0),), src_data_rank=None)
             table.weight = nn.Parameter(rows)
 
-    def lone(self) -> Sequence[nn.Parameter]:
+    def unshared(self) -> Sequence[nn.Parameter]:
         return ()
 
-    # How many ids are this rank's is known at run time only: nothing here to compile.
+    # Not compiled: the number of ids on this rank is known only at run time.
     @torch.compiler.disable
     def forward(self, ids_BI: Tensor) -> Tensor:
         with span("embed"):
             group = self.mesh.get_group()
-            each = gather(ids_BI, group).split(self.sizes.hots, dim=1)
-            sums_NTD = torch.stack([self._own(t, ids_NH) for t, ids_NH in enumerate(each)], dim=1)
-            return _averaged(add_up(sums_NTD, group), group.size()).to(self.computes)
+            ids_by_table = gather(ids_BI, group).split(self.sizes.hots, dim=1)
+            sums_NTD = torch.stack([self._own(t, ids_NH) for t, ids_NH in enumerate(ids_by_table)], dim=1)
+            return _averaged(sum_and_scatter(sums_NTD, group), group.size()).to(self.computes)
 
     def _own(self, table: int, ids_NH: Tensor) -> Tensor:
-        """(N, D): the sums of this rank's rows."""
+        """The partial sums of this rank's rows, (N, D)."""
         rows = cast(DTensor, self.table(table).weight).to_local()
         first = min(self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size()))
         mine_NH = (ids_NH >= first) & (ids_NH < first + len(rows))
@@ -84,14 +86,15 @@ class ByRow(Embeddings):
 
 
 class ByTable(Embeddings):
-    """A `Places`: this rank has whole tables, which no other has. Ids go to who has their table, sums come back."""
+    """Tables sharded by table; a `SelfSharded` module. Ids are sent to the rank that has their table, and sums are sent
+    back."""
 
     def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
         self.owners = owners(sizes.rows, mesh.size())
         super().__init__(sizes, dtype, self.owners[mesh.get_local_rank()])
         self.mesh = mesh
 
-    def lone(self) -> Sequence[nn.Parameter]:
+    def unshared(self) -> Sequence[nn.Parameter]:
         return list(self.parameters())
 
     @torch.compiler.disable
@@ -99,25 +102,25 @@ class ByTable(Embeddings):
         with span("embed"):
             group, ranks, samples = self.mesh.get_group(), self.mesh.size(), len(ids_BI)
             hots, width, mine = self.sizes.hots, self.sizes.width, self.owners[self.mesh.get_local_rank()]
-            each = ids_BI.split(hots, dim=1)
-            leaving = [torch.cat([each[table] for table in tables], dim=1).flatten() for tables in self.owners]
-            coming = [samples * sum(hots[table] for table in mine)] * ranks
-            ids = exchange(torch.cat(leaving), group, [len(part) for part in leaving], coming)
+            ids_by_table = ids_BI.split(hots, dim=1)
+            sent = [torch.cat([ids_by_table[table] for table in tables], dim=1).flatten() for tables in self.owners]
+            received = [samples * sum(hots[table] for table in mine)] * ranks
+            ids = exchange(torch.cat(sent), group, [len(part) for part in sent], received)
             ids_NI = ids.view(ranks * samples, -1).split([hots[table] for table in mine], dim=1)
             sums = torch.stack([self.table(table)(ids_NH) for table, ids_NH in zip(mine, ids_NI)], dim=1)
-            leaving, coming = (
+            sent, received = (
                 [sums.numel() // ranks] * ranks,
                 [samples * len(tables) * width for tables in self.owners],
             )
-            back = _averaged(exchange(sums.to(self.computes).flatten(), group, leaving, coming), ranks).split(coming)
+            back = _averaged(exchange(sums.to(self.computes).flatten(), group, sent, received), ranks).split(received)
             sums_BTD = torch.cat([part.view(samples, -1, width) for part in back], dim=1)
             order = torch.tensor([table for tables in self.owners for table in tables], device=sums.device)
             return sums_BTD.index_select(1, order.argsort())
 
 
 def _averaged(x: Tensor, ranks: int) -> Tensor:
-    """`x`, whose gradient is divided by the number of ranks: each has a loss of its own, and a table's gradient is that
-    of their mean, as everybody else's is."""
+    """Returns `x` with its gradient divided by the number of ranks: like all parameters, tables get the gradient of the
+    mean of the ranks' losses."""
     if x.requires_grad:
         x.register_hook(lambda grad: grad / ranks)
     return x

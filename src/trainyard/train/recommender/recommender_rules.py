@@ -1,4 +1,4 @@
-"""When a recommender's job cannot be. No torch here."""
+"""Constraints on a recommender's job. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ TEXT = "synthetic"
 
 
 def check(job: Job, sizes: Dlrm) -> None:
-    """Raises `BadJob` with the reason and what works instead."""
+    """Raises `BadJob` with the reason and a valid alternative."""
     if job.recipe.text != TEXT:
         raise BadJob(
-            f"text = {job.recipe.text!r} at $.recipe.text, but {job.workload}'s features, ids and clicks are made up.",
-            f"Say so: text = {TEXT!r}.",
+            f"text = {job.recipe.text!r} at $.recipe.text, but {job.workload}'s samples are synthetic.",
+            f"Use text = {TEXT!r}.",
         )
-    if divided(job, sizes):
-        _check_divided(job, sizes)
+    if shards_tables(job, sizes):
+        _check_sharded(job, sizes)
 
 
-def divided(job: Job, sizes: Dlrm) -> bool:
-    """Whether no rank has all tables."""
+def shards_tables(job: Job, sizes: Dlrm) -> bool:
+    """Whether the tables are sharded over ranks."""
     return sizes.tables != "replicated" and job.layout.batch_ranks > 1
 
 
-def _check_divided(job: Job, sizes: Dlrm) -> None:
+def _check_sharded(job: Job, sizes: Dlrm) -> None:
     layout, tables = job.layout, len(sizes.rows)
-    said = f"tables = {sizes.tables!r} at $.sizes.tables"
+    tables_key = f"tables = {sizes.tables!r} at $.sizes.tables"
     if divides_state(layout):
         raise BadJob(
-            f"{said} with zero = 1 at $.layout, but where only optimizer state is divided each rank has all weights.",
+            f"{tables_key} with zero = 1 at $.layout, but ZeRO-1 keeps all weights on each rank.",
             f"Use zero = 2: {replace(layout, zero=2)}.",
         )
     if job.recipe.offload:
         raise BadJob(
-            f"{said} with offload = true at $.recipe, but only weights that are gathered wait in the host's memory.",
+            f"{tables_key} with offload = true at $.recipe, but only weights sharded by FSDP can be offloaded.",
             "Use offload = false.",
         )
     if sizes.tables == "by_table" and tables < layout.batch_ranks:
         raise BadJob(
-            f"{said}: {tables} tables on {layout.batch_ranks} ranks, {layout.batch_ranks - tables} would have none.",
+            f"{tables_key}: {tables} tables for {layout.batch_ranks} ranks; {layout.batch_ranks - tables} would have "
+            "none.",
             "Use tables = 'by_row'.",
         )

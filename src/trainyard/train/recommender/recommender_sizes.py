@@ -1,4 +1,4 @@
-"""Dimensions of the recommender, and which rank has which of its tables. No torch here."""
+"""Dimensions of the recommender, and the assignment of its tables to ranks. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainyard.train.sizes import at_least
 
 
 class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """DLRM with the cross layers of DCN V2. `dense` features go through the MLP `bottom`; the i-th categorical feature
-    has `hots[i]` ids of a table with `rows[i]` rows of `width`, whose sum it is. All together go through `cross_layers`
-    layers of rank `cross_rank` and the MLP `top`, which ends in the logit of a click.
+    """DLRM with the cross layers of DCN V2. `dense` features pass through the MLP `bottom`. The i-th categorical
+    feature is the sum of `hots[i]` rows of a table with `rows[i]` rows of `width`. All features pass through
+    `cross_layers` layers of rank `cross_rank` and the MLP `top`, which outputs the click logit.
 
-    `skew`: exponent of the ids' Zipf distribution; 0 is uniform. `tables`: whether each rank has all tables, its part
-    of the rows of each, or whole tables of its own.
+    `skew`: exponent of the ids' Zipf distribution; 0 is uniform. `tables`: replicated, sharded by row or sharded by
+    table.
     """
 
     dense: int = 13
@@ -34,40 +34,40 @@ class Dlrm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         at_least(self, 1, "dense", "width", "rows", "hots", "bottom", "cross_layers", "cross_rank", "top")
         if not self.rows:
-            raise BadJob("rows = [] at $.sizes.rows, but there is one table at least.", "Add the rows of each.")
+            raise BadJob("rows = [] at $.sizes.rows, but at least one table is needed.", "Add the rows of each table.")
         if len(self.rows) != len(self.hots):
             raise BadJob(
                 f"{len(self.hots)} hots at $.sizes.hots for {len(self.rows)} tables at $.sizes.rows.",
-                "Say for each table how many ids a sample has.",
+                "Give the number of ids per sample for each table.",
             )
-        for field, last, why in (
-            ("bottom", self.width, "what it gives is one vector more beside the tables'"),
-            ("top", 1, "it gives one logit"),
+        for field, last, reason in (
+            ("bottom", self.width, "its output is concatenated with the tables' vectors"),
+            ("top", 1, "its output is one logit"),
         ):
-            found = getattr(self, field)
-            if found[-1:] != [last]:
-                raise BadJob(f"{field} = {found} at $.sizes.{field}, but {why}.", f"Let it end in {last}.")
+            widths = getattr(self, field)
+            if widths[-1:] != [last]:
+                raise BadJob(f"{field} = {widths} at $.sizes.{field}, but {reason}.", f"End it with {last}.")
         if not 0 <= self.skew < inf:
-            raise BadJob(f"skew = {self.skew} at $.sizes.skew must be a number from 0.")
+            raise BadJob(f"skew = {self.skew} at $.sizes.skew must be a finite number of at least 0.")
 
     @property
     def ids(self) -> int:
-        """Of a sample, over all tables."""
+        """Ids per sample, over all tables."""
         return sum(self.hots)
 
     @property
     def features(self) -> int:
-        """Values that the cross layers see: a vector of each table and the dense features' one."""
+        """Input values of the cross layers: one vector per table and that of the dense features."""
         return (len(self.rows) + 1) * self.width
 
 
 def owners(rows: list[int], ranks: int) -> list[list[int]]:
-    """The tables of each rank: the largest first, to whoever has the fewest rows. None has none, of as many tables as
-    ranks or more."""
+    """Assigns tables to ranks: the largest first, each to the rank with the fewest rows. No rank is empty if there are
+    at least as many tables as ranks."""
     parts: list[list[int]] = [[] for _ in range(ranks)]
-    held = [0] * ranks
+    rows_per_rank = [0] * ranks
     for table in sorted(range(len(rows)), key=lambda table: (-rows[table], table)):
-        least = held.index(min(held))
+        least = rows_per_rank.index(min(rows_per_rank))
         parts[least].append(table)
-        held[least] += rows[table]
+        rows_per_rank[least] += rows[table]
     return [sorted(part) for part in parts]

@@ -1,4 +1,4 @@
-"""The `Task` of telling who clicks, and its `Samples`."""
+"""The `Task` of click prediction, and its `Samples`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch
 
 _LAST = 0.01
-"""Deviation of the last matrix: at first the model tells nothing, and the loss is ln 2."""
+"""Standard deviation of the last matrix: small, so that the initial loss is ln 2."""
 
 _HOT = 100
 
 
 class Predict:
-    """A `Task` and `Splits`. Outputs are logits (B), targets clicks (B)."""
+    """A `Task` and `SplitTask`. Outputs are logits (B), targets clicks (B)."""
 
     def __init__(self, job: Job, sizes: Dlrm) -> None:
         self.sizes = sizes
@@ -44,15 +44,15 @@ class Predict:
         return cast(ClickModel, module).blocks
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """The tables, over all ranks with samples of their own."""
+        """Shards the tables over all data-parallel ranks."""
         kinds = {"by_row": ByRow, "by_table": ByTable}
         if self.sizes.tables in kinds:
             with torch.device("meta"):
                 cast(ClickModel, module).embed = kinds[self.sizes.tables](self.sizes, self.dtype, _ranks(meshes))
 
     def draw(self, name: str, shape: torch.Size) -> Tensor:
-        """Biases are zero. Rows of tables are as wide as DLRM's uniform ones; matrices as wide as keeps variance both
-        ways (Glorot and Bengio 2010)."""
+        """Biases are zero. Tables have the variance of DLRM's uniform initialization; matrices that of Glorot and
+        Bengio (2010)."""
         if len(shape) == 1:
             return torch.zeros(shape)
         if name.startswith("embed."):
@@ -62,19 +62,19 @@ class Predict:
         return initial_weights.normal(name, shape, self.seed, (2 / sum(shape)) ** 0.5)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
-        """Cross-entropy in nats a sample."""
+        """Cross-entropy in nats per sample."""
         with span("loss"):
             return F.binary_cross_entropy_with_logits(outputs.float(), targets[0])
 
 
 def _ranks(meshes: Meshes) -> DeviceMesh:
-    """All of them, as the axis they form where they form one: a profile names it by the axis."""
+    """The mesh of all ranks; if they form a single axis, that axis, so that profiles name it by the axis."""
     axis = meshes.layout.only_axis
     return meshes.data[axis] if axis else meshes.world
 
 
 class Clicks:
-    """`Samples`: dense features (B, F) and ids (B, I), and whether each was clicked (B)."""
+    """`Samples`: inputs are dense features (B, F) and ids (B, I), targets are clicks (B), 0 or 1."""
 
     def __init__(self, job: Job, sizes: Dlrm) -> None:
         self.planted = Planted(sizes, job.recipe.seed)

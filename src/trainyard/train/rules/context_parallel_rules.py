@@ -1,4 +1,4 @@
-"""When context parallelism cannot be. No torch here."""
+"""Constraints on context parallelism. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trainyard.job import Job, Model
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest layout that works."""
+    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
     layout = job.layout
     if layout.cp == 1 or job.model is None:
         return
@@ -22,10 +22,12 @@ def _check_sequence(job: Job) -> None:
     layout, length = job.layout, job.recipe.seq_len
     chunks = layout.cp if layout.cp_method == "ulysses" else 2 * layout.cp
     if length % chunks:
-        why = "one chunk" if layout.cp_method == "ulysses" else "an early and a late chunk, so that all have equal work"
+        reason = (
+            "one chunk" if layout.cp_method == "ulysses" else "an early and a late chunk, so that all have equal work"
+        )
         raise BadJob(
             f"cp = {layout.cp} at $.layout: seq_len {length} % {chunks} chunks = {length % chunks}, but with "
-            f"{layout.cp_method} each rank has {why}.",
+            f"{layout.cp_method} each rank has {reason}.",
             f"Use seq_len = {max(1, round(length / chunks)) * chunks}.",
         )
 
@@ -35,7 +37,7 @@ def _check_widths(model: Model) -> None:
     if model.kv_rank and model.value_dim > keys:
         raise BadJob(
             f"cp_method = 'ring' at $.layout: values have {model.value_dim} channels, keys head_dim {model.head_dim} + "
-            f"rope_dim {model.rope_dim} = {keys}, but the fused kernels that tell the log-sum-exp take none wider.",
+            f"rope_dim {model.rope_dim} = {keys}, but the fused kernels with log-sum-exp take none wider.",
             "Use cp_method = 'all_gather'.",
         )
 
@@ -46,6 +48,6 @@ def _check_heads(job: Job) -> None:
         by_tp = f" * tp {layout.tp}" * (layout.tp > 1)
         raise BadJob(
             f"cp_method = 'ulysses' at $.layout: heads {heads} % (cp {layout.cp}{by_tp}) = "
-            f"{heads % (layout.tp * layout.cp)}, but each rank attends with a whole and equal number of heads.",
-            "Use cp_method = 'all_gather', which divides no heads.",
+            f"{heads % (layout.tp * layout.cp)}, but each rank needs a whole and equal number of heads.",
+            "Use cp_method = 'all_gather', which does not split heads.",
         )

@@ -1,4 +1,4 @@
-"""When a decoder cannot be trained. No torch here."""
+"""Constraints on a decoder that is trained. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Model
 
 BYTES = 256
-"""Token ids that byte-level text uses; a larger vocabulary leaves the rest unused."""
+"""Token ids used by byte-level text; those of a larger vocabulary are unused."""
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest model that works."""
+    """Raises `BadJob` with the reason and the nearest valid model."""
     model = job.decoder
     _check_trained(model)
     if model.vocab < BYTES:
@@ -28,18 +28,18 @@ def check(job: Job) -> None:
 def _check_trained(model: Model) -> None:
     if model.pattern:
         raise BadJob(
-            f"pattern = {model.pattern[:20]!r} at $.model, but trainyard trains no state-space layers.",
-            "Plan for others: --for megatron or torchtitan.",
+            f"pattern = {model.pattern[:20]!r} at $.model, but trainyard does not train state-space layers.",
+            "Plan for another framework: --for megatron or torchtitan.",
         )
     for field, untrained, others in (
         ("mlp", "relu2", "'swiglu' or 'gelu'"),
         ("position", "none", "'rope' or 'learned'"),
     ):
         if getattr(model, field) == untrained:
-            raise BadJob(f"{field} = {untrained!r} at $.model is planned for, not trained here.", f"Use {others}.")
+            raise BadJob(f"{field} = {untrained!r} at $.model can be planned but not trained here.", f"Use {others}.")
     if model.expert_width:
         raise BadJob(
-            f"expert_width = {model.expert_width} at $.model, but experts here see the width itself.",
+            f"expert_width = {model.expert_width} at $.model, but experts here have the model's width.",
             "Use expert_width = 0.",
         )
 
@@ -48,14 +48,14 @@ def _check_latent(model: Model) -> None:
     if model.position != "rope":
         raise BadJob(
             f"position = {model.position!r} at $.model, but latent attention (kv_rank = {model.kv_rank}) has "
-            f"rope_dim = {model.rope_dim} channels to turn.",
+            f"rope_dim = {model.rope_dim} rotary channels.",
             "Use position = 'rope'.",
         )
     if model.bias != "none":
         raise BadJob(f"bias = {model.bias!r} at $.model, but latent attention has none.", "Use bias = 'none'.")
     if model.qk_norm:
         raise BadJob(
-            "qk_norm = true at $.model, but latent attention norms the latents that queries and keys come from.",
+            "qk_norm = true at $.model, but latent attention already normalizes the latents of queries and keys.",
             "Use qk_norm = false.",
         )
 

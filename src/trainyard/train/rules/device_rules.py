@@ -1,4 +1,4 @@
-"""When a recipe cannot be on the devices, or with the libraries, of this machine. No torch here."""
+"""Constraints on a recipe by this machine's devices and libraries. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trainyard.job import Recipe
 
 
 def check(recipe: Recipe, vendor: str) -> None:
-    """`vendor`: whose devices compute, as in words.VENDORS. Raises `BadJob`, `MissingLibrary` or `MissingProgram`
-    with the reason and what works."""
+    """Checks a recipe for the devices of `vendor`, as in words.VENDORS. Raises `BadJob`, `MissingLibrary` or
+    `MissingProgram` with the reason and a valid alternative."""
     if recipe.dtype == "tf32" and vendor != "nvidia":
         raise BadJob(
-            f"dtype = 'tf32' at $.recipe, but {vendor} computes, and tf32 is a way of NVIDIA's tensor cores.",
+            f"dtype = 'tf32' at $.recipe, but the device is {vendor}, and tf32 is a mode of NVIDIA's tensor cores.",
             "Use dtype = 'float32'.",
         )
     if recipe.offload and vendor in ("cpu", "pretend"):
         raise BadJob(
-            "offload = true at $.recipe, but the CPU computes: weights are in the host's memory already.",
+            "offload = true at $.recipe, but the device is the CPU: weights are in host memory already.",
             "Use offload = false.",
         )
     if recipe.dtype == "float8" and find_spec("torchao") is None:
@@ -34,18 +34,18 @@ def check(recipe: Recipe, vendor: str) -> None:
 
 
 def notices(recipe: Recipe, vendor: str) -> list[str]:
-    """What is done on these devices, and not as a user would expect it."""
+    """Notices about unexpected behaviour of a recipe on these devices."""
     if recipe.dtype == "float8" and vendor in ("cpu", "pretend"):
         return [
-            "dtype = 'float8' on a CPU, which has no such arithmetic: its products are emulated, and take several "
-            "times as long as in bfloat16. Losses are float8's; step times say nothing of a device that has it."
+            "dtype = 'float8' on a CPU, which has no float8 arithmetic: products are emulated and take several times "
+            "as long as in bfloat16. Losses are those of float8; step times do not carry over to devices with float8."
         ]
     return []
 
 
 def compilers(vendor: str) -> list[str]:
-    """One of these must be there: what torch.compile builds code for CPUs with (torch._inductor.config.cpp.cxx), or
-    what Triton builds the launchers of its kernels with."""
+    """Compilers of which one must be installed: for torch.compile's CPU code (torch._inductor.config.cpp.cxx), or for
+    the launchers of Triton's kernels."""
     if vendor == "cpu":
         return [os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")]
     return [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]

@@ -1,4 +1,4 @@
-"""When weights, their gradients and the optimizer's state alone are more than the memory there is. No torch here."""
+"""Whether weights, gradients and optimizer state alone exceed the memory. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainyard.units import show_size
 
 _FLOAT32 = words.DTYPES["float32"]
 _STATE = {"adamw": 2, "sgd": 1, "muon": 1}
-"""Float32 values that an optimizer keeps a weight, at the least; of one that is not known here, none."""
+"""Minimum float32 values of optimizer state per weight; an unknown optimizer counts as none."""
 
 
 class Least(NamedTuple):
-    """Bytes that a rank holds at once when the optimizer steps, at the least: all three are float32 whatever is
-    computed in. Activations, gathered weights and buffers come on top."""
+    """Minimum bytes of a rank during the optimizer step. All three are float32 in any precision. Activations, gathered
+    weights and buffers are not included."""
 
     parameters: int
     gradients: int
@@ -25,29 +25,32 @@ class Least(NamedTuple):
 
 
 def least(job: Job, weights: int) -> Least:
-    """`weights`: a rank's parameters before data parallelism divides them (`Workload.weights`)."""
+    """The minimum memory of a rank. `weights`: its parameters before data parallelism shards them
+    (`Workload.weights`)."""
     layout = job.layout
-    here = -(-weights // (layout.dp_shard * layout.cp)) if shards(layout) else weights
-    kept = -(-weights // layout.dp_shard) if divides_state(layout) else here
-    return Least(_FLOAT32 * here, _FLOAT32 * here, _FLOAT32 * _STATE.get(job.recipe.optimizer, 0) * kept)
+    local = -(-weights // (layout.dp_shard * layout.cp)) if shards(layout) else weights
+    state = -(-weights // layout.dp_shard) if divides_state(layout) else local
+    return Least(_FLOAT32 * local, _FLOAT32 * local, _FLOAT32 * _STATE.get(job.recipe.optimizer, 0) * state)
 
 
-def check(job: Job, weights: int, memory: int, where: str, shared: bool) -> None:
-    """`memory`: bytes of `where`, one rank's device, or the host of all ranks where that is `shared`; 0 where it is
-    unknown. Raises `BadJob` with the arithmetic where even the least is more."""
-    if job.recipe.offload:  # then little of it is on the device
+def check(job: Job, weights: int, memory: int, device: str, shared: bool) -> None:
+    """Raises `BadJob` with the arithmetic if the minimum exceeds `memory`.
+
+    `memory`: bytes of `device`, which is one rank's device, or if `shared` the host of all ranks; 0 if unknown.
+    """
+    if job.recipe.offload:  # little of it is on the device
         return
     parts, layout = least(job, weights), job.layout
     times = layout.ranks if shared else 1
     need = sum(parts) * times
     if not memory or need <= memory:
         return
-    said = f"weights {show_size(parts.parameters)} + gradients {show_size(parts.gradients)}"
-    said += f" + {job.recipe.optimizer}'s state {show_size(parts.state)}" * (parts.state > 0)
-    said = f"({said}) * {times} ranks" if times > 1 else said
+    terms = f"weights {show_size(parts.parameters)} + gradients {show_size(parts.gradients)}"
+    terms += f" + {job.recipe.optimizer}'s state {show_size(parts.state)}" * (parts.state > 0)
+    terms = f"({terms}) * {times} ranks" if times > 1 else terms
     raise BadJob(
-        f"{parts.parameters // _FLOAT32:,} float32 weights a rank ({layout}): {said} = {show_size(need)} before "
-        f"activations, but {where} has {show_size(memory)}.",
+        f"{parts.parameters // _FLOAT32:,} float32 weights per rank ({layout}): {terms} = {show_size(need)} before "
+        f"activations, but {device} has {show_size(memory)}.",
         _next_step(job, shared),
     )
 

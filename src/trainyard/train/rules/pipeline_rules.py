@@ -1,6 +1,6 @@
-"""When pipeline parallelism cannot be. No torch here.
+"""Constraints on pipeline parallelism. Needs no torch.
 
-The numbers are those that torch.distributed.pipelining (2.13) asks of its schedules; a test holds the two together.
+The numbers are those that the schedules of torch.distributed.pipelining (2.13) require; a test compares the two.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from trainyard.errors import BadJob
 from trainyard.job import Job, Layout, Model, Recipe
 
 ONE_STAGE = ("gpipe", "1f1b")
-"""Schedules of one stage a rank."""
+"""Schedules with one stage per rank."""
 V_SHAPED = ("zbv", "dualpipev")
-"""Schedules of two stages a rank: down the ranks and back up, so that the first rank has the first and the last."""
+"""Schedules with two stages per rank, down the ranks and back up, so that rank 0 has the first and the last stage."""
 SPLITS_BACKWARD = ("zero_bubble", *V_SHAPED)
-"""Schedules that take the gradients of a stage's weights later than those of its inputs."""
+"""Schedules that compute weight gradients separately from input gradients."""
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest layout that works."""
+    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
     layout, schedule = job.layout, job.recipe.schedule
     if layout.pp == 1:
         _check_alone(layout, schedule)
         return
     if schedule == "none":
         raise BadJob(
-            f"pp = {layout.pp} at $.layout, but schedule = 'none' at $.recipe: nothing says in which order stages run.",
+            f"pp = {layout.pp} at $.layout, but schedule = 'none' at $.recipe: a pipeline needs a schedule.",
             f"Use schedule = '{'1f1b' if job.accumulate >= layout.pp else 'gpipe'}'.",
         )
     _check_interleave(layout, schedule)
@@ -54,7 +54,7 @@ def _check_interleave(layout: Layout, schedule: str) -> None:
     if layout.interleave != only:
         raise BadJob(
             f"interleave = {layout.interleave} at $.layout, but schedule = {schedule!r} runs {only} "
-            f"stage{'s' * (only > 1)} a rank.",
+            f"stage{'s' * (only > 1)} per rank.",
             f"Use interleave = {only}, or schedule = 'interleaved'.",
         )
 
@@ -65,23 +65,23 @@ def _check_micro_batches(job: Job) -> None:
     if job.accumulate == works:
         return
     if recipe.schedule in ("1f1b", "dualpipev"):
-        why = f"takes at least one for each of {layout.pp} * interleave {layout.interleave} = {works} stages"
+        reason = f"needs at least one for each of {layout.pp} * interleave {layout.interleave} = {works} stages"
     else:
         rounds = job.accumulate // layout.pp
-        why = f"runs them in {job.accumulate} // pp {layout.pp} = {rounds} rounds of equal size"
-    # tokens_per_step = seq_len * microbatch * ranks of data * micro-batches
+        reason = f"runs them in {job.accumulate} // pp {layout.pp} = {rounds} rounds of equal size"
+    # tokens_per_step = seq_len * microbatch * data-parallel ranks * micro-batches
     tokens = recipe.tokens_per_step // job.accumulate * works
     raise BadJob(
-        f"{job.accumulate} micro-batches a step at $.recipe (tokens_per_step {recipe.tokens_per_step:,} / (seq_len "
+        f"{job.accumulate} micro-batches per step at $.recipe (tokens_per_step {recipe.tokens_per_step:,} / (seq_len "
         f"{recipe.seq_len} * microbatch {recipe.microbatch} * data-parallel ranks {layout.batch_ranks})), but "
-        f"schedule = {recipe.schedule!r} {why}.",
+        f"schedule = {recipe.schedule!r} {reason}.",
         f"Use tokens_per_step = {tokens}, for {works}, or schedule = "
         f"'{'gpipe' if recipe.schedule == '1f1b' else 'looped_bfs'}', which takes any number.",
     )
 
 
 def nearest_count(schedule: str, pp: int, count: int) -> int:
-    """The number of micro-batches nearest to `count` that the schedule takes."""
+    """The number of micro-batches nearest to `count` that the schedule accepts."""
     if schedule == "1f1b":
         return max(count, pp)
     if schedule == "dualpipev":
@@ -92,7 +92,7 @@ def nearest_count(schedule: str, pp: int, count: int) -> int:
 
 
 def _check_backward(recipe: Recipe) -> None:
-    splits = f"schedule = {recipe.schedule!r}, which takes the gradients of weights apart from those of inputs"
+    splits = f"schedule = {recipe.schedule!r}, which computes the gradients of weights apart from those of inputs"
     if recipe.compile:
         raise BadJob(
             f"compile at $.recipe with {splits}: the backward pass of compiled code is one piece.",
@@ -100,8 +100,8 @@ def _check_backward(recipe: Recipe) -> None:
         )
     if recipe.remat != "none":
         raise BadJob(
-            f"remat = {recipe.remat!r} at $.recipe with {splits}: torch then computes a block again for its inputs "
-            "and once more for each of its weights (1 + 9 = 10 times for one of 9).",
+            f"remat = {recipe.remat!r} at $.recipe with {splits}: torch would recompute a block for its inputs and "
+            "again for each of its weights (1 + 9 = 10 times for a block with 9).",
             "Use remat = 'none', or schedule = 'interleaved'.",
         )
 
@@ -110,19 +110,19 @@ def _check_tied(model: Model) -> None:
     if model.tied:
         raise BadJob(
             "tied = true at $.model, but a pipeline has the embedding in its first stage and the head in its last: "
-            "two copies, whose gradients no schedule adds.",
+            "two copies, whose gradients no schedule sums.",
             "Use tied = false, or pp = 1.",
         )
 
 
-def enough(count: int, what: str, layout: Layout) -> None:
-    """Each stage has one of `count` blocks or more; `what` they are called."""
+def enough(count: int, blocks: str, layout: Layout) -> None:
+    """Raises `BadJob` unless each stage gets at least one of `count` blocks. `blocks`: their name for the message."""
     stages = layout.pp * layout.interleave
     if layout.pp == 1 or count >= stages:
         return
     pp = max(1, count // layout.interleave)
     raise BadJob(
         f"pp {layout.pp} * interleave {layout.interleave} = {stages} stages at $.layout, but the model has {count} "
-        f"{what}: {stages - count} would be empty.",
-        f"Use pp = {pp}." if pp > 1 else f"Use {stages} {what}, or pp = 1.",
+        f"{blocks}: {stages - count} would be empty.",
+        f"Use pp = {pp}." if pp > 1 else f"Use {stages} {blocks}, or pp = 1.",
     )

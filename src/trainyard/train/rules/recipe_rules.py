@@ -1,4 +1,4 @@
-"""When a recipe cannot be. No torch here."""
+"""Constraints on a recipe. Needs no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DTYPES = ("float32", "tf32", "bfloat16", "float16", "float8")
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the reason and the nearest recipe that works."""
+    """Raises `BadJob` with the reason and the nearest valid recipe."""
     _dtype(job)
     _optimizer(job)
     _offload(job)
@@ -25,7 +25,7 @@ def check(job: Job) -> None:
         )
     if recipe.remat == "none" and recipe.remat_every > 1:
         raise BadJob(
-            f"remat_every = {recipe.remat_every} at $.recipe, but remat = 'none': no block is computed again.",
+            f"remat_every = {recipe.remat_every} at $.recipe, but remat = 'none': no block is recomputed.",
             "Use remat = 'full' or 'op'.",
         )
 
@@ -33,11 +33,11 @@ def check(job: Job) -> None:
 def _dtype(job: Job) -> None:
     dtype, layout = job.recipe.dtype, job.layout
     if dtype not in DTYPES:
-        raise BadJob(f"dtype = {dtype!r} at $.recipe is not trained here.", "Use 'float8'.")
+        raise BadJob(f"dtype = {dtype!r} at $.recipe is not supported for training.", "Use 'float8'.")
     if dtype == "float8" and layout.tp > 1:
         raise BadJob(
-            f"dtype = 'float8' at $.recipe with tp = {layout.tp} at $.layout, but a tensor has one scale, and each of "
-            f"its {layout.tp} parts would find another.",
+            f"dtype = 'float8' at $.recipe with tp = {layout.tp} at $.layout, but scaling is per tensor, and each of "
+            f"its {layout.tp} parts would have another scale.",
             "Use dtype = 'bfloat16', or tp = 1.",
         )
 
@@ -49,19 +49,19 @@ def _optimizer(job: Job) -> None:
         raise BadJob(f"optimizer = {recipe.optimizer!r} at $.recipe is unknown.", nearest(recipe.optimizer, known))
     if recipe.update == "fused" and not fuses(recipe, layout):
         raise BadJob(
-            f"optimizer = 'sgd' with update = 'fused' at $.recipe, but torch's fused kernel for it takes no weights in "
-            f"parts, as {layout} has them.",
+            f"optimizer = 'sgd' with update = 'fused' at $.recipe, but torch's fused SGD kernel does not support the "
+            f"sharded weights of {layout}.",
             "Use update = 'auto' or 'foreach'.",
         )
 
 
 def fuses(recipe: Recipe, layout: Layout) -> bool:
-    """Whether torch's fused kernel of this optimizer takes weights that lie as the layout has them."""
+    """Whether torch's fused kernel of this optimizer supports the weights of this layout."""
     return recipe.optimizer != "sgd" or not (shards(layout) or layout.tp > 1)
 
 
 def update(recipe: Recipe, layout: Layout) -> Literal["fused", "foreach", "loop"]:
-    """How the optimizer goes over the parameters."""
+    """The implementation of the parameter update."""
     if recipe.update != "auto":
         return recipe.update
     return "fused" if fuses(recipe, layout) else "foreach"
@@ -72,13 +72,13 @@ def _offload(job: Job) -> None:
     others = [f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1]
     if job.recipe.offload and others:
         raise BadJob(
-            f"offload = true at $.recipe with {', '.join(others)} at $.layout, but weights come from the host's memory "
-            "where data parallelism alone gathers them.",
+            f"offload = true at $.recipe with {', '.join(others)} at $.layout, but weights can be offloaded with pure "
+            "data parallelism only.",
             f"Use offload = false, or dp_shard = {layout.ranks} and no other axis.",
         )
     if job.recipe.offload and not shards(layout):
         ranks = max(2, layout.batch_ranks)
         raise BadJob(
-            f"offload = true at $.recipe, but {layout} shards no weights: each is needed whole on its device.",
+            f"offload = true at $.recipe, but {layout} does not shard weights: each device needs all of them.",
             f"Use offload = false, or dp_shard = {ranks}, zero = 3.",
         )

@@ -1,4 +1,4 @@
-"""When tensor parallelism cannot be. No torch here."""
+"""Constraints on tensor parallelism. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainyard.job import Job, Layout, Model
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` with the arithmetic and the nearest layout that works."""
+    """Raises `BadJob` with the arithmetic and the nearest valid layout."""
     layout, model = job.layout, job.model
     if layout.tp == 1:
         _check_alone(layout)
@@ -22,7 +22,7 @@ def check(job: Job) -> None:
         if size % layout.tp:
             raise BadJob(
                 f"tp = {layout.tp} at $.layout: {name} {size:,} % tp {layout.tp} = {size % layout.tp}, but each rank "
-                f"has a whole and equal number of {_COUNTED[name]}.",
+                f"needs a whole and equal number of {_COUNTED[name]}.",
                 _nearest(parts, layout.tp),
             )
     _check_sequence(job)
@@ -37,7 +37,7 @@ _COUNTED: Mapping[str, str] = {
 
 
 def _nearest(parts: Mapping[str, int], tp: int) -> str:
-    """The widest split, not wider than `tp`, that every part allows."""
+    """The largest tp, at most `tp`, that divides every part."""
     works = next(ways for ways in range(tp, 0, -1) if not any(size % ways for size in parts.values()))
     return f"Use tp = {works}."
 
@@ -46,7 +46,7 @@ def _check_alone(layout: Layout) -> None:
     for field in ("sequence_parallel", "loss_parallel"):
         if getattr(layout, field):
             raise BadJob(
-                f"{field} = true at $.layout, but tp = 1: there are no ranks of tp to split over.",
+                f"{field} = true at $.layout, but tp = 1: there are no ranks to split over.",
                 f"Use {field} = false, or tp = 2 or more.",
             )
 
@@ -61,7 +61,7 @@ def _check_known(model: Model, layout: Layout) -> None:
     if model.kv_rank:
         raise BadJob(
             f"tp = {layout.tp} at $.layout with kv_rank = {model.kv_rank} at $.model, but all heads share the latent "
-            "and the key that turns: no rank has the whole gradient of theirs.",
+            "and the rotary key: no rank has their full gradient.",
             f"Use tp = 1, and dp_shard = {layout.dp_shard * layout.tp}.",
         )
 
@@ -73,12 +73,12 @@ def _check_sequence(job: Job) -> None:
         ways = layout.cp * layout.tp
         raise BadJob(
             f"sequence_parallel = true at $.layout: seq_len {length} % (tp {layout.tp}{by_cp}) = {length % ways}, but "
-            "each rank has a whole and equal number of positions.",
+            "each rank needs a whole and equal number of positions.",
             f"Use seq_len = {max(1, round(length / ways)) * ways}, or sequence_parallel = false.",
         )
     if job.decoder.position == "learned" and length % layout.tp:
         raise BadJob(
             f"tp = {layout.tp} at $.layout with learned positions: seq_len {length} % tp {layout.tp} = "
-            f"{length % layout.tp}, but each rank has a whole and equal number of their rows.",
+            f"{length % layout.tp}, but each rank needs a whole and equal number of their rows.",
             f"Use seq_len = {max(1, round(length / layout.tp)) * layout.tp}.",
         )

@@ -1,4 +1,4 @@
-"""Which jobs the training step can run, and what to change in one that it cannot. No torch here."""
+"""Whether a job can be trained, and if not, what to change. Needs no torch."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from trainyard.train.rules import (
 
 
 def check(job: Job, axes: Collection[str] = tuple(words.AXES)) -> None:
-    """`axes`: those the workload can be divided along. Raises `BadJob` with the reason and what works instead."""
+    """Raises `BadJob` with the reason and a valid alternative. `axes`: the parallel axes that the workload supports."""
     if job.machine:
-        raise BadJob(f"machine = {job.machine!r} at $, but a job trains on the machine it is run on.", "Leave it out.")
+        raise BadJob(f"machine = {job.machine!r} at $, but a job trains on the machine that runs it.", "Remove it.")
     refused = [f"{axis} = {getattr(job.layout, axis)}" for axis in words.AXES if getattr(job.layout, axis) > 1]
-    refused = [said for said in refused if said.split()[0] not in axes]
+    refused = [axis_size for axis_size in refused if axis_size.split()[0] not in axes]
     if refused:
         works = Layout(dp_replicate=job.layout.dp_replicate, dp_shard=job.layout.ranks // job.layout.dp_replicate)
         raise BadJob(
-            f"bad layout at $.layout: {', '.join(refused)}, but {job.workload} divides along {', '.join(axes)} only.",
+            f"bad layout at $.layout: {', '.join(refused)}, but {job.workload} supports {', '.join(axes)} only.",
             f"On the same {job.layout.ranks} ranks, {works} works.",
         )
     for rule in (

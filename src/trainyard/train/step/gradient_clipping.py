@@ -1,4 +1,4 @@
-"""The global gradient norm, over all meshes that parameters lie on, and clipping by it."""
+"""The global gradient norm over parameters on different device meshes, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from torch.nn.utils import get_total_norm
 from trainyard.train.parallel.mesh import Meshes
 
 
-def total_norm(parameters: Sequence[nn.Parameter], meshes: Meshes | None, lone: Sequence[nn.Parameter] = ()) -> Tensor:
-    """Of the gradients of the whole model, the same on every rank; infinite or NaN when any is.
+def total_norm(
+    parameters: Sequence[nn.Parameter], meshes: Meshes | None, unshared: Sequence[nn.Parameter] = ()
+) -> Tensor:
+    """The gradient norm of the unsharded model, the same on every rank; infinite or NaN if any gradient is. Collective.
 
-    What is divided over the ranks of an axis is summed over it, and what is alike on them counts once. `lone`: those of
-    the parameters that are on this rank and on no other; some on each rank, or none on any.
+    Sums squares over the axes that shard a gradient; replicated gradients count once. `unshared`: the parameters that
+    exist on this rank only. Either every rank has some or none has.
     """
     device = parameters[0].device if meshes is None else torch.device(meshes.world.device_type)
     parts: dict[tuple[ProcessGroup, ...], list[Tensor]] = defaultdict(list)
-    apart = {id(parameter) for parameter in lone}
+    unshared_ids = {id(parameter) for parameter in unshared}
     for parameter in parameters:
         if parameter.grad is not None:
-            groups = _divided_over(parameter.grad)
-            if meshes is not None and id(parameter) in apart:
+            groups = _sharding_groups(parameter.grad)
+            if meshes is not None and id(parameter) in unshared_ids:
                 groups = (meshes.world.get_group(),)
             parts[groups].append(_local(parameter.grad))
     squares = torch.zeros((), device=device)
@@ -52,7 +54,7 @@ def scale(parameters: Sequence[nn.Parameter], factor: Tensor) -> None:
 
 
 def mesh_of(parameter: Tensor) -> object:
-    """What tensors must share to be worked on in one call."""
+    """The device mesh of a tensor. One foreach call takes tensors of one mesh only."""
     return parameter.device_mesh if isinstance(parameter, DTensor) else None
 
 
@@ -60,10 +62,10 @@ def _local(grad: Tensor) -> Tensor:
     return grad.to_local() if isinstance(grad, DTensor) else grad
 
 
-def _divided_over(grad: Tensor) -> tuple[ProcessGroup, ...]:
-    """The groups of the axes over whose ranks it is divided."""
+def _sharding_groups(grad: Tensor) -> tuple[ProcessGroup, ...]:
+    """The process groups of the axes that shard a gradient."""
     if not isinstance(grad, DTensor):
         return ()
     return tuple(
-        grad.device_mesh.get_group(dim) for dim, place in enumerate(grad.placements) if not place.is_replicate()
+        grad.device_mesh.get_group(dim) for dim, placement in enumerate(grad.placements) if not placement.is_replicate()
     )

@@ -1,5 +1,5 @@
-"""Loss scaling: float16's gradients would vanish below 6e-8, so the loss they come from is multiplied
-(Micikevicius et al. 2018, arXiv:1710.03740, section 3.2)."""
+"""Dynamic loss scaling for float16, whose gradients underflow below 6e-8 (Micikevicius et al. 2018, arXiv:1710.03740,
+section 3.2)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Loss = Callable[..., Tensor]
 
 START = 2.0**16
 GROW_AFTER = 2000
-"""Good steps until the scale doubles."""
+"""Finite steps until the scale doubles."""
 
 
 class LossScaling:
-    """The loss and its gradients are multiplied by `factor` until the gradients' norm is known.
+    """Multiplies the loss, and thus its gradients, by `factor` until the gradient norm is computed.
 
-    Where any gradient is not finite the step is skipped and the scale halved. Norms are global, so all ranks judge
-    alike. The gradients of each of n ranks with samples or tokens of its own are n times their share of the mean over
-    all; `factor` is the scale without that, so that what float16 holds, and what it loses, is the same on any layout.
+    If a gradient is not finite, the step is skipped and the scale halved. All ranks decide the same, since norms are
+    global. On n ranks with different tokens, a rank's gradients are n times its share of the global mean; `factor` is
+    the scale divided by n, so that float16 overflows and underflows at the same values under any layout.
     """
 
     def __init__(self, job: Job) -> None:
@@ -37,11 +37,11 @@ class LossScaling:
         return self.scale / self.shares
 
     def over(self, loss: Loss) -> Loss:
-        """`loss`, multiplied by the factor of the time it is called at."""
+        """Wraps `loss` to multiply it by the factor at the time of the call."""
         return (lambda outputs, targets: loss(outputs, targets) * self.factor) if self.moves else loss
 
     def passes(self, norm: Tensor) -> bool:
-        """Whether the step may be taken, by the norm of its gradients. To be asked once a step: the scale moves."""
+        """Whether to take the step, given its gradient norm. Call once per step: it updates the scale."""
         if not self.moves:
             return True
         finite = bool(norm.isfinite())
@@ -53,10 +53,10 @@ class LossScaling:
         return finite
 
     def state(self) -> Mapping[str, float]:
-        """What a checkpoint keeps; nothing where the loss is never scaled."""
+        """State for a checkpoint; empty if the loss is not scaled."""
         return {"scale": self.scale, "good": self.good} if self.moves else {}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """From a checkpoint; one of another format says nothing of a scale."""
+        """Restores the state of a checkpoint; empty if it was saved in another precision."""
         if self.moves and state:
             self.scale, self.good = float(state["scale"]), int(state["good"])

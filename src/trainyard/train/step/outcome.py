@@ -1,4 +1,4 @@
-"""What a step, and the training behind it, say of themselves. No torch here."""
+"""Results of a training step and facts about the training. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple, Protocol
 
 
 class Outcome(NamedTuple):
-    """Of one step, the same on every rank: `loss` is the mean over the global batch (nats a token), `grad_norm`
-    the global norm before clipping."""
+    """Result of one step, the same on every rank. `loss`: mean over the global batch (nats per token); `grad_norm`: the
+    global norm before clipping."""
 
     loss: float
     grad_norm: float
 
 
 class About(NamedTuple):
-    """The training behind a step: see `run.facts.Facts` for the fields of the same names."""
+    """Facts about the training; see the fields of the same names in `run.local.rank_facts`."""
 
     text: str
     digests: Mapping[str, str]
@@ -26,10 +26,10 @@ class About(NamedTuple):
 
 
 class Training(Protocol):
-    """What a workload that trains builds in each rank. Both are collective: every rank calls, in the same order."""
+    """The training that a workload builds on each rank. Both methods are collective."""
 
     def __call__(self, step: int) -> Outcome: ...
 
     def about(self) -> About:
-        """To be asked at the end: it digests the weights as they are then."""
+        """Facts about the training, including a digest of the current weights. Call at the end."""
         ...

@@ -1,4 +1,4 @@
-"""Number formats: what is computed in, beside float32 weights, gradients' sums and optimizer state."""
+"""Compute precision. Weights, gradient accumulation and optimizer state are always float32."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COMPUTES = {
 
 
 def computes(recipe: Recipe) -> torch.dtype:
-    """What activations are in, and weights where they are multiplied; of float8, what is rounded for its products."""
+    """The dtype of activations and of weights in products; for float8, the dtype that is rounded to it."""
     return _COMPUTES[recipe.dtype]
 
 
 def prepare(blocks: Iterable[nn.Module], recipe: Recipe) -> None:
-    """Sets how this process multiplies float32 matrices, and gives the blocks of a float8 model such products."""
+    """Sets the float32 matmul precision of this process, and converts the blocks of a float8 model."""
     torch.set_float32_matmul_precision("high" if recipe.dtype == "tf32" else "highest")
     if recipe.dtype == "float8":
         from trainyard.train.step import float8

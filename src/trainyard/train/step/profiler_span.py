@@ -1,4 +1,4 @@
-"""Named ranges in a profile, which cost a tenth of a microsecond where no profiler listens."""
+"""Named ranges in a profile; about 0.1 us each when no profiler is active."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NOTHING = nullcontext()
 
 
 def span(name: str, part: str = "") -> AbstractContextManager[object]:
-    """A range called `name + part` around what runs inside; nothing without a profiler.
+    """A context that records the range `name + part`; a no-op without a profiler.
 
-    Nothing in compiled code either: a name in it would be a guard, and each layer a compilation of its own.
+    Also a no-op in compiled code: the name would be a guard, so that each layer would be compiled separately.
     """
     if torch.compiler.is_compiling() or not _profiler_enabled():
         return _NOTHING

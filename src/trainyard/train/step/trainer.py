@@ -21,19 +21,19 @@ from trainyard.train.step import gradient_clipping
 from trainyard.train.step.loss_scaling import LossScaling
 from trainyard.train.step.outcome import About, Outcome
 from trainyard.train.step.profiler_span import span
-from trainyard.train.task import Batch, Counts, Samples, Tallies, Task, Weighs
+from trainyard.train.task import Batch, HasAuxiliaryLoss, ReportsCounts, Samples, Task, UpdatesAfterStep
 
 Kind = TypeVar("Kind")
 
 CLIP = 1.0
-"""The global gradient norm is brought down to this."""
+"""Maximum global gradient norm."""
 
 
 class Trainer:
-    """A rank's part of the training; a `Training`. Call with the step's number, on all ranks alike.
+    """A rank's `Training`. Call with the step's number on all ranks.
 
-    The global batch is split first over ranks, then over micro-batches of equal size, and all are averaged:
-    any split gives the same loss and gradients, to rounding.
+    The global batch is split over ranks, then over micro-batches of equal size, and averaged. Any split gives the same
+    loss and gradients up to rounding.
     """
 
     def __init__(self, job: Job, ranks: Ranks, task: Task, samples: Samples, model_flops: int) -> None:
@@ -43,29 +43,29 @@ class Trainer:
         self.model_flops = model_flops
         device_rules.check(job.recipe, ranks.vendor)
         self.scaling = LossScaling(job)
-        task.loss = self.scaling.over(task.loss)  # in one place, whoever asks for the loss
+        task.loss = self.scaling.over(task.loss)  # scales every use of the loss
         self.parallel_model = ParallelModel(job, ranks, task)
         self.loader = Loader(job, samples, self.parallel_model.batch_rank)
         self.optimizer = make_optimizer.make(self.parallel_model.modules, job.recipe, self.parallel_model.meshes)
         self.initial = initial_weights.digest(self.parallel_model.modules, self.parallel_model.meshes)
-        # Asked of every module once: to ask in each step took 3 % of a small model's.
-        self.lone = initial_weights.lone(self.parallel_model.modules)
-        self.weighing, self.counting = self._parts(Weighs), self._parts(Counts)
+        # Cached: searching all modules in each step took 3 % of a small model's step time.
+        self.unshared = initial_weights.unshared(self.parallel_model.modules)
+        self.auxiliary_losses, self.step_updates = self._parts(HasAuxiliaryLoss), self._parts(UpdatesAfterStep)
 
     def __call__(self, step: int) -> Outcome:
         batch = self._data(step)
         self.optimizer.zero_grad()
-        for part in self.weighing:
+        for part in self.auxiliary_losses:
             part.weigh(self.scaling.factor / self.job.accumulate)
         loss = self.parallel_model.forward_backward(batch)
         parameters = self.parallel_model.parameters
         factor = self.scaling.factor
-        norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.lone) / factor
+        norm = gradient_clipping.total_norm(parameters, self.parallel_model.meshes, self.unshared) / factor
         if self.scaling.passes(norm):
             gradient_clipping.scale(parameters, (CLIP / (norm + 1e-6)).clamp(max=1.0) / factor)
             make_optimizer.set_rate(self.optimizer, self.job.recipe, step)
             self.optimizer.step()
-        for part in self.counting:
+        for part in self.step_updates:
             part.after_step()
         if self.ranks.world > 1:
             dist.all_reduce(loss)
@@ -74,7 +74,7 @@ class Trainer:
         )
 
     def _parts(self, kind: type[Kind]) -> list[Kind]:
-        """The modules within the model that are of a kind."""
+        """The submodules of the given type."""
         return [part for module in self.parallel_model.modules for part in module.modules() if isinstance(part, kind)]
 
     def _data(self, step: int) -> Batch:
@@ -91,12 +91,12 @@ class Trainer:
             digests["weights"] = f"none: they are larger than {initial_weights.DIGEST_CAP / 1e9:.0f} GB"
         seed = self.job.recipe.seed
         parameters = initial_weights.count(self.parallel_model.modules, self.parallel_model.meshes)
-        experts = {name: tokens for part in self._parts(Tallies) for name, tokens in part.tallies().items()}
+        experts = {name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tallies().items()}
         return About(
             self.samples.source, digests, {"weights": seed, "samples": seed}, parameters, self.model_flops, experts
         )
 
-    # What a checkpoint keeps; train/checkpoint/training_state.py says how it is asked for.
+    # The state in a checkpoint: the `Stateful` protocol of train/checkpoint/training_state.py.
 
     def modules(self) -> Sequence[nn.Module]:
         return self.parallel_model.modules
@@ -105,7 +105,7 @@ class Trainer:
         return [self.optimizer]
 
     def numbers(self) -> Mapping[str, float]:
-        """Of the loss's scale; learning rate and samples follow from the step."""
+        """State of the loss scale. Learning rate and samples follow from the step."""
         return self.scaling.state()
 
     def set_numbers(self, numbers: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions and the norms that go with them: float32 weights that take the dtype of their input, as in ../layers.py.
+"""Convolutions and their norms, which cast their float32 weights to the dtype of the input as in model/layers.py.
 
 Shapes: B samples, C channels, H rows, W columns.
 """
@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 MOMENTUM = 0.1
-"""Share of a step's statistics in a batch norm's running ones."""
+"""Weight of a step's statistics in a batch norm's running statistics."""
 
 
 class Conv2d(nn.Conv2d):
-    """With square kernels, the border filled with zeros so that stride 1 keeps the size (odd kernels)."""
+    """A convolution with square kernels, zero-padded so that stride 1 keeps the size (odd kernels)."""
 
     def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1, bias: bool = True) -> None:
         super().__init__(channels_in, channels_out, kernel, stride, padding=(kernel - 1) // 2, bias=bias)
@@ -28,7 +28,7 @@ class Conv2d(nn.Conv2d):
 
 
 class Patches(nn.Conv2d):
-    """A convolution whose kernels lie side by side."""
+    """A patch embedding: a convolution with stride equal to the kernel size."""
 
     def __init__(self, channels_in: int, channels_out: int, patch: int) -> None:
         super().__init__(channels_in, channels_out, patch, patch)
@@ -39,7 +39,7 @@ class Patches(nn.Conv2d):
 
 
 class GroupNorm(nn.GroupNorm):
-    """Normalisation over groups of channels of one sample (Wu and He 2018, arXiv:1803.08494)."""
+    """Normalization over groups of channels of one sample (Wu and He 2018, arXiv:1803.08494)."""
 
     def forward(self, input: Tensor) -> Tensor:
         weight, bias = self.weight.to(input.dtype), self.bias.to(input.dtype)
@@ -47,11 +47,10 @@ class GroupNorm(nn.GroupNorm):
 
 
 class BatchNorm(nn.Module):
-    """Normalisation over the samples of a micro-batch on one rank (Ioffe and Szegedy 2015, arXiv:1502.03167).
+    """Normalization over the samples of a micro-batch on one rank (Ioffe and Szegedy 2015, arXiv:1502.03167).
 
-    The running statistics change once a step, by the mean over the step's micro-batches on all ranks (`settle`), so
-    that they are the same on every rank, under any layout with micro-batches of the same size, and however often a
-    micro-batch's forward pass is computed.
+    `settle` updates the running statistics once per step, by the mean over all micro-batches of all ranks. They are
+    therefore the same on every rank, under any layout with equal micro-batches, and with recomputed forward passes.
     """
 
     running_mean: Tensor
@@ -72,7 +71,7 @@ class BatchNorm(nn.Module):
     def forward(self, x_BCHW: Tensor) -> Tensor:
         weight, bias = (part.to(x_BCHW.dtype).float() for part in (self.weight, self.bias))
         mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
-        # Momentum 1 leaves the statistics of this micro-batch alone, which the kernel has at hand.
+        # With momentum 1, the kernel returns the statistics of this micro-batch.
         y_BCHW = F.batch_norm(x_BCHW, mean, var, weight, bias, training=True, momentum=1.0, eps=self.eps)
         self.sums.add_(torch.stack((mean, var)))
         self.times.add_(1)
@@ -80,13 +79,13 @@ class BatchNorm(nn.Module):
 
 
 def settle(norms: Iterable[BatchNorm]) -> None:
-    """What the batch norms saw in a step goes into their running statistics: one all-reduce. On every rank alike."""
+    """Ends a step: updates the running statistics of all batch norms with one all-reduce. Collective."""
     norms = list(norms)
     with torch.no_grad():
-        seen = torch.cat([part.flatten() for norm in norms for part in (norm.sums, norm.times)])
+        totals = torch.cat([part.flatten() for norm in norms for part in (norm.sums, norm.times)])
         if dist.is_initialized():
-            dist.all_reduce(seen)
-        parts = seen.split([part.numel() for norm in norms for part in (norm.sums, norm.times)])
+            dist.all_reduce(totals)
+        parts = totals.split([part.numel() for norm in norms for part in (norm.sums, norm.times)])
         for norm, sums, times in zip(norms, parts[::2], parts[1::2]):
             mean, var = (sums / times).view_as(norm.sums)
             norm.running_mean.lerp_(mean, MOMENTUM)

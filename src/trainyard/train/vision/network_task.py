@@ -1,4 +1,4 @@
-"""What the `Task`s of networks over pictures and latents have in common."""
+"""The base class of tasks on images and latents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sizes = TypeVar("Sizes")
 
 
 class ImageTask(Generic[Sizes]):
-    """A `Task` and a `SplitTask`, without `module`, which has `blocks` by name, and `loss`."""
+    """Base of a `Task` and `SplitTask`. A subclass defines `loss` and `module`, whose result has `blocks` by name."""
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
         self.sizes, self.seed = sizes, job.recipe.seed
@@ -28,7 +28,7 @@ class ImageTask(Generic[Sizes]):
         return cast("Mapping[str, nn.Module]", module.blocks)
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """tp: of a transformer."""
+        """Applies tp, which only transformers support."""
         if meshes.layout.tp > 1:
             split(module, meshes)
 

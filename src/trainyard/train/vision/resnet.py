@@ -1,5 +1,5 @@
-"""The residual network with bottlenecks (He et al. 2015, arXiv:1512.03385, table 1), whose 3x3 convolutions have the
-stride (the variant called 1.5, of torchvision's published counts).
+"""ResNet with bottleneck blocks (He et al. 2015, arXiv:1512.03385, table 1), with the stride in the 3x3 convolutions
+(the v1.5 variant of torchvision).
 
 Shapes: B images, C channels, H rows, W columns.
 """
@@ -17,7 +17,7 @@ from trainyard.train.vision.vision_sizes import EXPANSION, ResNet
 
 
 class Bottleneck(nn.Module):
-    """`width` channels inside, `EXPANSION` times as many out."""
+    """A bottleneck block with `width` inner and `EXPANSION` times as many output channels."""
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Bottleneck(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """Images (B, C, H, W) to logits (B, classes). A `Counts`: its batch norms' running statistics."""
+    """Maps images (B, C, H, W) to logits (B, classes). Implements `UpdatesAfterStep` for batch norm statistics."""
 
     def __init__(self, sizes: ResNet, dtype: torch.dtype) -> None:
         super().__init__()

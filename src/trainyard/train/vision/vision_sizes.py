@@ -1,4 +1,4 @@
-"""Dimensions of the vision models. No torch here."""
+"""Dimensions of the vision models. Needs no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMITS = {
 
 
 class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="vit"):
-    """A vision transformer: square images of `image` pixels a side, cut into patches of `patch` pixels a side."""
+    """A vision transformer on images of `image` x `image` pixels, in patches of `patch` x `patch` pixels."""
 
     image: int = 224
     channels: int = 3
@@ -36,18 +36,18 @@ class Vit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
             _LIMITS | {"patch": limits.SIDE, "layers": limits.LAYERS, "ffn": limits.WIDTH, "heads": limits.HEADS},
             " at $.sizes.",
         )
-        divides(self, "image", "patch", "an image is a whole number of patches")
+        divides(self, "image", "patch", "an image consists of a whole number of patches")
         divides(self, "width", "heads", "each head has a whole number of channels")
 
     @property
     def tokens(self) -> int:
-        """The patches of an image, and the class token."""
+        """Tokens per image: its patches and the class token."""
         return (self.image // self.patch) ** 2 + 1
 
 
 class ResNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="family", tag="resnet"):
-    """A residual network of bottleneck blocks, `stages[i]` of them at the i-th resolution. `width`: channels of the
-    first stage inside its blocks; each further stage has twice as many, and four times as many outside."""
+    """A ResNet with `stages[i]` bottleneck blocks in stage i. `width`: inner channels of the first stage's blocks; they
+    double in each further stage, and blocks have four times as many output channels."""
 
     image: int = 224
     channels: int = 3
@@ -61,12 +61,12 @@ class ResNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         limits.check(self, _LIMITS | {"stages": limits.LAYERS}, " at $.sizes.")
         if not self.stages:
             raise BadJob(
-                "stages = [] at $.sizes.stages, but a network has one at least.", "ResNet-50 has [3, 4, 6, 3]."
+                "stages = [] at $.sizes.stages, but at least one stage is needed.", "ResNet-50 has [3, 4, 6, 3]."
             )
 
     @property
     def sides(self) -> list[int]:
-        """Pixels a side of the feature maps: after the first convolution, then of each stage."""
+        """Side lengths of the feature maps in pixels: after the first convolution, then after each stage."""
         sides = [-(-self.image // 2)]
         for _ in self.stages:
             sides.append(-(-sides[-1] // 2))
@@ -74,7 +74,7 @@ class ResNet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 EXPANSION = 4
-"""Channels outside a bottleneck over channels inside (He et al. 2015, arXiv:1512.03385, section 4.1)."""
+"""Ratio of a bottleneck's output channels to its inner channels (He et al. 2015, arXiv:1512.03385, section 4.1)."""
 
 Sizes = Vit | ResNet
 KINDS = (Vit, ResNet)

@@ -1,4 +1,4 @@
-"""The `Task` of telling pictures apart, and its `Samples`."""
+"""The `Task` of image classification, and its `Samples`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainyard.train.vision.vit import VisionTransformer
 
 
 class Classify(ImageTask[Sizes]):
-    """Outputs are logits (B, classes), targets (B)."""
+    """Image classification. Outputs are logits (B, classes), targets (B)."""
 
     def module(self) -> nn.Module:
         if isinstance(self.sizes, Vit):
@@ -25,13 +25,13 @@ class Classify(ImageTask[Sizes]):
         return ResidualNetwork(self.sizes, self.dtype)
 
     def loss(self, outputs: Tensor, targets: tuple[Tensor, ...]) -> Tensor:
-        """Cross-entropy in nats a picture."""
+        """Cross-entropy in nats per image."""
         with span("loss"):
             return F.cross_entropy(outputs.float(), targets[0])
 
 
 class Labelled:
-    """`Samples`: pictures (B, C, H, W) from -1 to 1, and their classes (B)."""
+    """`Samples`: images (B, C, H, W) from -1 to 1, and their classes (B)."""
 
     def __init__(self, job: Job, sizes: Sizes) -> None:
         self.sizes, self.seed = sizes, job.recipe.seed

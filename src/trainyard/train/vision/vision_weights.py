@@ -1,4 +1,4 @@
-"""Initial values by a parameter's name and shape."""
+"""Weight initialization by a parameter's name and shape."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import Tensor
 from trainyard.train.model import initial_weights
 
 POSITION = 0.02
-"""Deviation of learned positions (arXiv:2010.11929, the authors' code)."""
+"""Standard deviation of learned positions (arXiv:2010.11929, the authors' code)."""
 
 HEAD = 0.01
-"""Deviation of the last matrix (Goyal et al. 2017, arXiv:1706.02677, section 5.1)."""
+"""Standard deviation of the last matrix (Goyal et al. 2017, arXiv:1706.02677, section 5.1)."""
 
 
 def initial(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """Norms are the identity, other vectors zero. Matrices: normal, as wide as keeps variance both ways (Glorot and
-    Bengio 2010). Kernels that lie side by side are
-    matrices; other convolutions: as wide as keeps it backward through a ReLU (He et al. 2015, arXiv:1502.01852)."""
+    """Norms are the identity, other vectors zero. Matrices, including patch embeddings, are normal with the variance of
+    Glorot and Bengio (2010); other convolutions with that of He et al. (2015, arXiv:1502.01852) for the backward
+    pass."""
     last = name.rpartition(".")[2]
     if len(shape) == 1:
         return torch.ones(shape) if last in ("weight", "running_var") else torch.zeros(shape)

@@ -19,7 +19,7 @@ EPS = 1e-6
 
 
 class VitAttention(nn.Module):
-    """Of the heads whose columns its matrices hold: all, or under tensor parallelism this rank's."""
+    """Attention over all heads; under tensor parallelism over this rank's."""
 
     def __init__(self, sizes: Vit) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class VitBlock(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Images (B, C, H, W) to logits (B, classes), from the class token."""
+    """Maps images (B, C, H, W) to logits (B, classes), computed from the class token."""
 
     def __init__(self, sizes: Vit, dtype: torch.dtype) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A transformer for pictures over tp: as a decoder, but its results are gathered before the loss."""
+"""Tensor parallelism of image transformers: as for decoders, but outputs are gathered before the loss."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from trainyard.train.parallel.mesh import Meshes
 
 def split(module: nn.Module, meshes: Meshes) -> None:
     """`attention` has q, k and v, `mlp` up and down; `out` and `head` are matrices too."""
-    styles = tensor_parallel.plan(module, meshes.layout, rest_alike=True)
+    styles = tensor_parallel.plan(module, meshes.layout, allow_replicated=True)
     styles["head"] = ColwiseParallel(output_layouts=Replicate())
     parallelize_module(module, meshes.data["tp"], styles)

@@ -1,7 +1,7 @@
-"""The matrices of a decoder, in the order in which a token meets them, and the parameters they come to. No torch here.
+"""The matrices of a decoder in forward order, and its parameter count. Needs no torch.
 
-A matrix says how tensor parallelism divides it: by columns (each rank has some of the results), by rows (each rank has
-some of the operands, and results are summed) or not at all.
+Each matrix has its tensor-parallel split: by columns (each rank computes part of the output), by rows (each rank has
+part of the input, and outputs are summed) or none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trainyard.job import Model
 
 
 class Matrix(NamedTuple):
-    """(wide, high): from `wide` values a token to `high`. `copies` of it are experts, `uses` of which a token takes."""
+    """A (wide, high) matrix, from `wide` to `high` values per token. `copies`: experts; `uses`: experts per token."""
 
     wide: int
     high: int
@@ -22,14 +22,14 @@ class Matrix(NamedTuple):
     uses: int = 1
     bias: bool = False
     float32: bool = False
-    """Whether it is multiplied in float32 where the rest is in fewer bits."""
+    """Whether it is multiplied in float32 even if the model is in lower precision."""
     linear: bool = True
-    """Whether it is a linear layer of a block: what a float8 recipe multiplies in float8."""
+    """Whether it is a linear layer of a block, which a float8 recipe multiplies in float8."""
 
 
-class AlikeLayers(NamedTuple):
-    """Layers `first` to `stop` - 1 are alike. `ends`: whether the last product's result is needed by no gradient, so
-    that a pass that recomputes the layer stops before it."""
+class LayerGroup(NamedTuple):
+    """Identical layers, from `first` to `stop` - 1. `ends`: whether no gradient needs the last product's output, so
+    that recomputation stops before it."""
 
     first: int
     stop: int
@@ -41,20 +41,20 @@ class AlikeLayers(NamedTuple):
         return self.stop - self.first
 
 
-def layers(model: Model) -> list[AlikeLayers]:
-    """The dense layers, then those with experts, as far as there are any."""
+def layers(model: Model) -> list[LayerGroup]:
+    """The dense layers, then those with experts; without empty groups."""
     dense = min(model.dense_layers, model.layers) if model.experts else model.layers
     both = attention(model)
     kinds = [
-        AlikeLayers(0, dense, [*both, *mlp(model, model.ffn)], ends=True),
-        # What an expert gives is weighed, and the gradient of its weight needs it; what all share is not.
-        AlikeLayers(dense, model.layers, [*both, *experts(model)], ends=model.shared_experts > 0),
+        LayerGroup(0, dense, [*both, *mlp(model, model.ffn)], ends=True),
+        # The gradient of a gate needs the expert's output; the shared experts have no gate.
+        LayerGroup(dense, model.layers, [*both, *experts(model)], ends=model.shared_experts > 0),
     ]
     return [kind for kind in kinds if kind.layers]
 
 
 def attention(model: Model) -> list[Matrix]:
-    """q, k, v, out; of latent attention q down and up, keys and values down and up, out."""
+    """q, k, v, out; for latent attention q down and up, keys and values down and up, out."""
     width, heads = model.width, model.heads
     if not model.kv_rank:
         biased = model.bias != "none"
@@ -71,14 +71,14 @@ def attention(model: Model) -> list[Matrix]:
 
 
 def mlp(model: Model, ffn: int) -> list[Matrix]:
-    """Gate (of SwiGLU), up, down."""
+    """Gate (SwiGLU only), up, down."""
     biased = model.bias == "all"
     up = Matrix(model.width, ffn, "columns", bias=biased)
     return [*([up] if model.mlp == "swiglu" else []), up, Matrix(ffn, model.width, "rows", bias=biased)]
 
 
 def experts(model: Model) -> list[Matrix]:
-    """The router, the experts (SwiGLU), then the MLP that all tokens share: one, as wide as its experts together."""
+    """The router, the experts (SwiGLU) and the shared experts, as one MLP of their total width."""
     up = Matrix(model.width, model.expert_ffn, "columns", copies=model.experts, uses=model.active, linear=False)
     down = Matrix(model.expert_ffn, model.width, "rows", copies=model.experts, uses=model.active, linear=False)
     shared = mlp(model, model.shared_experts * model.expert_ffn) if model.shared_experts else []
@@ -90,7 +90,7 @@ def head(model: Model) -> Matrix:
 
 
 def parameters(model: Model, length: int = 0) -> int:
-    """Of the whole model. `length`: the longest sequence, whose places have a row each where positions are learned."""
+    """Parameter count of the model. `length`: the maximum sequence length, one row each if positions are learned."""
     linear = sum(
         kind.layers * matrix.copies * (matrix.wide + matrix.bias) * matrix.high
         for kind in layers(model)

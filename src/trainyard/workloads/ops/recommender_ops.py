@@ -1,6 +1,6 @@
-"""The recommender told layer by layer: parameters, FLOPs and bytes. No torch here.
+"""Parameters, FLOPs and bytes of the recommender, layer by layer. Needs no torch.
 
-Of divided tables, the mean over the ranks: with whole tables on each their work differs.
+For sharded tables, the mean over the ranks: with whole tables on each rank, their work differs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trainyard.workloads.ops.tally import Tally
 AXES = ("dp_replicate", "dp_shard")
 _F32 = words.DTYPES["float32"]
 _ID = 8
-"""Bytes."""
+"""Bytes of an id."""
 
 
 def check(job: Job) -> Dlrm:
-    """The job's sizes. Raises `BadJob` for what cannot be trained."""
+    """The job's sizes. Raises `BadJob` if it cannot be trained."""
     sizes = convert(job, Dlrm)
     sample_rules.check(job)
     trainable.check(job, AXES)
@@ -34,84 +34,91 @@ def check(job: Job) -> Dlrm:
 
 
 def operations(job: Job) -> list[Operation]:
-    """One step of one rank. Raises `BadJob` for what cannot be trained."""
+    """Operations of one step on one rank. Raises `BadJob` if the job cannot be trained."""
     sizes = check(job)
-    told = tally(sizes, job.recipe)
-    if not recommender_rules.divided(job, sizes):
-        return [*told.operations(job), *_look_up(job, sizes)]
+    ops = tally(sizes, job.recipe)
+    if not recommender_rules.shards_tables(job, sizes):
+        return [*ops.operations(job), *_look_up(job, sizes)]
     tables = [rows * sizes.width for rows in sizes.rows]
-    told.here -= sum(tables)
-    told.tensors -= len(tables)
-    return [*told.operations(job), *_look_up(job, sizes), *_of_divided(job, tables, sizes.tables == "by_table")]
+    ops.local_parameters -= sum(tables)
+    ops.tensors -= len(tables)
+    return [*ops.operations(job), *_look_up(job, sizes), *_split_tables(job, tables, sizes.tables == "by_table")]
 
 
 def model_flops(job: Job) -> int:
-    """FLOPs a step needs over all ranks, for MFU: of the matrices. Raises `BadJob` likewise."""
+    """Model FLOPs of a step over all ranks, for MFU: the matrix products. Raises `BadJob` like `operations`."""
     return tally(check(job), job.recipe).model_flops(job)
 
 
 def weights(job: Job) -> int:
-    """Of one rank before data parallelism divides them; the mean, where tables are. Raises `BadJob` likewise."""
+    """Parameters of one rank before data parallelism shards them; the mean over ranks if tables are sharded.
+
+    Raises `BadJob` like `operations`.
+    """
     sizes = check(job)
     whole, tables = tally(sizes, job.recipe).parameters, sum(sizes.rows) * sizes.width
-    return whole - tables + -(-tables // job.layout.batch_ranks) if recommender_rules.divided(job, sizes) else whole
+    return (
+        whole - tables + -(-tables // job.layout.batch_ranks) if recommender_rules.shards_tables(job, sizes) else whole
+    )
 
 
 def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
-    """All but looking up rows."""
-    told, wide = Tally(recipe), sizes.features
-    told.weights(*[rows * sizes.width for rows in sizes.rows])
-    with told.block():
-        _mlp(told, sizes.dense, sizes.bottom, first=True)
-    told.pointwise(wide, 0, 2, 0, 2)  # side by side
+    """All operations except the embedding lookups."""
+    ops, width_in = Tally(recipe), sizes.features
+    ops.weights(*[rows * sizes.width for rows in sizes.rows])
+    with ops.block():
+        _mlp(ops, sizes.dense, sizes.bottom, first=True)
+    ops.pointwise(width_in, 0, 2, 0, 2)  # side by side
     for _ in range(sizes.cross_layers):
-        with told.block():
-            told.linear(1, wide, sizes.cross_rank)
-            told.linear(1, sizes.cross_rank, wide, bias=True)
-            told.pointwise(wide, 2, 4, 4, 7)
-    with told.block():
-        _mlp(told, wide, sizes.top, first=False)
-    told.loss(1, "elementwise")
-    return told
+        with ops.block():
+            ops.linear(1, width_in, sizes.cross_rank)
+            ops.linear(1, sizes.cross_rank, width_in, bias=True)
+            ops.pointwise(width_in, 2, 4, 4, 7)
+    with ops.block():
+        _mlp(ops, width_in, sizes.top, first=False)
+    ops.loss(1, "elementwise")
+    return ops
 
 
-def _mlp(told: Tally, wide: int, widths: Sequence[int], first: bool) -> None:
-    """The first one gets data and ends in a ReLU, the other one ends in a matrix."""
-    for number, high in enumerate(widths, start=1):
+def _mlp(ops: Tally, width_in: int, widths: Sequence[int], first: bool) -> None:
+    """An MLP. The `first` one takes data and ends with a ReLU, the other ends with a matrix."""
+    for number, width in enumerate(widths, start=1):
         last = not first and number == len(widths)
-        told.linear(1, wide, high, bias=True, of_data=first and number == 1, last=last)
+        ops.linear(1, width_in, width, bias=True, input_is_data=first and number == 1, last=last)
         if not last:
-            told.relu(high)
-        wide = high
+            ops.relu(width)
+        width_in = width
 
 
 def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
-    """Rows read and added up; backward they are added to a gradient as large as the tables, which begins as zeros.
+    """Embedding lookups: rows are read and summed; backward adds to a gradient as large as the tables, zeroed first.
 
-    Divided by row, every rank writes sums, and reads gradients, of the samples of all ranks.
+    With tables sharded by row, every rank writes sums and reads gradients for the samples of all ranks.
     """
     ranks = job.layout.batch_ranks
-    divided = recommender_rules.divided(job, sizes)
-    each, micro, width = job.batch // ranks, job.accumulate, sizes.width
-    sums = len(sizes.rows) * width * (ranks if divided and sizes.tables == "by_row" else 1)
-    moved = each * (sizes.ids * (_ID + _F32 * width) + sums * _F32)
-    held = -(-sum(sizes.rows) * width // (ranks if divided else 1))
-    tables = -(-len(sizes.rows) // ranks) if divided and sizes.tables == "by_table" else len(sizes.rows)
-    added = each * sizes.ids * width
-    again = moved + _F32 * (added + micro * held)
+    shards_tables = recommender_rules.shards_tables(job, sizes)
+    samples, micro, width = job.batch // ranks, job.accumulate, sizes.width
+    sums = len(sizes.rows) * width * (ranks if shards_tables and sizes.tables == "by_row" else 1)
+    forward_bytes = samples * (sizes.ids * (_ID + _F32 * width) + sums * _F32)
+    table_elements = -(-sum(sizes.rows) * width // (ranks if shards_tables else 1))
+    tables = -(-len(sizes.rows) // ranks) if shards_tables and sizes.tables == "by_table" else len(sizes.rows)
+    added = samples * sizes.ids * width
+    backward_bytes = forward_bytes + _F32 * (added + micro * table_elements)
     dtype = job.recipe.dtype
     return [
-        Operation(op="embedding", phase="forward", count=micro * tables, flops=added, bytes=moved, dtype=dtype),
-        Operation(op="embedding", phase="backward", count=micro * tables, flops=added, bytes=again, dtype=dtype),
+        Operation(op="embedding", phase="forward", count=micro * tables, flops=added, bytes=forward_bytes, dtype=dtype),
+        Operation(
+            op="embedding", phase="backward", count=micro * tables, flops=added, bytes=backward_bytes, dtype=dtype
+        ),
     ]
 
 
-def _of_divided(job: Job, tables: Sequence[int], whole: bool) -> list[Operation]:
-    """Sums over micro-batches, the norm, clipping and the optimizer, of a rank's part of the tables: as if it were
-    alone with that many weights. `whole`: it has some of them, not some of each."""
+def _split_tables(job: Job, tables: Sequence[int], whole: bool) -> list[Operation]:
+    """Gradient accumulation, norm, clipping and optimizer for a rank's part of the tables, as for a single-rank model
+    of that size. `whole`: a rank has whole tables, not a part of each."""
     ranks = job.layout.batch_ranks
-    held = Tally(replace(job.recipe, dtype="float32"))
-    held.weights(-(-sum(tables) // ranks))
-    held.tensors = -(-len(tables) // ranks) if whole else len(tables)
+    ops = Tally(replace(job.recipe, dtype="float32"))
+    ops.weights(-(-sum(tables) // ranks))
+    ops.tensors = -(-len(tables) // ranks) if whole else len(tables)
     recipe = replace(job.recipe, dtype="float32", tokens_per_step=job.recipe.tokens_per_step // ranks)
-    return held.operations(replace(job, layout=Layout(), recipe=recipe))
+    return ops.operations(replace(job, layout=Layout(), recipe=recipe))

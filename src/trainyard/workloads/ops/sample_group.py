@@ -1,7 +1,7 @@
-"""The ranks that train on the same samples (tp, cp, pp), taken together: what they do, and what several of them repeat.
+"""The work of all ranks that train on the same samples (tp, cp, pp), including work that several of them repeat.
 
-Their work differs (the first stage of a pipeline looks up embeddings, the last has the head), so what one rank is
-expected to do is the mean over them: the whole of it, repetitions included, divided by their number.
+Their work differs (the first pipeline stage has the embedding, the last the head). The expectation for one rank is
+therefore the mean: the total, repetitions included, divided by the number of ranks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ FLOAT32 = words.DTYPES["float32"]
 
 
 class SampleGroup(NamedTuple):
-    """`tokens` and `micro`-batches are of one step. `between`: how many ranks of tp do all of what lies between the
-    split matrices; one, where each has its part. `dtype`: of activations."""
+    """The ranks that train on the same samples. `tokens` and `micro`-batches are per step. `between`: the number of tp
+    ranks that repeat the operations between the split matrices; 1 if each has its part. `dtype`: of activations."""
 
     ranks: int
     tp: int
@@ -32,14 +32,16 @@ class SampleGroup(NamedTuple):
 
     @property
     def calls(self) -> int:
-        """How often in a step something happens that each layer does once, on all ranks that do it."""
+        """Calls per step, over all ranks, of an operation that each layer runs once."""
         return self.micro * self.tp * self.cp
 
     def pointwise(
         self, op: str, phase: str, calls: int, width: int, flops: int, moved: int, times: int = 1
     ) -> Operation:
-        """`calls` a micro-batch and rank, each over `width` elements a token, with `flops` and `moved` elements for
-        each element; done by `times` ranks alike."""
+        """An elementwise operation with `calls` per micro-batch and rank, each over `width` elements per token.
+
+        `flops`, `moved`: FLOPs and elements moved per element. `times`: ranks that repeat it.
+        """
         elements = calls * self.tokens * width * times
         return Operation(
             op=op,
@@ -51,7 +53,7 @@ class SampleGroup(NamedTuple):
         )
 
     def mean(self, operation: Operation) -> Operation:
-        """Of one rank. Calls are rounded up: a call that only one rank makes is not none."""
+        """The mean over the ranks. Calls are rounded up, so that a call of a single rank counts."""
         return msgspec.structs.replace(
             operation,
             count=-(-operation.count // self.ranks),
@@ -69,13 +71,13 @@ def group(job: Job) -> SampleGroup:
         between=1 if layout.sequence_parallel else layout.tp,
         tokens=job.accumulate * recipe.microbatch * recipe.seq_len,
         micro=job.accumulate,
-        # These are formats of products alone.
+        # float8 and tf32 are formats of matrix products only.
         dtype={"float8": "bfloat16", "tf32": "float32"}.get(recipe.dtype, recipe.dtype),
     )
 
 
-def joined(parts: Iterable[Operation]) -> list[Operation]:
-    """One operation for each op class, phase and format, in the order of their first; none without a call."""
+def merged(parts: Iterable[Operation]) -> list[Operation]:
+    """One operation per op class, phase and dtype, in order of first appearance; without those never called."""
     sums: dict[tuple[str, str, str], Operation] = {}
     for part in parts:
         key = (part.op, part.phase, part.dtype)
@@ -83,7 +85,7 @@ def joined(parts: Iterable[Operation]) -> list[Operation]:
     return [operation for operation in sums.values() if operation.count]
 
 
-def _added(one: Operation, other: Operation) -> Operation:
+def _added(first: Operation, second: Operation) -> Operation:
     return msgspec.structs.replace(
-        one, count=one.count + other.count, flops=one.flops + other.flops, bytes=one.bytes + other.bytes
+        first, count=first.count + second.count, flops=first.flops + second.flops, bytes=first.bytes + second.bytes
     )

@@ -1,10 +1,10 @@
-"""The arithmetic of a model told layer by layer, added up by op class and phase. No torch here.
+"""The arithmetic of a model, described layer by layer and summed by op class and phase. Needs no torch.
 
-FLOPs: a multiplication and an addition are two. Matrix products, convolutions and attention are exact; backward they
-are two products each (one where the input is data, which needs no gradient), and five where attention has two forward
-(a fused kernel computes the scores again: Dao 2023, arXiv:2307.08691, section 2). A convolution counts the border it
-fills with zeros, as torch does. The other classes count a few FLOPs an element.
-Bytes: every operand read once and every result written once, as fused code would; weights once a micro-batch.
+FLOPs: a multiply-add counts as two. Matrix products, convolutions and attention are exact. Backward, a product has two
+products (one if the input is data, which needs no gradient), and attention five for its two in the forward pass, since
+a fused kernel recomputes the scores (Dao 2023, arXiv:2307.08691, section 2). A convolution includes its zero padding,
+as in torch. The other classes count a few FLOPs per element.
+Bytes: every operand read once and every result written once, as in fused code; weights once per micro-batch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from trainyard.train.rules.data_parallel_rules import shards
 from trainyard.workloads.ops.update_ops import ELEMENTWISE
 
 _F32 = words.DTYPES["float32"]
-_KEPT = ("matmul", "attention", "conv")
-"""Classes whose results are kept where a block computes all else again."""
+_SAVED = ("matmul", "attention", "conv")
+"""Op classes whose results selective checkpointing saves; a block recomputes all others."""
 
 
 @dataclass
 class _Work:
-    """Of one class and phase: calls a micro-batch; FLOPs, elements in the compute dtype and bytes of others a sample;
-    elements of weights a micro-batch."""
+    """Work of one op class and phase. Per micro-batch: `calls`, and elements of `weights`. Per sample: `flops`,
+    elements `moved` in the compute dtype, and bytes moved in `float32`."""
 
     calls: int = 0
     flops: int = 0
@@ -38,52 +38,61 @@ class _Work:
 
 
 class Tally:
-    """Told once what one sample does in a forward pass, on one of the ranks of `tp`; sizes are a whole sample's.
+    """Records the forward pass of one sample on one of `tp` ranks, layer by layer. Sizes given are of the whole sample.
 
-    `parameters`: of the whole model. `here`: those that a rank of tp has.
+    `parameters`: of the whole model. `local_parameters`: of one tp rank.
     """
 
     def __init__(self, recipe: Recipe, tp: int = 1) -> None:
         self.recipe = recipe
         self.tp = tp
         self.parameters = 0
-        self.here = 0
+        self.local_parameters = 0
         self.tensors = 0
         self._work: dict[tuple[str, str], _Work] = {}
         self._blocks = 0
-        self._again = False
+        self._block_recomputes = False
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Inside are the layers of the next block: what recomputation goes by."""
-        self._again = self.recipe.remat != "none" and self._blocks % self.recipe.remat_every == 0
+        """Groups the layers of the next block, the unit of activation checkpointing."""
+        self._block_recomputes = self.recipe.remat != "none" and self._blocks % self.recipe.remat_every == 0
         self._blocks += 1
         yield
-        self._again = False
+        self._block_recomputes = False
 
     def weights(self, *tensors: int) -> None:
-        """Parameters, by the elements of each."""
+        """Adds parameters; `tensors` are their element counts."""
         self.parameters += sum(tensors)
-        self.here += sum(tensors)
+        self.local_parameters += sum(tensors)
         self.tensors += len(tensors)
 
     def linear(
         self,
         rows: int,
-        wide: int,
-        high: int,
+        width_in: int,
+        width_out: int,
         bias: bool = False,
-        of_data: bool = False,
+        input_is_data: bool = False,
         last: bool = False,
         split: Literal["", "in", "out"] = "",
     ) -> None:
-        """`of_data`: the input needs no gradient. `last`: the result is needed by nothing backward in its block, so
-        recomputing stops before. `split`: over tp, by what goes in or by what comes out."""
-        whole = (wide + bias) * high
-        wide //= self.tp if split == "in" else 1
-        high //= self.tp if split == "out" else 1
-        self._product("matmul", rows * wide, rows * high, wide * high, rows, bias * high, of_data, last)
-        self.parameters += whole - (wide + bias) * high  # what the other ranks of tp have
+        """A linear layer. `input_is_data`: the input needs no gradient. `last`: the backward pass of the block does not
+        need the result, so recomputation stops before. `split`: over tp, by input or by output features."""
+        whole = (width_in + bias) * width_out
+        width_in //= self.tp if split == "in" else 1
+        width_out //= self.tp if split == "out" else 1
+        self._product(
+            "matmul",
+            rows * width_in,
+            rows * width_out,
+            width_in * width_out,
+            rows,
+            bias * width_out,
+            input_is_data,
+            last,
+        )
+        self.parameters += whole - (width_in + bias) * width_out  # the other tp ranks' parts
 
     def conv(
         self,
@@ -93,27 +102,27 @@ class Tally:
         channels_out: int,
         kernel: int,
         bias: bool = False,
-        of_data: bool = False,
+        input_is_data: bool = False,
         last: bool = False,
     ) -> None:
-        """Of a square map with `side_in` rows and columns to one with `side_out`."""
+        """A convolution of a square map with `side_in` rows and columns to one with `side_out`."""
         weights, pixels = channels_in * channels_out * kernel**2, side_out**2
         read, written = side_in**2 * channels_in, pixels * channels_out
-        self._product("conv", read, written, weights, pixels, bias * channels_out, of_data, last)
+        self._product("conv", read, written, weights, pixels, bias * channels_out, input_is_data, last)
 
     def _product(
-        self, op: str, read: int, written: int, weights: int, rows: int, bias: int, of_data: bool, last: bool
+        self, op: str, read: int, written: int, weights: int, rows: int, bias: int, input_is_data: bool, last: bool
     ) -> None:
         flops, moved = 2 * rows * weights, read + written
         self.weights(weights, *([bias] if bias else []))
-        self._forward(op, _Work(1, flops, moved, 0, weights + bias), again=not last)
-        times = 1 if of_data else 2
+        self._forward(op, _Work(1, flops, moved, 0, weights + bias), recomputed=not last)
+        times = 1 if input_is_data else 2
         self._add(op, "backward", _Work(times, times * flops, times * moved, 0, times * weights))
         if bias:
             self._add("reduction", "backward", _Work(1, written, written, 0, bias))
 
     def attention(self, queries: int, keys: int, heads: int, head_dim: int) -> None:
-        """Every query sees every key, on each rank of tp with heads of its own."""
+        """Attention of every query to every key; tp splits the heads."""
         heads //= self.tp
         product, width = 2 * queries * keys * heads * head_dim, heads * head_dim
         sums = _F32 * queries * heads  # the log-sum-exp of each row of scores, kept for the backward pass
@@ -121,7 +130,7 @@ class Tally:
         self._add("attention", "backward", _Work(1, 5 * product, 4 * (queries + keys) * width, sums))
 
     def norm(self, elements: int, channels: int = 0, tensors: int = 2) -> None:
-        """`tensors` of `channels` weights; none where there are no channels."""
+        """A norm with `tensors` weight tensors of `channels` each; without weights if `channels` is 0."""
         if channels:
             self.weights(*[channels] * tensors)
         self._forward("norm", _Work(1, 4 * elements, 2 * elements, 0, tensors * channels))
@@ -130,12 +139,12 @@ class Tally:
     def pointwise(
         self, elements: int, flops: int, moved: int, back_flops: int, back_moved: int, last: bool = False
     ) -> None:
-        """FLOPs and elements moved for each of `elements`, forward and backward."""
-        self._forward("elementwise", _Work(1, flops * elements, moved * elements), again=not last)
+        """An elementwise operation. FLOPs and elements moved are per element, forward and backward."""
+        self._forward("elementwise", _Work(1, flops * elements, moved * elements), recomputed=not last)
         self._add("elementwise", "backward", _Work(1, back_flops * elements, back_moved * elements))
 
     def add(self, elements: int, last: bool = False) -> None:
-        """A sum of two, and of the gradients of what is used twice."""
+        """A sum of two tensors; backward, the sum of the gradients of a tensor used twice."""
         self.pointwise(elements, 1, 3, 1, 3, last)
 
     def gated_add(self, elements: int, last: bool = False) -> None:
@@ -152,35 +161,35 @@ class Tally:
         self.pointwise(elements, 1, 2, 1, 3)
 
     def reduce(self, read: int, written: int, flops: int) -> None:
-        """Pooling: `flops` in all; backward spreads what was gathered."""
+        """Pooling with `flops` in total; backward scatters the gradient."""
         self._forward("reduction", _Work(1, flops, read + written))
         self._add("reduction", "backward", _Work(1, read, read + written))
 
     def loss(self, elements: int, op: str = "softmax") -> None:
-        """In float32, with the casts of the outputs and of their gradient."""
+        """A loss in float32, with the casts of the outputs and of their gradient."""
         for phase, flops in (("forward", 4), ("backward", 3)):
             self._add(op, phase, _Work(1, flops * elements, elements, _F32 * elements))
 
-    def _forward(self, op: str, work: _Work, again: bool = True) -> None:
+    def _forward(self, op: str, work: _Work, recomputed: bool = True) -> None:
         self._add(op, "forward", work)
-        if self._again and again and not (self.recipe.remat == "op" and op in _KEPT):
+        if self._block_recomputes and recomputed and not (self.recipe.remat == "op" and op in _SAVED):
             self._add(op, "recompute", work)
 
     def _add(self, op: str, phase: str, work: _Work) -> None:
-        into = self._work.setdefault((op, phase), _Work())
+        total = self._work.setdefault((op, phase), _Work())
         for field in vars(work):
-            setattr(into, field, getattr(into, field) + getattr(work, field))
+            setattr(total, field, getattr(total, field) + getattr(work, field))
 
     def model_flops(self, job: Job) -> int:
-        """FLOPs a step needs over all ranks, for MFU: three times the products of the forward pass, whatever is
-        recomputed. Of a model told whole."""
-        return 3 * job.batch * sum(self._work[op, "forward"].flops for op in _KEPT if (op, "forward") in self._work)
+        """Model FLOPs of a step over all ranks, for MFU: three times the products of the forward pass, without
+        recomputation. Only for a tally with tp = 1."""
+        return 3 * job.batch * sum(self._work[op, "forward"].flops for op in _SAVED if (op, "forward") in self._work)
 
     def operations(self, job: Job) -> list[Operation]:
-        """One step of one rank, the update with it: one a class and phase."""
+        """Operations of one step on one rank, including the update: one per op class and phase."""
         element = words.DTYPES[job.recipe.dtype]
         samples, micro = job.batch // job.layout.batch_ranks, job.accumulate
-        told = [
+        operations = [
             Operation(
                 op=op,
                 phase=phase,
@@ -191,16 +200,15 @@ class Tally:
             )
             for (op, phase), work in self._work.items()
         ]
-        return _merged([*told, *self._of_weights(job, element), *self._update(job)])
+        return _merged([*operations, *self._weight_operations(job, element), *self._update(job)])
 
-    def _of_weights(self, job: Job, element: int) -> list[Operation]:
-        """Casts of weights and of their gradients, where they are not computed with as they are; summing up
-        micro-batches."""
+    def _weight_operations(self, job: Job, element: int) -> list[Operation]:
+        """Casts of weights and gradients to and from the compute dtype, and gradient accumulation."""
         micro, dtype = job.accumulate, job.recipe.dtype
         casts = micro if dtype != "float32" else 0
 
         def each(phase: str, times: int, flops: int, moved: int) -> Operation:
-            flops, moved = times * flops * self.here, times * moved * self.here
+            flops, moved = times * flops * self.local_parameters, times * moved * self.local_parameters
             count = times * self.tensors
             return Operation(op="elementwise", phase=phase, count=count, flops=flops, bytes=moved, dtype=dtype)
 
@@ -208,34 +216,34 @@ class Tally:
         return [*cast, each("backward", micro - 1, 1, 3 * _F32)]
 
     def _update(self, job: Job) -> list[Operation]:
-        """The gradient norm, clipping by it, and the optimizer. Of an optimizer whose arithmetic is not known, none."""
-        mine = -(-self.here // job.layout.dp_shard)
-        here = mine if shards(job.layout) else self.here
-        told = [
-            Operation(op="reduction", phase="other", count=1, flops=2 * here, bytes=_F32 * here),
-            Operation(op="elementwise", phase="other", count=1, flops=here, bytes=2 * _F32 * here),
+        """Gradient norm, clipping and optimizer; without the optimizer if its arithmetic is unknown."""
+        shard = -(-self.local_parameters // job.layout.dp_shard)
+        local = shard if shards(job.layout) else self.local_parameters
+        operations = [
+            Operation(op="reduction", phase="other", count=1, flops=2 * local, bytes=_F32 * local),
+            Operation(op="elementwise", phase="other", count=1, flops=local, bytes=2 * _F32 * local),
         ]
         if job.recipe.optimizer in ELEMENTWISE:
             flops, moved = ELEMENTWISE[job.recipe.optimizer]
-            size = moved * _F32 * mine
-            told.append(Operation(op="optimizer", phase="optimizer", count=1, flops=flops * mine, bytes=size))
-        return told
+            size = moved * _F32 * shard
+            operations.append(Operation(op="optimizer", phase="optimizer", count=1, flops=flops * shard, bytes=size))
+        return operations
 
 
 def _merged(operations: list[Operation]) -> list[Operation]:
-    """Those of one class and phase as one, of the first one's dtype; what is called never, left out."""
+    """One operation per op class and phase, with the dtype of the first; without those that are never called."""
     merged: dict[tuple[str, str], Operation] = {}
-    for one in operations:
-        if not one.count:
+    for operation in operations:
+        if not operation.count:
             continue
-        if (first := merged.get((one.op, one.phase))) is not None:
-            one = Operation(
-                op=one.op,
-                phase=one.phase,
-                count=first.count + one.count,
-                flops=first.flops + one.flops,
-                bytes=first.bytes + one.bytes,
+        if (first := merged.get((operation.op, operation.phase))) is not None:
+            operation = Operation(
+                op=operation.op,
+                phase=operation.phase,
+                count=first.count + operation.count,
+                flops=first.flops + operation.flops,
+                bytes=first.bytes + operation.bytes,
                 dtype=first.dtype,
             )
-        merged[one.op, one.phase] = one
+        merged[operation.op, operation.phase] = operation
     return list(merged.values())

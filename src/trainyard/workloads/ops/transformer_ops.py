@@ -1,8 +1,8 @@
-"""The arithmetic of one decoder step on one rank, by op class and phase. No torch here.
+"""The arithmetic of one decoder step on one rank, by op class and phase. Needs no torch.
 
-FLOPs: a multiplication and an addition are two. Bytes: every operand read once and every result written once, as fused
-code would; weights once a micro-batch. Ranks of one layout differ in what they do: what stands here is the mean over
-them (see group.py).
+FLOPs: a multiply-add counts as two. Bytes: every operand is read once and every result written once, as in fused code;
+weights once per micro-batch. Ranks of one layout do different work: these counts are the mean over them (see
+sample_group.py).
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ from trainyard.train.rules import decoder_rules, trainable
 from trainyard.workloads.ops import elementwise_ops, update_ops
 from trainyard.workloads.ops.matmul_ops import attention, pair_flops, products, rounding, widths
 from trainyard.workloads.ops.matmul_ops import model_flops as _product_flops
-from trainyard.workloads.ops.matrices import AlikeLayers, head, layers, parameters
-from trainyard.workloads.ops.sample_group import FLOAT32, SampleGroup, group, joined
+from trainyard.workloads.ops.matrices import LayerGroup, head, layers, parameters
+from trainyard.workloads.ops.sample_group import FLOAT32, SampleGroup, group, merged
 
 __all__ = ["check", "model_flops", "operations", "parameters"]
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob` for what cannot be trained."""
+    """Raises `BadJob` if the job cannot be trained."""
     decoder_rules.check(job)
     trainable.check(job)
 
 
 def model_flops(job: Job) -> int:
-    """FLOPs a step needs over all ranks, for MFU: three times the forward pass, whatever is recomputed or repeated.
+    """Model FLOPs of a step over all ranks, for MFU: three times the forward pass, without recomputed or repeated work.
 
-    The forward pass is 2 FLOPs a weight of a matrix product and token (of experts those that a token uses; the
-    embedding's look-up is none, the head is one) and causal attention by the pairs kept: about 6 N + 6 L T H C FLOPs a
-    token (Chowdhery et al. 2022, arXiv:2204.02311, appendix B, counts 12 L T H C: the masked pairs too).
+    The forward pass has 2 FLOPs per token and weight of a matrix product (of the experts, those that a token uses; the
+    head counts, the embedding lookup does not), plus causal attention over the unmasked pairs: about 6 N + 6 L T H C
+    FLOPs per token for a whole step (Chowdhery et al. 2022, arXiv:2204.02311, appendix B, counts 12 L T H C, which
+    includes the masked pairs).
     """
     check(job)
     model, tokens = job.decoder, job.recipe.tokens_per_step
-    counted = [(kind.layers, matrix) for kind in layers(model) for matrix in kind.matrices]
+    layer_matrices = [(kind.layers, matrix) for kind in layers(model) for matrix in kind.matrices]
     pairs = model.layers * pair_flops(job, tokens, sum(widths(model)))
-    return 3 * (_product_flops([*counted, (1, head(model))], tokens) + pairs)
+    return 3 * (_product_flops([*layer_matrices, (1, head(model))], tokens) + pairs)
 
 
 def operations(job: Job) -> list[Operation]:
-    """One step of one rank, the mean over ranks. Raises `BadJob` for what cannot be trained."""
+    """Operations of one step on one rank, as the mean over ranks. Raises `BadJob` if the job cannot be trained."""
     check(job)
     ranks = group(job)
-    together = joined(
+    group_operations = merged(
         [
             *_embedding(job, ranks),
             *_matmul(job, ranks),
@@ -55,50 +56,50 @@ def operations(job: Job) -> list[Operation]:
             *_loss(job, ranks),
         ]
     )
-    return [*(ranks.mean(operation) for operation in together), *joined(update_ops.operations(job))]
+    return [*(ranks.mean(operation) for operation in group_operations), *merged(update_ops.operations(job))]
 
 
-def recomputed(job: Job) -> Iterator[tuple[AlikeLayers, int]]:
-    """Each kind of layers, and how many of them are computed again in the backward pass: every n-th of a stage."""
-    model, lay, recipe = job.decoder, job.layout, job.recipe
-    stages = lay.pp * lay.interleave
-    each, rest = divmod(model.layers, stages)
+def recomputed(job: Job) -> Iterator[tuple[LayerGroup, int]]:
+    """Each layer group with its number of recomputed layers: every `remat_every`-th layer of a stage."""
+    model, layout, recipe = job.decoder, job.layout, job.recipe
+    stages = layout.pp * layout.interleave
+    per_stage, rest = divmod(model.layers, stages)
     for kind in layers(model):
-        again = 0
+        recomputed_layers = 0
         for stage in range(stages if recipe.remat != "none" else 0):
-            start = stage * each + min(stage, rest)
-            stop = start + each + (stage < rest)
+            start = stage * per_stage + min(stage, rest)
+            stop = start + per_stage + (stage < rest)
             upto = [-(-max(0, min(bound, stop) - start) // recipe.remat_every) for bound in (kind.first, kind.stop)]
-            again += upto[1] - upto[0]
-        yield kind, again
+            recomputed_layers += upto[1] - upto[0]
+        yield kind, recomputed_layers
 
 
 def _matmul(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
     model = job.decoder
-    counted = [(kind.layers, matrix) for kind in layers(model) for matrix in kind.matrices]
-    yield from products(job, ranks, "forward", [*counted, (1, head(model))], 1)
-    yield from rounding(job, ranks, "forward", counted)
+    layer_matrices = [(kind.layers, matrix) for kind in layers(model) for matrix in kind.matrices]
+    yield from products(job, ranks, "forward", [*layer_matrices, (1, head(model))], 1)
+    yield from rounding(job, ranks, "forward", layer_matrices)
     if job.recipe.remat == "full":
-        for kind, again in recomputed(job):
+        for kind, count in recomputed(job):
             matrices = kind.matrices[:-1] if kind.ends else kind.matrices
-            yield from products(job, ranks, "recompute", [(again, matrix) for matrix in matrices], 1)
-            yield from rounding(job, ranks, "recompute", [(again, matrix) for matrix in matrices])
-    yield from products(job, ranks, "backward", [*counted, (1, head(model))], 2)
-    yield from rounding(job, ranks, "backward", counted)
+            yield from products(job, ranks, "recompute", [(count, matrix) for matrix in matrices], 1)
+            yield from rounding(job, ranks, "recompute", [(count, matrix) for matrix in matrices])
+    yield from products(job, ranks, "backward", [*layer_matrices, (1, head(model))], 2)
+    yield from rounding(job, ranks, "backward", layer_matrices)
 
 
 def _attention(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
     yield attention(job, ranks, "forward", job.decoder.layers)
     if job.recipe.remat == "full":
-        yield attention(job, ranks, "recompute", sum(again for _, again in recomputed(job)))
+        yield attention(job, ranks, "recompute", sum(count for _, count in recomputed(job)))
     yield attention(job, ranks, "backward", job.decoder.layers)
 
 
 def _between(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
     model = job.decoder
     for phase in ("forward", "recompute", "backward"):
-        done = recomputed(job) if phase == "recompute" else ((kind, kind.layers) for kind in layers(model))
-        for number, (kind, count) in enumerate(done):
+        layer_counts = recomputed(job) if phase == "recompute" else ((kind, kind.layers) for kind in layers(model))
+        for number, (kind, count) in enumerate(layer_counts):
             last = phase != "recompute" and number == 0
             yield from elementwise_ops.norms(model, ranks, phase, count, last=last)
             yield from elementwise_ops.elementwise(model, ranks, phase, kind, count)
@@ -108,7 +109,7 @@ def _between(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
 
 
 def _embedding(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
-    """Rows of tokens, and of places where those are learned; the gradient of a table is as large as the table."""
+    """Lookups of tokens and of learned positions. The gradient of a table is as large as the table."""
     model = job.decoder
     learned = model.position == "learned"
     tables = 1 + learned
@@ -124,8 +125,8 @@ def _embedding(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
 
 
 def _loss(job: Job, ranks: SampleGroup) -> Iterator[Operation]:
-    """Cross-entropy in float32, with the casts of the logits and of their gradient; each rank of tp has all logits,
-    unless they stay divided (`loss_parallel`)."""
+    """Cross-entropy in float32, with the casts of the logits and of their gradient. Each tp rank has all logits, unless
+    they stay sharded (`loss_parallel`)."""
     logits = ranks.tokens * job.decoder.vocab * (1 if job.layout.loss_parallel else ranks.tp)
     moved = logits * (FLOAT32 + words.DTYPES[ranks.dtype])
     yield Operation(op="softmax", phase="forward", count=ranks.calls, flops=4 * logits, bytes=moved)
