@@ -51,8 +51,8 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class EventLogWriter:
     """Appends events to a file of its own, each whole in one write: a kill leaves no half of one behind it."""
 
-    def __init__(self, folder: Path, who: str, attempt: int = 0) -> None:
-        path = folder / PART / f"{who}.jsonl"
+    def __init__(self, folder: Path, writer: str, attempt: int = 0) -> None:
+        path = folder / PART / f"{writer}.jsonl"
         path.parent.mkdir(exist_ok=True)
         self.attempt = attempt
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -80,8 +80,8 @@ class EventLogWriter:
 
 def read(folder: Path) -> list[JobEvent]:
     """All events of a run in the order of their time; empty where nothing was written."""
-    found = [event for path in sorted((folder / PART).glob("*.jsonl")) for event in _lines(path)]
-    return sorted(found, key=lambda event: event.noticed or event.at)
+    events = [event for path in sorted((folder / PART).glob("*.jsonl")) for event in _lines(path)]
+    return sorted(events, key=lambda event: event.noticed or event.at)
 
 
 class EventLogReader:
@@ -93,7 +93,7 @@ class EventLogReader:
 
     def new(self) -> list[JobEvent]:
         """Since this was asked last; half a line waits for its rest."""
-        found: list[JobEvent] = []
+        events: list[JobEvent] = []
         for path in sorted(self._folder.glob("*.jsonl")):
             at = self._read.get(path, 0)
             with path.open("rb") as file:
@@ -101,8 +101,8 @@ class EventLogReader:
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._read[path] = at + len(whole)
-            found += _events(whole)
-        return sorted(found, key=lambda event: event.noticed or event.at)
+            events += _events(whole)
+        return sorted(events, key=lambda event: event.noticed or event.at)
 
 
 def _lines(path: Path) -> Iterable[JobEvent]:

@@ -155,8 +155,8 @@ class Supervision:
         ]
 
     def _node(self, rank: int) -> int:
-        place = rank // self.spec.ranks_each
-        return self.plan.members[place].node if 0 <= place < len(self.plan.members) else -1
+        index = rank // self.spec.ranks_each
+        return self.plan.members[index].node if 0 <= index < len(self.plan.members) else -1
 
     # What happens
 
@@ -171,10 +171,10 @@ class Supervision:
         if self.state is State.GATHER:
             self._end(now, LEFT, self._preempted(now))
 
-    def abort(self, now: Now, says: str) -> None:
+    def abort(self, now: Now, reason: str) -> None:
         """The job cannot go on, whatever its ranks do."""
         if self._ending is None:
-            self._end(now, 4, Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says))
+            self._end(now, 4, Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=reason))
 
     def _gather(self, now: Now) -> None:
         live = self._live(now)
@@ -188,7 +188,7 @@ class Supervision:
         generation = self.plan.generation + 1
         before = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
         says = _moved(before, {member.node for member in members})
-        self._tell("run", generation=generation, members=tuple(members), port=self._port())
+        self._publish("run", generation=generation, members=tuple(members), port=self._port())
         self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=says))
         self.state, self._moved, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
@@ -217,7 +217,7 @@ class Supervision:
             # It still starts, which may take long; and no step has ended, since a step takes all ranks.
             self._end(now, LEFT, self._preempted(now))
         else:
-            self._tell("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
+            self._publish("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
 
     def _all_reported(self, ranks: list[RankReport]) -> bool:
         """Whether all ranks of the generation have been reported."""
@@ -237,13 +237,13 @@ class Supervision:
         elif still := self._still(now, ranks):
             self._ticks = {rank.rank: rank.ticks for rank in ranks}
             self._alone = still[0] if len(still) == 1 < len(ranks) else -1
-            self._tell("stacks")
+            self._publish("stacks")
             self.state, self._until = State.STACKS, now.seconds + STACKS_S
 
     def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
         """A rank without a heartbeat cannot save, and is killed when it is asked to leave: that is as it should be."""
         failed = find_cause.failed(ranks)
-        return [one for one in failed if not self._asked or one.count or one.exit_code != -signal.SIGKILL]
+        return [rank for rank in failed if not self._asked or rank.count or rank.exit_code != -signal.SIGKILL]
 
     def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
         if all(rank.exit_code == 0 for rank in ranks):
@@ -287,7 +287,7 @@ class Supervision:
         return bool(steady and self.spec.size(len(self._live(now))) > len(self.plan.members))
 
     def _ask_to_leave(self) -> None:
-        self._tell("leave", before=-1)
+        self._publish("leave", before=-1)
         self.state = State.LEAVE
 
     def _settle(self, now: Now) -> None:
@@ -345,9 +345,9 @@ class Supervision:
         return _Cause(rank.told or rank.ended, failure)
 
     def _hung(self, now: Now, rank: int, why: str) -> _Cause:
-        found = [one for one in self.ranks() if one.rank == rank]
-        at = max(one.at for one in found or self.ranks())
-        pid = found[0].pid if found else 0
+        reports = [report for report in self.ranks() if report.rank == rank]
+        at = max(report.at for report in reports or self.ranks())
+        pid = reports[0].pid if reports else 0
         failure = Failure(rank=rank, pid=pid, exit_code=4, when=now.epoch / 1e9, last_words=why, kind="hang")
         return _Cause(at, failure)
 
@@ -373,7 +373,7 @@ class Supervision:
         self._stop_ranks(now)
 
     def _record(self, now: Now, kind: str, at: int, rank: int, says: str, node: int = -1) -> None:
-        step = max((one.begun - 1 for one in self.ranks() if one.begun >= 0), default=-1)
+        step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",
             kind=kind,
@@ -392,7 +392,7 @@ class Supervision:
         self._stop_ranks(now)
 
     def _stop_ranks(self, now: Now) -> None:
-        self._tell("stop")
+        self._publish("stop")
         self.state, self._until = State.STOP, now.seconds + STOP_S
 
     def _stop(self, now: Now) -> None:
@@ -407,7 +407,7 @@ class Supervision:
         self.lost |= there.keys()
         if self._ending:
             self.result, self.failure = self._ending
-            self._tell("end")
+            self._publish("end")
             self.events.append(JobEvent(what="ended", at=now.epoch, attempt=max(0, self.plan.generation)))
         elif self._asked == "notice":
             self._end(now, LEFT, self._preempted(now))
@@ -417,7 +417,7 @@ class Supervision:
             if not self.spec.size(len(self._live(now))):
                 self._until += self.spec.gather_s
 
-    def _tell(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
+    def _publish(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
         self.plan = replace(self.plan, serial=self.plan.serial + 1, do=do, **changed)
 
 

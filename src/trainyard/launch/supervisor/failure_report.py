@@ -58,11 +58,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
             return f"the job was pre-empted: {self.last_words}."
         if self.kind != "worker_death":
             return f"{self.last_words}."
-        who = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
+        subject = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
         lines = self.last_words.splitlines()
         words = "It left no last words." if not lines else "Its last words: " + "\n    ".join(lines)
         how = f"{self.shortage}: {self.how}" if self.shortage else self.how
-        return f"{who} died: {how} (pid {self.pid}). {words}"
+        return f"{subject} died: {how} (pid {self.pid}). {words}"
 
     @property
     def next_step(self) -> str:

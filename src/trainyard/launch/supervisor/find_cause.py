@@ -51,8 +51,8 @@ def hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping
     """
     if stopped_ranks := stopped(ranks):
         return [(rank.rank, STOPPED_EVIDENCE) for rank in stopped_ranks]
-    if late := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
-        return [(rank, "it waits for data: the workers of its loader return no batch") for rank in late]
+    if starved := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
+        return [(rank, "it waits for data: the workers of its loader return no batch") for rank in starved]
     return [_hung(ranks, before, stacks)]
 
 
@@ -128,12 +128,12 @@ class Slowness:
         took = {rank: (now[rank].own_ns - was.own_ns) / (now[rank].done - was.done) for rank, was in self._from.items()}
         step_ns = max(now[rank].at - was.at for rank, was in self._from.items()) / steps
         self._from = now
-        found: list[tuple[int, float]] = []
+        slow_ranks: list[tuple[int, float]] = []
         for rank, own in took.items():
             others = sorted(took[other] for other in took if other != rank)
             middle = others[len(others) // 2]
             slow = own > self.FACTOR * middle and own - middle > self.SHARE * step_ns
             self._times[rank] = self._times.get(rank, 0) + 1 if slow else 0
             if self._times[rank] == self.WINDOWS:
-                found.append((rank, own / max(middle, 1.0)))
-        return found
+                slow_ranks.append((rank, own / max(middle, 1.0)))
+        return slow_ranks

@@ -36,8 +36,8 @@ from trainyard.launch.supervisor.failure_report import Failure, tail, write
 from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
-_PARTING_S = 3.0
-_STILLBORN = 3
+_SHUTDOWN_S = 3.0
+_FAILED_STARTS = 3
 """So many agents of a node may end without a word, one after the other, before the job is given up."""
 
 
@@ -68,7 +68,7 @@ class SupervisorStore:
         self._ranks = self._new_at(listen(self._host, 0))
         return self._ranks.port
 
-    def tell(self, plan: messages.AgentPlan) -> None:
+    def publish(self, plan: messages.AgentPlan) -> None:
         self._own.set(messages.PLAN, msgspec.json.encode(plan).decode())
 
     def reports(self, nodes: int) -> dict[int, messages.AgentReport]:
@@ -97,11 +97,11 @@ def now() -> Now:
 
 def stacks(logs: Path) -> dict[int, str]:
     """Rank -> what faulthandler wrote of it."""
-    found: dict[int, str] = {}
+    by_rank: dict[int, str] = {}
     for path in logs.glob("rank*.stacks"):
         if match := re.fullmatch(r"rank(\d+)\.stacks", path.name):
-            found[int(match[1])] = path.read_text("utf-8", "replace")
-    return found
+            by_rank[int(match[1])] = path.read_text("utf-8", "replace")
+    return by_rank
 
 
 def attempts(folder: Path) -> int:
@@ -109,7 +109,7 @@ def attempts(folder: Path) -> int:
     return max((event.attempt + 1 for event in event_log.read(folder) if event.what == "launched"), default=0)
 
 
-class _AskedEarly(BaseException):
+class _LeaveEarly(BaseException):
     """To leave, before anything was started that would have to be left in order."""
 
 
@@ -122,8 +122,8 @@ def main(path: Path, parent: int) -> int:
     began = now()
     try:
         return _supervise(path, spec, began)
-    except _AskedEarly:
-        return _left(path.parent, spec, began)
+    except _LeaveEarly:
+        return _left_early(path.parent, spec, began)
 
 
 def _supervise(path: Path, spec: Spec, began: Now) -> int:
@@ -131,7 +131,7 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
 
     def leave(sign: int, _: object) -> NoReturn:
         asked.append(sign)  # should what is being imported swallow the exception
-        raise _AskedEarly
+        raise _LeaveEarly
 
     signal.signal(signal.SIGTERM, leave)  # importing takes seconds, and the notice may come in them
     (folder / "logs").mkdir(exist_ok=True)
@@ -160,19 +160,19 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
         fork_server.end()
 
 
-def _left(folder: Path, spec: Spec, began: Now) -> int:
+def _left_early(folder: Path, spec: Spec, began: Now) -> int:
     """Asked to leave before any process was started; the exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
     job.notice(now())
     job.look(now())
-    _write_down(EventLogWriter(folder, SUPERVISOR), job.events)
+    _write_events(EventLogWriter(folder, SUPERVISOR), job.events)
     if job.failure:
         write(folder, job.failure)
     return LEFT
 
 
-def _write_down(log: EventLogWriter, events: list[JobEvent]) -> None:
+def _write_events(log: EventLogWriter, events: list[JobEvent]) -> None:
     while events:
         log.add(events.pop(0))
 
@@ -186,8 +186,8 @@ class SupervisorLoop:
         spec = job.spec
         self.own = range(spec.nodes if spec.started < 0 else spec.started)
         self._lives: dict[int, str] = {}
-        self._stillborn = dict.fromkeys(self.own, 0)
-        self._told = -1
+        self._failed_starts = dict.fromkeys(self.own, 0)
+        self._sent_serial = -1
 
     def follow(self, asked: list[int]) -> int:
         """Until the job is over. `asked`: signals that came."""
@@ -195,10 +195,10 @@ class SupervisorLoop:
             self.fork_server.start(node)
         job = self.job
         while job.result is None:
-            self._tell()
+            self._publish()
             reports = self.store.reports(job.spec.nodes)
             job.hear(now(), reports)
-            self._bury(reports)
+            self._replace_agents(reports)
             if asked:
                 asked.clear()
                 job.notice(now())
@@ -206,37 +206,37 @@ class SupervisorLoop:
             for node in job.lost & set(self.own):
                 self.fork_server.kill(node)
             job.lost.clear()
-            _write_down(self.log, job.events)
-            if job.plan.serial == self._told:
+            _write_events(self.log, job.events)
+            if job.plan.serial == self._sent_serial:
                 time.sleep(_TURN_S)
-        self._tell()
+        self._publish()
         if job.failure:
             write(self.folder, job.failure)
-        self._part()
+        self._shut_down()
         return job.result
 
-    def _tell(self) -> None:
-        if self.job.plan.serial > self._told:
-            self.store.tell(self.job.plan)
-            self._told = self.job.plan.serial
+    def _publish(self) -> None:
+        if self.job.plan.serial > self._sent_serial:
+            self.store.publish(self.job.plan)
+            self._sent_serial = self.job.plan.serial
 
-    def _bury(self, reports: Mapping[int, messages.AgentReport]) -> None:
+    def _replace_agents(self, reports: Mapping[int, messages.AgentReport]) -> None:
         """An agent that has ended is followed by another one, as long as they come to speak."""
         for node in self.fork_server.ended():
             self.job.gone(node)
             life = reports[node].life if node in reports else ""
-            spoke = life != self._lives.get(node, "")
+            reported = life != self._lives.get(node, "")
             self._lives[node] = life
-            self._stillborn[node] = 0 if spoke else self._stillborn[node] + 1
-            if self._stillborn[node] < _STILLBORN:
+            self._failed_starts[node] = 0 if reported else self._failed_starts[node] + 1
+            if self._failed_starts[node] < _FAILED_STARTS:
                 self.fork_server.start(node)
             else:
                 words = tail(self.folder / "logs" / f"agent{node}.log")
                 self.job.abort(now(), f"the agent of node {node} does not start: {words}")
 
-    def _part(self) -> None:
+    def _shut_down(self) -> None:
         """The agents hear that the job is over; who does not is killed with the fork server."""
-        until, left = time.monotonic() + _PARTING_S, len(self.own)
+        until, left = time.monotonic() + _SHUTDOWN_S, len(self.own)
         while left > 0 and time.monotonic() < until:
             left -= len(self.fork_server.ended())
             time.sleep(_TURN_S / 5)
