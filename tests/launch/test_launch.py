@@ -218,7 +218,7 @@ def test_a_job_that_is_asked_to_leave_before_it_began_does_so_at_once(place: Pat
     launcher.notice(id)
     assert until(lambda: launcher.status(id) != "running"), "without an end of the import"
     assert launcher.failure(id).kind == "preempted"
-    assert launcher.failure(id).says.endswith("it was ended before it took a step.")
+    assert launcher.failure(id).says.endswith("it was ended before its first step.")
     assert not (place / "pid0").exists()
 
 

@@ -27,7 +27,11 @@ torchrun."""
 
 
 def run_ranks(
-    ranks: int, work: Work[Result], preload: Sequence[str], patience_s: float, extra_environment: Mapping[str, str] | None = None
+    ranks: int,
+    work: Work[Result],
+    preload: Sequence[str],
+    patience_s: float,
+    extra_environment: Mapping[str, str] | None = None,
 ) -> list[Result]:
     """Run `work` on `ranks` processes and return its results by rank. `extra_environment`: more variables for them.
 
@@ -43,7 +47,9 @@ def run_ranks(
             for rank in range(ranks):
                 reading, writing = context.Pipe(duplex=False)
                 rank_variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-                environment = {name: str(value) for name, value in rank_variables.items()} | dict(extra_environment or {})
+                environment = {name: str(value) for name, value in rank_variables.items()} | dict(
+                    extra_environment or {}
+                )
                 process = context.Process(target=_rank, args=(work, environment, Path(folder), writing))
                 process.start()
                 processes.append(process)

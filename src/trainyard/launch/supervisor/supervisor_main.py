@@ -1,11 +1,11 @@
-"""`python -m trainyard.launch.supervisor.supervisor_main SPEC.json PARENT`: starts a job's agents, and keeps
-the job running.
+"""`python -m trainyard.launch.supervisor.supervisor_main SPEC.json PARENT`: the supervisor, which starts a job's agents
+and keeps the job running.
 
-A process of its own, so that the one a user talks to never imports torch and can kill all of it. It owns the store
-that the agents meet in, and makes one for the ranks of each generation: no agent's death closes one.
+A separate process, so that the user's process never imports torch and can kill the whole job. It owns the store in
+which the agents meet, and one store per generation of ranks, so that no agent's death closes a store.
 SIGTERM asks the job to save and leave; SIGINT ends it at once.
-Exit codes: 0 all ranks ended well; 4 something died and could not be started again, and failure.json beside the SPEC
-says what; 75 the job was asked to leave and did.
+Exit codes: 0: all ranks succeeded; 4: the job failed and could not be restarted, with the reason in failure.json next
+to SPEC; 75: the job left on request.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from trainyard.pdeathsig import die_with_parent
 _TURN_S = 0.05
 _SHUTDOWN_S = 3.0
 _FAILED_STARTS = 3
-"""So many agents of a node may end without a word, one after the other, before the job is given up."""
+"""Consecutive agents of a node that may end without a report before the job is aborted."""
 
 
 class SupervisorStore:
-    """The supervisor's own store, and one more for each generation's ranks. Each runs in a thread."""
+    """The supervisor's own store, and one store for the ranks of each generation. Each runs in a thread."""
 
     def __init__(self, host: str, listening: socket.socket) -> None:
         self._host = host
@@ -64,7 +64,7 @@ class SupervisorStore:
         )
 
     def for_ranks(self) -> int:
-        """The port of a new one; that of the generation before is closed."""
+        """Open a store for the ranks of a new generation, close the previous one, and return the port."""
         self._ranks = self._new_at(listen(self._host, 0))
         return self._ranks.port
 
@@ -78,7 +78,7 @@ class SupervisorStore:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises `OSError` where another program listens."""
+    """Listen at host:port. Raises `OSError` if the port is in use."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,7 +96,7 @@ def now() -> Now:
 
 
 def stacks(logs: Path) -> dict[int, str]:
-    """Rank -> what faulthandler wrote of it."""
+    """Return the stacks that faulthandler wrote, by rank."""
     by_rank: dict[int, str] = {}
     for path in logs.glob("rank*.stacks"):
         if match := re.fullmatch(r"rank(\d+)\.stacks", path.name):
@@ -105,12 +105,12 @@ def stacks(logs: Path) -> dict[int, str]:
 
 
 def attempts(folder: Path) -> int:
-    """How many there were before, of a run that is gone on with."""
+    """Number of earlier attempts of a resumed run."""
     return max((event.attempt + 1 for event in event_log.read(folder) if event.what == "launched"), default=0)
 
 
 class _LeaveEarly(BaseException):
-    """To leave, before anything was started that would have to be left in order."""
+    """Raised on a request to leave before any process was started."""
 
 
 def main(path: Path, parent: int) -> int:
@@ -127,25 +127,25 @@ def main(path: Path, parent: int) -> int:
 
 
 def _supervise(path: Path, spec: Spec, began: Now) -> int:
-    folder, asked = path.parent, list[int]()
+    folder, signals = path.parent, list[int]()
 
     def leave(sign: int, _: object) -> NoReturn:
-        asked.append(sign)  # should what is being imported swallow the exception
+        signals.append(sign)  # in case a module being imported swallows the exception
         raise _LeaveEarly
 
-    signal.signal(signal.SIGTERM, leave)  # importing takes seconds, and the notice may come in them
+    signal.signal(signal.SIGTERM, leave)  # the signal may arrive during the imports, which take seconds
     (folder / "logs").mkdir(exist_ok=True)
     try:
         listening = listen(spec.host, spec.port)
     except OSError as error:
-        words = f"the ranks cannot meet at {spec.host}:{spec.port}: {(error.strerror or str(error)).lower()}"
-        write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=words))
+        message = f"the ranks cannot meet at {spec.host}:{spec.port}: {(error.strerror or str(error)).lower()}"
+        write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=message))
         return 4
     spec = replace(spec, port=listening.getsockname()[1])
     with replacing_own(path) as part:
         part.write_bytes(msgspec.json.encode(spec))
     load(spec)
-    signal.signal(signal.SIGTERM, lambda sign, _: asked.append(sign))
+    signal.signal(signal.SIGTERM, lambda sign, _: signals.append(sign))
 
     def run(node: int, parent: int) -> int:
         listening.close()
@@ -155,13 +155,13 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
     try:
         store = SupervisorStore(spec.host, listening)
         job = Supervision(spec, began, store.for_ranks, lambda: stacks(folder / "logs"), attempts(folder))
-        return SupervisorLoop(job, store, fork_server, folder).follow(asked)
+        return SupervisorLoop(job, store, fork_server, folder).follow(signals)
     finally:
         fork_server.end()
 
 
 def _left_early(folder: Path, spec: Spec, began: Now) -> int:
-    """Asked to leave before any process was started; the exit code."""
+    """Record that the job was asked to leave before any process was started; return the exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
     job.notice(now())
@@ -178,7 +178,7 @@ def _write_events(log: EventLogWriter, events: list[JobEvent]) -> None:
 
 
 class SupervisorLoop:
-    """Passes on between what was concluded and the processes that it is about."""
+    """Exchanges plans, reports and signals between a `Supervision` and the processes of its job."""
 
     def __init__(self, job: Supervision, store: SupervisorStore, fork_server: ForkServer, folder: Path) -> None:
         self.job, self.store, self.fork_server, self.folder = job, store, fork_server, folder
@@ -189,8 +189,8 @@ class SupervisorLoop:
         self._failed_starts = dict.fromkeys(self.own, 0)
         self._sent_serial = -1
 
-    def follow(self, asked: list[int]) -> int:
-        """Until the job is over. `asked`: signals that came."""
+    def follow(self, signals: list[int]) -> int:
+        """Run the job to its end; return the exit code. `asked`: received SIGTERM signals."""
         for node in self.own:
             self.fork_server.start(node)
         job = self.job
@@ -199,8 +199,8 @@ class SupervisorLoop:
             reports = self.store.reports(job.spec.nodes)
             job.hear(now(), reports)
             self._replace_agents(reports)
-            if asked:
-                asked.clear()
+            if signals:
+                signals.clear()
                 job.notice(now())
             job.look(now())
             for node in job.lost & set(self.own):
@@ -221,7 +221,7 @@ class SupervisorLoop:
             self._sent_serial = self.job.plan.serial
 
     def _replace_agents(self, reports: Mapping[int, messages.AgentReport]) -> None:
-        """An agent that has ended is followed by another one, as long as they come to speak."""
+        """Replace agents that have ended; abort the job if a node's agents repeatedly end without a report."""
         for node in self.fork_server.ended():
             self.job.gone(node)
             life = reports[node].life if node in reports else ""
@@ -231,11 +231,11 @@ class SupervisorLoop:
             if self._failed_starts[node] < _FAILED_STARTS:
                 self.fork_server.start(node)
             else:
-                words = tail(self.folder / "logs" / f"agent{node}.log")
-                self.job.abort(now(), f"the agent of node {node} does not start: {words}")
+                output = tail(self.folder / "logs" / f"agent{node}.log")
+                self.job.abort(now(), f"the agent of node {node} does not start: {output}")
 
     def _shut_down(self) -> None:
-        """The agents hear that the job is over; who does not is killed with the fork server."""
+        """Wait for the agents to end, as planned; those that do not are killed with the fork server."""
         until, left = time.monotonic() + _SHUTDOWN_S, len(self.own)
         while left > 0 and time.monotonic() < until:
             left -= len(self.fork_server.ended())

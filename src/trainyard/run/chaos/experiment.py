@@ -105,7 +105,8 @@ def comparable(calm: Run, job: Job) -> Run:
         raise WrongRunState(f"run {calm.id} is {calm.state}; the reference run must be complete.")
     if _training(calm.job) != _training(job):
         raise BadInput(
-            f"run {calm.id} trained something else than this job.", "Omit --against to run the job without faults first."
+            f"run {calm.id} trained something else than this job.",
+            "Omit --against to run the job without faults first.",
         )
     if restarts := max((sample.attempt for sample in calm.samples), default=0):
         raise BadInput(f"run {calm.id} cannot be the reference: it was itself restarted (restarts = {restarts}).")

@@ -126,7 +126,11 @@ def _identifies(incident: Incident, fault: Fault) -> bool:
 
 def _noticed(incident: Incident) -> int:
     """When an incident was noticed, in ns since the epoch, rounded up: incidents are stored to the millisecond."""
-    return round(datetime.fromisoformat(incident.when).timestamp() * 1000) * 1_000_000 + round(incident.detect_s * _S) + 999_999
+    return (
+        round(datetime.fromisoformat(incident.when).timestamp() * 1000) * 1_000_000
+        + round(incident.detect_s * _S)
+        + 999_999
+    )
 
 
 def _struck(
@@ -168,7 +172,9 @@ def _outcome(run: Run) -> str:
 def _losses(run: Run, calm: Run, since: int, until: int) -> tuple[str, float]:
     """Verdict and largest error over the steps that ended from `since` to `until`, in ns; 0 is no upper end."""
     expected = {sample.step: sample.loss for sample in _rank0_samples(calm)}
-    steps = [sample for sample in _rank0_samples(run) if sample.ended_ns >= since and (not until or sample.ended_ns < until)]
+    steps = [
+        sample for sample in _rank0_samples(run) if sample.ended_ns >= since and (not until or sample.ended_ns < until)
+    ]
     never = expected.keys() - {sample.step for sample in _rank0_samples(run)}
     if not expected or never or (not steps and not until):
         return "missing", 0.0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from trainyard.job import Job
 from trainyard.launch.supervisor.event_log import EventLogReader, JobEvent
+from trainyard.launch.supervisor.failure_report import NO_OUTPUT
 from trainyard.run.resume.resume_hint import saved, where
 
 ENDS = {"worker_death", "agent_death", "hang"}
@@ -34,7 +35,7 @@ class ProgressMessages:
             return where(event.step, self.job)
         if event.what != "fault" or event.kind == "preempted":
             return ""
-        says = event.says.partition("\n")[0].removesuffix(" It left no last words.").rstrip(".:")
+        says = event.says.partition("\n")[0].removesuffix(f" {NO_OUTPUT}").rstrip(".:")
         if event.kind not in ENDS:
             return says
         self._ended.add(event.attempt)
