@@ -31,7 +31,7 @@ def run_ranks(
     work: Work[Result],
     preload: Sequence[str],
     patience_s: float,
-    extra_environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> list[Result]:
     """Run `work` on `ranks` processes and return its results by rank. `extra_environment`: more variables for them.
 
@@ -47,9 +47,7 @@ def run_ranks(
             for rank in range(ranks):
                 reading, writing = context.Pipe(duplex=False)
                 rank_variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-                environment = {name: str(value) for name, value in rank_variables.items()} | dict(
-                    extra_environment or {}
-                )
+                environment = {name: str(value) for name, value in rank_variables.items()} | dict(variables or {})
                 process = context.Process(target=_rank, args=(work, environment, Path(folder), writing))
                 process.start()
                 processes.append(process)

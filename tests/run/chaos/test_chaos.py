@@ -178,7 +178,7 @@ def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Pat
         return Ranks(rank, rank, 2, 1, "cpu", torch.device("cpu"))
 
     def go(steps: Sequence[int]) -> None:
-        callers = [inject_faults.of(tmp_path, job(), ranks(rank), 0) for rank in range(2)]
+        callers = [inject_faults.fault_injector(tmp_path, job(), ranks(rank), 0) for rank in range(2)]
         for step in steps:
             seen.append(step)
             for call in callers:
@@ -194,7 +194,7 @@ def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Pat
     go(range(20))
     assert len(done) == 5
     monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
-    assert inject_faults.of(tmp_path / "calm", job(), ranks(0), 0) is None
+    assert inject_faults.fault_injector(tmp_path / "calm", job(), ranks(0), 0) is None
 
 
 @pytest.mark.torch
@@ -213,7 +213,7 @@ def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monke
     monkeypatch.setattr(inject_faults.time, "sleep", sleep)
     monkeypatch.setattr(inject_faults.time, "perf_counter", lambda: clock[0])
     chaos_files.arm(tmp_path, FaultPlan(fault=(Fault(kind="delay", step=3, rank=0, amount=50.0),)))
-    call = inject_faults.of(tmp_path, job(), Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), 0)
+    call = inject_faults.fault_injector(tmp_path, job(), Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), 0)
     assert call is not None
     for step in range(6):
         call(step)

@@ -368,8 +368,8 @@ def test_claims_are_left_out_where_nothing_supports_them(monkeypatch: pytest.Mon
     monkeypatch.setenv("TRAINYARD_PRETEND", "1")
     found = Provenance(devices=tuple(vendors["pretend"].devices()))
     bare = Run(id=new_id(), job=job(), started="2025-01-01", provenance=found)
-    assert run_claims.of_run(bare, [], vendors) == {}, "nobody knows yet what will train"
-    assert run_claims.of_run(bare, [facts("pretend", "Pretend 1")], vendors)["peak"].value == 1e12
+    assert run_claims.derive_claims(bare, [], vendors) == {}, "nobody knows yet what will train"
+    assert run_claims.derive_claims(bare, [facts("pretend", "Pretend 1")], vendors)["peak"].value == 1e12
 
 
 @pytest.mark.parametrize(

@@ -54,14 +54,14 @@ def shelve(run: Path, step: int) -> None:
 
 
 def test_the_way_on_is_from_the_last_checkpoint_or_there_is_none(tmp_path: Path) -> None:
-    assert "It has no checkpoint (none was saved yet)" in resume_hint.way(tmp_path, JOB)
-    assert "[checkpoint] every = N saves some" in resume_hint.way(tmp_path, replace(JOB, checkpoint=Checkpoint()))
+    assert "It has no checkpoint (none was saved yet)" in resume_hint.resume_sentence(tmp_path, JOB)
+    assert "[checkpoint] every = N saves some" in resume_hint.resume_sentence(tmp_path, replace(JOB, checkpoint=Checkpoint()))
     shelve(tmp_path, 4)
     shelve(tmp_path, 9)
-    said = resume_hint.way(tmp_path, JOB)
+    said = resume_hint.resume_sentence(tmp_path, JOB)
     assert said == f"`trainyard run --resume {tmp_path.name}` goes on from its checkpoint after step 10 of 20."
     (CheckpointStore(tmp_path).folder(9) / "manifest.json").write_text("{}")
-    assert "after step 5 of 20" in resume_hint.way(tmp_path, JOB)
+    assert "after step 5 of 20" in resume_hint.resume_sentence(tmp_path, JOB)
 
 
 def fault(kind: str, **more: Any) -> JobEvent:

@@ -72,7 +72,7 @@ class SupervisorLink:
 
 
 class PlanRendezvous(RendezvousHandler):
-    """A rendezvous that waits for the supervisor's plan, which names the members. `plan`: the latest plan it returned."""
+    """A rendezvous that waits for the supervisor's plan, which names the members. `plan`: the last one it followed."""
 
     def __init__(self, link: SupervisorLink, spec: Spec, run_id: str) -> None:
         self.link, self.spec, self.run_id = link, spec, run_id

@@ -1,4 +1,4 @@
-"""The failure of a job: which rank, how it ended, and its last output. Written by the supervisor, read by the launcher."""
+"""The failure of a job: the rank, how it ended, its last output. The supervisor writes it, the launcher reads it."""
 
 from __future__ import annotations
 

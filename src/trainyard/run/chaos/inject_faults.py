@@ -22,7 +22,7 @@ _RECENT = 32
 """Number of recent steps whose median is the step time."""
 
 
-def of(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
+def fault_injector(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
     """Return a callable that a rank calls before each step; None in a run without chaos."""
     plan = chaos_files.armed(run)
     return None if plan is None else FaultInjector(run, plan, job, ranks, attempt)
