@@ -48,7 +48,7 @@ def command(
     from trainyard import limits, words
     from trainyard.cli.support import hetero_plan
     from trainyard.cli.support.output import busy, console, print_json, say
-    from trainyard.cli.support.plan_request import asked
+    from trainyard.cli.support.plan_request import read_request
     from trainyard.errors import BadInput, BadJob, UnknownName, nearest
     from trainyard.formats.atomic import write_text
     from trainyard.job import Model
@@ -77,7 +77,7 @@ def command(
     named, unlike = framework, "," in machine
     here = _machine(machine) if machine and not unlike else None
     ranks = devices * (here.device.ranks if here else 1) if devices else None
-    about = asked(model, checked, ranks, seq_len)
+    about = read_request(model, checked, ranks, seq_len)
     job, dims = about.job, about.model
     if check and framework not in ("", about.framework):
         whose = f"{about.where} is {about.framework}'s" if job else "--check runs our own training code"
@@ -188,12 +188,12 @@ def _passed(about: PlanRequest) -> str:
 
 def _machine(name: str) -> Machine:
     from trainyard import machine
-    from trainyard.cli.support.plan_request import advised
+    from trainyard.cli.support.plan_request import with_next_step
     from trainyard.errors import BadInput
 
     if not name:
         raise BadInput("which machine is not known.", f"Give --machine: {', '.join(machine.known())}, or a TOML file.")
-    with advised("a machine's name or its TOML file"):
+    with with_next_step("a machine's name or its TOML file"):
         return machine.load(name)
 
 

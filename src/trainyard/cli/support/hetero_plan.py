@@ -1,4 +1,4 @@
-"""`trainyard plan --machine h100:64,a100:128`: one training over parts of unlike devices."""
+"""`trainyard plan --machine h100:64,a100:128`: one training on a cluster with parts of different devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def show(
     wanted: PlannerInput, machines: str, framework: str, tokens: float, out: Path | None, check: bool, as_json: bool
 ) -> None:
-    """`wanted.devices`: as they were said, or 0. `framework`: who was named, or else is usual."""
+    """Plan and print. `wanted.devices`: the number given, or 0. `framework`: the one given, or the default."""
     from trainyard.cli.support.output import console, print_json, say
     from trainyard.errors import BadInput
     from trainyard.formats.atomic import write_text
@@ -24,35 +24,39 @@ def show(
     from trainyard.report.render.terminal import print_table
 
     parts = fleet.parts(machines)
-    count = sum(one.devices for one in parts)
+    count = sum(part.devices for part in parts)
     if wanted.devices not in (0, count):
-        added = " + ".join(f"{one.devices:,}" for one in parts)
-        raise BadInput(f"--devices {wanted.devices:,}, but {machines} are {added} = {count:,}.", "Leave out --devices.")
+        added = " + ".join(f"{part.devices:,}" for part in parts)
+        raise BadInput(f"--devices {wanted.devices:,}, but {machines} has {added} = {count:,}.", "Omit --devices.")
     if check:
         raise BadInput(
-            f"--check with --machine {machines}: a configuration does not say which devices its stages are on."
+            f"--check with --machine {machines}: a configuration does not place its stages on devices.",
+            "Omit --check, or pass one machine.",
         )
     if framework not in TELLS:
         raise BadInput(
-            f"--for {framework}: it is not told how many layers each pipeline stage has, and unlike parts take unlike "
-            "numbers of them.",
-            f"Take one of {', '.join(TELLS)}.",
+            f"--for {framework}: its configuration does not set the number of layers per pipeline stage, which parts "
+            "with different devices need.",
+            f"Use one of {', '.join(TELLS)}.",
         )
     runner = FRAMEWORKS[framework]
-    found = best_pipelines.find(wanted._replace(devices=sum(one.ranks for one in parts)), parts, runner, budget=tokens)
-    made, best = tables.of_mixed(found, machines, tokens), found.pipelines[0]
+    search_result = best_pipelines.find(
+        wanted._replace(devices=sum(part.ranks for part in parts)), parts, runner, budget=tokens
+    )
+    record, best = tables.of_mixed(search_result, machines, tokens), search_result.pipelines[0]
     if out is not None:
-        job, counts = best.choice.plan.job, [one.layers for one in best.stages]
+        job, counts = best.choice.plan.job, [stage.layers for stage in best.stages]
         write_text(TELLS[framework](runner.tells(job), counts), out)
-        say(f"Written to {out}: {runner.means}, {job.layout}. {tables.ranks(made)}")
+        say(f"wrote {out}: {runner.means}, {job.layout}. {tables.ranks(record)}")
     if as_json:
-        print_json(made)
+        print_json(record)
         return
     screen = console()
-    screen.print(f"{wanted.model.name} on {' and '.join(str(one) for one in parts)}: {wanted.samples:,} sequences of "
-                 f"{wanted.seq_len:,} tokens a step", markup=False)  # fmt: skip
+    where = " and ".join(str(part) for part in parts)
+    sequences = f"{wanted.samples:,} sequences of {wanted.seq_len:,} tokens"
+    screen.print(f"{wanted.model.name} on {where}: {sequences} per step", markup=False)
     for table in (
-        tables.layouts(made), *tables.unlike(made), plan_tables.ledger(best.choice.plan), plan_tables.memory(made)
+        tables.layouts(record), *tables.unlike(record), plan_tables.ledger(best.choice.plan), plan_tables.memory(record)
     ):  # fmt: skip
         screen.print()
         print_table(table, screen)

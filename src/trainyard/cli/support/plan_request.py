@@ -1,4 +1,4 @@
-"""What `trainyard plan` is asked about: MODEL, and the configuration that is taken as it is."""
+"""The input of `trainyard plan`: MODEL, and the configuration of --check."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class PlanRequest(NamedTuple):
-    """`job`: the configuration's, with its own layout, where MODEL or --check is one. `framework`: whose it is.
-    `where`: the file. The others as in `Read`."""
+    """The model to plan for and, if MODEL or --check is a configuration, its `job` with its own layout, its `framework`
+    and its file, `where`. The other fields as in `Read`."""
 
     model: Model | VisionModel
     job: Job | None = None
@@ -27,18 +27,20 @@ class PlanRequest(NamedTuple):
     otherwise: tuple[str, ...] = ()
 
 
-def asked(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
-    """`checked`: the file of --check, empty where that is MODEL itself. What a configuration trains is MODEL, where
-    both are named. `ranks`, `seq_len`: as the command says. Raises `BadInput` for what cannot be used."""
-    with advised("a model's name, its config.json or TOML file, or a configuration"):
-        found = _asked(model, checked, ranks, seq_len)
-    _check_length(found.model, seq_len)
-    return found
+def read_request(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+    """Read MODEL and the configuration. If both are given, the configuration trains MODEL.
+
+    `checked`: the file of --check, empty if MODEL itself is to be checked. `ranks`, `seq_len`: the options of the
+    command. Raises `BadInput` if one cannot be used."""
+    with with_next_step("a model's name, its config.json or TOML file, or a configuration"):
+        request = _read_request(model, checked, ranks, seq_len)
+    _check_length(request.model, seq_len)
+    return request
 
 
 @contextmanager
-def advised(what: str) -> Iterator[None]:
-    """Gives an error inside the block a next step where it has none: to correct the file, or to pass `what`."""
+def with_next_step(accepted: str) -> Iterator[None]:
+    """Add a next step to errors inside the block that have none: correct the file, or pass one of those `accepted`."""
     from trainyard.errors import BadInput
 
     try:
@@ -46,7 +48,7 @@ def advised(what: str) -> Iterator[None]:
     except BadInput as error:
         if error.next_step:
             raise
-        raise type(error)(error.says, f"Correct the file, or pass another: {what}.") from error
+        raise type(error)(error.says, f"Correct the file, or pass another: {accepted}.") from error
 
 
 def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
@@ -55,13 +57,12 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
 
     if seq_len and not isinstance(model, Model):
         raise BadInput(
-            f"--seq-len {seq_len}, but {model.name} has {model.positions:,} positions a sample, which follow from its "
-            "sizes.",
-            "Leave out --seq-len.",
+            f"--seq-len {seq_len}, but {model.name} has {model.positions:,} positions per sample, as its sizes imply.",
+            "Omit --seq-len.",
         )
 
 
-def _asked(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+def _read_request(model: str | None, checked: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
     from trainyard.errors import BadInput
     from trainyard.job import Model
     from trainyard.predict.configs.config_keys import CommandArguments
@@ -75,14 +76,14 @@ def _asked(model: str | None, checked: str | None, ranks: int | None, seq_len: i
     if not file:
         return first
     if not isinstance(first.model, Model):
-        raise BadInput(f"--check {file} with {name}, but a configuration that names no model is a decoder's.")
+        raise BadInput(f"--check {file} with {name}: a configuration without a model can only train a decoder.")
     length = seq_len or (first.job.recipe.seq_len if first.job else None)
     count = ranks or (first.job.layout.ranks if first.job else None)
     return _read(file, CommandArguments(count, length, first.model), only=True)
 
 
-def _read(name: str, beside: CommandArguments, only: bool = False) -> PlanRequest:
-    """`only`: it must be a configuration."""
+def _read(name: str, arguments: CommandArguments, only: bool = False) -> PlanRequest:
+    """Read a model or a configuration. `only`: it must be a configuration."""
     from msgspec.structs import replace
 
     from trainyard import job_file
@@ -93,16 +94,16 @@ def _read(name: str, beside: CommandArguments, only: bool = False) -> PlanReques
     whose: Kind | None = detect_format.kind(data) if data is not None else None
     if whose == "trainyard":
         job = job_file.load(name)
-        job = replace(job, model=beside.model) if beside.model else job
+        job = replace(job, model=arguments.model) if arguments.model else job
         return PlanRequest(cases.subject(job), job, where=name)
     if data is None or (whose is None and not only):
         return PlanRequest(_model(name))
-    read = detect_format.read(data, name, beside)
+    read = detect_format.read(data, name, arguments)
     return PlanRequest(read.job.decoder, read.job, read.framework, read.keeps, name, read.passed, read.otherwise)
 
 
 def _bytes(path: Path, must: bool) -> bytes | None:
-    """None where it is no file. A little more than a configuration may have is read of a larger one."""
+    """Read a file; None if there is none. Of a larger file, one byte more than a configuration may have is read."""
     from trainyard.formats.regular_files import unreadable
     from trainyard.models import presets
     from trainyard.predict.configs.config_keys import LARGEST
@@ -119,7 +120,7 @@ def _bytes(path: Path, must: bool) -> bytes | None:
 
 
 def _model(name: str) -> Model | VisionModel:
-    """Raises `UnknownName`, or `BadFile` or `BadJob` for one that is not planned for."""
+    """Load a model. Raises `UnknownName`, or `BadFile` or `BadJob` if it cannot be planned for."""
     import msgspec
 
     from trainyard.errors import BadFile, described

@@ -1,4 +1,4 @@
-"""What a name on the command line means: a trace path, a run's folder, an id prefix or a tag, everywhere alike."""
+"""Resolve names on the command line: a trace path, a run's folder, an id prefix or a tag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class Named(NamedTuple):
-    """What a name stands for: traces, a stored run with its traces where they are kept, or plans; one of them."""
+    """What a name refers to: traces, a stored run with its traces if it has any, or plans."""
 
     name: str
     measured: MeasuredTrace | None = None
@@ -43,21 +43,21 @@ class Named(NamedTuple):
             return Side(self.name, mean, ledgers, events, self.run, left_out=self.measured.damage)
         if self.run is None or not self.run.ledgers:
             complete = self.run is not None and self.run.state == "complete"
-            why = (
-                "It was asked for no profile, or too short for one."
+            reason = (
+                "It was run without a profile, or was too short for one."
                 if complete
                 else "It ended before its profile was booked."
             )
-            raise UnknownName(f"run {self.name} holds no ledger.", why)
+            raise UnknownName(f"run {self.name} has no ledger.", reason)
         return Side(self.name, self.run.ledgers[-1], self.run.ledgers, (), self.run)
 
     def stored(self) -> Run:
         if self.run is None:
-            raise UnknownName(f"{self.name} is no stored run.")
+            raise UnknownName(f"{self.name} is not a stored run.")
         return self.run
 
     def reported(self, draw: bool) -> Reported:
-        """What a report is made of; `draw`: with the timeline."""
+        """The content of a report; `draw`: include the timeline."""
         if self.plans is not None:
             return Reported(view_of_plans(self.plans), (self.plans.best.plan.ledger,))
         if self.run is not None or self.measured is None:
@@ -69,24 +69,26 @@ class Named(NamedTuple):
 
 
 def find(name: str, strict: bool = False) -> Named:
-    """Raises `UnknownName` for a name that is neither a path nor a run. Unless `strict`, a run is found without its
-    broken traces. Of a file of plans the first, which is the fastest, is taken."""
+    """Load what a name refers to; of a file of plans, the first and fastest one.
+
+    Raises `UnknownName` if it is neither a path nor a run. Unless `strict`, a run with damaged traces is loaded without
+    them."""
     path = Path(name)
     if plans := read_plans(path):
         return Named(_short(path), plans=plans)
     if os.path.exists(path) and not (path / "run.json").is_file():
         return Named(_short(path), measured=measure_files([path], strict=strict))
-    kept = Store(say=say)
-    folder = kept.find(name)
-    run = kept.load(name)
-    traces = kept.traces(folder, run)
+    store = Store(say=say)
+    folder = store.find(name)
+    run = store.load(name)
+    traces = store.traces(folder, run)
     try:
         axis = run.job.layout.only_axis
         measured = measure_files(traces, source=run.id, axis=axis, strict=strict) if traces else None
     except BadFile as error:
         if strict:
             raise
-        say(f"{error} Run {run.id} is taken without its traces.")
+        say(f"{error} Run {run.id} is used without its traces.")
         measured = None
     return Named(run.id if os.path.exists(path) or run.id.startswith(name) else name, measured, run)
 

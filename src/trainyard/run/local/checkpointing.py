@@ -81,7 +81,7 @@ class RunCheckpoints:
         self._report_faults()
 
     def _report_faults(self) -> bool:
-        """Report faults in checkpoints; whether there were any. They concern the whole job, so that rank 0 logs them."""
+        """Report faults in checkpoints; whether there were any. They concern the whole job, so rank 0 logs them."""
         notices = self.saver.notices() if self.saver is not None else []
         for notice in notices:
             if self.first:
