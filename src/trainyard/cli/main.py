@@ -118,19 +118,19 @@ def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> i
     except click.exceptions.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, click.Abort) as interrupt:
-        _say(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
+        _print_error(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
         return _INTERRUPTED
     except click.ClickException as error:
-        _say(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
+        _print_error(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
         return report(_BAD_USAGE, BadInput.exit_code, error.format_message())
     except TrainyardError as error:
-        _say(f"error [{error.code}]: {error.says}", error.next_step)
+        _print_error(f"error [{error.code}]: {error.says}", error.next_step)
         return report(error.code, error.exit_code, error.says, error.next_step)
     except Exception as error:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             say(traceback.format_exc())
         message = f"{type(error).__name__}: {error}".splitlines()[0]
-        _say(
+        _print_error(
             f"error [{TrainyardError.code}]: {message}",
             "This is a bug in trainyard: please report it. TRAINYARD_DEBUG=1 prints the traceback.",
         )
@@ -145,7 +145,7 @@ def _usage(error: click.ClickException) -> str:
     return shown.getvalue().removesuffix(f"Error: {error.format_message()}\n")
 
 
-def _say(message: str, next_step: str = "") -> None:
+def _print_error(message: str, next_step: str = "") -> None:
     """Print a message and, on a second line, the next step."""
     say(message + (f"\n       {next_step}" if next_step else ""))
 

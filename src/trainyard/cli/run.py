@@ -109,7 +109,7 @@ def command(
     first, tag = next(iter(target), ""), tag or ""
     if resume is not None and not target:
         book = RunBooking(store.load(resume).job.layout.only_axis)
-        with _shown(quiet) as progress:
+        with _progress_display(quiet) as progress:
             session = Session(store, book, progress=progress, say=talk, port=port)
             run = harness.resume(resume, session, tag=tag)
     elif not chaos and resume is None and (len(target) > 1 or _is_command(first)):
@@ -122,7 +122,7 @@ def command(
         job = jobs.parse(text, first, Path(first).parent)
         faults = fault_plan.load(chaos) if chaos else None
         book = RunBooking(job.layout.only_axis)
-        with _shown(quiet) as progress:
+        with _progress_display(quiet) as progress:
             session = Session(store, book, progress=progress, say=talk, port=port)
             if faults:
                 score = experiment.execute(job, text, faults, session, against=against, tag=tag)
@@ -161,7 +161,7 @@ def _raise(score: experiment.ChaosResult | None) -> None:
 
 
 @contextmanager
-def _shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def _progress_display(quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """Show progress on stderr: a bar on a terminal, else one line per step; nothing if `quiet`."""
     if quiet:
         yield lambda _: None

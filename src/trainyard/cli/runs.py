@@ -181,9 +181,8 @@ def export_weights(store: Store, run: str, out: Path, step: int | None, as_json:
     if as_json:
         print_json({"run": folder.name, "out": str(out), **done._asdict()})
     else:
-        say(
-            f"{out}: {done.tensors} tensors, {units.show_size(done.bytes)}, from the checkpoint after step {done.step + 1}."
-        )
+        size = units.show_size(done.bytes)
+        say(f"wrote {out}: {done.tensors} tensors, {size}, from the checkpoint after step {done.step + 1}")
 
 
 @command.command()

@@ -1,4 +1,4 @@
-"""The launch specification: what the local launcher has the supervisor and its agents start."""
+"""The launch specification, which the local launcher passes to the supervisor and its agents."""
 
 from __future__ import annotations
 

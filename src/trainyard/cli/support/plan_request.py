@@ -138,5 +138,5 @@ def _model(name: str) -> Model | VisionModel:
     try:
         return msgspec.convert({"name": Path(name).stem, **taken.keys}, Model)
     except msgspec.ValidationError as error:
-        says, next_step = described(error)
-        raise BadFile(f"{taken.where}: {says}.", next_step) from error
+        reason, next_step = described(error)
+        raise BadFile(f"{taken.where}: {reason}.", next_step) from error

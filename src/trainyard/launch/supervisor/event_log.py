@@ -68,12 +68,12 @@ class EventLogWriter:
         """Log that saving a checkpoint stalled training for `ns` after `step`."""
         self.add(JobEvent(what="saved", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
-    def fault(self, kind: str, says: str, rank: int = -1, step: int = -1) -> None:
+    def fault(self, kind: str, message: str, rank: int = -1, step: int = -1) -> None:
         """Log a fault that the rank noticed itself and survives: `disk_full`, `bad_checkpoint`."""
         now = epoch.now_ns()
         self.add(
             JobEvent(
-                what="fault", at=now, noticed=now, attempt=self.attempt, kind=kind, says=says, rank=rank, step=step
+                what="fault", at=now, noticed=now, attempt=self.attempt, kind=kind, says=message, rank=rank, step=step
             )
         )
 

@@ -187,9 +187,9 @@ class Supervision:
     def _launch(self, now: Now, members: list[Member]) -> None:
         generation = self.plan.generation + 1
         before = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
-        says = _moved(before, {member.node for member in members})
+        change = _moved(before, {member.node for member in members})
         self._publish("run", generation=generation, members=tuple(members), port=self._port())
-        self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=says))
+        self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=change))
         self.state, self._moved, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
     def _run(self, now: Now) -> None:
@@ -202,8 +202,8 @@ class Supervision:
                 self._ask_to_leave()
             return
         for rank, times in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
-            says = f"rank {rank} takes {times:.1f} times as long as its peers for its own share of a step"
-            self._record(now, "slow", now.epoch, rank, says)
+            message = f"rank {rank} takes {times:.1f} times as long as its peers for its own share of a step"
+            self._record(now, "slow", now.epoch, rank, message)
         if self._can_grow(now, ranks):
             self._asked = "grow"
             self._ask_to_leave()
@@ -258,13 +258,13 @@ class Supervision:
         ranks = self.ranks()
         step = max((rank.begun for rank in ranks), default=-1)  # the next step, counted from 0
         if step < 0:
-            says = "asked to leave, it was ended before its first step"
+            message = "asked to leave, it was ended before its first step"
         elif any(rank.exit_code != LEFT for rank in ranks):
-            says = "asked to leave, it was ended"
+            message = "asked to leave, it was ended"
         else:
-            says = f"asked to leave, it left {f'after step {step}' if step else 'before its first step'}"
-        self._record(now, "preempted", now.epoch, -1, says)
-        return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=says, kind="preempted")
+            message = f"asked to leave, it left {f'after step {step}' if step else 'before its first step'}"
+        self._record(now, "preempted", now.epoch, -1, message)
+        return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=message, kind="preempted")
 
     def _see_movement(self, now: Now, ranks: list[RankReport]) -> None:
         for rank in ranks:
@@ -355,11 +355,11 @@ class Supervision:
     def _agent_died(self, now: Now, node: int) -> _Cause:
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
-        says = f"node {node} is lost with its ranks"
+        message = f"node {node} is lost with its ranks"
         if heard.report.life == life and not heard.dead:  # a dead agent is being replaced already
             self.lost.add(node)
-            says += f": its agent has not reported for {SILENT_S:g} s"
-        failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says, kind="agent_death")
+            message += f": its agent has not reported for {SILENT_S:g} s"
+        failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=message, kind="agent_death")
         return _Cause(self._last[life].epoch, failure, node)
 
     def _fault(self, now: Now, causes: list[_Cause]) -> None:
@@ -373,7 +373,7 @@ class Supervision:
             self._ending = 4, replace(first, others=tuple(others))
         self._stop_ranks(now)
 
-    def _record(self, now: Now, kind: str, at: int, rank: int, says: str, node: int = -1) -> None:
+    def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
         step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",
@@ -384,7 +384,7 @@ class Supervision:
             rank=rank,
             node=self._node(rank) if node < 0 else node,
             step=step,
-            says=says,
+            says=message,
         )
         self.events.append(event)
 

@@ -59,46 +59,46 @@ class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def score(
-    run: Run, calm: Run, plan: FaultPlan, made: Mapping[int, InjectedFault], events: Sequence[JobEvent] = ()
+    run: Run, calm: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault], events: Sequence[JobEvent] = ()
 ) -> tuple[FaultScore, ...]:
     """Score each fault, in the order of the plan.
 
-    `calm`: the run without faults. `made`: injected faults by index in the plan. `events`: the run's event log, for the
+    `calm`: the run without faults. `injected`: injected faults by index in the plan. `events`: the run's event log, for the
     time spent on imports.
 
     Each incident is attributed to at most one fault, which was injected before the incident was noticed: preferably to
     a fault of the matching kind and target, else to the first fault without an incident.
     """
-    order = sorted(made, key=lambda number: made[number].at)
+    order = sorted(injected, key=lambda number: injected[number].at)
     faults = {number: plan.fault[number] for number in order}
-    blamed = _blamed(run, faults, made)
-    ends = {number: made[after].at for number, after in pairwise(order)}
+    blamed = _blamed(run, faults, injected)
+    ends = {number: injected[after].at for number, after in pairwise(order)}
     rows: list[FaultScore] = []
     for number, fault in enumerate(plan.fault):
         row = FaultScore(kind=fault.kind, step=fault.step, rank=fault.rank, node=fault.node)
-        if number in made:
-            at = made[number].at
-            row = _struck(row, fault, made[number], blamed.get(number, []), events)
+        if number in injected:
+            at = injected[number].at
+            row = _struck(row, fault, injected[number], blamed.get(number, []), events)
             losses, error = _losses(run, calm, at, ends.get(number, 0))
             row = msgspec.structs.replace(row, outcome=_outcome(run), losses=losses, loss_error=error)
         rows.append(row)
     return tuple(rows)
 
 
-def strays(run: Run, plan: FaultPlan, made: Mapping[int, InjectedFault]) -> tuple[Incident, ...]:
+def strays(run: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault]) -> tuple[Incident, ...]:
     """Return the incidents that no fault of the plan accounts for: false alarms, or faults that were not planned."""
-    faults = {number: plan.fault[number] for number in sorted(made, key=lambda number: made[number].at)}
-    known = [incident for each in _blamed(run, faults, made).values() for incident in each]
+    faults = {number: plan.fault[number] for number in sorted(injected, key=lambda number: injected[number].at)}
+    known = [incident for each in _blamed(run, faults, injected).values() for incident in each]
     return tuple(incident for incident in run.incidents if all(incident is not scored for scored in known))
 
 
-def _blamed(run: Run, faults: Mapping[int, Fault], made: Mapping[int, InjectedFault]) -> dict[int, list[Incident]]:
+def _blamed(run: Run, faults: Mapping[int, Fault], injected: Mapping[int, InjectedFault]) -> dict[int, list[Incident]]:
     """Map each fault's index in the plan to the incidents attributed to it, the one that identifies it first."""
     free = list(run.incidents)  # equal incidents are taken one by one
     by_fault: dict[int, list[Incident]] = {}
 
     def take(number: int, fits: Iterable[Incident]) -> None:
-        incident = next((candidate for candidate in fits if _noticed(candidate) >= made[number].at), None)
+        incident = next((candidate for candidate in fits if _noticed(candidate) >= injected[number].at), None)
         if incident is not None:
             free[:] = [other for other in free if other is not incident]
             by_fault.setdefault(number, []).append(incident)
@@ -134,9 +134,9 @@ def _noticed(incident: Incident) -> int:
 
 
 def _struck(
-    row: FaultScore, fault: Fault, made: InjectedFault, blamed: Sequence[Incident], events: Sequence[JobEvent]
+    row: FaultScore, fault: Fault, injected: InjectedFault, blamed: Sequence[Incident], events: Sequence[JobEvent]
 ) -> FaultScore:
-    row = msgspec.structs.replace(row, made=made.step)
+    row = msgspec.structs.replace(row, made=injected.step)
     if not blamed:
         return row
     named, first = blamed[0], min(blamed, key=_noticed)
@@ -148,9 +148,9 @@ def _struck(
         blamed_rank=named.rank,
         blamed_node=named.node,
         right=_identifies(named, fault),
-        detect_s=max(0.0, (_noticed(first) - made.at) / _S),
+        detect_s=max(0.0, (_noticed(first) - injected.at) / _S),
         restart_s=restart,
-        import_s=min(restart, sum(_imports(events, made.at, until))),
+        import_s=min(restart, sum(_imports(events, injected.at, until))),
         lost_s=sum(incident.lost_s for incident in blamed),
     )
 
@@ -170,7 +170,7 @@ def _outcome(run: Run) -> str:
 
 
 def _losses(run: Run, calm: Run, since: int, until: int) -> tuple[str, float]:
-    """Verdict and largest error over the steps that ended from `since` to `until`, in ns; 0 is no upper end."""
+    """Verdict and largest error over the steps that ended from `since` to `until`, in ns; until = 0 means to the end."""
     expected = {sample.step: sample.loss for sample in _rank0_samples(calm)}
     steps = [
         sample for sample in _rank0_samples(run) if sample.ended_ns >= since and (not until or sample.ended_ns < until)

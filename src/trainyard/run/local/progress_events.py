@@ -35,14 +35,14 @@ class ProgressMessages:
             return resume_point(event.step, self.job)
         if event.what != "fault" or event.kind == "preempted":
             return ""
-        says = event.says.partition("\n")[0].removesuffix(f" {NO_OUTPUT}").rstrip(".:")
+        message = event.says.partition("\n")[0].removesuffix(f" {NO_OUTPUT}").rstrip(".:")
         if event.kind not in ENDS:
-            return says
+            return message
         self._ended.add(event.attempt)
         allowed = self.job.recovery.restarts
         if len(self._ended) > allowed:
             return ""  # the job is over, and its error gives the reason
-        return f"{says}; {self._where()}, restart {len(self._ended)} of {allowed}"
+        return f"{message}; {self._where()}, restart {len(self._ended)} of {allowed}"
 
     def _where(self) -> str:
         self._from = saved_steps(self.folder)

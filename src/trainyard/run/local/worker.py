@@ -254,7 +254,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     dtype = computes(job.recipe)
     rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
-    say = _say if ranks.rank == 0 else lambda _: None
+    say = _print_line if ranks.rank == 0 else lambda _: None
     checkpoints = RunCheckpoints(
         folder, job, ranks, training, EventLogWriter(folder, f"rank{ranks.rank}", attempt), say
     )
@@ -284,7 +284,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     )
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line)
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Messages that tell the user how to resume a run that ended early. No torch."""
+"""Messages on how to resume a run that ended early. No torch."""
 
 from __future__ import annotations
 
