@@ -18,30 +18,36 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", required=False, type=InputFile())
 @click.option("--machine", metavar="NAME|FILE", default="", type=InputFile(),
-              help="A machine by name, or its TOML file; or parts of a cluster: h100:64,a100:128.")  # fmt: skip
-@click.option("--devices", type=click.IntRange(min=1), help="How many; default: those of the machine or of the job.")
-@click.option("--batch", type=click.IntRange(min=1), help="Sequences, or pictures, a step, over all devices.")
-@click.option("--seq-len", type=click.IntRange(min=1), help="Tokens a sequence.")
-@click.option("--tokens", type=float, default=0.0,
-              help="Or pictures, to train on in all: gives days, dollars, energy, what more devices buy.")  # fmt: skip
+              help="A machine name or TOML file, or the parts of a mixed cluster: h100:64,a100:128.")  # fmt: skip
 @click.option(
-    "--fix", multiple=True, metavar="AXIS=N", help="Only layouts with this, as tp=8 or dtype=float8; may be repeated."
+    "--devices", type=click.IntRange(min=1), help="Number of devices; default: those of the machine or the job."
+)
+@click.option("--batch", type=click.IntRange(min=1), help="Global batch: sequences (or images) per step.")
+@click.option("--seq-len", type=click.IntRange(min=1), help="Tokens per sequence.")
+@click.option("--tokens", type=float, default=0.0,
+              help="Training budget in tokens (or images): adds days, dollars, energy and scaling.")  # fmt: skip
+@click.option(
+    "--fix",
+    multiple=True,
+    metavar="AXIS=N",
+    help="Only layouts with this value, e.g. tp=8 or dtype=float8; repeatable.",
 )
 @click.option("--for", "framework", default="", metavar="NAME",
-              help="Who runs it: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), help="Write what launches the best one.")
+              help="Framework to plan for: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), help="Write the launch configuration of the best layout.")
 @click.option("--check", "checked", is_flag=False, flag_value="", metavar="[FILE]", type=InputFile(),
-              help="A configuration as it is, first: FILE, or MODEL; a job's memory is counted by a run.")  # fmt: skip
+              help="Also evaluate a configuration (FILE, or MODEL) as it is; listed first.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
     fix: tuple[str, ...], framework: str, out: Path | None, checked: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """How to split MODEL over many devices: the fastest layouts that fit, with time, memory, days and dollars.
+    """Find the fastest layouts of MODEL that fit on the devices, with time, memory, days and dollars.
 
-    MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a configuration, whose own model
-    and batch are planned for: a job file, torchtitan's TOML, Megatron's arguments. DeepSpeed's JSON names no model:
-    plan llama3-8b --check ds_config.json. Every layout that divides devices, heads, layers and batch is tried.
+    MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a training configuration with its
+    own model and batch: a job file, a torchtitan TOML file or Megatron arguments. A DeepSpeed JSON file has no model:
+    trainyard plan llama3-8b --check ds_config.json. Every layout that divides devices, heads, layers and batch is
+    searched. The memory of a checked job file is counted by a simulated run.
     """
     from dataclasses import replace
 
@@ -81,10 +87,10 @@ def command(
     job, dims = about.job, about.model
     if check and framework not in ("", about.framework):
         whose = f"{about.where} is {about.framework}'s" if job else "--check runs our own training code"
-        raise BadInput(f"{whose}, and {framework} has its own.", "Leave out --for.")
+        raise BadInput(f"{whose}, not a configuration of {framework}.", "Omit --for.")
     framework = framework or about.framework
     runner = FRAMEWORKS[framework]
-    fixed = dict(_fixed(one) for one in fix)
+    fixed = dict(_fixed(option) for option in fix)
     dtype = str(fixed.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
     where = here if here or unlike else _machine(job.machine if job else "")
@@ -92,8 +98,8 @@ def command(
     samples = batch or (job.batch if job else 0)
     length = (seq_len or (job.recipe.seq_len if job else 0)) if text else 1
     if not samples or not length:
-        more = "--batch (sequences a step) and --seq-len" if text else "--batch (samples a step)"
-        raise BadInput("how much a step trains on is not known.", f"Give {more}.")
+        more = "--batch (sequences per step) and --seq-len" if text else "--batch (samples per step)"
+        raise BadInput("No global batch given.", f"Pass {more}.")
     limits.check_value("samples a step:", samples, limits.SAMPLES)
     limits.check_value(f"{samples:,} samples of {length:,} tokens:", samples * length, limits.STEP)
     axes = {axis: int(value) for axis, value in fixed.items()}
@@ -109,44 +115,44 @@ def command(
         _same(job, about.where, count, samples, length)
         kept = dict(zip(("weight", "gradient", "state"), about.keeps or (), strict=False))
         own = cost_job(job, where, runner._replace(keeps=runner.keeps._replace(**kept)), tokens)
-    for said in (_passed(about), *(f"Not as it says: {one}." for one in about.otherwise)):
-        if said:
-            say(said)
+    for message in (_passed(about), *(f"Evaluated differently: {change}." for change in about.otherwise)):
+        if message:
+            say(message)
     wanted = PlannerInput(dims, count, where.ranks_per_node, samples, length, dtype, axes)
     refuses = _ours if framework == "trainyard" else lambda _: None
     try:
-        found = search(wanted, where, runner, budget=tokens, refuses=refuses, front=as_json)
+        result = search(wanted, where, runner, budget=tokens, refuses=refuses, front=as_json)
     except BadJob as error:
         if own is None or out is not None:
             raise
-        say(f"Nothing beside it: {error}")
-        found = SearchResult(
+        say(f"No other layout: {error}")
+        result = SearchResult(
             choices=(), searched=0, fitting=0, refused=(), tuned=constant_sets.choose(where, runner.software)
         )
     others = None
-    if tokens and found.choices:
-        with busy("Planning the same for fewer and for more devices"):
-            others = scaling(wanted, where, runner, tokens, found.choices[0].point, refuses)
+    if tokens and result.choices:
+        with busy("Planning for fewer and for more devices"):
+            others = scaling(wanted, where, runner, tokens, result.choices[0].point, refuses)
     if out is not None:
-        fastest = found.choices[0].plan.job
+        fastest = result.choices[0].plan.job
         write_text(runner.tells(fastest), out)
-        said = plan_tables.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
-        say(f"Written to {out}: {runner.means}, {said}.")
+        layout = plan_tables.short(fastest.layout, fastest.recipe.schedule, fastest.recipe.offload)
+        say(f"wrote {out}: {runner.means}, {layout}.")
     if own is not None:
-        found = replace(found, choices=(own, *found.choices))
-    best = found.choices[0]
+        result = replace(result, choices=(own, *result.choices))
+    best = result.choices[0]
     if best.reserved > USABLE * where.rank_memory:
-        say(f"It does not fit: {show_size(best.reserved)} of {show_size(where.rank_memory)}.")
+        say(f"It does not fit: it needs {show_size(best.reserved)} of {show_size(where.rank_memory)} per rank.")
     if best.waiting > offload_variants.room(where).host:
         each, node = best.waiting * where.ranks_per_node, where.host.memory.value if where.host else 0.0
-        say(f"It does not fit in a host's memory: {show_size(each)} would wait there, and it has {show_size(node)}.")
+        say(f"It does not fit in host memory: it offloads {show_size(each)} per host of {show_size(node)}.")
     counted = _counted(best.plan.job) if check and framework == "trainyard" and not best.waiting else {}
-    made = plans_file.of_found(
-        found, where, count // where.device.ranks, tokens, others, own is not None, counted,
+    record = plans_file.of_found(
+        result, where, count // where.device.ranks, tokens, others, own is not None, counted,
         about.passed if check else (), about.otherwise if check else (),
     )  # fmt: skip
     if as_json:
-        print_json(made)
+        print_json(record)
         return
     screen = console()
     shared = f" ({where.device.ranks} ranks each)" if where.device.ranks > 1 else ""
@@ -156,34 +162,36 @@ def command(
         if text
         else f"{plan_tables.unit_of(best.plan.job)} of {dims.positions:,} positions"
     )
-    screen.print(f"{dims.name} on {on}: {samples:,} {each} a step", markup=False)
+    screen.print(f"{dims.name} on {on}: {samples:,} {each} per step", markup=False)
     for table in (
-        plan_tables.layouts(made),
-        *plan_tables.scaling(made),
+        plan_tables.layouts(record),
+        *plan_tables.scaling(record),
         plan_tables.ledger(best.plan),
-        plan_tables.memory(made),
+        plan_tables.memory(record),
     ):
         screen.print()
         print_table(table, screen)
 
 
 def _same(job: Job, where: str, devices: int, samples: int, length: int) -> None:
-    """Raises `BadInput` where the command says otherwise than the configuration that it is to take as it is."""
+    """Raise `BadInput` if an option contradicts the configuration of --check."""
     from trainyard.errors import BadInput
 
-    for flag, said, own in (
+    for flag, given, own in (
         ("--devices", devices, job.layout.ranks), ("--batch", samples, job.batch),
         ("--seq-len", length, job.recipe.seq_len),
     ):  # fmt: skip
-        if said != own:
-            raise BadInput(f"{flag} {said:,}, but {where} says {own:,}.", "--check takes it as it is.")
+        if given != own:
+            raise BadInput(
+                f"{flag} {given:,}, but {where} has {own:,}.", f"Omit {flag}: --check evaluates a file as it is."
+            )
 
 
 def _passed(about: PlanRequest) -> str:
     if not about.passed:
         return ""
     listed, most = ", ".join(about.passed), 500
-    return f"Passed over, as if they cost nothing: {listed[:most]}{'...' if len(listed) > most else ''}."
+    return f"Ignored, as if they cost nothing: {listed[:most]}{'...' if len(listed) > most else ''}."
 
 
 def _machine(name: str) -> Machine:
@@ -192,13 +200,13 @@ def _machine(name: str) -> Machine:
     from trainyard.errors import BadInput
 
     if not name:
-        raise BadInput("which machine is not known.", f"Give --machine: {', '.join(machine.known())}, or a TOML file.")
+        raise BadInput("No machine given.", f"Pass --machine: {', '.join(machine.known())}, or a TOML file.")
     with with_next_step("a machine's name or its TOML file"):
         return machine.load(name)
 
 
 def _counted(job: Job) -> dict[int, int]:
-    """Rank -> bytes at the fullest, of the ranks worth asking; none without torch, and it says so."""
+    """Peak bytes by rank, for the ranks that can be fullest; empty without torch, with a message."""
     from trainyard.cli.support.output import say
     from trainyard.errors import MissingLibrary
     from trainyard.train.fake_run import held_memory
@@ -210,38 +218,38 @@ def _counted(job: Job) -> dict[int, int]:
         return {}
 
 
-def _fixed(one: str) -> tuple[str, int | str]:
-    """Axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
+def _fixed(option: str) -> tuple[str, int | str]:
+    """Parse the axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
     from trainyard import limits
     from trainyard.errors import BadInput, UnknownName, nearest
     from trainyard.predict.inputs.cases import REMATS
     from trainyard.predict.inputs.layout_space import AXES
     from trainyard.predict.pipeline import schedules
 
-    axis, _, value = one.partition("=")
+    axis, _, value = option.partition("=")
     if axis == "dtype":
         return axis, value
     if axis not in AXES:
-        raise UnknownName(f"--fix {one}: there is no axis {axis!r}.", nearest(axis, AXES))
+        raise UnknownName(f"--fix {option}: there is no axis {axis!r}.", nearest(axis, AXES))
     if axis == "remat" and value in REMATS:
         return axis, REMATS.index(value)
     if axis == "schedule":
         if value not in schedules.SCHEDULES:
-            raise UnknownName(f"--fix {one}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
+            raise UnknownName(f"--fix {option}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
         return axis, schedules.SCHEDULES.index(value)
     least, most = _FIXED.get(axis, (1, limits.DEVICES.most))
     if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)
-    known = f"Name {', '.join(REMATS)}." if axis == "remat" else ""
-    raise BadInput(f"--fix {one:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", known)
+    known = f"Use {', '.join(REMATS)}." if axis == "remat" else ""
+    raise BadInput(f"--fix {option:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", known)
 
 
 _FIXED = {"zero": (1, 3), "remat": (0, 2), "offload": (0, 1)}
-"""The least and the most of axes that do not count ranks or samples."""
+"""Smallest and largest value of the axes that do not count ranks or samples."""
 
 
 def _ours(job: Job) -> None:
-    """Raises `BadJob` for what our own runner refuses."""
+    """Raise `BadJob` for a job that trainyard itself cannot run."""
     from trainyard import plugins
 
     plugins.load("workloads", job.workload).weights(job)

@@ -593,7 +593,7 @@ def test_a_configuration_is_shown_where_nothing_else_would_do(
     path.write_text(OLD.replace("70B", "405B"))
     assert answer(["plan", "--check", str(path), "--devices", "8", *H]) == 0
     told = capsys.readouterr()
-    assert "Nothing beside it: llama3-405b fits on 8 devices in none of" in told.err
+    assert "No other layout: llama3-405b fits on 8 devices in none of" in told.err
     assert "It does not fit" in told.err
     assert "full, 1 in 2" in told.out
     assert answer(["plan", "--check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2

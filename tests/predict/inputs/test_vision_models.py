@@ -286,7 +286,7 @@ def test_the_command_prints_and_writes_what_it_checks(tmp_path: Any, capsys: pyt
     asked = ["plan", "vit-b-16", "--machine", "h100", "--devices", "8", "--batch", "256"]
     assert answer([*asked, "--tokens", "1e9", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    for part in ("256 images of 197 positions a step", "images/s", "days", "ns exactly", "Memory of the fullest rank"):
+    for part in ("256 images of 197 positions per step", "images/s", "days", "ns exactly", "Memory of the fullest rank"):
         assert part in printed
     assert "loss too" not in printed, "nothing of it is divided by tp"
     assert answer([*asked, "--json"]) == 0

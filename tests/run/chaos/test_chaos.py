@@ -57,19 +57,19 @@ def job(**more: Any) -> Job:
     return Job(**{**given, **more})
 
 
-def fault(kind: str, step: int = 7, who: int = 0) -> Fault:
+def fault(kind: str, step: int = 7, target: int = 0) -> Fault:
     strikes = words.INJECTIONS[kind].strikes
     amount = 50.0 if kind == "delay" else 0.0
-    return Fault(kind=kind, step=step, amount=amount, **({} if strikes == "job" else {strikes: who}))
+    return Fault(kind=kind, step=step, amount=amount, **({} if strikes == "job" else {strikes: target}))
 
 
 # Plans
 
 
 def test_every_fault_is_to_be_found_as_one_that_can_be_told() -> None:
-    assert {one.blamed for one in words.INJECTIONS.values()} == words.FAULTS.keys()
-    for one in words.INJECTIONS.values():
-        assert one.means.endswith(".")
+    assert {injection.blamed for injection in words.INJECTIONS.values()} == words.FAULTS.keys()
+    for injection in words.INJECTIONS.values():
+        assert injection.means.endswith(".")
 
 
 @pytest.mark.parametrize("kind", words.INJECTIONS)
@@ -101,8 +101,8 @@ def test_what_is_no_plan_is_refused_with_its_place(text: str, values: list[str])
 @pytest.mark.parametrize(
     ("faults", "job", "values"),
     [
-        ([fault("stop", who=2)], job(), ["stop", "$.fault[0]:", "rank", 2, 1]),
-        ([fault("kill_agent", who=2)], job(), ["kill_agent", "$.fault[0]:", "node", 2, "nodes", 1]),
+        ([fault("stop", target=2)], job(), ["stop", "$.fault[0]:", "rank", 2, 1]),
+        ([fault("kill_agent", target=2)], job(), ["kill_agent", "$.fault[0]:", "node", 2, "nodes", 1]),
         ([fault("stop", 20)], job(), ["stop", "$.fault[0]:", "step = 20"]),
         ([fault("preempt", 19)], job(), ["preempt", "$.fault[0]:", 19]),
         ([fault("fill_disk")], job(checkpoint=Checkpoint()), ["fill_disk", "$.fault[0]:", "[checkpoint]", "every"]),
@@ -160,17 +160,17 @@ def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Pat
 
     done: list[tuple[int, str, int]] = []
     seen: list[int] = []
-    for kind in list(inject_faults._DEEDS):
+    for kind in list(inject_faults._ACTIONS):
         monkeypatch.setitem(
-            inject_faults._DEEDS, kind, lambda own, one: done.append((own.ranks.rank, one.kind, seen[-1]))
+            inject_faults._ACTIONS, kind, lambda own, one: done.append((own.ranks.rank, one.kind, seen[-1]))
         )
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     faults = (
-        fault("stop", 2, who=1),
-        fault("kill_agent", 3, who=1),
+        fault("stop", 2, target=1),
+        fault("kill_agent", 3, target=1),
         fault("preempt", 4),
-        fault("kill_worker", 4, who=0),
-        fault("flip_byte", 5, who=0),
+        fault("kill_worker", 4, target=0),
+        fault("flip_byte", 5, target=0),
     )
     chaos_files.arm(tmp_path, FaultPlan(fault=faults))
 
@@ -268,16 +268,16 @@ def run(samples: Sequence[Sample], incidents: Sequence[Incident] = (), **more: A
 CALM = run([sample(step, step + 1.0) for step in range(20)])
 
 
-def only(disturbed: Run, one: Fault, at: float = 7.1) -> FaultScore:
-    made = {0: InjectedFault(at=int(at * S), step=one.step, attempt=0)}
-    (row,) = score(disturbed, CALM, FaultPlan(fault=(one,)), made)
+def only(disturbed: Run, planned: Fault, at: float = 7.1) -> FaultScore:
+    injected = {0: InjectedFault(at=int(at * S), step=planned.step, attempt=0)}
+    (row,) = score(disturbed, CALM, FaultPlan(fault=(planned,)), injected)
     return row
 
 
 def test_a_fault_that_is_got_over_with_the_culprit_named() -> None:
     again = [sample(step, step + 10.0, attempt=1) for step in range(5, 20)]
-    told = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
-    row = only(run([*CALM.samples[:7], *again], [told]), fault("kill_worker", who=1))
+    death = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
+    row = only(run([*CALM.samples[:7], *again], [death]), fault("kill_worker", target=1))
     assert row.well
     assert (row.made, row.blamed, row.blamed_rank, row.outcome, row.losses) == (
         7, "worker_death", 1, "recovered", "identical",
@@ -296,7 +296,7 @@ def test_a_fault_that_is_got_over_with_the_culprit_named() -> None:
     ],
 )
 def test_nobody_and_the_wrong_one_and_one_before_are_not_right(told: list[Incident], blamed: str, rank: int) -> None:
-    row = only(run(CALM.samples, told), fault("kill_worker", who=1))
+    row = only(run(CALM.samples, told), fault("kill_worker", target=1))
     assert not row.right
     assert not row.well
     assert (row.blamed, row.blamed_rank) == (blamed, rank)
@@ -305,9 +305,9 @@ def test_nobody_and_the_wrong_one_and_one_before_are_not_right(told: list[Incide
 def test_a_flipped_byte_is_found_when_it_is_read_and_costs_its_kill() -> None:
     killed = incident("worker_death", 8, rank=1, restart_s=3.0, lost_s=1.0)
     read = incident("bad_checkpoint", 10, detect=0.0)
-    row = only(run(CALM.samples, [killed, read]), fault("flip_byte", who=1))
+    row = only(run(CALM.samples, [killed, read]), fault("flip_byte", target=1))
     assert (row.blamed, row.right, row.restart_s, row.lost_s) == ("bad_checkpoint", True, 3.0, 1.0)
-    assert not only(run(CALM.samples, [killed]), fault("flip_byte", who=1)).right, "killed, and the byte was used"
+    assert not only(run(CALM.samples, [killed]), fault("flip_byte", target=1)).right, "killed, and the byte was used"
 
 
 @pytest.mark.parametrize(
@@ -321,8 +321,8 @@ def test_a_flipped_byte_is_found_when_it_is_read_and_costs_its_kill() -> None:
     ],
 )
 def test_losses_after_the_fault_are_compared_to_the_bit(changed: dict[int, float], losses: str) -> None:
-    def bent(one: Sample) -> Sample:
-        return replace(one, loss=(one.loss or 0.0) * (1 + changed.get(one.step, 0.0)))
+    def bent(sample: Sample) -> Sample:
+        return replace(sample, loss=(sample.loss or 0.0) * (1 + changed.get(sample.step, 0.0)))
 
     row = only(run(list(map(bent, CALM.samples))), fault("delay"))
     assert row.losses == losses
@@ -336,7 +336,7 @@ def test_a_step_taken_twice_must_be_the_same_both_times() -> None:
 
 
 def test_a_step_that_was_never_taken_is_missed() -> None:
-    gone = [one for one in CALM.samples if one.step != 8]
+    gone = [sample for sample in CALM.samples if sample.step != 8]
     assert only(run(gone), fault("kill_worker")).losses == "missing"
 
 
@@ -352,30 +352,30 @@ def test_what_ends_early_has_failed_cleanly_only_where_it_says_of_what() -> None
 
 def test_a_loss_that_is_not_a_number_on_both_sides_is_the_same() -> None:
     calm = run([*CALM.samples[:19], sample(19, 20.0, loss=math.nan)])
-    made = {0: InjectedFault(at=7 * S, step=7, attempt=0)}
-    (row,) = score(calm, calm, FaultPlan(fault=(fault("delay"),)), made)
+    injected = {0: InjectedFault(at=7 * S, step=7, attempt=0)}
+    (row,) = score(calm, calm, FaultPlan(fault=(fault("delay"),)), injected)
     assert row.losses == "identical"
 
 
 def test_what_importing_took_is_told_apart() -> None:
-    told = incident("preempted", 8, detect=0.0, restart_s=9.0)
+    preemption = incident("preempted", 8, detect=0.0, restart_s=9.0)
     lived = [
         JobEvent(what="started", at=0), JobEvent(what="launched", at=2 * S),
         JobEvent(what="started", at=10 * S), JobEvent(what="launched", at=14 * S),
     ]  # fmt: skip
-    made = {0: InjectedFault(at=8 * S, step=7, attempt=0)}
-    (row,) = score(run(CALM.samples, [told]), CALM, FaultPlan(fault=(fault("preempt"),)), made, lived)
+    injected = {0: InjectedFault(at=8 * S, step=7, attempt=0)}
+    (row,) = score(run(CALM.samples, [preemption]), CALM, FaultPlan(fault=(fault("preempt"),)), injected, lived)
     assert (row.right, row.restart_s, row.import_s) == (True, 9.0, 4.0)
 
 
 MADE = st.lists(st.tuples(st.sampled_from(sorted(words.INJECTIONS)), st.integers(0, 1)), min_size=1, max_size=6)
 
 
-def found(one: Fault, second: int) -> list[Incident]:
+def found(planned: Fault, second: int) -> list[Incident]:
     """What a supervisor that is never wrong tells of it."""
-    kill = [incident("worker_death", second, rank=one.rank)] if one.kind == "flip_byte" else []
-    rank = -1 if one.kind == "flip_byte" else one.rank
-    return [*kill, incident(one.blamed, second, rank=rank, node=max(one.node, rank))]
+    kill = [incident("worker_death", second, rank=planned.rank)] if planned.kind == "flip_byte" else []
+    rank = -1 if planned.kind == "flip_byte" else planned.rank
+    return [*kill, incident(planned.blamed, second, rank=rank, node=max(planned.node, rank))]
 
 
 @given(MADE, st.randoms())
@@ -450,15 +450,15 @@ class Ends:
         self.called.append("resume")
         return self._finish(self.store.load(name))
 
-    def _end(self, one: Run, text: str) -> Run:
-        self.store.begin(one, text)
-        return self.store.finish(replace(one, state="complete", samples=CALM.samples))
+    def _end(self, run: Run, text: str) -> Run:
+        self.store.begin(run, text)
+        return self.store.finish(replace(run, state="complete", samples=CALM.samples))
 
-    def _finish(self, one: Run) -> Run:
+    def _finish(self, run: Run) -> Run:
         error = self.ends.pop(0)
         if error is None:
-            return self.store.finish(replace(one, state="complete", samples=CALM.samples))
-        self.store.finish(replace(one, state="failed", failure=str(error)))
+            return self.store.finish(replace(run, state="complete", samples=CALM.samples))
+        self.store.finish(replace(run, state="failed", failure=str(error)))
         raise error
 
 
@@ -562,7 +562,7 @@ def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monke
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     store = Store(tmp_path / "store")
-    wanted = FaultPlan(fault=(fault("kill_agent", 4, who=1), fault("fill_disk", 9, who=1), fault("flip_byte", 16)))
+    wanted = FaultPlan(fault=(fault("kill_agent", 4, target=1), fault("fill_disk", 9, who=1), fault("flip_byte", 16)))
     met = experiment.execute(parse(SMALL, "small.toml"), SMALL, wanted, Session(store, lambda _: []))
     assert met.failure is None
     assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.rows] == [

@@ -82,13 +82,13 @@ def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
     monkeypatch.setattr(worker.plugins, "load", lambda group, name: {("vendors", "cpu"): Vendor()}[group, name])
     job = jobs.parse(JOB.format(steps=2).replace("profiled = 1", "profiled = 0"), "job")
     cold = msgspec.structs.replace(job, measure=msgspec.structs.replace(job.measure, warmup=0))
-    said = []
-    for one, ranks in ((job, ALONE), (job, ALONE._replace(rank=1)), (cold, ALONE)):
+    reported = []
+    for tried, ranks in ((job, ALONE), (job, ALONE._replace(rank=1)), (cold, ALONE)):
         training = Pretend()
-        rank = Rank(one, ranks, training, StepClock(), BytesIO(), said.append)
+        rank = Rank(tried, ranks, training, StepClock(), BytesIO(), reported.append)
         rank.run(folder)
-        said.append(rank.clocks)
-    assert [clocks for clocks in said if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
+        reported.append(rank.clocks)
+    assert [clocks for clocks in reported if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
 
 
 def test_turns_are_warmup_repeats_window():
@@ -105,9 +105,9 @@ def test_turns_are_warmup_repeats_window():
 
 
 def test_a_rank_writes_each_step_as_it_ends(folder):
-    training, log, said = Pretend(walls=[7, 10, 20, 30, 40]), BytesIO(), []
+    training, log, lines = Pretend(walls=[7, 10, 20, 30, 40]), BytesIO(), []
     clock = StepClock(look=lambda: training.now)
-    Rank(jobs.load(folder / "job.toml"), ALONE, training, clock, log, said.append).run(folder)
+    Rank(jobs.load(folder / "job.toml"), ALONE, training, clock, log, lines.append).run(folder)
     samples = [msgspec.json.decode(line, type=Sample) for line in log.getvalue().splitlines()]
     assert [sample.wall_ns for sample in samples if not sample.profiled] == [7, 10, 20, 30, 40]
     assert [sample.step for sample in samples] == training.steps == list(range(7))
@@ -119,7 +119,7 @@ def test_a_rank_writes_each_step_as_it_ends(folder):
     ]
     assert {sample.tokens for sample in samples} == {32}
     assert samples[1].loss == 0.5
-    assert said[1].startswith("step 2 loss 0.5000 ")
+    assert lines[1].startswith("step 2 loss 0.5000 ")
     traces = list((folder / "traces").iterdir())
     assert [trace.name for trace in traces] == ["rank0.json.gz"], "and nothing half-written beside it"
     names = {event.get("name") for event in json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]}

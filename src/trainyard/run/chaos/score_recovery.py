@@ -63,8 +63,8 @@ def score(
 ) -> tuple[FaultScore, ...]:
     """Score each fault, in the order of the plan.
 
-    `calm`: the run without faults. `injected`: injected faults by index in the plan. `events`: the run's event log, for the
-    time spent on imports.
+    `calm`: the run without faults. `injected`: injected faults by index in the plan. `events`: the run's event log, for
+    the time spent on imports.
 
     Each incident is attributed to at most one fault, which was injected before the incident was noticed: preferably to
     a fault of the matching kind and target, else to the first fault without an incident.
@@ -170,7 +170,7 @@ def _outcome(run: Run) -> str:
 
 
 def _losses(run: Run, calm: Run, since: int, until: int) -> tuple[str, float]:
-    """Verdict and largest error over the steps that ended from `since` to `until`, in ns; until = 0 means to the end."""
+    """Verdict and largest error over the steps that ended from `since` to `until`, in ns; 0 means to the end."""
     expected = {sample.step: sample.loss for sample in _rank0_samples(calm)}
     steps = [
         sample for sample in _rank0_samples(run) if sample.ended_ns >= since and (not until or sample.ended_ns < until)
