@@ -186,7 +186,7 @@ LENGTHS = [-0.001, -5, -1e300, 1e300, 2**63, 2**80, 9.3e15, "1e400", "", "a", No
 
 @pytest.mark.parametrize("length", LENGTHS, ids=str)
 @pytest.mark.parametrize("field", ["dur", "ts"])
-def test_times_that_are_none_cost_the_event_and_are_counted(scanner, field, length, tmp_path):
+def test_invalid_times_drop_the_event_and_are_counted(scanner, field, length, tmp_path):
     document = trace(device=DEVICE)
     document["traceEvents"][0][field] = length
     path = write(tmp_path, document)
@@ -240,7 +240,7 @@ def test_odd_text_is_no_trouble_where_nobody_reads_it(scanner, kind, kept):
     assert kept(text.replace(b"HERE", TEXTS[kind])) == WALL
 
 
-def test_of_a_key_that_stands_twice_the_last_one_counts(scanner, kept):
+def test_last_value_of_duplicate_key_wins(scanner, kept):
     text = json.dumps(GOOD).encode()
     assert kept(text.replace(b'"name": "gemm"', b'"name": 5, "name": "gemm"')) == WALL
     assert kept(text.replace(b'"dur": 0.1,', b'"dur": 77.0, "dur": 0.1,')) == WALL
@@ -472,7 +472,7 @@ INSIDE = [b" ", b"1,", b"1 ", b"[", b"]{", b"}", b"{},", b'{"a":', b'{"ph": "X"}
 @pytest.mark.parametrize("inside", INSIDE, ids=repr)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is asked of Linux")
-def test_a_bomb_is_given_up_in_seconds_and_little_memory(inside, pure, limit, tmp_path):
+def test_zip_bomb_is_rejected_in_seconds_with_little_memory(inside, pure, limit, tmp_path):
     """80 MB of text in a hundredth of it: nothing may be looked at again with each piece (hours), or be held whole."""
     path = bomb(tmp_path, inside * ((4 << 20) // len(inside)), 20)
     done = subprocess.run(

@@ -236,9 +236,7 @@ def test_a_shown_run_as_json_is_all_of_it(store: Store, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("name", ["ledgers.json", "samples/rank1.jsonl"])
-def test_of_a_run_with_an_unreadable_file_the_rest_is_shown(
-    store: Store, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_run_with_unreadable_file_shows_the_rest(store: Store, capsys: pytest.CaptureFixture[str], name: str) -> None:
     run = stored(store)
     (store.runs / run.id / name).write_bytes(b"\x00garbage\n\n")
     assert answer(["runs", "show", run.id]) == 2
@@ -373,9 +371,7 @@ def test_a_job_that_cannot_be_trained_exits_2_and_leaves_no_run(
     assert not store.root.exists()
 
 
-def test_what_is_no_command_and_no_job_file_is_said_to_be_neither(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_neither_command_nor_job_file_is_an_error(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["run", "--", "nosuchcommand"]) == 2
     err = capsys.readouterr().err
     assert code_of(err) == "bad-input"

@@ -118,7 +118,7 @@ def test_a_number_that_is_no_port_is_bad_input(port: int) -> None:
         Local(port).render(JOB, ["module"])
 
 
-def test_without_torch_the_next_step_is_told(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_has_next_step(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "find_spec", lambda _: None)
     with refused(MissingLibrary, "torch", "trainyard[train]"):
         start(job_folder, "well", Local())
@@ -140,7 +140,7 @@ def test_ranks_that_end_well(job_folder: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_port_taken_at_the_last_moment_is_a_clear_failure(job_folder: Path) -> None:
+def test_port_taken_at_last_moment_is_a_clear_failure(job_folder: Path) -> None:
     pytest.importorskip("torch")
     launcher = Local(free_port())
     files = launcher.render(JOB, ["told_worker", str(job_folder), "well"])
@@ -157,7 +157,7 @@ def test_a_port_taken_at_the_last_moment_is_a_clear_failure(job_folder: Path) ->
 
 
 @pytest.mark.torch
-def test_jobs_at_once_each_meet_at_a_port_of_their_own(job_folder: Path, tmp_path: Path) -> None:
+def test_concurrent_jobs_use_separate_ports(job_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "asking_worker.py").write_text(ASKING)
     launcher, folders = Local(), [tmp_path / name for name in ("aaaa0001", "aaaa0002")]
@@ -209,7 +209,7 @@ while not (here / "go").exists():
 
 
 @pytest.mark.torch
-def test_a_job_that_is_asked_to_leave_before_it_began_does_so_at_once(job_folder: Path, tmp_path: Path) -> None:
+def test_job_asked_to_leave_before_start_leaves_at_once(job_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "slow_to_import.py").write_text(SLOW)
     launcher = Local(preload=["slow_to_import"])
@@ -258,7 +258,7 @@ def test_ranks_do_not_outlive_a_killed_parent(job_folder: Path) -> None:
     assert until(lambda: not any(map(alive, [agent, *pids(job_folder)])), 30)
 
 
-def test_a_launcher_that_dies_itself_is_told_with_its_words(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_death_is_reported_with_its_output(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "find_spec", lambda _: object())
     launcher = Local()
     (job_folder / "launch.json").write_text("{}")
@@ -270,7 +270,7 @@ def test_a_launcher_that_dies_itself_is_told_with_its_words(job_folder: Path, mo
     assert launcher.failure(id).last_words
 
 
-def test_a_failure_reads_as_it_was_written(tmp_path: Path) -> None:
+def test_failure_report_round_trip(tmp_path: Path) -> None:
     assert failures.read(tmp_path) is None
     failure = Failure(rank=3, pid=7, exit_code=-11, when=1.5)
     failures.write(tmp_path, failure)

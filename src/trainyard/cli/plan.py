@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--machine", metavar="NAME|FILE", default="", type=InputFile(),
               help="A machine name or TOML file, or the parts of a mixed cluster: h100:64,a100:128.")  # fmt: skip
 @click.option(
-    "--devices", type=click.IntRange(min=1), help="Number of devices; default: those of the machine or the job."
+    "--devices", type=click.IntRange(min=1), help="Number of devices; default: the machine's or the job's."
 )
 @click.option("--batch", type=click.IntRange(min=1), help="Global batch: sequences (or images) per step.")
 @click.option("--seq-len", type=click.IntRange(min=1), help="Tokens per sequence.")

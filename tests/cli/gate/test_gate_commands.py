@@ -101,7 +101,7 @@ def test_stored_runs_are_judged(
     assert capsys.readouterr().out.startswith("## ")
 
 
-def test_a_revision_stands_for_its_runs(store: Store, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_revision_resolves_to_its_runs(store: Store, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shas = {name: revision(repository, name) for name in ("HEAD", "HEAD~1")}
     for at in range(16):
         sha = shas["HEAD" if at % 2 else "HEAD~1"]
@@ -121,7 +121,7 @@ def test_a_revision_stands_for_its_runs(store: Store, repository: Path, capsys: 
     assert missing_values(err, "'nothing'") == []
 
 
-def test_a_branch_that_moved_on_stands_for_its_newest_commit_with_runs(
+def test_branch_resolves_to_its_newest_commit_with_runs(
     store: Store, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline, head = revision(repository, "HEAD~3"), revision(repository, "HEAD")
@@ -152,7 +152,7 @@ def test_what_cannot_be_asked_is_said(
     assert missing_values(err, *values) == []
 
 
-def test_a_run_of_nothing_is_no_figure(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_samples_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     timed, other = kept(store, 1, 1e8), kept(store, 2, 1e8, samples=())
     assert answer(["gate", other.id, "--base", timed.id]) == 2
     err = capsys.readouterr().err
@@ -163,7 +163,7 @@ def test_a_run_of_nothing_is_no_figure(store: Store, capsys: pytest.CaptureFixtu
 # Worktrees
 
 
-def test_a_checkout_is_there_for_a_while(repository: Path) -> None:
+def test_checkout_is_temporary(repository: Path) -> None:
     first = known_revision(repository, "HEAD~9")
     with checkout(repository / "inside", first) as folder:
         assert (folder / "slow").read_text() == "1.0"
@@ -237,7 +237,7 @@ def _fails(folder: Path, target: list[str], into: Store) -> Run:
     raise RuntimeError("a crash")
 
 
-def test_two_revisions_take_turns(
+def test_gate_run_interleaves_two_revisions(
     repository: Path, measured: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     job = tmp_path / "job.toml"
@@ -266,7 +266,7 @@ def test_two_revisions_take_turns(
     (["--format", "asv", "--json"], "bad-input", ["--format", "--json"]),
     (["--together"], "bad-input", ["tiny.toml", 2, "--together"]),
 ])  # fmt: skip
-def test_what_cannot_be_answered_is_refused_before_a_run_is_made(
+def test_unanswerable_request_is_refused_before_any_run(
     repository: Path,
     measured: list[Path],
     capsys: pytest.CaptureFixture[str],
@@ -298,7 +298,7 @@ def test_a_terminated_gate_leaves_no_worktree(repository: Path) -> None:
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_bisection_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bisect_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "bisect", "HEAD~9", "HEAD", "--", "python", "train.py"]) == 0
     printed = capsys.readouterr()
     culprit = known_revision(repository, "HEAD~3")
@@ -309,7 +309,7 @@ def test_a_bisection_finds_the_commit(repository: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.usefixtures("repository", "measured")
-def test_a_machine_checks_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_self_check_reports_machine_noise(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "self-check", "--pairs", "8", "--", "python", "train.py"]) == 0
     printed = capsys.readouterr().out
     assert "in 16 runs that were alike" in printed
@@ -355,7 +355,7 @@ def test_what_is_there_to_copy_names_options_that_exist(name: str) -> None:
     assert used <= known
 
 
-def test_a_test_may_ask(repository: Path, tmp_path: Path) -> None:
+def test_pytest_fixture_fails_skips_and_passes(repository: Path, tmp_path: Path) -> None:
     """In a pytest of its own, where the runs are made up."""
     (repository / "test_own.py").write_text(
         "import random\n"

@@ -65,7 +65,7 @@ def test_on_fewer_nodes_the_batch_stays(layout: dict[str, int], nodes: int) -> N
     assert fewer.layout.tp == whole.layout.tp
 
 
-def test_what_does_not_divide_is_refused_with_the_arithmetic() -> None:
+def test_indivisible_layout_is_refused_with_arithmetic() -> None:
     with refused(BadJob, "nodes = 4", "$.recovery", "dp_replicate 2", "dp_shard 2"):
         shrink_job.shrunk(job(dp_replicate=2, dp_shard=2), 2)
     with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
@@ -74,7 +74,7 @@ def test_what_does_not_divide_is_refused_with_the_arithmetic() -> None:
         shrink_job.sizes(job(dp_replicate=6), lambda _: None)
 
 
-def test_sizes_that_do_not_divide_are_left_out_but_the_least_must() -> None:
+def test_indivisible_node_counts_are_skipped_except_least_nodes() -> None:
     assert shrink_job.sizes(job(), lambda _: None) == (4, 3, 2, 1)
     assert shrink_job.sizes(job(tokens=64), lambda _: None) == (4, 2, 1)
     assert shrink_job.sizes(job(least=0), lambda _: None) == (4,)
@@ -114,7 +114,7 @@ STEPS = [
 ]  # fmt: skip
 
 
-def test_a_life_by_cause() -> None:
+def test_goodput_by_cause() -> None:
     spent = goodput.goodput(KILLED, STEPS)
     assert spent == {
         "init": 2 + 3 + 2,  # until the first launch, until the first step, and after the fault less the load
@@ -130,13 +130,13 @@ def test_a_life_by_cause() -> None:
     assert sum(spent.values()) == 20
 
 
-def test_what_is_saved_at_the_end_is_a_save_and_what_lies_before_it_is_not() -> None:
+def test_final_save_counts_as_save_and_time_before_as_finish() -> None:
     events = [event("started", 100), event("launched", 100, nodes=1), event("saved", 109, ns=1, step=0),
               event("ended", 112)]  # fmt: skip
     assert goodput.goodput(events, [step(0, 105)]) == {"init": 4, "good": 1, "save": 1, "finish": 3 + 3}
 
 
-def test_an_incident_says_what_it_cost() -> None:
+def test_incident_has_its_cost() -> None:
     (incident,) = goodput.incidents(KILLED, STEPS)
     assert (incident.kind, incident.rank, incident.attempt, incident.step, incident.resumed) == (
         "worker_death",
@@ -150,21 +150,21 @@ def test_an_incident_says_what_it_cost() -> None:
     assert incident.when == "1970-01-01T00:01:49.500+00:00"
 
 
-def test_a_fault_that_ends_the_job_is_followed_by_nothing() -> None:
+def test_final_fault_has_no_restart() -> None:
     events = [*KILLED[:4], event("ended", 112)]
     (incident,) = goodput.incidents(events, STEPS[:3])
     assert (incident.resumed, incident.restart_s, incident.lost_s) == (-1, 0.0, 0.0)
     assert sum(goodput.spent(events, STEPS[:3]).values()) == 12 * S
 
 
-def test_a_fault_that_is_outlived_costs_no_restart() -> None:
+def test_survived_fault_costs_no_restart() -> None:
     events = [*KILLED[:3], event("fault", 107.2, kind="disk_full", noticed=107.2, says="no room", step=1), *KILLED[3:]]
     full, died = goodput.incidents(events, STEPS)
     assert (full.kind, full.resumed, full.restart_s, full.lost_s) == ("disk_full", -1, 0.0, 0.0)
     assert died.resumed == 2
 
 
-def test_a_run_that_is_gone_on_with_has_two_lives() -> None:
+def test_resumed_run_has_two_supervised_periods() -> None:
     later = [
         event("started", 200), event("launched", 201, attempt=2), event("ended", 206, attempt=2),
     ]  # fmt: skip
@@ -174,7 +174,7 @@ def test_a_run_that_is_gone_on_with_has_two_lives() -> None:
     assert spent["recompute"] == 2 * S
 
 
-def test_without_a_watch_nothing_is_said() -> None:
+def test_goodput_is_empty_without_supervisor() -> None:
     assert goodput.goodput([], STEPS) == {}
     assert goodput.incidents([], STEPS) == ()
 
@@ -195,7 +195,7 @@ SAMPLES = st.builds(
 
 
 @given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14), st.integers(0, 80))
-def test_the_causes_sum_to_the_life_whatever_happened(events: list[JobEvent], steps: list[Sample], end: int) -> None:
+def test_causes_sum_to_total_time_for_any_history(events: list[JobEvent], steps: list[Sample], end: int) -> None:
     """Clocks may jump and files may be torn: each nanosecond still has one cause."""
     inner = [event for event in events if event.what not in ("started", "ended")]
     inner.sort(key=lambda event: event.noticed or event.at)
@@ -208,14 +208,14 @@ def test_the_causes_sum_to_the_life_whatever_happened(events: list[JobEvent], st
 
 
 @given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14))
-def test_no_history_breaks_what_is_told_of_it(events: list[JobEvent], steps: list[Sample]) -> None:
+def test_goodput_accepts_any_history(events: list[JobEvent], steps: list[Sample]) -> None:
     assert min(goodput.spent(events, steps).values()) >= 0
     for incident in goodput.incidents(events, steps):
         assert min(incident.detect_s, incident.restart_s, incident.lost_s) >= 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3)), max_size=40, unique=True))
-def test_figures_are_made_of_each_step_s_last_attempt(taken: list[tuple[int, int, int]]) -> None:
+def test_figures_use_the_last_attempt_of_each_step(taken: list[tuple[int, int, int]]) -> None:
     samples = tuple(step(number, 1, attempt=attempt, rank=rank) for number, attempt, rank in taken)
     run = Run(id="00000000", job=job(), started="2025-01-01", samples=samples)
     for number in {sample.step for sample in samples}:
@@ -227,7 +227,7 @@ def test_figures_are_made_of_each_step_s_last_attempt(taken: list[tuple[int, int
 # What ranks and supervisor leave behind
 
 
-def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
+def test_event_log_round_trip(tmp_path: Path) -> None:
     mine = EventLogWriter(tmp_path, "rank0", attempt=2)
     mine.loaded(7, step=3)
     mine.saved(5, step=4)
@@ -245,7 +245,7 @@ def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
         mine.fault("flood", "")
 
 
-def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
+def test_heartbeat_shows_steps_and_own_time() -> None:
     heartbeats = rank_progress.HeartbeatBoard(2)
     own = heartbeats.heartbeat(1)
     assert heartbeats.see(1)[:4] == (0, -1, 0, "starting")
@@ -268,7 +268,7 @@ def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
     assert heartbeats.see(0).count == 0
 
 
-def test_a_rank_that_is_held_leaves_where_it_is_told() -> None:
+def test_held_rank_leaves_before_the_given_step() -> None:
     heartbeats = rank_progress.HeartbeatBoard(1)
     own = heartbeats.heartbeat(0)
     assert not own.leaves(3)
@@ -416,7 +416,7 @@ def end(job_world: World) -> int | None:
     return job_world.supervision.result
 
 
-def test_all_that_goes_well_is_started_once() -> None:
+def test_successful_job_is_launched_once() -> None:
     job_world = running(world())
     assert job_world.plan.members[0].node == 0
     assert end(job_world) == 0
@@ -424,7 +424,7 @@ def test_all_that_goes_well_is_started_once() -> None:
     assert [event.what for event in job_world.supervision.events] == ["started", "launched", "ended"]
 
 
-def test_the_first_to_die_is_blamed_though_its_peers_are_heard_first() -> None:
+def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
     job_world = running(world(restarts=1))
     job_world.change(
         3, exit_code=1, told=job_world.now.epoch + 50, ended=job_world.now.epoch + 60, why="connection closed by peer"
@@ -440,7 +440,7 @@ def test_the_first_to_die_is_blamed_though_its_peers_are_heard_first() -> None:
     assert end(job_world) == 0
 
 
-def test_a_rank_that_its_watchdog_aborts_is_a_victim() -> None:
+def test_rank_aborted_by_watchdog_is_not_blamed() -> None:
     """Of collectives: the rank that told why it fails ended before."""
     job_world = running(world(restarts=1))
     job_world.change(1, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch + 10, why="ValueError: no")
@@ -501,7 +501,7 @@ def test_incidents_at_once_share_one_loss() -> None:
     assert goodput.goodput([*KILLED[:4], second, *KILLED[4:]], STEPS) == goodput.goodput(KILLED, STEPS)
 
 
-def test_restarts_are_counted_and_the_last_fault_is_told() -> None:
+def test_restarts_are_counted_and_last_fault_is_reported() -> None:
     job_world = running(world(restarts=1))
     for _ in range(2):
         running(job_world)
@@ -517,7 +517,7 @@ def test_restarts_are_counted_and_the_last_fault_is_told() -> None:
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_an_agent_that_dies_is_waited_for_where_all_nodes_are_needed(node: int) -> None:
+def test_job_waits_for_new_agent_if_it_needs_all_nodes(node: int) -> None:
     """The first node's agent too: the store is not its."""
     job_world = running(world(restarts=1))
     job_world.die(node)
@@ -531,7 +531,7 @@ def test_an_agent_that_dies_is_waited_for_where_all_nodes_are_needed(node: int) 
     assert end(job_world) == 0
 
 
-def test_a_lost_node_shrinks_the_job_and_one_that_comes_back_is_taken_in() -> None:
+def test_job_shrinks_on_lost_node_and_grows_when_it_returns() -> None:
     job_world = running(world(ranks=8, nodes=4, sizes=(4, 3, 2, 1), restarts=5))
     job_world.die(1)
     job_world.die(2)
@@ -548,14 +548,14 @@ def test_a_lost_node_shrinks_the_job_and_one_that_comes_back_is_taken_in() -> No
     assert end(running(job_world)) == 0
 
 
-def test_a_size_that_does_not_divide_is_passed_over() -> None:
+def test_indivisible_node_count_is_skipped() -> None:
     job_world = running(world(ranks=4, nodes=4, sizes=(4, 2), restarts=1))
     job_world.die(3)
     job_world.until(lambda: job_world.plan.generation == 1)
     assert [member.node for member in job_world.plan.members] == [0, 1]
 
 
-def test_nodes_that_come_late_are_waited_for_and_then_taken_in() -> None:
+def test_late_nodes_are_waited_for_and_then_join() -> None:
     job_world = world(ranks=4, nodes=4, here=1, sizes=(4, 3, 2, 1), gather_s=10)
     job_world.turn(20)
     assert job_world.plan.do == "wait"
@@ -568,14 +568,14 @@ def test_nodes_that_come_late_are_waited_for_and_then_taken_in() -> None:
     assert end(running(job_world)) == 0
 
 
-def test_too_few_nodes_are_an_end() -> None:
+def test_too_few_nodes_end_the_job() -> None:
     job_world = world(ranks=4, nodes=2, here=1, gather_s=5)
     job_world.until(lambda: job_world.supervision.result is not None)
     assert job_world.supervision.failure is not None
     assert missing_values(job_world.supervision.failure.says, "1 of 2 nodes", 2) == []
 
 
-def test_an_agent_that_falls_silent_is_lost_and_may_come_back() -> None:
+def test_silent_agent_is_lost_and_may_return() -> None:
     job_world = running(world(ranks=2, nodes=2, sizes=(2, 1), restarts=1))
     job_world.silent.add(0)
     began = job_world.seconds
@@ -591,7 +591,7 @@ def test_an_agent_that_falls_silent_is_lost_and_may_come_back() -> None:
     assert len(job_world.plan.members) == 2
 
 
-def test_a_second_agent_of_a_node_changes_nothing_while_the_first_speaks() -> None:
+def test_second_agent_of_node_is_ignored_while_first_reports() -> None:
     job_world = running(world(restarts=1))
     for _ in range(100):
         job_world.lives[1] = "1b" if job_world.lives[1] == "1a" else "1a"
@@ -604,7 +604,7 @@ def test_a_second_agent_of_a_node_changes_nothing_while_the_first_speaks() -> No
     assert job_world.plan.members[1].life == "1b"
 
 
-def test_peers_that_fail_first_do_not_take_the_blame_of_a_silent_node() -> None:
+def test_silent_node_is_blamed_though_its_peers_fail_first() -> None:
     job_world = running(world(ranks=2, nodes=2, restarts=1))
     job_world.silent.add(0)
     job_world.turn(3)
@@ -645,7 +645,7 @@ def test_a_stack_is_read_when_it_is_complete() -> None:
     assert "waits for data" in fault.says
 
 
-def test_a_stopped_rank_is_blamed_when_its_peers_give_up_first() -> None:
+def test_stopped_rank_is_blamed_though_peers_fail_first() -> None:
     job_world = running(world(hang_s=60, restarts=1))
     job_world.change(2, state="T")
     job_world.change(0, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch, why="timed out")
@@ -653,7 +653,7 @@ def test_a_stopped_rank_is_blamed_when_its_peers_give_up_first() -> None:
     assert (job_world.faults[0].kind, job_world.faults[0].rank) == ("hang", 2)
 
 
-def test_a_rank_that_stops_alone_is_blamed() -> None:
+def test_single_stopped_rank_is_blamed() -> None:
     job_world = running(world(hang_s=3, restarts=1))
     job_world.change(2, state="T")
     job_world.until(lambda: bool(job_world.faults))
@@ -661,7 +661,7 @@ def test_a_rank_that_stops_alone_is_blamed() -> None:
     assert "while its peers do" in job_world.faults[0].says
 
 
-def test_a_long_start_is_no_hang() -> None:
+def test_long_start_is_not_a_hang() -> None:
     job_world = world(hang_s=2, restarts=1)
     job_world.steps = False
     job_world.turn(20 * 8)
@@ -670,7 +670,7 @@ def test_a_long_start_is_no_hang() -> None:
     assert job_world.faults[0].kind == "hang"
 
 
-def test_asked_to_leave_all_ranks_do_before_the_same_step() -> None:
+def test_on_leave_request_all_ranks_leave_before_same_step() -> None:
     job_world = running(world())
     for rank in job_world.ranks:
         job_world.change(rank, begun=9 + (rank == 1), held=rank != 1)
@@ -687,7 +687,7 @@ def test_asked_to_leave_all_ranks_do_before_the_same_step() -> None:
 
 
 @pytest.mark.parametrize("late", [0, 3])
-def test_asked_to_leave_while_a_rank_starts_all_end_at_once(late: int) -> None:
+def test_leave_request_while_a_rank_starts_ends_all_at_once(late: int) -> None:
     job_world = running(world())
     for rank in job_world.ranks:
         job_world.change(rank, begun=-1 if rank == late else 0, done=0)
@@ -701,7 +701,7 @@ def test_asked_to_leave_while_a_rank_starts_all_end_at_once(late: int) -> None:
     assert "it was ended" in job_world.supervision.failure.says
 
 
-def test_asked_to_leave_what_counts_is_how_far_ranks_are_when_they_hold() -> None:
+def test_leave_step_follows_from_ranks_once_they_hold() -> None:
     """What was heard before may be old: ranks that seemed to start may have taken steps since."""
     job_world = world()
     job_world.steps = False
@@ -719,7 +719,7 @@ def test_asked_to_leave_what_counts_is_how_far_ranks_are_when_they_hold() -> Non
 
 
 @pytest.mark.parametrize("asked", ["before", "while"])
-def test_asked_to_leave_around_a_silence_that_ends_it_does(asked: str) -> None:
+def test_leave_request_around_a_temporary_silence_is_honoured(asked: str) -> None:
     """The silence is long enough to be looked into, and no fault after all."""
     job_world = running(world())
     job_world.silent.add(1)
@@ -735,7 +735,7 @@ def test_asked_to_leave_around_a_silence_that_ends_it_does(asked: str) -> None:
     assert [event.kind for event in job_world.faults] == ["preempted"]
 
 
-def test_an_agent_that_dies_while_a_hang_is_looked_into_is_blamed() -> None:
+def test_agent_death_during_hang_analysis_is_blamed() -> None:
     job_world = running(world(nodes=1, hang_s=2, restarts=1))
     job_world.steps = False
     job_world.until(lambda: job_world.plan.do == "stacks")
@@ -747,7 +747,7 @@ def test_an_agent_that_dies_while_a_hang_is_looked_into_is_blamed() -> None:
     assert end(running(job_world)) == 0
 
 
-def test_asked_to_leave_in_the_middle_of_a_restart_it_does() -> None:
+def test_leave_request_during_restart_is_honoured() -> None:
     job_world = running(world(restarts=3))
     job_world.die(1)
     job_world.until(lambda: job_world.plan.do == "stop")
@@ -783,7 +783,7 @@ def test_who_hangs(ranks: list[RankReport], stacks: Mapping[int, str], blamed: i
 
 
 @given(st.integers(0, 3), st.floats(1.0, 4.0), st.lists(st.integers(8, 30), min_size=6, max_size=6))
-def test_a_rank_is_slow_when_it_is_so_window_after_window(rank: int, factor: float, strides: list[int]) -> None:
+def test_rank_is_slow_after_consecutive_slow_windows(rank: int, factor: float, strides: list[int]) -> None:
     looking, done, slow = find_cause.Slowness(), 0, []
     for stride in strides:
         done += stride
@@ -931,7 +931,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_ranks_and_agents_die_and_stop_and_the_job_goes_on(start: Callable[..., Started]) -> None:
+def test_job_survives_dying_and_stopped_ranks_and_agents(start: Callable[..., Started]) -> None:
     started = start(hang_s=8.0)
     first = started.at(0, 4)
     assert started.stepping(0, 4)
@@ -978,7 +978,7 @@ def test_two_killed_processes_are_both_recorded(start: Callable[..., Started]) -
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
-def test_the_process_that_starts_agents_dies_and_is_followed_by_another(start: Callable[..., Started]) -> None:
+def test_dead_fork_server_is_replaced(start: Callable[..., Started]) -> None:
     started = start(restarts=1)
     first = started.at(0, 4)
     assert started.stepping(0, 4)
@@ -1028,7 +1028,7 @@ def test_nodes_come_and_go(start: Callable[..., Started]) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_cluster_that_asks_every_process_gets_the_job_saved_and_gone(start: Callable[..., Started]) -> None:
+def test_sigterm_to_every_process_saves_and_ends_the_job(start: Callable[..., Started]) -> None:
     started = start(ranks=2)
     pairs = started.at(0, 2)
     assert started.stepping(0, 2)

@@ -66,14 +66,14 @@ def fault(kind: str, step: int = 7, target: int = 0) -> Fault:
 # Plans
 
 
-def test_every_fault_is_to_be_found_as_one_that_can_be_told() -> None:
+def test_every_injection_maps_to_a_reportable_fault() -> None:
     assert {injection.blamed for injection in words.INJECTIONS.values()} == words.FAULTS.keys()
     for injection in words.INJECTIONS.values():
         assert injection.means.endswith(".")
 
 
 @pytest.mark.parametrize("kind", words.INJECTIONS)
-def test_a_fault_of_each_kind_fits_a_job_that_can_get_over_it(kind: str) -> None:
+def test_each_fault_kind_fits_a_job_that_can_recover(kind: str) -> None:
     FaultPlan(fault=(fault(kind),)).check(job())
 
 
@@ -137,7 +137,7 @@ def test_the_examples_fit(root: Path) -> None:
 # Each once
 
 
-def test_a_fault_is_made_once_in_the_life_of_a_run(tmp_path: Path) -> None:
+def test_fault_is_injected_once_per_run(tmp_path: Path) -> None:
     assert chaos_files.armed(tmp_path) is None
     wanted = FaultPlan(fault=(fault("stop"), fault("delay")))
     chaos_files.arm(tmp_path, wanted)
@@ -153,7 +153,7 @@ def test_a_fault_is_made_once_in_the_life_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Path, monkeypatch: Any) -> None:
+def test_rank_injects_its_faults_once_at_their_steps(tmp_path: Path, monkeypatch: Any) -> None:
     torch = pytest.importorskip("torch")
     from trainyard.run.chaos import inject_faults
     from trainyard.train.process_group import Ranks
@@ -198,7 +198,7 @@ def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Pat
 
 
 @pytest.mark.torch
-def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monkeypatch: Any) -> None:
+def test_delayed_rank_sleeps_its_share_of_a_step(tmp_path: Path, monkeypatch: Any) -> None:
     torch = pytest.importorskip("torch")
     from trainyard.run.chaos import inject_faults
     from trainyard.train.process_group import Ranks
@@ -224,9 +224,7 @@ def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monke
 @pytest.mark.torch
 @pytest.mark.skipif(not fault_plan.FULL.exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("parts", [[b"x" * 1000], [b"x" * 10, b"y" * 90]])
-def test_a_save_that_is_refused_meets_the_kernel_s_own_error_and_the_next_is_well(
-    tmp_path: Path, parts: list[bytes]
-) -> None:
+def test_save_to_full_disk_fails_with_enospc_and_next_save_succeeds(tmp_path: Path, parts: list[bytes]) -> None:
     pytest.importorskip("torch")
     from trainyard.run.chaos import inject_faults
     from trainyard.train.checkpoint import checkpoint_saver, checkpoint_store
@@ -274,7 +272,7 @@ def only(disturbed: Run, planned: Fault, at: float = 7.1) -> FaultScore:
     return row
 
 
-def test_a_fault_that_is_got_over_with_the_culprit_named() -> None:
+def test_recovered_fault_with_correct_blame_scores_well() -> None:
     again = [sample(step, step + 10.0, attempt=1) for step in range(5, 20)]
     death = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
     row = only(run([*CALM.samples[:7], *again], [death]), fault("kill_worker", target=1))
@@ -295,14 +293,14 @@ def test_a_fault_that_is_got_over_with_the_culprit_named() -> None:
         ([incident("worker_death", 3, rank=1)], "", -1),
     ],
 )
-def test_nobody_and_the_wrong_one_and_one_before_are_not_right(told: list[Incident], blamed: str, rank: int) -> None:
+def test_missing_wrong_or_earlier_incident_is_not_right(told: list[Incident], blamed: str, rank: int) -> None:
     row = only(run(CALM.samples, told), fault("kill_worker", target=1))
     assert not row.right
     assert not row.well
     assert (row.blamed, row.blamed_rank) == (blamed, rank)
 
 
-def test_a_flipped_byte_is_found_when_it_is_read_and_costs_its_kill() -> None:
+def test_flipped_byte_is_detected_on_load_and_costs_a_restart() -> None:
     killed = incident("worker_death", 8, rank=1, restart_s=3.0, lost_s=1.0)
     read = incident("bad_checkpoint", 10, detect=0.0)
     row = only(run(CALM.samples, [killed, read]), fault("flip_byte", target=1))
@@ -335,12 +333,12 @@ def test_a_step_taken_twice_must_be_the_same_both_times() -> None:
     assert only(run([*CALM.samples[:7], wrong, *again]), fault("kill_worker")).losses == "different"
 
 
-def test_a_step_that_was_never_taken_is_missed() -> None:
+def test_missing_step_makes_losses_missing() -> None:
     gone = [sample for sample in CALM.samples if sample.step != 8]
     assert only(run(gone), fault("kill_worker")).losses == "missing"
 
 
-def test_what_ends_early_has_failed_cleanly_only_where_it_says_of_what() -> None:
+def test_early_end_is_failed_only_with_a_reason() -> None:
     part = CALM.samples[:8]
     assert only(run(part, state="failed", failure="rank 0 died"), fault("kill_worker")).outcome == "failed"
     assert only(run(part, state="incomplete"), fault("kill_worker")).outcome == "stuck"
@@ -350,14 +348,14 @@ def test_what_ends_early_has_failed_cleanly_only_where_it_says_of_what() -> None
     assert (unmade.outcome, unmade.made, unmade.right) == ("unmade", -1, False)
 
 
-def test_a_loss_that_is_not_a_number_on_both_sides_is_the_same() -> None:
+def test_nan_losses_in_both_runs_are_identical() -> None:
     calm = run([*CALM.samples[:19], sample(19, 20.0, loss=math.nan)])
     injected = {0: InjectedFault(at=7 * S, step=7, attempt=0)}
     (row,) = score(calm, calm, FaultPlan(fault=(fault("delay"),)), injected)
     assert row.losses == "identical"
 
 
-def test_what_importing_took_is_told_apart() -> None:
+def test_import_time_is_reported_separately() -> None:
     preemption = incident("preempted", 8, detect=0.0, restart_s=9.0)
     lived = [
         JobEvent(what="started", at=0), JobEvent(what="launched", at=2 * S),
@@ -379,7 +377,7 @@ def found(planned: Fault, second: int) -> list[Incident]:
 
 
 @given(MADE, st.randoms())
-def test_who_is_never_wrong_is_always_right_in_any_order_of_the_plan(made: list[tuple[str, int]], chance: Any) -> None:
+def test_correct_incidents_score_right_in_any_plan_order(made: list[tuple[str, int]], chance: Any) -> None:
     faults = [fault(kind, 7, who) for kind, who in made]
     told = [one for place, each in enumerate(faults) for one in found(each, 10 * place + 10)]
     numbered = [(one, InjectedFault(at=(10 * place + 9) * S, step=7, attempt=0)) for place, one in enumerate(faults)]
@@ -394,7 +392,7 @@ def test_who_is_never_wrong_is_always_right_in_any_order_of_the_plan(made: list[
 
 
 @given(MADE, st.lists(st.tuples(st.sampled_from(sorted(words.FAULTS)), st.integers(-1, 1), st.integers(0, 59))))
-def test_no_incident_is_set_down_twice_and_none_before_its_fault(
+def test_incident_is_attributed_once_and_after_its_fault(
     made: list[tuple[str, int]], told: list[tuple[str, int, int]]
 ) -> None:
     faults = tuple(fault(kind, 7, who) for kind, who in made)
@@ -414,7 +412,7 @@ def test_no_incident_is_set_down_twice_and_none_before_its_fault(
     assert len(table(rows, others).rows) == len(rows)
 
 
-def test_a_rank_that_stays_away_is_told_from_one_that_waits_whatever_its_other_threads_do(tmp_path: Path) -> None:
+def test_rank_outside_collective_is_distinguished_from_waiting_ranks(tmp_path: Path) -> None:
     """faulthandler calls the thread that took the signal `Current thread`, others `Thread`; the main one comes last."""
     free = threading.Event()
     thread = threading.Thread(target=free.wait)
@@ -472,7 +470,7 @@ class Ends:
         ([Preempted("asked to leave"), Preempted("again")], ["execute", "execute", "resume"], True),
     ],
 )
-def test_a_job_is_gone_on_with_as_often_as_the_plan_pre_empts_it_and_scored_however_it_ends(
+def test_preempted_job_resumes_as_planned_and_is_always_scored(
     ends: list[TrainyardError | None], called: list[str], failed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path)
@@ -488,7 +486,7 @@ def test_a_job_is_gone_on_with_as_often_as_the_plan_pre_empts_it_and_scored_howe
     assert chaos_files.armed(store.runs / met.against) is None
 
 
-def test_a_run_that_says_nothing_of_the_job_is_not_compared_with() -> None:
+def test_incomparable_reference_run_is_refused() -> None:
     calm = run(CALM.samples)
     assert experiment.comparable(calm, job(name="other", recovery=Recovery())) is calm
     with refused(BadInput, calm.id, "--against"):
@@ -502,7 +500,7 @@ def test_a_run_that_says_nothing_of_the_job_is_not_compared_with() -> None:
 # The trials of `make chaos`
 
 
-def test_trials_cover_every_fault_first_and_are_the_same_every_time(root: Path) -> None:
+def test_trials_cover_every_fault_first_and_are_reproducible(root: Path) -> None:
     from trainyard import job_file as jobs
     from validation import chaos
 
@@ -551,7 +549,7 @@ nodes = 2
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(not fault_plan.FULL.exists(), reason="needs /dev/full")
-def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_recovers_from_kill_full_disk_and_flipped_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     import os
 
@@ -595,9 +593,7 @@ def test_chaos_is_for_a_job_and_against_for_chaos(given: list[str], values: list
     assert missing_values(done.output.partition("Error: ")[2], *values) == []
 
 
-def test_a_plan_that_does_not_fit_is_refused_before_anything_runs(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfitting_plan_is_refused_before_any_run(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "stop"\nrank = 7\nstep = 1\n')
     example = root / "examples" / "chaos.toml"

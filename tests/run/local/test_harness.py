@@ -216,7 +216,7 @@ def test_interrupted_while_booking_it_keeps_what_was_measured(store: Store) -> N
     assert kept.digest
 
 
-def test_traces_are_the_whole_files_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+def test_traces_are_complete_files_in_rank_order(tmp_path: Path) -> None:
     for part in ("traces", "facts", "samples"):
         (tmp_path / part).mkdir()
     for name in (
@@ -328,9 +328,7 @@ def facts(vendor: str, device: str) -> RankFacts:
 
 
 @pytest.mark.torch
-def test_devices_that_torch_cannot_use_end_the_run_with_the_next_step(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_devices_fail_the_run_with_next_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     devices = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
@@ -338,7 +336,7 @@ def test_devices_that_torch_cannot_use_end_the_run_with_the_next_step(
         execute(job(dp_replicate=1), JOB_TEXT, Session(store, book, devices=devices))
 
 
-def test_half_a_line_waits_for_its_rest(tmp_path: Path) -> None:
+def test_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
     appended = harness._appended(path)
     assert next(appended) == []
@@ -363,7 +361,7 @@ def test_as_many_steps_are_announced_as_a_rank_takes(profiled: int) -> None:
     assert measure.in_all == len(list(turns(measure)))
 
 
-def test_claims_are_left_out_where_nothing_supports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_without_data_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     vendors = plugins.load_all("vendors")
     monkeypatch.setenv("TRAINYARD_PRETEND", "1")
     recorded = Provenance(devices=tuple(vendors["pretend"].devices()))
@@ -376,7 +374,7 @@ def test_claims_are_left_out_where_nothing_supports_them(monkeypatch: pytest.Mon
     ("vendor", "device", "peak"),
     [("nvidia", "NVIDIA H200", True), ("nvidia", "NVIDIA H200 MIG 1g.18gb", False), ("cpu", "some cores", False)],
 )
-def test_the_peak_is_that_of_what_trained(tmp_path: Path, vendor: str, device: str, peak: bool) -> None:
+def test_peak_is_that_of_the_training_device(tmp_path: Path, vendor: str, device: str, peak: bool) -> None:
     driver = DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia")
     half = msgspec.structs.replace(job(), recipe=Recipe(seq_len=8, tokens_per_step=16, dtype="bfloat16"))
     bare = Run(id=new_id(), job=half, started="2025-01-01", provenance=Provenance(devices=(driver,)))

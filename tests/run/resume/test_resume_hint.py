@@ -53,7 +53,7 @@ def shelve(run: Path, step: int) -> None:
 # What is told
 
 
-def test_the_way_on_is_from_the_last_checkpoint_or_there_is_none(tmp_path: Path) -> None:
+def test_resume_sentence_names_the_last_checkpoint_or_none(tmp_path: Path) -> None:
     assert "It has no checkpoint (none was saved yet)" in resume_hint.resume_sentence(tmp_path, JOB)
     assert "[checkpoint] every = N to save some" in resume_hint.resume_sentence(
         tmp_path, replace(JOB, checkpoint=Checkpoint())
@@ -73,7 +73,7 @@ def fault(kind: str, **more: Any) -> JobEvent:
 DIED = "rank 1 died: killed by SIGKILL (pid 7). It wrote no error message."
 
 
-def test_each_fault_is_a_line_with_what_follows(tmp_path: Path) -> None:
+def test_each_fault_is_one_line_with_resume_point(tmp_path: Path) -> None:
     news = ProgressMessages(tmp_path, JOB)
     death = "rank 1 died: killed by SIGKILL (pid 7)"
     assert (
@@ -89,7 +89,7 @@ def test_each_fault_is_a_line_with_what_follows(tmp_path: Path) -> None:
     assert news.line(fault("preempted", says="asked to leave")) == ""
 
 
-def test_what_is_loaded_is_told_where_it_is_not_what_was_expected(tmp_path: Path) -> None:
+def test_loading_unexpected_checkpoint_is_reported(tmp_path: Path) -> None:
     shelve(tmp_path, 9)
     news = ProgressMessages(tmp_path, JOB)
     assert news.line(JobEvent(what="loaded", at=1, step=10)) == ""
@@ -99,7 +99,7 @@ def test_what_is_loaded_is_told_where_it_is_not_what_was_expected(tmp_path: Path
     assert news.line(JobEvent(what="loaded", at=1, step=0)) == "restarting from the beginning"
 
 
-def test_nodes_that_come_and_go_are_told(tmp_path: Path) -> None:
+def test_node_changes_are_reported(tmp_path: Path) -> None:
     news = ProgressMessages(tmp_path, JOB)
     assert news.line(JobEvent(what="launched", at=1, nodes=2)) == ""
     shelve(tmp_path, 4)
@@ -108,7 +108,7 @@ def test_nodes_that_come_and_go_are_told(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.sampled_from(["worker_death", "hang", "slow", "preempted", "agent_death"]), max_size=12))
-def test_no_more_restarts_are_told_than_the_job_has(kinds: list[str]) -> None:
+def test_reported_restarts_do_not_exceed_the_limit(kinds: list[str]) -> None:
     news = ProgressMessages(Path("nowhere"), JOB)
     lines = [news.line(fault(kind, attempt=attempt, says="something.")) for attempt, kind in enumerate(kinds)]
     restarts = [line for line in lines if "restart" in line]
@@ -116,7 +116,7 @@ def test_no_more_restarts_are_told_than_the_job_has(kinds: list[str]) -> None:
     assert [f"restart {number + 1} of 2" in line for number, line in enumerate(restarts)] == [True] * len(restarts)
 
 
-def test_only_what_is_added_is_news_and_half_a_line_waits(tmp_path: Path) -> None:
+def test_event_reader_returns_only_new_complete_lines(tmp_path: Path) -> None:
     EventLogWriter(tmp_path, "rank0").saved(5, step=4)
     following = event_log.EventLogReader(tmp_path)
     assert following.new() == []
@@ -152,13 +152,13 @@ def test_how_a_step_is_computed_may_change(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", FREE_IN_RECIPE)
-def test_so_may_what_of_the_recipe_leaves_a_step_what_it_is(field: str) -> None:
+def test_fork_may_change_recipe_fields_that_keep_the_training(field: str) -> None:
     source = replace(JOB, layout=Layout())
     fork_run.check(old(source), replace(source, recipe=replace(source.recipe, **{field: FREE_IN_RECIPE[field]})))
 
 
 @pytest.mark.parametrize("field", BOUND)
-def test_what_a_step_is_may_not_and_both_values_are_named(field: str) -> None:
+def test_fork_refuses_changed_training_with_both_values(field: str) -> None:
     source = replace(JOB, layout=Layout())
     before = repr(getattr(JOB.recipe, field))
     with refused(BadJob, "0badcafe", f"{field} = {BOUND[field]!r}", "$.recipe", before):
@@ -177,7 +177,7 @@ def test_a_model_is_the_same_one_by_any_name() -> None:
         fork_run.check(old(vision), replace(vision, sizes={"layers": 4}))
 
 
-def test_without_a_good_checkpoint_or_a_step_left_no_run_begins(tmp_path: Path) -> None:
+def test_fork_without_checkpoint_or_steps_left_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     folder = store.begin(old(), write(JOB))
     with refused(BadInput, "0badcafe", "--resume"):
@@ -248,7 +248,7 @@ def losses(run: Run) -> dict[int, float]:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_new_run_goes_on_with_another_s_training_on_any_ranks(go: Callable[..., Run]) -> None:
+def test_fork_continues_training_on_any_number_of_ranks(go: Callable[..., Run]) -> None:
     whole = go("dp_shard = 2", 12)
     first = go("dp_shard = 2", 6)
     assert whole.origin is None
@@ -262,7 +262,7 @@ def test_a_new_run_goes_on_with_another_s_training_on_any_ranks(go: Callable[...
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_dead_rank_is_told_while_it_happens_and_how_to_go_on(go: Callable[..., Run], tmp_path: Path) -> None:
+def test_rank_death_is_reported_at_once_with_resume_command(go: Callable[..., Run], tmp_path: Path) -> None:
     messages: list[str] = []
     killed: list[int] = []
 

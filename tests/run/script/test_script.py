@@ -120,14 +120,14 @@ def test_steps_are_warmed_up_timed_profiled_and_timed_again(tmp_path, monkeypatc
 
 
 @pytest.mark.torch
-def test_without_a_profile_no_step_is_thrown_away_after_the_warm_up(tmp_path, monkeypatch):
+def test_without_profile_only_warmup_steps_are_discarded(tmp_path, monkeypatch):
     samples, output = watched(tmp_path, monkeypatch, Measure(warmup=1, steps=2, repeats=1, profiled=0), [1] * 6)
     assert [sample.warmup for sample in samples] == [True] + [False] * 5
     assert output == 0
 
 
 @pytest.mark.torch
-def test_a_fault_of_ours_ends_the_watching_and_not_the_script(tmp_path, capsys):
+def test_internal_error_ends_watching_but_not_the_script(tmp_path, capsys):
     pytest.importorskip("torch")
     from trainyard.run.script.watch_steps import ScriptWatch
 
@@ -336,7 +336,7 @@ def test_what_is_neither_a_job_nor_a_program(tmp_path):
     ("profiled", "says"), [(3, "was too short for a profile, which takes 17 timed steps; it had 4"),
                            (0, "asked for no profile")],
 )  # fmt: skip
-def test_a_script_too_short_for_a_profile_is_told_from_one_that_asked_for_none(profiled, says):
+def test_script_too_short_for_profile_differs_from_script_without_profile(profiled, says):
     measure = Measure(warmup=3, steps=10, repeats=1, profiled=profiled)
     job = Job(workload=SCRIPT, sizes={"command": "python short.py"}, recipe=Recipe(tokens_per_step=0), measure=measure)
     samples = tuple(
