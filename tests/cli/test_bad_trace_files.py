@@ -37,10 +37,10 @@ def ask(*args: object) -> Answer:
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = answer(["trace", *map(str, args)])
-    told = Answer(code, *(text(one) for one in (out, err)))
-    assert code in (0, 2), told
-    assert "Traceback" not in told.err
-    return told
+    result = Answer(code, *(text(stream) for stream in (out, err)))
+    assert code in (0, 2), result
+    assert "Traceback" not in result.err
+    return result
 
 
 def text(stream: io.TextIOWrapper) -> str:
@@ -48,9 +48,9 @@ def text(stream: io.TextIOWrapper) -> str:
     return stream.read()
 
 
-def wall(told: Answer) -> int:
-    assert told.code == 0, told.err
-    return json.loads(told.out)["ledgers"][-1]["wall_ns"]
+def wall(result: Answer) -> int:
+    assert result.code == 0, result.err
+    return json.loads(result.out)["ledgers"][-1]["wall_ns"]
 
 
 def rows(path: Path) -> int:
@@ -87,13 +87,13 @@ def kept(tmp_path):
 
 def ends_of_events(text: str) -> list[int]:
     """Where each event of a file of ours ends."""
-    decoder, place, found = json.JSONDecoder(), text.index("["), []
-    while text[place] != "]":
-        begin = text.index("{", place)
-        place = decoder.raw_decode(text, begin)[1]
-        found.append(place)
-        place += len(text[place:]) - len(text[place:].lstrip())
-    return found
+    decoder, position, ends = json.JSONDecoder(), text.index("["), []
+    while text[position] != "]":
+        begin = text.index("{", position)
+        position = decoder.raw_decode(text, begin)[1]
+        ends.append(position)
+        position += len(text[position:]) - len(text[position:].lstrip())
+    return ends
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -112,8 +112,8 @@ def test_json_cut_anywhere_keeps_every_whole_event_and_says_so(scanner, indent, 
 
 
 def many(kernels: int = 3000) -> dict:
-    names = [f"kernel_{hashlib.sha256(bytes([place % 256, place // 256])).hexdigest()}" for place in range(kernels)]
-    return trace(device=[(name, 7, 100 * place, 100 * place + 60, 100 * place) for place, name in enumerate(names)])
+    names = [f"kernel_{hashlib.sha256(bytes([number % 256, number // 256])).hexdigest()}" for number in range(kernels)]
+    return trace(device=[(name, 7, 100 * number, 100 * number + 60, 100 * number) for number, name in enumerate(names)])
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.9, 0.999])
@@ -121,10 +121,10 @@ def test_gzip_cut_short_keeps_what_was_whole_and_says_so(scanner, share, tmp_pat
     packed = gzip.compress(json.dumps(many()).encode())
     path = tmp_path / "t.json.gz"
     path.write_bytes(packed[: int(len(packed) * share)])
-    told = ask(path, "--json", "--window", "all")
-    if told.code == 2:
+    result = ask(path, "--json", "--window", "all")
+    if result.code == 2:
         assert share < 0.1
-        assert "gzip stream ends early" in told.err
+        assert "gzip stream ends early" in result.err
         return
     assert "gzip stream ends early" in notes(path)
     assert rows(path) > 0.8 * share * 6000
@@ -148,9 +148,9 @@ def test_a_damaged_gzip_is_not_passed_over(scanner, damage, tmp_path):
 def test_the_loss_is_printed_to_the_user(tmp_path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(GOOD)[:-100])
-    told = ask(path)
-    assert told.code == 0
-    assert "The complete events are analysed" in " ".join(told.out.split())
+    result = ask(path)
+    assert result.code == 0
+    assert "The complete events are analysed" in " ".join(result.out.split())
 
 
 def test_joined_gzip_members_are_one_file(scanner, tmp_path):
@@ -186,13 +186,13 @@ LENGTHS = [-0.001, -5, -1e300, 1e300, 2**63, 2**80, 9.3e15, "1e400", "", "a", No
 
 @pytest.mark.parametrize("length", LENGTHS, ids=str)
 @pytest.mark.parametrize("field", ["dur", "ts"])
-def test_times_that_are_none_cost_the_event_and_are_counted(scanner, field, length, tmp_path):
+def test_invalid_times_drop_the_event_and_are_counted(scanner, field, length, tmp_path):
     document = trace(device=DEVICE)
     document["traceEvents"][0][field] = length
     path = write(tmp_path, document)
     assert wall(ask(path, "--json", "--window", "all")) >= 140
     events = read([path])
-    if sum(len(one.work) for one in events) < 3:
+    if sum(len(rank.work) for rank in events) < 3:
         assert "1 events with an unreadable or negative time were left out" in notes(path)
 
 
@@ -229,8 +229,8 @@ TEXTS = {
 def test_odd_text_in_a_name_costs_the_event_at_most(scanner, kind, tmp_path):
     path = tmp_path / "t.json"
     path.write_bytes(json.dumps(trace(device=DEVICE)).encode().replace(b'"gemm"', b'"' + TEXTS[kind] + b'"'))
-    told = ask(path, "--json", "--window", "all")
-    if wall(told) != WALL:
+    result = ask(path, "--json", "--window", "all")
+    if wall(result) != WALL:
         assert "1 entries of t.json are not readable events" in notes(path)
 
 
@@ -240,7 +240,7 @@ def test_odd_text_is_no_trouble_where_nobody_reads_it(scanner, kind, kept):
     assert kept(text.replace(b"HERE", TEXTS[kind])) == WALL
 
 
-def test_of_a_key_that_stands_twice_the_last_one_counts(scanner, kept):
+def test_last_value_of_duplicate_key_wins(scanner, kept):
     text = json.dumps(GOOD).encode()
     assert kept(text.replace(b'"name": "gemm"', b'"name": 5, "name": "gemm"')) == WALL
     assert kept(text.replace(b'"dur": 0.1,', b'"dur": 77.0, "dur": 0.1,')) == WALL
@@ -273,10 +273,10 @@ NO_EVENTS = {
 def test_a_file_without_events_is_one_clear_error(scanner, kind, tmp_path):
     path = tmp_path / "t.json"
     path.write_bytes(NO_EVENTS[kind])
-    told = ask(path)
-    assert told.code == 2
-    assert "t.json" in told.err
-    assert len(told.err) < 1000
+    result = ask(path)
+    assert result.code == 2
+    assert "t.json" in result.err
+    assert len(result.err) < 1000
 
 
 def test_rubbish_between_events_is_counted_and_costs_nothing_else(scanner, tmp_path):
@@ -284,7 +284,9 @@ def test_rubbish_between_events_is_counted_and_costs_nothing_else(scanner, tmp_p
     rubbish = [1, None, "x", [], [[{}]], True, "]", "}", '"', {"ph": 5, "cat": []}]
     document = trace(device=DEVICE)
     events = document["traceEvents"]
-    document["traceEvents"] = [one for pair in zip(events * 2, rubbish) for one in reversed(pair)][: 2 * len(events)]
+    document["traceEvents"] = [event for pair in zip(events * 2, rubbish) for event in reversed(pair)][
+        : 2 * len(events)
+    ]
     path.write_text(json.dumps(document))
     assert wall(ask(path, "--json", "--window", "all")) == WALL
     assert "are not readable events" in notes(path)
@@ -343,8 +345,8 @@ def test_odd_args_of_a_kernel_cost_the_field_at_most(scanner, field, value, kept
 @pytest.mark.parametrize("field", ["ph", "cat", "name", "pid", "tid", "args", "ts", "dur", "id", "s"])
 def test_odd_fields_of_an_event_cost_the_event_at_most(scanner, field, value, kept):
     document = trace(device=DEVICE, host=[("aten::mm", 100, 0, 20, "cpu_op")])
-    for place in range(2):
-        document["traceEvents"][place][field] = value
+    for index in range(2):
+        document["traceEvents"][index][field] = value
     assert kept(document) >= 140
 
 
@@ -369,9 +371,9 @@ def test_args_nested_without_end_cost_what_follows_at_most(scanner, tmp_path):
 
 def test_two_files_of_one_rank_are_refused_by_name(tmp_path):
     files = [write(tmp_path, trace(device=DEVICE, rank=0, world=2), f"{name}.json") for name in "ab"]
-    told = ask(*files)
-    assert told.code == 2
-    assert "a.json and b.json are both from rank 0" in told.err
+    result = ask(*files)
+    assert result.code == 2
+    assert "a.json and b.json are both from rank 0" in result.err
 
 
 def test_files_of_differently_large_jobs_are_refused_or_remarked_on(tmp_path):
@@ -379,22 +381,22 @@ def test_files_of_differently_large_jobs_are_refused_or_remarked_on(tmp_path):
         write(tmp_path, trace(device=DEVICE, rank=rank, world=world), f"{rank}.json")
         for rank, world in enumerate((2, 4, 8))
     ]
-    told = ask(*files, "--json")
-    assert "world" in (told.err if told.code else notes(*files)).lower()
+    result = ask(*files, "--json")
+    assert "world" in (result.err if result.code else notes(*files)).lower()
 
 
 def test_a_rank_beyond_its_world_is_refused_or_remarked_on(tmp_path):
     files = [write(tmp_path, trace(device=DEVICE, rank=rank, world=2), f"{rank}.json") for rank in (0, 7)]
-    told = ask(*files, "--json")
-    assert "rank 7" in (told.err if told.code else notes(*files))
+    result = ask(*files, "--json")
+    assert "rank 7" in (result.err if result.code else notes(*files))
 
 
 def test_one_damaged_rank_is_named(tmp_path):
     files = [write(tmp_path, trace(device=DEVICE, rank=rank, world=3), f"rank{rank}.json") for rank in range(3)]
     files[1].write_bytes(b"")
-    told = ask(tmp_path)
-    assert told.code == 0
-    assert "rank1.json (the file is empty (0 bytes))" in told.out
+    result = ask(tmp_path)
+    assert result.code == 0
+    assert "rank1.json (the file is empty (0 bytes))" in result.out
     strict = ask(tmp_path, "--strict")
     assert strict.code == 2
     assert "rank1.json" in strict.err
@@ -470,7 +472,7 @@ INSIDE = [b" ", b"1,", b"1 ", b"[", b"]{", b"}", b"{},", b'{"a":', b'{"ph": "X"}
 @pytest.mark.parametrize("inside", INSIDE, ids=repr)
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of memory is asked of Linux")
-def test_a_bomb_is_given_up_in_seconds_and_little_memory(inside, pure, limit, tmp_path):
+def test_zip_bomb_is_rejected_in_seconds_with_little_memory(inside, pure, limit, tmp_path):
     """80 MB of text in a hundredth of it: nothing may be looked at again with each piece (hours), or be held whole."""
     path = bomb(tmp_path, inside * ((4 << 20) // len(inside)), 20)
     done = subprocess.run(
@@ -480,11 +482,11 @@ def test_a_bomb_is_given_up_in_seconds_and_little_memory(inside, pure, limit, tm
         check=False,
         env={**os.environ, "TRAINYARD_PURE": pure},
     )
-    said = done.stderr
-    assert done.returncode == 2, said
-    assert int(re.search(r"VmHWM:\s+(\d+) kB", said)[1]) < 400_000
+    messages = done.stderr
+    assert done.returncode == 2, messages
+    assert int(re.search(r"VmHWM:\s+(\d+) kB", messages)[1]) < 400_000
     if limit and inside in (b" ", b"1,", b"{},"):
-        assert "the limit of 8.0 MiB" in said
+        assert "the limit of 8.0 MiB" in messages
 
 
 # --- hostile names ---------------------------------------------------------------------------------------------------
@@ -517,10 +519,10 @@ def test_hostile_names_reach_neither_the_terminal_nor_the_page(name, tmp_path):
     )
     document["deviceProperties"] = [{"id": 0, "name": name}]
     path, page = write(tmp_path, document), tmp_path / "page.html"
-    told = ask(path, "--page", page)
-    assert told.code == 0, told.err
-    assert not {char for char in told.out + told.err if char != "\n" and not char.isprintable()}
-    assert len(told.out) < 100_000
+    result = ask(path, "--page", page)
+    assert result.code == 0, result.err
+    assert not {char for char in result.out + result.err if char != "\n" and not char.isprintable()}
+    assert len(result.out) < 100_000
     text = page.read_text("utf-8")
     assert "<script>alert" not in text
     assert "<img src=x" not in text
@@ -530,8 +532,8 @@ def test_hostile_names_reach_neither_the_terminal_nor_the_page(name, tmp_path):
 def test_a_hostile_file_name_does_not_steer_the_terminal(tmp_path):
     path = tmp_path / "\x1b[31mred\x07.json"
     path.write_bytes(b"{}")
-    told = ask(path)
-    assert told.code == 2
-    assert "\x1b" not in told.err
+    result = ask(path)
+    assert result.code == 2
+    assert "\x1b" not in result.err
     path.write_text(json.dumps(GOOD))
     assert "\x1b" not in ask(path).out

@@ -158,7 +158,7 @@ def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str, old: str
         ("titan.toml", "\nexpert_parallel_degree =", "\nexpert_parallel_degree = 0 #"),
     ],
 )  # fmt: skip
-def test_an_error_about_a_configuration_is_a_sentence_and_has_a_next_step(
+def test_configuration_error_is_a_sentence_with_next_step(
     name: str, old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message, next_step = told(capsys, tmp_path, name, old, new)
@@ -181,7 +181,7 @@ def test_an_error_about_a_configuration_is_a_sentence_and_has_a_next_step(
         ("titan.toml", "\nexpert_parallel_degree =", "\nexpert_parallel_degree = {} #", limits.DEVICES),
     ],
 )
-def test_the_first_limit_that_is_told_is_the_one_that_holds(
+def test_reported_limit_is_the_binding_one(
     name: str, old: str, new: str, limit: limits.Limit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     message, _ = told(capsys, tmp_path, name, old, new.format(10**12))
@@ -230,7 +230,7 @@ def test_an_integer_of_too_many_digits_is_refused(digits: str, tmp_path: Path) -
         machine.load(written(tmp_path, "machine.toml", f"name = 'm'\nper_node = {digits}\n"))
 
 
-def test_a_key_that_is_repeated_in_a_long_file_is_found_in_linear_time(tmp_path: Path) -> None:
+def test_repeated_key_in_long_file_is_found_in_linear_time(tmp_path: Path) -> None:
     keys = ",".join(f'"{number}": 0' for number in range(60_000))
     path = written(tmp_path, "ds.json", '{"train_batch_size": 8, ' + keys + ', "59999": 0}')
     assert refused("llama3-8b", "--check", path, *CLUSTER)

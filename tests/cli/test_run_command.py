@@ -54,9 +54,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["--help"]) == 0
-    said = capsys.readouterr()
-    assert all(re.search(rf"^  {name} ", said.out, re.MULTILINE) for name in COMMANDS)
-    assert not said.err
+    printed = capsys.readouterr()
+    assert all(re.search(rf"^  {name} ", printed.out, re.MULTILINE) for name in COMMANDS)
+    assert not printed.err
     assert answer(["--version"]) == 0
     assert capsys.readouterr().out == f"trainyard, version {__version__}\n"
 
@@ -73,10 +73,10 @@ def test_every_command_is_there_and_has_at_most_ten_flags(name: str) -> None:
 @pytest.mark.parametrize("args", [["rnu"], ["--wrong"], ["runs", "--wrong"], ["run"], ["runs", "tag", "one"], []])
 def test_wrong_usage_exits_2_and_prints_no_data(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(args) == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert said.err
-    assert args != ["rnu"] or missing_values(said.err, "'rnu'", "'run'") == []
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert printed.err
+    assert args != ["rnu"] or missing_values(printed.err, "'rnu'", "'run'") == []
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
@@ -104,8 +104,8 @@ def test_our_errors_end_in_words_and_their_code(
     kind: type[errors.TrainyardError], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert failing(monkeypatch, kind("it \x1b[31mbroke.", "Mend it.")) == code
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"error [{kind.code}]: it ⟨U+001B⟩[31mbroke.\n       Mend it.\n")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"error [{kind.code}]: it ⟨U+001B⟩[31mbroke.\n       Mend it.\n")
 
 
 def test_an_unforeseen_error_is_70_in_one_line(
@@ -113,10 +113,10 @@ def test_an_unforeseen_error_is_70_in_one_line(
 ) -> None:
     monkeypatch.delenv("TRAINYARD_DEBUG", raising=False)
     assert failing(monkeypatch, RuntimeError("what\nis this")) == 70
-    said = capsys.readouterr().err
-    assert said.startswith("error [internal-error]: RuntimeError: what\n")
-    assert missing_values(said, "TRAINYARD_DEBUG=1") == []
-    assert "Traceback" not in said
+    messages = capsys.readouterr().err
+    assert messages.startswith("error [internal-error]: RuntimeError: what\n")
+    assert missing_values(messages, "TRAINYARD_DEBUG=1") == []
+    assert "Traceback" not in messages
     monkeypatch.setenv("TRAINYARD_DEBUG", "1")
     assert failing(monkeypatch, RuntimeError("what")) == 70
     assert "Traceback" in capsys.readouterr().err
@@ -169,9 +169,9 @@ def test_a_reader_that_goes_away_is_no_error(store: Store) -> None:
 
 def test_an_empty_store_says_so_on_stderr(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["runs"]) == 0
-    said = capsys.readouterr()
-    assert not said.out
-    assert missing_values(said.err, store.root) == []
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert missing_values(printed.err, store.root) == []
 
 
 def test_runs_are_listed_shown_tagged_and_deleted(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,16 +236,14 @@ def test_a_shown_run_as_json_is_all_of_it(store: Store, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("name", ["ledgers.json", "samples/rank1.jsonl"])
-def test_of_a_run_with_an_unreadable_file_the_rest_is_shown(
-    store: Store, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_run_with_unreadable_file_shows_the_rest(store: Store, capsys: pytest.CaptureFixture[str], name: str) -> None:
     run = stored(store)
     (store.runs / run.id / name).write_bytes(b"\x00garbage\n\n")
     assert answer(["runs", "show", run.id]) == 2
-    said = capsys.readouterr()
-    assert str(store.runs / run.id / name) in said.err
-    assert run.id in said.out
-    assert "tiny" in said.out
+    printed = capsys.readouterr()
+    assert str(store.runs / run.id / name) in printed.err
+    assert run.id in printed.out
+    assert "tiny" in printed.out
     assert answer(["runs", "show", run.id, "--json"]) == 2
     shown = json.loads(capsys.readouterr().out)
     assert (shown["state"], shown["id"]) == ("damaged", run.id)
@@ -257,9 +255,9 @@ def test_reindex_counts_the_folders(store: Store, capsys: pytest.CaptureFixture[
     stored(store)
     (store.root / "index.sqlite3").write_bytes(b"rubbish")
     assert answer(["runs", "--reindex", "--json"]) == 0
-    said = capsys.readouterr()
-    assert "indexed 1 runs" in said.err
-    assert len(json.loads(said.out)["runs"]) == 1
+    printed = capsys.readouterr()
+    assert "indexed 1 runs" in printed.err
+    assert len(json.loads(printed.out)["runs"]) == 1
 
 
 @pytest.fixture
@@ -279,24 +277,24 @@ def acting(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.mark.torch
 def test_a_run_prints_its_figures_and_ledger(acting: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["run", str(acting), "--tag", "main"]) == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     (row,) = store.rows()
     assert row.tags == ("main",)
-    assert said.out.startswith(f"run {row.id}  {store.runs / row.id}\n")
-    assert "256.5 % profiler's cost (295.0 µs a step)" in said.out
-    assert "115.0 µs step time" in said.out
-    assert "Profiled step" in said.out
-    assert "400,000 ns" in said.out
-    assert "step 8/8  loss 4.3000" in said.err
-    assert "loss 5.0000" in said.err
+    assert printed.out.startswith(f"run {row.id}  {store.runs / row.id}\n")
+    assert "256.5 % profiler's cost (295.0 µs a step)" in printed.out
+    assert "115.0 µs step time" in printed.out
+    assert "Profiled step" in printed.out
+    assert "400,000 ns" in printed.out
+    assert "step 8/8  loss 4.3000" in printed.err
+    assert "loss 5.0000" in printed.err
 
 
 @pytest.mark.torch
 def test_a_quiet_run_prints_json_alone(acting: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["run", str(acting), "--json", "--quiet"]) == 0
-    said = capsys.readouterr()
-    assert not said.err
-    shown = json.loads(said.out)
+    printed = capsys.readouterr()
+    assert not printed.err
+    shown = json.loads(printed.out)
     assert (shown["state"], shown["id"]) == ("complete", store.rows()[0].id)
     assert shown["summary"]["repeats_ns"] == [105000, 125000]
     assert shown["claims"]["matmul_rate"]["value"] == 1.5e9
@@ -308,13 +306,13 @@ def test_a_quiet_run_prints_json_alone(acting: Path, store: Store, capsys: pytes
 def test_a_dead_rank_is_one_clear_error(acting: Path, store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     acting.write_text(acting.read_text() + "# how: die\n")
     assert answer(["run", str(acting), "--tag", "doomed"]) == 4
-    said = capsys.readouterr()
-    assert not said.out
-    assert code_of(said.err) == "rank-died"
-    assert "Traceback" not in said.err
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert code_of(printed.err) == "rank-died"
+    assert "Traceback" not in printed.err
     (row,) = store.rows()
     assert row.state == "failed"
-    assert missing_values(said.err, "rank 1", "SIGKILL", "something is odd", f"run {row.id}") == []
+    assert missing_values(printed.err, "rank 1", "SIGKILL", "something is odd", f"run {row.id}") == []
     assert row.tags == ("doomed",)
     assert answer(["runs", "show", row.id]) == 0
     assert missing_values(capsys.readouterr().out, "rank 1", "SIGKILL") == []
@@ -373,9 +371,7 @@ def test_a_job_that_cannot_be_trained_exits_2_and_leaves_no_run(
     assert not store.root.exists()
 
 
-def test_what_is_no_command_and_no_job_file_is_said_to_be_neither(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_neither_command_nor_job_file_is_an_error(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["run", "--", "nosuchcommand"]) == 2
     err = capsys.readouterr().err
     assert code_of(err) == "bad-input"

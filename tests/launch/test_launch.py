@@ -62,7 +62,7 @@ time.sleep(120)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to launch in, with a worker that does as it is told."""
     (tmp_path / "told_worker.py").write_text(WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
@@ -71,10 +71,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def start(place: Path, how: str, launcher: Local) -> str:
-    for name, text in launcher.render(JOB, ["told_worker", str(place), how]).items():
-        (place / name).write_text(text)
-    return launcher.submit(place)
+def start(job_folder: Path, how: str, launcher: Local) -> str:
+    for name, text in launcher.render(JOB, ["told_worker", str(job_folder), how]).items():
+        (job_folder / name).write_text(text)
+    return launcher.submit(job_folder)
 
 
 ASKING = """
@@ -91,8 +91,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def pids(place: Path) -> list[int]:
-    return [int((place / f"pid{rank}").read_text()) for rank in range(2)]
+def pids(job_folder: Path) -> list[int]:
+    return [int((job_folder / f"pid{rank}").read_text()) for rank in range(2)]
 
 
 def test_a_rendered_job_says_what_will_start() -> None:
@@ -118,10 +118,10 @@ def test_a_number_that_is_no_port_is_bad_input(port: int) -> None:
         Local(port).render(JOB, ["module"])
 
 
-def test_without_torch_the_next_step_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_torch_has_next_step(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "find_spec", lambda _: None)
     with refused(MissingLibrary, "torch", "trainyard[train]"):
-        start(place, "well", Local())
+        start(job_folder, "well", Local())
 
 
 def test_an_unknown_job_is_refused() -> None:
@@ -130,34 +130,34 @@ def test_an_unknown_job_is_refused() -> None:
 
 
 @pytest.mark.torch
-def test_ranks_that_end_well(place: Path) -> None:
+def test_ranks_that_end_well(job_folder: Path) -> None:
     pytest.importorskip("torch")
     launcher = Local(environment={"GLOO_SOCKET_IFNAME": "lo"})
-    id = start(place, "well", launcher)
+    id = start(job_folder, "well", launcher)
     assert until(lambda: launcher.status(id) != "running")
     assert launcher.status(id) == "ended"
-    assert (place / "logs" / "rank1.err").read_text() == "rank 1 of 2 is here\n"
+    assert (job_folder / "logs" / "rank1.err").read_text() == "rank 1 of 2 is here\n"
 
 
 @pytest.mark.torch
-def test_a_port_taken_at_the_last_moment_is_a_clear_failure(place: Path) -> None:
+def test_port_taken_at_last_moment_is_a_clear_failure(job_folder: Path) -> None:
     pytest.importorskip("torch")
     launcher = Local(free_port())
-    files = launcher.render(JOB, ["told_worker", str(place), "well"])
-    (place / "launch.json").write_text(files["launch.json"])
+    files = launcher.render(JOB, ["told_worker", str(job_folder), "well"])
+    (job_folder / "launch.json").write_text(files["launch.json"])
     with socket.socket() as other:
         other.bind(("127.0.0.1", launcher.port))
         other.listen()
-        id = launcher.submit(place)
+        id = launcher.submit(job_folder)
         assert until(lambda: launcher.status(id) != "running")
-    says = rf"the ranks cannot meet at 127\.0\.0\.1:{launcher.port}: .*address already in use"
+    pattern = rf"the ranks cannot meet at 127\.0\.0\.1:{launcher.port}: .*address already in use"
     assert launcher.failure(id).rank == -1
-    assert re.search(says, launcher.status(id))
-    assert not (place / "pid0").exists()
+    assert re.search(pattern, launcher.status(id))
+    assert not (job_folder / "pid0").exists()
 
 
 @pytest.mark.torch
-def test_jobs_at_once_each_meet_at_a_port_of_their_own(place: Path, tmp_path: Path) -> None:
+def test_concurrent_jobs_use_separate_ports(job_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "asking_worker.py").write_text(ASKING)
     launcher, folders = Local(), [tmp_path / name for name in ("aaaa0001", "aaaa0002")]
@@ -183,19 +183,19 @@ def test_jobs_at_once_each_meet_at_a_port_of_their_own(place: Path, tmp_path: Pa
         ("exit", 3, "rank 1 died: exit code 3", "rank 1 of 2 is here\nthe last straw"),
     ],
 )
-def test_the_first_rank_to_die_is_named(place: Path, how: str, code: int, says: str, words: str) -> None:
+def test_the_first_rank_to_die_is_named(job_folder: Path, how: str, code: int, says: str, words: str) -> None:
     pytest.importorskip("torch")
     launcher = Local()
-    id = start(place, how, launcher)
-    assert until(lambda: (place / "pid0").exists() and (place / "pid1").exists())
+    id = start(job_folder, how, launcher)
+    assert until(lambda: (job_folder / "pid0").exists() and (job_folder / "pid1").exists())
     begun = time.monotonic()
     assert until(lambda: launcher.status(id) != "running")
     assert time.monotonic() - begun < 60, "a rank that waits two minutes is not waited for"
-    found = launcher.failure(id)
-    assert (found.rank, found.exit_code, found.last_words) == (1, code, words)
-    assert found.pid == pids(place)[1]
+    failure = launcher.failure(id)
+    assert (failure.rank, failure.exit_code, failure.last_words) == (1, code, words)
+    assert failure.pid == pids(job_folder)[1]
     assert launcher.status(id).startswith(f"failed: {says}")
-    assert until(lambda: not any(map(alive, pids(place))), 30)
+    assert until(lambda: not any(map(alive, pids(job_folder))), 30)
 
 
 SLOW = """
@@ -209,29 +209,29 @@ while not (here / "go").exists():
 
 
 @pytest.mark.torch
-def test_a_job_that_is_asked_to_leave_before_it_began_does_so_at_once(place: Path, tmp_path: Path) -> None:
+def test_job_asked_to_leave_before_start_leaves_at_once(job_folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "slow_to_import.py").write_text(SLOW)
     launcher = Local(preload=["slow_to_import"])
-    id = start(place, "wait", launcher)
+    id = start(job_folder, "wait", launcher)
     assert until((tmp_path / "importing").exists)
     launcher.notice(id)
     assert until(lambda: launcher.status(id) != "running"), "without an end of the import"
     assert launcher.failure(id).kind == "preempted"
-    assert launcher.failure(id).says.endswith("it was ended before it took a step.")
-    assert not (place / "pid0").exists()
+    assert launcher.failure(id).says.endswith("it was ended before its first step.")
+    assert not (job_folder / "pid0").exists()
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize("how", ["wait", pytest.param("deaf", marks=pytest.mark.slow)])
-def test_cancel_ends_every_process(place: Path, how: str) -> None:
+def test_cancel_ends_every_process(job_folder: Path, how: str) -> None:
     pytest.importorskip("torch")
     launcher = Local()
-    id = start(place, how, launcher)
-    assert until(lambda: all((place / f"waiting{rank}").exists() for rank in range(2)))
+    id = start(job_folder, how, launcher)
+    assert until(lambda: all((job_folder / f"waiting{rank}").exists() for rank in range(2)))
     launcher.cancel(id)
     assert launcher.status(id).startswith("failed")
-    assert until(lambda: not any(map(alive, [int(id), *pids(place)])), 30)
+    assert until(lambda: not any(map(alive, [int(id), *pids(job_folder)])), 30)
 
 
 STARTER = """
@@ -247,35 +247,35 @@ time.sleep(120)
 
 @pytest.mark.torch
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
-def test_ranks_do_not_outlive_a_killed_parent(place: Path) -> None:
+def test_ranks_do_not_outlive_a_killed_parent(job_folder: Path) -> None:
     pytest.importorskip("torch")
-    command = [sys.executable, "-c", STARTER, str(place), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", STARTER, str(job_folder), str(Path(__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         agent = int(parent.stdout.readline())
-        assert until(lambda: all((place / f"waiting{rank}").exists() for rank in range(2)))
+        assert until(lambda: all((job_folder / f"waiting{rank}").exists() for rank in range(2)))
         parent.send_signal(signal.SIGKILL)
-    assert until(lambda: not any(map(alive, [agent, *pids(place)])), 30)
+    assert until(lambda: not any(map(alive, [agent, *pids(job_folder)])), 30)
 
 
-def test_a_launcher_that_dies_itself_is_told_with_its_words(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launcher_death_is_reported_with_its_output(job_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "find_spec", lambda _: object())
     launcher = Local()
-    (place / "launch.json").write_text("{}")
-    failures.write(place, Failure(rank=3, pid=1, exit_code=1, when=0.0, last_words="of the run before"))
-    id = launcher.submit(place)
+    (job_folder / "launch.json").write_text("{}")
+    failures.write(job_folder, Failure(rank=3, pid=1, exit_code=1, when=0.0, last_words="of the run before"))
+    id = launcher.submit(job_folder)
     assert until(lambda: launcher.status(id) != "running")
     assert launcher.status(id).startswith("failed: the launcher died: exit code 1")
     assert launcher.failure(id).rank == -1
     assert launcher.failure(id).last_words
 
 
-def test_a_failure_reads_as_it_was_written(tmp_path: Path) -> None:
+def test_failure_report_round_trip(tmp_path: Path) -> None:
     assert failures.read(tmp_path) is None
-    found = Failure(rank=3, pid=7, exit_code=-11, when=1.5)
-    failures.write(tmp_path, found)
-    assert failures.read(tmp_path) == found
-    assert missing_values(found.says, "rank 3", "SIGSEGV", "pid 7") == []
+    failure = Failure(rank=3, pid=7, exit_code=-11, when=1.5)
+    failures.write(tmp_path, failure)
+    assert failures.read(tmp_path) == failure
+    assert missing_values(failure.says, "rank 3", "SIGSEGV", "pid 7") == []
     assert missing_values(Failure(rank=0, pid=1, exit_code=-250, when=0).says, "signal 250") == []
 
 

@@ -32,5 +32,5 @@ def plan_hetero(wanted: PlannerInput, machines: str, framework: str, tokens: flo
         wanted._replace(devices=sum(part.ranks for part in parts)), parts, FRAMEWORKS[framework], budget=tokens
     )
     cluster = " and ".join(str(part) for part in parts)
-    step = f"{wanted.model.name} on {cluster}: {wanted.samples:,} sequences of {wanted.seq_len:,} tokens a step"
+    step = f"{wanted.model.name} on {cluster}: {wanted.samples:,} sequences of {wanted.seq_len:,} tokens per step"
     return replace(hetero_tables.from_mixed(result, machines, tokens), framework=framework, step=step)

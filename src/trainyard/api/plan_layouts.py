@@ -137,7 +137,7 @@ def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> 
     length = (seq_len or (job.recipe.seq_len if job else 0)) if text else 1
     if not samples or not length:
         flags = "--batch (sequences per step) and --seq-len" if text else "--batch (samples per step)"
-        raise BadInput("the size of a training step is not given.", f"Give {flags}.")
+        raise BadInput("No global batch given.", f"Pass {flags}.")
     limits.check_value("samples a step:", samples, limits.SAMPLES)
     limits.check_value(f"{samples:,} samples of {length:,} tokens:", samples * length, limits.STEP)
     return samples, length
@@ -155,11 +155,15 @@ def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
     """Why the first layout does not fit, if it does not."""
     notes = []
     if best.reserved > USABLE * machine.rank_memory:
-        notes.append(f"It does not fit: {show_size(best.reserved)} of {show_size(machine.rank_memory)}.")
+        notes.append(
+            f"It does not fit: it needs {show_size(best.reserved)} of {show_size(machine.rank_memory)} per rank."
+        )
     if best.waiting > offload_variants.usable_memory(machine).host:
         offloaded = best.waiting * machine.ranks_per_node
         host = machine.host.memory.value if machine.host else 0.0
-        notes.append(f"It does not fit in a host's memory: {show_size(offloaded)} of {show_size(host)}.")
+        notes.append(
+            f"It does not fit in host memory: it offloads {show_size(offloaded)} per host of {show_size(host)}."
+        )
     return notes
 
 
@@ -172,7 +176,7 @@ def _step(wanted: PlannerInput, machine: Machine, job: Job) -> str:
         else f"{plan_tables.unit_of(job)} of {wanted.model.positions:,} positions"
     )
     devices = wanted.devices // machine.device.ranks
-    return f"{wanted.model.name} on {devices:,} x {machine.device.name}{shared}: {wanted.samples:,} {samples} a step"
+    return f"{wanted.model.name} on {devices:,} x {machine.device.name}{shared}: {wanted.samples:,} {samples} per step"
 
 
 def _check_same(job: Job, file: str, devices: int, samples: int, length: int) -> None:
@@ -182,12 +186,14 @@ def _check_same(job: Job, file: str, devices: int, samples: int, length: int) ->
         ("--seq-len", length, job.recipe.seq_len),
     ):  # fmt: skip
         if given != own:
-            raise BadInput(f"{flag} {given:,}, but {file} says {own:,}.", "--check takes the configuration as it is.")
+            raise BadInput(
+                f"{flag} {given:,}, but {file} has {own:,}.", f"Omit {flag}: --check evaluates a file as it is."
+            )
 
 
 def _machine(name: str) -> Machine:
     if not name:
-        raise BadInput("no machine given.", f"Give --machine: {', '.join(machines.known())}, or a TOML file.")
+        raise BadInput("No machine given.", f"Pass --machine: {', '.join(machines.known())}, or a TOML file.")
     with with_next_step("a machine's name or its TOML file"):
         return machines.load(name)
 

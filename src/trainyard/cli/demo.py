@@ -7,14 +7,14 @@ import click
 
 @click.command()
 @click.option(
-    "--out", "-o", type=click.Path(), default="trainyard-demo.html", show_default=True, help="Where the page goes."
+    "--out", "-o", type=click.Path(), default="trainyard-demo.html", show_default=True, help="The HTML page to write."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print ledgers, findings and tables as JSON.")
 def command(out: str, as_json: bool) -> None:
-    """A small real trace that comes along with trainyard: the printed ledger and its page.
+    """Show the bundled sample trace: print its ledger, and write its HTML page.
 
-    Two CPU ranks trained a small transformer, sharded by FSDP, under the profiler (`make demo-trace` records it
-    anew). Needs no torch.
+    The trace is a real one: two CPU ranks train a small transformer with FSDP under the profiler (`make demo-trace`
+    records it again). Needs no torch.
     """
     from importlib import resources
     from pathlib import Path

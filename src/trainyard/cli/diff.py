@@ -10,13 +10,13 @@ from trainyard.cli.support.pipes import InputFile
 @click.command()
 @click.argument("before", type=InputFile())
 @click.argument("after", type=InputFile())
-@click.option("--strict", is_flag=True, help="Refuse if a rank's file is damaged; else it is left out and named.")
+@click.option("--strict", is_flag=True, help="Fail if a rank's file is damaged, instead of leaving it out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def command(before: str, after: str, strict: bool, as_json: bool) -> None:
-    """What changed from BEFORE to AFTER, account by account; the changes sum to the change in step time.
+    """Compare BEFORE and AFTER, account by account; the changes add up to the change in step time.
 
-    Each is a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote. Where the two did different
-    work, or nothing tells whether they did, it says so and calls nothing better or worse.
+    Each is a run (id prefix, tag or folder), a trace path, or a file written by `plan --json`. If the two did different
+    work, or it is unknown whether they did, this is reported, and no change is called better or worse.
     """
     from trainyard import api
     from trainyard.cli.support.output import console, print_json

@@ -19,36 +19,37 @@ _WORSE = 1
 
 @click.command()
 @click.argument("job", required=False, type=InputFile())
-@click.option("--metric", help="Which figure of a run, account, or benchmark [default: step_time; of a file: value]")
+@click.option("--metric", help="Metric, account or benchmark to follow [default: step_time; with --series: value]")
 @click.option(
     "--series",
     "file",
     type=InputFile(Path),
-    help="A JSON or CSV file, or pytest-benchmark's or asv's folder, instead.",
+    help="Use this series instead: a JSON or CSV file, or the results folder of pytest-benchmark or asv.",
 )
 @click.option(
     "--accepted",
     type=InputFile(Path),
-    help="Changes that are known, resets [default: trainyard-history.toml]",
+    help="File of accepted changes and resets [default: trainyard-history.toml]",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write it as a page, too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write an HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     job: str | None, metric: str | None, file: Path | None, accepted: Path | None, out: Path | None, as_json: bool
 ) -> None:
-    """Since when is it slower? Change points over the stored runs of JOB, a job's name or its file.
+    """Find when performance changed: change points over the stored runs of JOB, a job's name or file.
 
-    Steps are told from drift, from what went away again and from spikes; at each stand the commit, what else differed
-    between the runs, and the account that moved. One series without a change in a hundred shows one.
+    Distinguishes steps, drift, temporary excursions and spikes. Each change is listed with its commit, other
+    differences between the runs, and the account that moved. A series without a change shows a false one in 1 % of
+    cases.
 
-    Ends with 1 where the newest change that nobody has accepted is for the worse, with 3 where there are too few runs.
+    Exit codes: 0 no regression, 1 the newest change that was not accepted is a regression, 3 too few runs.
     """
     from trainyard.cli.support.output import console, print_json, say
     from trainyard.compare.history.judge_changes import judge
     from trainyard.report.history import history_terminal as report
 
-    series, runs = _asked(job, metric, file)
-    judged = judge(series, runs, _said(accepted))
+    series, runs = _load_series(job, metric, file)
+    judged = judge(series, runs, _load_accepted(accepted))
     if as_json:
         print_json(report.as_plain(judged))
     else:
@@ -57,34 +58,34 @@ def command(
         from trainyard.report.history import history_page
 
         history_page.write(judged, out)
-        say(f"{out} is written.")
+        say(f"wrote {out}")
     if judged.worse:
         raise click.exceptions.Exit(_WORSE)
 
 
-def _asked(job: str | None, metric: str | None, file: Path | None) -> tuple[Series, tuple[Run, ...]]:
+def _load_series(job: str | None, metric: str | None, file: Path | None) -> tuple[Series, tuple[Run, ...]]:
     from trainyard.compare.history.sources import imported
     from trainyard.compare.history.sources import series as files
     from trainyard.compare.history.sources import stored_runs as runs
     from trainyard.errors import BadInput
 
     if (job is None) == (file is None):
-        raise BadInput("a history is of a job or of a file, one of them.", "trainyard history JOB, or --series FILE.")
+        raise BadInput("Give either a job or --series.", "trainyard history JOB, or trainyard history --series FILE.")
     if file is not None:
         return (imported.load(file, metric) if imported.is_foreign(file) else files.load(file, metric or "value")), ()
-    name = _name(job or "")
-    return runs.series(name, _stored(name), metric or "step_time")
+    name = _job_name(job or "")
+    return runs.series(name, _stored_runs(name), metric or "step_time")
 
 
-def _name(job: str) -> str:
-    """A job file's name, else the word itself."""
+def _job_name(job: str) -> str:
+    """The name in a job file; any other argument is the name itself."""
     from trainyard import job_file
 
     return job_file.load(job).name if Path(job).suffix == ".toml" and Path(job).is_file() else job
 
 
-def _stored(name: str) -> list[Run]:
-    """The complete runs of the job of that name. One that cannot be read is passed over, and it is said."""
+def _stored_runs(name: str) -> list[Run]:
+    """The complete runs of a job. Runs that cannot be read are skipped with a message."""
     from trainyard.cli.support.output import say
     from trainyard.errors import BadFile, UnknownName, nearest
     from trainyard.store.store import Store
@@ -92,21 +93,23 @@ def _stored(name: str) -> list[Run]:
     store = Store(say=say)
     rows = store.rows()
     if not any(row.job == name for row in rows):
-        raise UnknownName(f"no run of a job {name!r} is in {store.root}.", nearest(name, {row.job for row in rows}))
-    found: list[Run] = []
+        raise UnknownName(
+            f"there are no runs of job {name!r} in {store.root}.", nearest(name, {row.job for row in rows})
+        )
+    runs: list[Run] = []
     for row in rows:
         if row.job == name and row.state == "complete":
             try:
                 run = store.load(row.id)
             except BadFile as error:
-                say(f"passed over: {error}")
+                say(f"skipped: {error}")
             else:
-                found.extend([run] if run.state == "complete" else [])
-    return found
+                runs.extend([run] if run.state == "complete" else [])
+    return runs
 
 
-def _said(path: Path | None) -> Accepted:
-    """The file's, which where nobody named it need not be there."""
+def _load_accepted(path: Path | None) -> Accepted:
+    """Read the accepted changes; none if no file was named and the default file does not exist."""
     from trainyard.compare.history.accepted_changes import NAME, Accepted, read
 
     if path is None and not Path(NAME).is_file():

@@ -1,6 +1,6 @@
-"""`trainyard`: finds the command, and is the one place that turns an error into words and an exit code.
+"""The `trainyard` command: dispatches to the sub-commands, and turns errors into messages and exit codes.
 
-Imports click alone, so that `--help` and `--version` answer at once; a command's module is loaded when it runs.
+Imports only click, so that `--help` and `--version` are fast; a command's module is imported when it runs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _INTERRUPTED = 130
 _BAD_USAGE = "bad-usage"
 
 
-class _Place(NamedTuple):
+class _Command(NamedTuple):
     module: str
     help: str
 
 
 COMMANDS = {
-    "demo": _Place("demo", "A small real trace that comes along: its ledger and its page, without torch."),
-    "run": _Place("run", "Run a job on this machine: train, time, profile, book, record."),
-    "plan": _Place("plan", "Split a model over a cluster: the best layouts, their time, memory, days and dollars."),
-    "probe": _Place("probe", "How fast this machine is, as a planner needs to know; or as its own runs say."),
-    "trace": _Place("trace", "Profiler files of one or many ranks: where every nanosecond went."),
-    "diff": _Place("diff", "Two runs or traces: what changed, account by account."),
-    "gate": _Place("gate", "Is it slower, and which account did it: with error rates that are true."),
-    "history": _Place("history", "Since when: change points over a job's stored runs, or over any series."),
-    "numerics": _Place("numerics", "Is it still the same training? Parity of layouts with one process."),
-    "report": _Place("report", "A run or trace as a page, spreadsheet, Markdown or Perfetto archive."),
-    "runs": _Place("runs", "List, show, tag, delete, push and pull stored runs."),
+    "demo": _Command("demo", "Show the bundled sample trace: its ledger and its HTML page, without torch."),
+    "run": _Command("run", "Run a job or a training script on this machine: time, profile and record it."),
+    "plan": _Command("plan", "Find the fastest layouts of a model on a cluster: time, memory, days and dollars."),
+    "probe": _Command("probe", "Benchmark this machine for the planner, or fit its constants to stored runs."),
+    "trace": _Command("trace", "Analyse profiler files of one or more ranks: where every nanosecond went."),
+    "diff": _Command("diff", "Compare two runs or traces, account by account."),
+    "gate": _Command("gate", "Test for a slowdown with known error rates, and name the account that caused it."),
+    "history": _Command("history", "Find when performance changed, over a job's stored runs or any series."),
+    "numerics": _Command("numerics", "Check that the training is unchanged: parity of layouts with a single process."),
+    "report": _Command("report", "Write a report on a run or trace: HTML, Markdown, CSV, Excel, Perfetto."),
+    "runs": _Command("runs", "List, show, tag, delete, push and pull stored runs."),
 }
 
 
@@ -56,7 +56,7 @@ class Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, place.help) for name, place in COMMANDS.items()])
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -69,10 +69,12 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(trainyard.__version__, prog_name="trainyard")
 def cli() -> None:
-    """Where does a training step's time go? Every nanosecond of it, in one ledger.
+    """Plan, run, profile, diagnose and gate the training of large models.
 
-    Exit codes: 0 good, 1 worse, 2 bad input, 3 not enough evidence, 4 the environment failed,
-    70 an error of ours, 130 interrupted. Data goes to stdout, talk to stderr.
+    Every nanosecond of a training step is attributed to exactly one account of a ledger.
+
+    Exit codes: 0 success, 1 worse, 2 bad input, 3 not enough evidence, 4 the environment failed, 70 internal error,
+    130 interrupted. Data goes to stdout, messages to stderr.
     """
 
 
@@ -81,10 +83,10 @@ def main() -> None:
 
 
 def answer(args: list[str]) -> int:
-    """Runs the command line `args`; the exit code. Data that cannot be written to stdout is a failure of the
-    environment, and so are messages that cannot be written to stderr, once the command has run to its end.
+    """Run the command line `args` and return the exit code.
 
-    With `--json`, an error is printed to stdout too, as a document of its own, unless there is one already."""
+    A failed write to stdout is a failure of the environment; so is one to stderr, after the command has run to its end.
+    With `--json`, an error is also printed to stdout as a JSON document, unless data has been printed already."""
     with guarded() as (data, messages):
         errors: list[dict[str, object]] = []
         code = _exit_code(lambda: _invoke(args), errors)
@@ -100,7 +102,7 @@ def _invoke(args: list[str]) -> None:
 
 
 def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> int:
-    """Turns the error that `action` raises into a message and an exit code, and appends it to `errors` as data."""
+    """Run `action`; turn an error into a message and an exit code, and append it to `errors` as data."""
 
     def report(code: str, exit_code: int, message: str, next_step: str = "") -> int:
         from trainyard.redact import redact
@@ -116,36 +118,36 @@ def _exit_code(action: Callable[[], None], errors: list[dict[str, object]]) -> i
     except click.exceptions.Exit as end:
         return end.exit_code
     except (KeyboardInterrupt, click.Abort) as interrupt:
-        _say(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
+        _print_error(" ".join(["interrupted.", *getattr(interrupt, "__notes__", ())]))
         return _INTERRUPTED
     except click.ClickException as error:
-        _say(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
+        _print_error(_usage(error) + f"error [{_BAD_USAGE}]: {error.format_message()}")
         return report(_BAD_USAGE, BadInput.exit_code, error.format_message())
     except TrainyardError as error:
-        _say(f"error [{error.code}]: {error.says}", error.next_step)
+        _print_error(f"error [{error.code}]: {error.says}", error.next_step)
         return report(error.code, error.exit_code, error.says, error.next_step)
     except Exception as error:
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             say(traceback.format_exc())
-        says = f"{type(error).__name__}: {error}".splitlines()[0]
-        _say(
-            f"error [{TrainyardError.code}]: {says}",
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        _print_error(
+            f"error [{TrainyardError.code}]: {message}",
             "This is a bug in trainyard: please report it. TRAINYARD_DEBUG=1 prints the traceback.",
         )
-        return report(TrainyardError.code, TrainyardError.exit_code, says)
+        return report(TrainyardError.code, TrainyardError.exit_code, message)
     return 0
 
 
 def _usage(error: click.ClickException) -> str:
-    """The command's usage and how to get its help, as click shows them before an error in the command line."""
+    """The usage of the command and a hint to its help, as click prints them before a usage error."""
     shown = io.StringIO()
     error.show(shown)
     return shown.getvalue().removesuffix(f"Error: {error.format_message()}\n")
 
 
-def _say(what: str, next_step: str = "") -> None:
-    """What is wrong and what to do now."""
-    say(what + (f"\n       {next_step}" if next_step else ""))
+def _print_error(message: str, next_step: str = "") -> None:
+    """Print a message and, on a second line, the next step."""
+    say(message + (f"\n       {next_step}" if next_step else ""))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`trainyard numerics`: is it still the same training?"""
+"""`trainyard numerics`: numerical checks of training."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from trainyard.cli.support.pipes import InputFile
 
 @click.group()
 def command() -> None:
-    """Is it still the same training?"""
+    """Check that the training is numerically unchanged."""
 
 
 @command.command()
 @click.argument("job", metavar="[JOB.toml]", required=False, type=InputFile(Path))
-@click.option("--only", metavar="TEXT", default="", help="Only the mixes whose name holds TEXT.")
-@click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Steps to train.")
+@click.option("--only", metavar="TEXT", default="", help="Run only the mixes whose names contain TEXT.")
+@click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Number of steps to train.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
 def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
-    """Losses and gradient norms of many ways to spread one training, each against a single process.
+    """Compare losses and gradient norms of parallel layouts with those of a single process.
 
-    Without a job: every kind of parallelism, precision and recomputation, alone and together, on small models. With
-    one: its own layout. Ranks are processes of this machine, of one thread each, also where the machine has fewer
-    cores. Exit code 1 when a mix is different, 2 when JOB.toml is refused, which --json says as a verdict too.
+    Without a job: every parallelism, precision and recomputation, alone and combined, on small models. With JOB.toml:
+    the job's own layout. Ranks are processes on this machine with one thread each, even if it has fewer cores.
+
+    Exit codes: 0 all the same, 1 a mix differs, 2 JOB.toml is refused (with --json also reported as a verdict).
     """
     from trainyard import job_file as jobs
     from trainyard.cli.support.output import console, print_json, say
@@ -38,16 +39,16 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool) -> None:
     mixes = [ParityMix(wanted.name, wanted) for wanted in [jobs.load(job)]] if job else MIXES
     mixes = [mix for mix in mixes if only in mix.name]
     if not mixes:
-        raise BadInput(f"no mix has {only!r} in its name.", "Leave --only out to see all names.")
+        raise BadInput(f"no mix has {only!r} in its name.", "Omit --only to see all names.")
     results = []
-    for one in compare(mixes, trial, steps):
-        results.append(one)
-        say(f"{one.mix}: {one.verdict}, {one.seconds:.1f} s")
+    for result in compare(mixes, trial, steps):
+        results.append(result)
+        say(f"{result.mix}: {result.verdict}, {result.seconds:.1f} s")
     if as_json:
         print_json(results)
     if job and results[0].verdict == "refused":
         raise BadJob(results[0].why)
     if not as_json:
         print_table(table(results, steps), console())
-    if any(one.verdict == "different" for one in results):
+    if any(result.verdict == "different" for result in results):
         raise click.exceptions.Exit(1)

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("runs", nargs=-1, type=InputFile())
-@click.option("--ranks", type=click.IntRange(min=1), help="How many work at once; default: one a device.")
-@click.option("--dtype", default="float32", show_default=True, help="What matrix products are computed in.")
+@click.option("--ranks", type=click.IntRange(min=1), help="Number of ranks; default: one per device.")
+@click.option("--dtype", default="float32", show_default=True, help="Data type of matmuls and attention.")
 @click.option(
-    "--machine", metavar="FILE", default="", type=InputFile(), help="With RUNS: whose constants they correct."
+    "--machine", metavar="FILE", default="", type=InputFile(), help="With RUNS: the machine whose constants are fitted."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write the machine's file, for `plan --machine`.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write a machine file for `plan --machine`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the machine as JSON.")
 def command(
     runs: tuple[str, ...], ranks: int | None, dtype: str, machine: str, out: Path | None, as_json: bool
 ) -> None:
-    """How fast this machine is, as a planner needs to know: products, attention, memory, launches, collectives.
+    """Benchmark this machine for the planner: matmuls, attention, memory, launches and collectives.
 
-    With RUNS (stored runs by id, name or folder) nothing is measured: the constants of --machine are fitted to them,
-    account by account, and from four runs on their spread becomes the planner's.
+    With RUNS (stored runs by id, tag or folder) nothing is measured: the constants of --machine are fitted to the runs,
+    account by account. With at least four runs, their scatter also sets the planner's prediction interval.
     """
     from trainyard.cli.support.output import console, print_json, say
     from trainyard.errors import BadInput
@@ -41,25 +41,23 @@ def command(
 
     if runs and not machine:
         raise BadInput(
-            f"--machine is missing: the machine that {', '.join(runs)} ran on.",
-            "Name a file that `trainyard probe` wrote.",
+            f"--machine is missing: the machine on which {', '.join(runs)} ran.",
+            "Pass a machine file written by `trainyard probe`.",
         )
     if machine and not runs:
-        raise BadInput(
-            f"--machine {machine} is given without RUNS to fit its constants to.", "Name runs of that machine."
-        )
+        raise BadInput(f"--machine {machine} needs RUNS to fit its constants to.", "Pass stored runs of that machine.")
     if runs:
-        made, tables = _calibrated(machine, [_measured(name) for name in runs])
+        machine_model, tables = _calibrated(machine, [_measured(name) for name in runs])
     else:
-        made, tables = _probed(ranks, dtype)
+        machine_model, tables = _probed(ranks, dtype)
     if out is not None:
-        write_text(machine_file.write(made, "Written by `trainyard probe`."), out)
-        say(f"Written to {out}.")
+        write_text(machine_file.write(machine_model, "Written by `trainyard probe`."), out)
+        say(f"wrote {out}")
     if as_json:
-        print_json(made)
+        print_json(machine_model)
         return
     screen = console()
-    for number, table in enumerate((*tables, probe_tables.constants(made))):
+    for number, table in enumerate((*tables, probe_tables.constants(machine_model))):
         if number:
             screen.print()
         print_table(table, screen)
@@ -95,5 +93,5 @@ def _measured(name: str) -> MeasuredRun:
 
     side = find(name, say=say).side()
     if side.run is None or side.job is None or not side.timed_ns:
-        raise BadInput(f"{name} is no run of a job with timed steps.")
+        raise BadInput(f"{name} is not a run of a job with timed steps.", "Pass a stored run of a job file.")
     return MeasuredRun(name, side.job, side.mean, side.timed_ns / 1e9)

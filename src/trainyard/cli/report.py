@@ -11,15 +11,15 @@ from trainyard.cli.support.pipes import InputFile
 
 @click.command()
 @click.argument("run", type=InputFile())
-@click.option("--out", "-o", type=click.Path(), help="Where it goes; the ending says what it is. Else RUN.html.")
-@click.option("--strict", is_flag=True, help="Refuse if a rank's file is damaged; else it is left out and named.")
-@click.option("--json", "as_json", is_flag=True, help="Print where the report is as JSON.")
+@click.option("--out", "-o", type=click.Path(), help="File to write; its suffix selects the format. Default: RUN.html.")
+@click.option("--strict", is_flag=True, help="Fail if a rank's file is damaged, instead of leaving it out.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report's path as JSON.")
 def command(run: str, out: str | None, strict: bool, as_json: bool) -> None:
-    """A report of RUN: a run (id prefix, tag or folder), a trace path, or what `plan --json` wrote.
+    """Write a report on RUN: a run (id prefix, tag or folder), a trace path, or a file written by `plan --json`.
 
-    By the ending of --out: .html (one self-contained page), .md, .csv, .xlsx, .json (the ledgers), .pftrace (a
-    Perfetto archive of all ranks on one clock, with our verdicts as tracks), or .mllog (MLPerf's log: a stored run's
-    losses by step). The exit code is 2 for a damaged run, whose report says what is missing.
+    Formats by suffix of --out: .html (one self-contained page), .md, .csv, .xlsx, .json (the ledgers), .pftrace (a
+    Perfetto trace of all ranks on one clock, with the account of each instant as a track), or .mllog (an MLPerf log
+    with a stored run's losses by step). The exit code is 2 for a damaged run; its report lists the missing data.
     """
     from trainyard.api.named_inputs import find
     from trainyard.cli.support.output import echo, print_json, say

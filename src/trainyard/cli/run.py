@@ -1,4 +1,4 @@
-"""`trainyard run JOB.toml`: train, time, profile, book, record, show."""
+"""`trainyard run JOB.toml`: train, time, profile and record a job, and show its ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trainyard.trace.measured_trace import MeasuredTrace
 
 
 class RunBooking:
-    """Books a run's profiler files, and keeps what was concluded from them for the view."""
+    """Books a run's profiler files, and keeps the measured trace for the view."""
 
     def __init__(self, axis: str) -> None:
         self.axis = axis
@@ -47,24 +47,26 @@ class RunBooking:
 
 
 @click.command()
-@click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1)
-@click.option("--resume", metavar="RUN", help="Go on with a stored run that did not end; with JOB.toml in a new run.")
+@click.argument("target", metavar="JOB.toml | -- COMMAND...", nargs=-1)
+@click.option(
+    "--resume", metavar="RUN", help="Resume an unfinished run; with JOB.toml: start a new run from its checkpoint."
+)
 @click.option(
     "--chaos",
     metavar="PLAN.toml",
     type=InputFile(),
-    help="Make this plan's faults in the job, and score how it takes them.",
+    help="Inject the faults of this plan, and score the job's recovery.",
 )
-@click.option("--against", metavar="RUN", help="Of --chaos: a stored run without faults to compare losses with.")
-@click.option("--tag", help="Give the run this name.")
-@click.option("--port", type=int, help="Port on 127.0.0.1 at which the ranks meet; without it a free one.")
+@click.option("--against", metavar="RUN", help="With --chaos: a stored run without faults to compare losses with.")
+@click.option("--tag", help="Name of the run.")
+@click.option("--port", type=int, help="Port on 127.0.0.1 for the ranks' rendezvous; default: a free port.")
 @click.option(
-    "--profile", type=click.IntRange(min=0), default=3, show_default=True, help="Steps of COMMAND to profile."
+    "--profile", type=click.IntRange(min=0), default=3, show_default=True, help="Number of steps of COMMAND to profile."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the stored run as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress and no talk.")
+@click.option("--quiet", is_flag=True, help="Print no progress and no messages.")
 def command(
-    what: tuple[str, ...],
+    target: tuple[str, ...],
     resume: str | None,
     chaos: str | None,
     against: str | None,
@@ -74,60 +76,61 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run the job that JOB.toml describes on this machine, and show where a step's time goes.
+    """Run the job in JOB.toml on this machine, and show where the time of a step goes.
 
-    Measured steps run without the profiler; then a few with it become the ledger. Everything is kept in the
-    store, under $TRAINYARD_STORE or ~/.local/share/trainyard.
+    The step time is measured without the profiler; a few more steps with the profiler give the ledger. Runs are stored
+    under $TRAINYARD_STORE, by default ~/.local/share/trainyard.
 
-    Or run a training script of your own, unchanged: `trainyard run -- python my_train.py --lr 3e-4`, or
-    `-- torchrun --nproc-per-node 2 my_train.py`. A step ends where its optimizer steps, or where
-    `with trainyard.step():` ends, if the script says so.
+    To run a training script of your own, unchanged: `trainyard run -- python my_train.py --lr 3e-4`, or
+    `-- torchrun --nproc-per-node 2 my_train.py`. A step ends when the optimizer steps, or at the end of
+    `with trainyard.step():` if the script uses it.
 
-    `--resume RUN` goes on with a run that was killed or failed, under its own id and with its own job, from its last
-    good checkpoint ([checkpoint] in the job says how often one is saved); from its beginning where it has none.
-    `--resume RUN JOB.toml` is a new run of JOB.toml that begins with that checkpoint: layout, precision and whatever
-    else leaves a step what it was may differ.
+    `--resume RUN` continues a run that was killed or failed, with its own id and job, from its last good checkpoint
+    ([checkpoint] every = N in the job saves them) or, without one, from the beginning. `--resume RUN JOB.toml` starts a
+    new run of JOB.toml from that checkpoint; layout, precision and other settings that do not change the training may
+    differ.
 
-    `--chaos PLAN.toml` runs the job twice, the second time with faults ([[fault]] kind, step, rank or node): killed,
-    stopped, slow ranks, a full disk, a damaged checkpoint. It prints who was blamed for each, what it cost, and whether
-    the losses are the same; the score is kept in the run's folder as chaos.json. Exit code 4 when the job was ended.
+    `--chaos PLAN.toml` runs the job twice, the second time with injected faults ([[fault]] kind, step, rank or node):
+    killed, stopped or slow ranks, a full disk, a damaged checkpoint. It prints which rank or node was blamed for each
+    fault, the time it cost, and whether the losses match, and stores the score as chaos.json in the run's folder. The
+    exit code is 4 if the job did not recover.
     """
-    if not what and resume is None:
-        raise click.UsageError("Give a JOB.toml, a COMMAND after --, or --resume RUN.")
-    if resume is not None and len(what) > 1:
-        raise click.UsageError("--resume takes no COMMAND: give RUN alone, or RUN and a JOB.toml.")
-    if (chaos or against) and (not chaos or len(what) != 1 or resume is not None):
-        raise click.UsageError("--chaos is for a JOB.toml, and --against for --chaos.")
+    if not target and resume is None:
+        raise click.UsageError("Nothing to run. Pass a JOB.toml, a COMMAND after --, or --resume RUN.")
+    if resume is not None and len(target) > 1:
+        raise click.UsageError("--resume takes no COMMAND. Pass RUN alone, or RUN and a JOB.toml.")
+    if (chaos or against) and (not chaos or len(target) != 1 or resume is not None):
+        raise click.UsageError("--chaos needs a JOB.toml and no --resume; --against needs --chaos.")
     store = Store(say=say)
     score: experiment.ChaosResult | None = None
     if tag:
         check_tag(tag)
     talk = (lambda _: None) if quiet else say
-    first, tag = next(iter(what), ""), tag or ""
-    if resume is not None and not what:
+    first, tag = next(iter(target), ""), tag or ""
+    if resume is not None and not target:
         book = RunBooking(store.load(resume).job.layout.only_axis)
-        with _shown(quiet) as progress:
+        with _progress_display(quiet) as progress:
             session = Session(store, book, progress=progress, say=talk, port=port)
             run = harness.resume(resume, session, tag=tag)
-    elif not chaos and resume is None and (len(what) > 1 or _is_command(first)):
+    elif not chaos and resume is None and (len(target) > 1 or _is_command(first)):
         book = RunBooking("")
         measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile)
-        run = run_command.execute(what, measure, Session(store, book, say=talk), tag=tag)
+        run = run_command.execute(target, measure, Session(store, book, say=talk), tag=tag)
     else:
         first = regular(first)
         text = jobs.read(first)
-        wanted = jobs.parse(text, first, Path(first).parent)
+        job = jobs.parse(text, first, Path(first).parent)
         faults = fault_plan.load(chaos) if chaos else None
-        book = RunBooking(wanted.layout.only_axis)
-        with _shown(quiet) as progress:
+        book = RunBooking(job.layout.only_axis)
+        with _progress_display(quiet) as progress:
             session = Session(store, book, progress=progress, say=talk, port=port)
             if faults:
-                score = experiment.execute(wanted, text, faults, session, against=against, tag=tag)
+                score = experiment.execute(job, text, faults, session, against=against, tag=tag)
                 run = score.run
             elif resume is not None:
-                run = fork_run.execute(resume, wanted, text, session, tag=tag)
+                run = fork_run.execute(resume, job, text, session, tag=tag)
             else:
-                run = harness.execute(wanted, text, session, tag=tag)
+                run = harness.execute(job, text, session, tag=tag)
     if as_json:
         notes = _notes(book.measured) if book.measured else ()
         keys = ("rows", "strays", "against")
@@ -147,19 +150,19 @@ def _notes(measured: MeasuredTrace) -> tuple[str, ...]:
 
 
 def _is_command(word: str) -> bool:
-    """Of one that stands alone: a job file may have any name, but one that is not there ends in .toml."""
+    """Whether a single word is a command. A job file may have any name; a missing file is one if it ends in .toml."""
     return not word.endswith(".toml") and (which(word) is not None or not Path(word).exists())
 
 
 def _raise(score: experiment.ChaosResult | None) -> None:
-    """What ended the job, now that all is said of it."""
+    """Raise the error that ended the job, after its results have been printed."""
     if score and score.failure:
         raise score.failure
 
 
 @contextmanager
-def _shown(quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Progress on stderr: a bar on a terminal, else a line a step, or nothing."""
+def _progress_display(quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """Show progress on stderr: a bar on a terminal, else one line per step; nothing if `quiet`."""
     if quiet:
         yield lambda _: None
     elif sys.stderr.isatty():

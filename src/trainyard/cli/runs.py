@@ -1,4 +1,4 @@
-"""`trainyard runs`: what is stored: list, show, tag, delete, push, pull."""
+"""`trainyard runs`: list, show, tag, delete, push and pull stored runs."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _REMOTE: dict[str, Any] = {
     "envvar": "TRAINYARD_REMOTE",
     "required": True,
     "metavar": "URL",
-    "help": "A folder, or a URL such as s3://BUCKET/FOLDER; $TRAINYARD_REMOTE where it is set.",
+    "help": "A folder, or a URL such as s3://BUCKET/FOLDER; default: $TRAINYARD_REMOTE.",
 }
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def document(run: Run, folder: Path) -> dict[str, Any]:
-    """A run as plain data: all of its record, its folder, and the figures that follow from it."""
-    said = {"schema": run.schema, "state": run.state, "folder": str(folder)}
-    return {**said, **_plain(run), "summary": _plain(summarise(run))}
+    """A run as plain data: its full record, its folder, and a summary of its figures."""
+    header = {"schema": run.schema, "state": run.state, "folder": str(folder)}
+    return {**header, **_plain(run), "summary": _plain(summarise(run))}
 
 
 def _plain(value: msgspec.Struct) -> dict[str, Any]:
-    """Through JSON and back, so that a loss that is not a number becomes null, as JSON wants it."""
+    """Convert through JSON and back, so that a NaN loss becomes null, as JSON requires."""
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=encode_hook))
 
 
 @click.group(invoke_without_command=True)
-@click.option("--reindex", is_flag=True, help="Build the index anew from the run folders.")
+@click.option("--reindex", is_flag=True, help="Rebuild the index from the run folders.")
 @_as_json
 @click.pass_context
 def command(context: click.Context, reindex: bool, as_json: bool) -> None:
-    """List the stored runs, newest first. A run is named by the beginning of its id, a tag, or its folder."""
+    """List the stored runs, newest first. Commands take a run by id prefix, tag or folder."""
     store = context.obj = Store(say=say)
     if reindex:
         say(f"indexed {store.reindex()} runs in {store.root}.")
@@ -61,7 +61,7 @@ def command(context: click.Context, reindex: bool, as_json: bool) -> None:
         elif rows:
             _table(rows)
         else:
-            say(f"no runs in {store.root}. `trainyard run JOB.toml` makes one.")
+            say(f"There are no runs in {store.root}. `trainyard run JOB.toml` creates one.")
 
 
 def _table(rows: list[RunRow]) -> None:
@@ -88,8 +88,9 @@ def _table(rows: list[RunRow]) -> None:
 @_as_json
 @click.pass_context
 def show(context: click.Context, run: str, as_json: bool) -> None:
-    """Show a run: its figures, its mean ledger, and its provenance. Of a damaged run the rest is shown, and the exit
-    code is 2."""
+    """Show a run: its figures, its mean ledger and its provenance.
+
+    For a damaged run, the readable parts are shown, and the exit code is 2."""
     store: Store = context.obj
     folder = store.find(run)
     stored = read_any(folder)
@@ -101,7 +102,7 @@ def show(context: click.Context, run: str, as_json: bool) -> None:
     else:
         _show(stored, folder)
     if missing:
-        say(f"{folder}: {len(missing)} files are not there any more: {listed(missing)}.")
+        say(f"{folder}: {len(missing)} files are missing: {listed(missing)}.")
     if stored.state == "damaged":
         context.exit(BadInput.exit_code)
 
@@ -113,34 +114,33 @@ def _show(run: Run, folder: Path) -> None:
 
     echo(f"run {folder.name}  {plain(run.started)}  {folder}\n")
     print_view(view_of(analyse_run(run)), console())
-    echo("\nmade on")
+    echo("\nprovenance")
     for name, text in _provenance(run):
         echo(f"  {name}: {plain(text)}")
 
 
 def _short(build: dict[str, str]) -> dict[str, str]:
-    """Without the build's own long listings, which --json has."""
+    """The build without its multi-line listings, which --json has."""
     return {key: value for key, value in build.items() if "\n" not in value}
 
 
 def _provenance(run: Run) -> list[tuple[str, str]]:
-    made = run.provenance
-    devices = ", ".join(sorted({device.name for device in made.devices}))
+    provenance = run.provenance
+    devices = ", ".join(sorted({device.name for device in provenance.devices}))
     tables = (
-        ("code", made.code),
-        ("packages", made.packages),
-        ("torch", _short(made.torch_build)),
-        ("driver", made.driver),
-        ("host", made.host),
-        ("environment", made.environment),
-        ("clocks", made.clocks),
-        ("digests", made.digests),
+        ("code", provenance.code),
+        ("packages", provenance.packages),
+        ("torch", _short(provenance.torch_build)),
+        ("driver", provenance.driver),
+        ("host", provenance.host),
+        ("environment", provenance.environment),
+        ("clocks", provenance.clocks),
+        ("digests", provenance.digests),
     )
     rows = [(name, ", ".join(f"{key} {value}" for key, value in table.items())) for name, table in tables]
-    begun = f"the checkpoint of run {run.origin.run} after step {run.origin.step + 1}" if run.origin else ""
-    return [
-        (name, said) for name, said in [("begun with", begun), ("devices", devices), *rows, ("text", made.text)] if said
-    ]
+    origin = f"the checkpoint of run {run.origin.run} after step {run.origin.step + 1}" if run.origin else ""
+    rows = [("started from", origin), ("devices", devices), *rows, ("text", provenance.text)]
+    return [(name, text) for name, text in rows if text]
 
 
 @command.command()
@@ -149,8 +149,8 @@ def _provenance(run: Run) -> list[tuple[str, str]]:
 @_as_json
 @click.pass_obj
 def tag(store: Store, run: str, name: str, as_json: bool) -> None:
-    """Give a run a name. The run that had it loses it."""
-    _told(store.tag(run, name).name, f"is now tagged {name!r}", as_json, tag=name)
+    """Give a run a name, and take it from the run that has it."""
+    _report(store.tag(run, name).name, f"is now tagged {name!r}", as_json, tag=name)
 
 
 @command.command()
@@ -158,18 +158,20 @@ def tag(store: Store, run: str, name: str, as_json: bool) -> None:
 @_as_json
 @click.pass_obj
 def untag(store: Store, name: str, as_json: bool) -> None:
-    """Take a name away from the run that has it."""
-    _told(store.untag(name).name, f"is no longer tagged {name!r}", as_json, untagged=name)
+    """Remove a name from the run that has it."""
+    _report(store.untag(name).name, f"is no longer tagged {name!r}", as_json, untagged=name)
 
 
 @command.command()
 @click.argument("run")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The safetensors file to write.")
-@click.option("--step", type=click.IntRange(min=1), help="Of the checkpoint after this step, not of the last good one.")
+@click.option(
+    "--step", type=click.IntRange(min=1), help="Use the checkpoint after this step; default: the last good one."
+)
 @_as_json
 @click.pass_obj
 def export_weights(store: Store, run: str, out: Path, step: int | None, as_json: bool) -> None:
-    """Write the weights of a run's last good checkpoint as safetensors, under the whole model's names."""
+    """Write the weights of a run's last good checkpoint as safetensors, unsharded, with the model's parameter names."""
     from trainyard.train.checkpoint.export_weights import export
 
     folder = store.find(run)
@@ -179,7 +181,8 @@ def export_weights(store: Store, run: str, out: Path, step: int | None, as_json:
     if as_json:
         print_json({"run": folder.name, "out": str(out), **done._asdict()})
     else:
-        say(f"{out}: {done.tensors} tensors, {units.show_size(done.bytes)}, as they were after step {done.step + 1}.")
+        size = units.show_size(done.bytes)
+        say(f"wrote {out}: {done.tensors} tensors, {size}, from the checkpoint after step {done.step + 1}")
 
 
 @command.command()
@@ -191,14 +194,15 @@ def export_weights(store: Store, run: str, out: Path, step: int | None, as_json:
     type=_FILE,
     envvar="TRAINYARD_SIGNING_KEY",
     metavar="KEY",
-    help="Sign each run with this SSH key; $TRAINYARD_SIGNING_KEY if it is set.",
+    help="Sign each run with this SSH key; default: $TRAINYARD_SIGNING_KEY.",
 )
 @_as_json
 @click.pass_obj
 def push(store: Store, runs: tuple[str, ...], url: str, key: Path | None, as_json: bool) -> None:
-    """Copy RUNS to a folder or a URL; without RUNS, all that have ended. Runs that are already there are not sent
-    again, but are signed if --sign asks for it; checkpoints are not copied. A run that cannot be copied does not stop
-    the others; the exit code is then 2, or 4 if the machine failed at one."""
+    """Copy RUNS to a folder or a URL; without RUNS, all runs that have ended.
+
+    Runs that are already there are not sent again, but signed if --sign is given; checkpoints are not copied. If a run
+    cannot be copied, the others still are; the exit code is then 2, or 4 after a failure of the environment."""
     from trainyard.store.exchange.push_pull import push as send
     from trainyard.store.exchange.remote_store import Remote
 
@@ -206,7 +210,7 @@ def push(store: Store, runs: tuple[str, ...], url: str, key: Path | None, as_jso
     rows = store.rows()
     folders = [store.find(run) for run in runs] or [store.runs / row.id for row in rows if row.state != "incomplete"]
     if not runs and len(folders) < len(rows):
-        say(f"{len(rows) - len(folders)} are not pushed: they have not ended, or were killed.")
+        say(f"{len(rows) - len(folders)} runs are not pushed: they have not ended, or were killed.")
     _copy([(folder.name, partial(send, folder, remote, key)) for folder in folders], f"pushed to {remote.url}", as_json)
 
 
@@ -219,14 +223,15 @@ def push(store: Store, runs: tuple[str, ...], url: str, key: Path | None, as_jso
     type=_FILE,
     envvar="TRAINYARD_ALLOWED_SIGNERS",
     metavar="FILE",
-    help="Copy only runs signed by a key in this file of allowed signers; $TRAINYARD_ALLOWED_SIGNERS if it is set.",
+    help="Copy only runs signed by a key in this allowed-signers file; default: $TRAINYARD_ALLOWED_SIGNERS.",
 )
 @_as_json
 @click.pass_obj
 def pull(store: Store, runs: tuple[str, ...], url: str, signers: Path | None, as_json: bool) -> None:
-    """Copy RUNS from a folder or a URL that runs were pushed to; without RUNS, all. Runs that are already here are not
-    fetched again. A run that is damaged there or here, or not as it was written, does not stop the others; the exit
-    code is then 2, or 4 if the machine failed at one."""
+    """Copy RUNS from a folder or a URL to which runs were pushed; without RUNS, all of them.
+
+    Runs that are already here are not fetched again. If a run is damaged or was modified, the others are still copied;
+    the exit code is then 2, or 4 after a failure of the environment."""
     from trainyard.store.exchange.push_pull import named
     from trainyard.store.exchange.push_pull import pull as fetch
     from trainyard.store.exchange.remote_store import Remote
@@ -237,8 +242,8 @@ def pull(store: Store, runs: tuple[str, ...], url: str, signers: Path | None, as
 
 
 def _copy(runs: Sequence[tuple[str, Callable[[], Copied]]], done: str, as_json: bool) -> None:
-    """Copies each of the runs; raises `BadInput` at the end if some of them could not be, or `EnvironmentFailed`
-    if the machine failed at one of these."""
+    """Copy each of the runs. Raises `BadInput` at the end if some could not be copied, or `EnvironmentFailed` if the
+    environment failed for one of them."""
     copied: list[Copied] = []
     refused: dict[str, BadInput | EnvironmentFailed] = {}
     for id, copy in runs:
@@ -281,22 +286,22 @@ def _show_copied(copied: Sequence[Copied], runs: int, done: str) -> None:
 
 @command.command()
 @click.argument("run")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_as_json
 @click.pass_obj
 def delete(store: Store, run: str, yes: bool, as_json: bool) -> None:
-    """Remove a run's folder and all that is in it."""
+    """Delete a run's folder with all its files."""
     folder = store.find(run)
     if not yes and not sys.stdin.isatty():
-        raise BadInput(f"Deleting {folder} wants a yes, and there is no terminal to ask at.", "Add --yes.")
+        raise BadInput(f"Deleting {folder} needs a confirmation, but stdin is not a terminal.", "Add --yes.")
     if not yes:
         state = next((row.state for row in store.rows() if row.id == folder.name), "unreadable")
-        confirm(f"Delete {folder} ({state}) and all that is in it?")
-    _told(store.delete(str(folder)).name, "is deleted", as_json, deleted=True)
+        confirm(f"Delete {folder} ({state}) with all its files?")
+    _report(store.delete(str(folder)).name, "is deleted", as_json, deleted=True)
 
 
-def _told(id: str, says: str, as_json: bool, **fields: object) -> None:
+def _report(id: str, text: str, as_json: bool, **fields: object) -> None:
     if as_json:
         print_json({"run": id, **fields})
     else:
-        say(f"run {id} {says}.")
+        say(f"run {id} {text}.")

@@ -20,7 +20,7 @@ _ALL = sys.maxsize
 
 
 class _Top(click.ParamType):
-    """A number of rows; `all` is more than any table has."""
+    """A number of rows; `all` is larger than any table."""
 
     name = "rows"
 
@@ -28,7 +28,7 @@ class _Top(click.ParamType):
         if value == "all":
             return _ALL
         if not str(value).isdecimal():
-            self.fail(f"{value!r} is neither a number of rows nor `all`.", param, ctx)
+            self.fail(f"{value!r} is not a number of rows or `all`.", param, ctx)
         return int(value)
 
 
@@ -39,26 +39,24 @@ class _Top(click.ParamType):
     type=click.Choice(["steps", "all", *_PEERS]),
     default="steps",
     show_default=True,
-    help="Book each step, or the whole window as one; or show the figures as another tool defines them.",
+    help="Book each step, or the whole window as one; or show the figures by another tool's definitions.",
 )
-@click.option(
-    "--mark", default="ProfilerStep#", show_default=True, help="What the annotations around steps begin with."
-)
-@click.option("--what-if", "supposed", multiple=True, help="Predict the step with CHANGE: network=2x, no-stragglers, …")
-@click.option("--sql", help="Answer a query over work, idle time, ledgers, … (extra `sql`).")
-@click.option("--engine", default="auto", show_default=True, help="Where ranks are analysed: serial, processes, ray.")
-@click.option("--limit", default="64 GiB", show_default=True, help="How much a file may come to when unpacked.")
+@click.option("--mark", default="ProfilerStep#", show_default=True, help="Prefix of the annotations around steps.")
+@click.option("--what-if", "changes", multiple=True, help="Predict the step with CHANGE: network=2x, no-stragglers, …")
+@click.option("--sql", help="Run a SQL query over work, idle time, ledgers, … (extra `sql`).")
+@click.option("--engine", default="auto", show_default=True, help="How to analyse ranks: serial, processes or ray.")
+@click.option("--limit", default="64 GiB", show_default=True, help="Maximum uncompressed size of a file.")
 @click.option("--json", "as_json", is_flag=True, help="Print ledgers, findings and tables as JSON.")
-@click.option("--page", type=click.Path(), help="Write the HTML page here too.")
+@click.option("--page", type=click.Path(), help="Also write an HTML page to this file.")
 @click.option(
-    "--top", type=_Top(), metavar="N|all", default=8, show_default=True, help="Rows of each table to list, or `all`."
+    "--top", type=_Top(), metavar="N|all", default=8, show_default=True, help="Number of rows per table, or `all`."
 )
-@click.option("--strict", is_flag=True, help="Refuse if a rank's file is damaged; else it is left out and named.")
+@click.option("--strict", is_flag=True, help="Fail if a rank's file is damaged, instead of leaving it out.")
 def command(
     paths: tuple[str, ...],
     window: str,
     mark: str,
-    supposed: tuple[str, ...],
+    changes: tuple[str, ...],
     sql: str | None,
     engine: str,
     limit: str,
@@ -67,28 +65,28 @@ def command(
     top: int,
     strict: bool,
 ) -> None:
-    """Where every nanosecond of a training step went: profiler files (or folders of them) of one or many ranks.
+    """Analyse profiler files, or folders of them, of one or more ranks: where every nanosecond of a step went.
 
-    Reads what torch.profiler writes (CUDA, ROCm or the CPU alone), plain, gzipped or zipped; rocprofv3's JSON and
-    pftrace, XLA's xplane.pb, Nsight Systems' SQLite and Neuron's JSON exports; and torch's memory snapshots.
+    Reads torch.profiler traces (CUDA, ROCm or CPU only; plain, gzipped or zipped), rocprofv3 JSON and pftrace, XLA
+    xplane.pb, Nsight Systems SQLite exports, Neuron JSON exports, and torch memory snapshots.
     """
     from trainyard.plugins import ReadOptions
     from trainyard.trace.measure import measure_files
     from trainyard.trace.memory.snapshot import is_snapshot
     from trainyard.units import parse_size
 
-    asked = {"--window": window in _PEERS, "--sql": sql is not None, "--what-if": bool(supposed)}
-    modes = [name for name, wanted in asked.items() if wanted]
+    requested = {"--window": window in _PEERS, "--sql": sql is not None, "--what-if": bool(changes)}
+    modes = [name for name, wanted in requested.items() if wanted]
     if len(modes) > 1:
-        raise click.UsageError(f"{' and '.join(modes)} answer different questions: ask one at a time.")
-    if page and modes and not supposed:
-        raise click.UsageError(f"--page draws the ledger, which {modes[0]} does not ask for.")
+        raise click.UsageError(f"{' and '.join(modes)} cannot be combined. Pass one of them.")
+    if page and modes and not changes:
+        raise click.UsageError(f"--page shows the ledger and cannot be combined with {modes[0]}.")
     reading = ReadOptions(parse_size(limit), mark)
     snapshots = [path for path in paths if is_snapshot(Path(path))]
     if snapshots:
         others = [*modes, *(path for path in paths if path != snapshots[0])]
         if others:
-            raise click.UsageError(f"{snapshots[0]} is a memory snapshot, which goes by itself: without {others[0]}.")
+            raise click.UsageError(f"{snapshots[0]} is a memory snapshot and cannot be combined with {others[0]}.")
         _memory(Path(snapshots[0]), reading.limit, as_json, page, top)
         return
     booked = "all" if window == "all" else "steps"
@@ -99,8 +97,8 @@ def command(
         _reconcile(measured, window, as_json)
     elif sql is not None:
         _answer(measured, sql, as_json)
-    elif supposed:
-        _suppose(measured, supposed, as_json, page)
+    elif changes:
+        _suppose(measured, changes, as_json, page)
     else:
         _show(measured, as_json, page, top)
 
@@ -123,7 +121,7 @@ def _show(measured: MeasuredTrace, as_json: bool, page: str | None, top: int) ->
 
 
 def _answer(measured: MeasuredTrace, sql: str, as_json: bool) -> None:
-    """The rows of a query over everything measured."""
+    """Print the rows of a SQL query over the measured trace."""
     from trainyard.report.render.terminal import print_table
     from trainyard.report.view.fact_tables import answered
     from trainyard.trace.export.sql import query
@@ -134,7 +132,7 @@ def _answer(measured: MeasuredTrace, sql: str, as_json: bool) -> None:
     else:
         print_table(answered(answer), console())
     if answer.more:
-        say(f"Only the first {len(answer.rows):,} rows are shown: say LIMIT or aggregate.")
+        say(f"Only the first {len(answer.rows):,} rows are shown. Aggregate them, or add a LIMIT.")
 
 
 def _write(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
@@ -147,7 +145,7 @@ def _write(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
 
 
 def _memory(path: Path, limit: int, as_json: bool, page: str | None, top: int) -> None:
-    """A snapshot of the allocator's memory."""
+    """Print a memory snapshot of torch's allocator."""
     from trainyard import __version__
     from trainyard.report.memory import memory_view
     from trainyard.report.memory.memory_terminal import print_memory
@@ -165,7 +163,7 @@ def _memory(path: Path, limit: int, as_json: bool, page: str | None, top: int) -
 
 
 def _reconcile(measured: MeasuredTrace, tool: str, as_json: bool) -> None:
-    """The figures that another tool would give, and why they are not ours."""
+    """Print the figures by another tool's definitions, and why they differ from ours."""
     from trainyard.report.render.terminal import print_table
     from trainyard.trace.reconcile import TOOLS
 
@@ -175,12 +173,12 @@ def _reconcile(measured: MeasuredTrace, tool: str, as_json: bool) -> None:
             [
                 {
                     "rank": rank,
-                    "tool": one.tool,
-                    "window_ns": one.window,
-                    "ns": dict(one.figures),
-                    "differs": one.differs,
+                    "tool": figure.tool,
+                    "window_ns": figure.window,
+                    "ns": dict(figure.figures),
+                    "differs": figure.differs,
                 }
-                for rank, one in figures
+                for rank, figure in figures
             ]
         )
         return
@@ -189,15 +187,15 @@ def _reconcile(measured: MeasuredTrace, tool: str, as_json: bool) -> None:
     print_table(reconciled(figures), console())
 
 
-def _suppose(measured: MeasuredTrace, supposed: tuple[str, ...], as_json: bool, page: str | None) -> None:
-    """The ledger that would be measured, had the steps run as supposed."""
+def _suppose(measured: MeasuredTrace, changes: tuple[str, ...], as_json: bool, page: str | None) -> None:
+    """Print the ledger predicted for the steps with the changes."""
     from trainyard.ledger import Ledgers
     from trainyard.report.render.terminal import print_table
     from trainyard.report.view.build_analysis import analyse_measured
     from trainyard.report.view.fact_tables import predicted
     from trainyard.trace.whatif.what_if import what_if
 
-    prediction = what_if(measured, supposed)
+    prediction = what_if(measured, changes)
     if as_json:
         print_json(Ledgers(ledgers=prediction.would.ledgers))
     else:

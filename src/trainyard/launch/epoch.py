@@ -16,7 +16,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class EpochClock(msgspec.Struct, frozen=True):
-    """`offset` from the monotonic clock of `host`, in ns."""
+    """Offset from the monotonic clock of `host` to the clock of a job, in ns."""
 
     host: str = ""
     offset: int = 0

@@ -1,6 +1,6 @@
-"""Some work on several processes of this machine at once, forked from one that has loaded what is slow to load.
+"""Run a function on several ranks of this machine, forked from a process that has the slow imports loaded.
 
-Forking costs milliseconds where starting a rank costs seconds of importing. Nothing is kept of it.
+Forking takes milliseconds, where starting a rank takes seconds of importing. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ from trainyard.errors import RankDied
 from trainyard.launch.supervisor.failure_report import tail
 from trainyard.pdeathsig import die_with_parent
 
-Said = TypeVar("Said")
-Work = Callable[[str], Said]
-"""Is given the URL at which its processes may meet; its place among them is in the environment, as torchrun has it."""
+Result = TypeVar("Result")
+Work = Callable[[str], Result]
+"""Called with the URL for the rendezvous of its ranks; RANK, WORLD_SIZE etc. are in the environment, as with
+torchrun."""
 
 
 def run_ranks(
-    ranks: int, work: Work[Said], preload: Sequence[str], patience_s: float, given: Mapping[str, str] | None = None
-) -> list[Said]:
-    """What `work` returned, by rank. `given`: more of the environment.
+    ranks: int,
+    work: Work[Result],
+    preload: Sequence[str],
+    patience_s: float,
+    variables: Mapping[str, str] | None = None,
+) -> list[Result]:
+    """Run `work` on `ranks` processes and return its results by rank. `extra_environment`: more variables for them.
 
-    Raises `RankDied` with the first rank's last words, or after `patience_s`.
+    Raises `RankDied` with the error of the first rank that fails, or after `patience_s` seconds.
     """
     until = time.monotonic() + patience_s
     context = multiprocessing.get_context("forkserver")
@@ -41,9 +46,9 @@ def run_ranks(
         try:
             for rank in range(ranks):
                 reading, writing = context.Pipe(duplex=False)
-                places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
-                around = {name: str(value) for name, value in places.items()} | dict(given or {})
-                process = context.Process(target=_rank, args=(work, around, Path(folder), writing))
+                rank_variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+                environment = {name: str(value) for name, value in rank_variables.items()} | dict(variables or {})
+                process = context.Process(target=_rank, args=(work, environment, Path(folder), writing))
                 process.start()
                 processes.append(process)
                 writing.close()
@@ -56,33 +61,33 @@ def run_ranks(
 
 
 def _gather(pipes: list[Any], until: float, folder: Path) -> list[Any]:
-    told: dict[int, Any] = {}
-    while len(told) < len(pipes):
-        waiting = [rank for rank in range(len(pipes)) if rank not in told]
+    results: dict[int, Any] = {}
+    while len(results) < len(pipes):
+        waiting = [rank for rank in range(len(pipes)) if rank not in results]
         ready = wait([pipes[rank] for rank in waiting], timeout=max(0.0, until - time.monotonic()))
         if not ready:
-            raise RankDied(f"ranks {waiting} of a trial did not end in time.")
+            raise RankDied(f"ranks {waiting} of a trial timed out.")
         for rank in [rank for rank in waiting if pipes[rank] in ready]:
             try:
-                died, said = pipes[rank].recv()
+                died, payload = pipes[rank].recv()
             except EOFError:
-                died, said = True, tail(_log(folder, rank)) or "it left no last words"
+                died, payload = True, tail(_log(folder, rank)) or "it wrote no error message"
             if died:
-                raise RankDied(f"rank {rank} of a trial died: {said}")
-            told[rank] = said
-    return [told[rank] for rank in range(len(pipes))]
+                raise RankDied(f"rank {rank} of a trial died: {payload}")
+            results[rank] = payload
+    return [results[rank] for rank in range(len(pipes))]
 
 
 def _log(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.log"
 
 
-def _rank(work: Work[Any], around: Mapping[str, str], folder: Path, pipe: Connection) -> None:
-    """Says what its work returned, or its traceback; then waits for its end, so that no peer sees it leave."""
+def _rank(work: Work[Any], environment: Mapping[str, str], folder: Path, pipe: Connection) -> None:
+    """Send the result of the work, or its traceback; then wait to be killed, so that no peer sees this rank leave."""
     die_with_parent(os.getppid(), signal.SIGKILL)
-    with _log(folder, int(around["RANK"])).open("wb") as log:
-        os.dup2(log.fileno(), 2)  # torch's warnings would stand between our lines
-    os.environ.update(around)
+    with _log(folder, int(environment["RANK"])).open("wb") as log:
+        os.dup2(log.fileno(), 2)  # keeps torch's warnings out of our output
+    os.environ.update(environment)
     try:
         pipe.send((False, work(f"file://{folder}/meet")))
     except BaseException:

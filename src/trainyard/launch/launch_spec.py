@@ -1,4 +1,4 @@
-"""What the local launcher tells the supervisor and its agents to start."""
+"""The launch specification, which the local launcher passes to the supervisor and its agents."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from trainyard.launch.epoch import EpochClock
 FILE = "launch.json"
 
 LEFT = 75
-"""Exit code of a rank that was asked to leave, saved its state and left (EX_TEMPFAIL of sysexits.h: try again)."""
+"""Exit code of a rank that saved its state and left as requested (EX_TEMPFAIL of sysexits.h: try again)."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`ranks` processes of `python -m MODULE ARGS`, divided over `nodes` agents that meet at `host`:`port`.
+    """`ranks` processes of `python -m MODULE ARGS`, split over `nodes` agents that meet at `host`:`port`.
 
-    `port` 0 is any free one. `sizes`: with how many nodes the job can go on; none but `nodes` where empty. `restarts`:
-    how often it starts again after a fault. `hang_s`: seconds in which some rank must move. `started`: how many of
-    the agents the supervisor starts itself, the first ones (-1: all); others are started elsewhere, and the first start
-    waits `gather_s` for them. `preload`: modules an agent imports before it forks ranks. `clock`: the supervisor's.
+    `port`: 0 picks a free one. `sizes`: node counts with which the job can continue; only `nodes` if empty. `restarts`:
+    maximum number of restarts after faults. `hang_s`: seconds without progress of any rank after which the job counts
+    as hung. `started`: number of agents, the first ones, that the supervisor starts itself (-1: all); the others are
+    started externally, and the first launch waits `gather_s` seconds for them. `preload`: modules that an agent imports
+    before it forks ranks. `clock`: the supervisor's clock.
     """
 
     ranks: int
@@ -38,9 +39,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def ranks_each(self) -> int:
-        """Ranks of one node."""
+        """Number of ranks per node."""
         return self.ranks // self.nodes
 
     def size(self, here: int) -> int:
-        """The most nodes of `here` that the job can run on; 0 when they are too few."""
+        """The largest number of nodes, out of `here`, that the job can run on; 0 if there are too few."""
         return max((size for size in self.sizes or (self.nodes,) if size <= here), default=0)

@@ -1,4 +1,4 @@
-"""Ranks on this machine, started and kept going by a supervisor of torch's elastic agents."""
+"""Launcher for ranks on this machine, under a supervisor of torch's elastic agents."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _GRACE_S = 5.0
 
 
 class Local:
-    """A `Launcher`. `port` is where the job's agents meet; without one the launcher takes a free one.
+    """A `Launcher` for this machine.
 
-    `environment` is what the ranks get beside this process's own, which goes first. `sizes`: with how many nodes the
-    job can go on, all of them where empty. `preload`: modules that are loaded once for all ranks.
+    `port`: port at which the job's agents meet; a free one if None. `environment`: variables for the ranks, unless this
+    process's environment sets them. `sizes`: node counts with which the job can continue; only all nodes if empty.
+    `preload`: modules that are imported once for all ranks.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Local:
         self._started: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
 
     def render(self, job: Job, command: Sequence[str]) -> Mapping[str, str]:
-        """`launch.json`. `command` is a Python module and its arguments. Raises `PortInUse`."""
+        """Return `launch.json`. `command`: a Python module and its arguments. Raises `PortInUse`."""
         port = _checked(self.port) if self.port is not None else 0
         module, *args = command
         spec = Spec(
@@ -62,7 +63,7 @@ class Local:
         return {FILE: msgspec.json.encode(spec).decode()}
 
     def submit(self, files: Path) -> str:
-        """Starts what `render` wrote; the id is that of the supervisor. Raises `MissingLibrary` without torch."""
+        """Start the files of `render`; return the supervisor's process id. Raises `MissingLibrary` without torch."""
         if find_spec("torch") is None:
             raise MissingLibrary("torch is not installed.", "pip install 'trainyard[train]'")
         failures.forget(files)
@@ -88,14 +89,14 @@ class Local:
         return str(process.pid)
 
     def status(self, id: str) -> str:
-        """`running`, `ended` or `failed: why`."""
+        """Return `running`, `ended` or `failed: REASON`."""
         code = self._find(id)[0].poll()
         if code is None:
             return "running"
         return "ended" if code == 0 else f"failed: {self.failure(id).says}"
 
     def failure(self, id: str) -> Failure:
-        """Of a job that failed: the dead rank, or the launcher itself."""
+        """Return the failure of a job that failed: of a rank, or of the launcher itself."""
         process, files = self._find(id)
         return failures.read(files) or Failure(
             rank=-1,
@@ -106,13 +107,13 @@ class Local:
         )
 
     def notice(self, id: str) -> None:
-        """Asks the job to save its state and leave; it ends as failed, of the kind `preempted`."""
+        """Ask the job to save its state and leave; it then counts as failed, with the kind `preempted`."""
         process, _ = self._find(id)
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
 
     def cancel(self, id: str) -> None:
-        """Ends every process of the job: the supervisor does it, and is killed after five seconds. Nothing is saved."""
+        """End every process of the job without saving; kill the supervisor if that takes it more than 5 seconds."""
         process, _ = self._find(id)
         for end in (lambda: process.send_signal(signal.SIGINT), lambda: os.killpg(process.pid, signal.SIGKILL)):
             if process.poll() is not None:
@@ -125,14 +126,14 @@ class Local:
 
     def _find(self, id: str) -> tuple[subprocess.Popen[bytes], Path]:
         if id not in self._started:
-            raise UnknownName(f"this launcher started no job {id!r}.")
+            raise UnknownName(f"this launcher has not started a job {id!r}.")
         return self._started[id]
 
 
 def _checked(port: int) -> int:
-    """`port` itself, if it is free on the loopback address."""
+    """Return `port` if it is free on the loopback address."""
     if not 0 < port < 65536:
-        raise BadInput(f"{port} is not a port.", "Use 1 to 65535, or leave --port out.")
+        raise BadInput(f"{port} is not a port number.", "Use 1 to 65535, or omit --port to use a free port.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -140,8 +141,8 @@ def _checked(port: int) -> int:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(
-                    f"port {port} on 127.0.0.1 is held by another program.",
-                    "Leave --port out, and a free one is chosen.",
+                    f"port {port} on 127.0.0.1 is in use by another program.",
+                    "Omit --port to use a free port.",
                 ) from error
             raise EnvironmentFailed(f"port {port} on 127.0.0.1 cannot be used: {error.strerror}.") from error
     return port

@@ -1,4 +1,4 @@
-"""What running a job, a resumed run, an experiment and a command of the user's own have in common, as one argument."""
+"""Settings that all ways to run something share: a job, a resumed run, a chaos experiment, a user's own command."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Session:
 
     `store`: keeps the runs. `book`: turns a run's profiler files into ledgers. `progress`: is called after each step of
     rank 0. `say`: prints a line for the user. `port`: where the ranks meet on 127.0.0.1; a free port if None.
-    `devices`: the devices to run on; the vendors are asked for them if None. `worker`: the Python module that each rank
-    runs. A command of the user's own starts its ranks itself, so that it uses `store`, `book` and `say` only.
+    `devices`: the devices to run on; those that the vendor plugins report if None. `worker`: the Python module that
+    each rank runs. A user's own command starts its ranks itself, and uses only `store`, `book` and `say`.
     """
 
     store: Store

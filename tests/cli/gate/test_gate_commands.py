@@ -93,24 +93,24 @@ def test_stored_runs_are_judged(
     assert answer(["gate", *words]) == code
     assert f"{pairs} pairs" in capsys.readouterr().out
     assert answer(["gate", *words, "--json"]) == code
-    told = json.loads(capsys.readouterr().out)
-    assert told["schema"] == "trainyard/gate/1"
-    assert told["verdicts"][0]["says"] == says
-    assert len(told["runs"]) == pairs
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "trainyard/gate/1"
+    assert document["verdicts"][0]["says"] == says
+    assert len(document["runs"]) == pairs
     assert answer(["gate", *words, "--format", "github"]) == code
     assert capsys.readouterr().out.startswith("## ")
 
 
-def test_a_revision_stands_for_its_runs(store: Store, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_revision_resolves_to_its_runs(store: Store, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shas = {name: revision(repository, name) for name in ("HEAD", "HEAD~1")}
     for at in range(16):
         sha = shas["HEAD" if at % 2 else "HEAD~1"]
         kept(store, at, 1e8 + at, provenance=Provenance(code={"sha": sha, "dirty": "no"}))
     kept(store, 99, 9e8, provenance=Provenance(code={"sha": shas["HEAD"], "dirty": "yes"}))
     assert answer(["gate", "HEAD", "--base", "HEAD~1"]) == 0
-    told = capsys.readouterr()
-    assert "8 pairs" in told.out
-    assert missing_values(told.err, "HEAD~1", 8, shas["HEAD~1"][:10]) == []
+    printed = capsys.readouterr()
+    assert "8 pairs" in printed.out
+    assert missing_values(printed.err, "HEAD~1", 8, shas["HEAD~1"][:10]) == []
     assert answer(["gate", "HEAD~2", "--base", "HEAD"]) == 2
     err = capsys.readouterr().err
     assert code_of(err) == "unknown-name"
@@ -121,7 +121,7 @@ def test_a_revision_stands_for_its_runs(store: Store, repository: Path, capsys: 
     assert missing_values(err, "'nothing'") == []
 
 
-def test_a_branch_that_moved_on_stands_for_its_newest_commit_with_runs(
+def test_branch_resolves_to_its_newest_commit_with_runs(
     store: Store, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline, head = revision(repository, "HEAD~3"), revision(repository, "HEAD")
@@ -152,9 +152,9 @@ def test_what_cannot_be_asked_is_said(
     assert missing_values(err, *values) == []
 
 
-def test_a_run_of_nothing_is_no_figure(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = kept(store, 1, 1e8), kept(store, 2, 1e8, samples=())
-    assert answer(["gate", other.id, "--base", one.id]) == 2
+def test_run_without_samples_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    timed, other = kept(store, 1, 1e8), kept(store, 2, 1e8, samples=())
+    assert answer(["gate", other.id, "--base", timed.id]) == 2
     err = capsys.readouterr().err
     assert code_of(err) == "bad-input"
     assert missing_values(err, other.id, "step_time") == []
@@ -163,14 +163,14 @@ def test_a_run_of_nothing_is_no_figure(store: Store, capsys: pytest.CaptureFixtu
 # Worktrees
 
 
-def test_a_checkout_is_there_for_a_while(repository: Path) -> None:
+def test_checkout_is_temporary(repository: Path) -> None:
     first = known_revision(repository, "HEAD~9")
     with checkout(repository / "inside", first) as folder:
         assert (folder / "slow").read_text() == "1.0"
         assert (folder.parent / "number").read_text() == "0"
         assert subject(folder, "HEAD") == "change 0"
-        place = folder.parent
-    assert not place.exists()
+        parent = folder.parent
+    assert not parent.exists()
     assert _git(repository, "worktree", "list").count("\n") == 1
     with pytest.raises(RuntimeError), checkout(repository, first) as folder:
         raise RuntimeError
@@ -199,24 +199,24 @@ def test_revisions_are_gits(repository: Path, tmp_path: Path) -> None:
 @pytest.fixture
 def measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Instead of a training run: a record of what the folder's `inside/slow` says. Returns where it was asked for."""
-    numbers, lot, asked = count(), Random(4), list[Path]()  # noqa: S311
+    numbers, lot, folders = count(), Random(4), list[Path]()  # noqa: S311
 
-    def run(folder: Path, what: list[str], into: Store) -> Run:
-        asked.append(folder)
+    def run(folder: Path, target: list[str], into: Store) -> Run:
+        folders.append(folder)
         slow = float((folder / "inside" / "slow").read_text())
         sha = _git(folder, "rev-parse", "HEAD").strip()
         about = Provenance(code={"sha": sha, "dirty": "no"})
         return kept(into, next(numbers), 1e8 * slow * exp(lot.gauss(0, 0.004)), provenance=about)
 
     monkeypatch.setattr("trainyard.run.revisions.in_revision.run_in", run)
-    return asked
+    return folders
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot keep runs on a core")
 def test_together_is_at_once_and_on_one_core(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     both, seen, numbers = Barrier(2, timeout=30), list[set[int]](), count()
 
-    def run(folder: Path, what: list[str], into: Store) -> Run:
+    def run(folder: Path, target: list[str], into: Store) -> Run:
         both.wait()  # breaks where one waits for the other to end
         seen.append(os.sched_getaffinity(0))
         return kept(into, next(numbers), 1e8)
@@ -233,19 +233,19 @@ def test_together_is_at_once_and_on_one_core(store: Store, monkeypatch: pytest.M
     assert os.sched_getaffinity(0) == before
 
 
-def _fails(folder: Path, what: list[str], into: Store) -> Run:
+def _fails(folder: Path, target: list[str], into: Store) -> Run:
     raise RuntimeError("a crash")
 
 
-def test_two_revisions_take_turns(
+def test_gate_run_interleaves_two_revisions(
     repository: Path, measured: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     job = tmp_path / "job.toml"
     shutil.copy(EXAMPLES / "tiny.toml", job)
     assert answer(["gate", "run", str(job), "--base", "HEAD~9"]) == 1
-    told = capsys.readouterr()
-    assert "worse: step time" in told.out
-    assert "pair 7/20" in told.err
+    printed = capsys.readouterr()
+    assert "worse: step time" in printed.out
+    assert "pair 7/20" in printed.err
     assert repository in measured, "without --head it is the folder as it is"
     assert answer(["gate", "run", str(job), "--base", "HEAD~9", "--head", "HEAD~8", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["caveats"] == []
@@ -266,7 +266,7 @@ def test_two_revisions_take_turns(
     (["--format", "asv", "--json"], "bad-input", ["--format", "--json"]),
     (["--together"], "bad-input", ["tiny.toml", 2, "--together"]),
 ])  # fmt: skip
-def test_what_cannot_be_answered_is_refused_before_a_run_is_made(
+def test_unanswerable_request_is_refused_before_any_run(
     repository: Path,
     measured: list[Path],
     capsys: pytest.CaptureFixture[str],
@@ -298,22 +298,22 @@ def test_a_terminated_gate_leaves_no_worktree(repository: Path) -> None:
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_bisection_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bisect_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "bisect", "HEAD~9", "HEAD", "--", "python", "train.py"]) == 0
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     culprit = known_revision(repository, "HEAD~3")
-    assert f"{culprit[:10]} made it slower" in told.out
-    assert "change 6" in told.out
+    assert f"{culprit[:10]} made it slower" in printed.out
+    assert "change 6" in printed.out
     assert answer(["gate", "bisect", "HEAD~9", "HEAD~5", "--json", "--", "python", "train.py"]) == 0
     assert json.loads(capsys.readouterr().out)["suspects"] == []
 
 
 @pytest.mark.usefixtures("repository", "measured")
-def test_a_machine_checks_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_self_check_reports_machine_noise(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "self-check", "--pairs", "8", "--", "python", "train.py"]) == 0
-    told = capsys.readouterr().out
-    assert "in 16 runs that were alike" in told
-    assert "not worse" in told
+    printed = capsys.readouterr().out
+    assert "in 16 runs that were alike" in printed
+    assert "not worse" in printed
     assert answer(["gate", "self-check", "--pairs", "2", "--metric", "mfu", "--", "python", "train.py"]) == 2
     err = capsys.readouterr().err
     assert code_of(err) == "bad-input"
@@ -355,7 +355,7 @@ def test_what_is_there_to_copy_names_options_that_exist(name: str) -> None:
     assert used <= known
 
 
-def test_a_test_may_ask(repository: Path, tmp_path: Path) -> None:
+def test_pytest_fixture_fails_skips_and_passes(repository: Path, tmp_path: Path) -> None:
     """In a pytest of its own, where the runs are made up."""
     (repository / "test_own.py").write_text(
         "import random\n"
@@ -376,7 +376,7 @@ def test_a_test_may_ask(repository: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *words]
         return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False).stdout
 
-    assert "1 skipped" in (told := outcome())
-    assert "--perf-base" in told
+    assert "1 skipped" in (printed := outcome())
+    assert "--perf-base" in printed
     assert "1 passed" in outcome("--perf-base", "HEAD")
     assert "worse: step time +" in outcome("--perf-base", "HEAD~9")

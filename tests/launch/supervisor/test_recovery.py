@@ -65,7 +65,7 @@ def test_on_fewer_nodes_the_batch_stays(layout: dict[str, int], nodes: int) -> N
     assert fewer.layout.tp == whole.layout.tp
 
 
-def test_what_does_not_divide_is_refused_with_the_arithmetic() -> None:
+def test_indivisible_layout_is_refused_with_arithmetic() -> None:
     with refused(BadJob, "nodes = 4", "$.recovery", "dp_replicate 2", "dp_shard 2"):
         shrink_job.shrunk(job(dp_replicate=2, dp_shard=2), 2)
     with refused(BadJob, "tokens_per_step 64", "data-parallel ranks 3 = 24"):
@@ -74,7 +74,7 @@ def test_what_does_not_divide_is_refused_with_the_arithmetic() -> None:
         shrink_job.sizes(job(dp_replicate=6), lambda _: None)
 
 
-def test_sizes_that_do_not_divide_are_left_out_but_the_least_must() -> None:
+def test_indivisible_node_counts_are_skipped_except_least_nodes() -> None:
     assert shrink_job.sizes(job(), lambda _: None) == (4, 3, 2, 1)
     assert shrink_job.sizes(job(tokens=64), lambda _: None) == (4, 2, 1)
     assert shrink_job.sizes(job(least=0), lambda _: None) == (4,)
@@ -114,7 +114,7 @@ STEPS = [
 ]  # fmt: skip
 
 
-def test_a_life_by_cause() -> None:
+def test_goodput_by_cause() -> None:
     spent = goodput.goodput(KILLED, STEPS)
     assert spent == {
         "init": 2 + 3 + 2,  # until the first launch, until the first step, and after the fault less the load
@@ -130,35 +130,41 @@ def test_a_life_by_cause() -> None:
     assert sum(spent.values()) == 20
 
 
-def test_what_is_saved_at_the_end_is_a_save_and_what_lies_before_it_is_not() -> None:
+def test_final_save_counts_as_save_and_time_before_as_finish() -> None:
     events = [event("started", 100), event("launched", 100, nodes=1), event("saved", 109, ns=1, step=0),
               event("ended", 112)]  # fmt: skip
     assert goodput.goodput(events, [step(0, 105)]) == {"init": 4, "good": 1, "save": 1, "finish": 3 + 3}
 
 
-def test_an_incident_says_what_it_cost() -> None:
-    (found,) = goodput.incidents(KILLED, STEPS)
-    assert (found.kind, found.rank, found.attempt, found.step, found.resumed) == ("worker_death", 1, 0, 2, 2)
-    assert (found.detect_s, found.restart_s) == (0.5, 4.0)
-    assert found.lost_s == 1.5  # step 2, and half a second of step 3
-    assert found.when == "1970-01-01T00:01:49.500+00:00"
+def test_incident_has_its_cost() -> None:
+    (incident,) = goodput.incidents(KILLED, STEPS)
+    assert (incident.kind, incident.rank, incident.attempt, incident.step, incident.resumed) == (
+        "worker_death",
+        1,
+        0,
+        2,
+        2,
+    )
+    assert (incident.detect_s, incident.restart_s) == (0.5, 4.0)
+    assert incident.lost_s == 1.5  # step 2, and half a second of step 3
+    assert incident.when == "1970-01-01T00:01:49.500+00:00"
 
 
-def test_a_fault_that_ends_the_job_is_followed_by_nothing() -> None:
+def test_final_fault_has_no_restart() -> None:
     events = [*KILLED[:4], event("ended", 112)]
-    (found,) = goodput.incidents(events, STEPS[:3])
-    assert (found.resumed, found.restart_s, found.lost_s) == (-1, 0.0, 0.0)
+    (incident,) = goodput.incidents(events, STEPS[:3])
+    assert (incident.resumed, incident.restart_s, incident.lost_s) == (-1, 0.0, 0.0)
     assert sum(goodput.spent(events, STEPS[:3]).values()) == 12 * S
 
 
-def test_a_fault_that_is_outlived_costs_no_restart() -> None:
+def test_survived_fault_costs_no_restart() -> None:
     events = [*KILLED[:3], event("fault", 107.2, kind="disk_full", noticed=107.2, says="no room", step=1), *KILLED[3:]]
     full, died = goodput.incidents(events, STEPS)
     assert (full.kind, full.resumed, full.restart_s, full.lost_s) == ("disk_full", -1, 0.0, 0.0)
     assert died.resumed == 2
 
 
-def test_a_run_that_is_gone_on_with_has_two_lives() -> None:
+def test_resumed_run_has_two_supervised_periods() -> None:
     later = [
         event("started", 200), event("launched", 201, attempt=2), event("ended", 206, attempt=2),
     ]  # fmt: skip
@@ -168,7 +174,7 @@ def test_a_run_that_is_gone_on_with_has_two_lives() -> None:
     assert spent["recompute"] == 2 * S
 
 
-def test_without_a_watch_nothing_is_said() -> None:
+def test_goodput_is_empty_without_supervisor() -> None:
     assert goodput.goodput([], STEPS) == {}
     assert goodput.incidents([], STEPS) == ()
 
@@ -189,10 +195,10 @@ SAMPLES = st.builds(
 
 
 @given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14), st.integers(0, 80))
-def test_the_causes_sum_to_the_life_whatever_happened(events: list[JobEvent], steps: list[Sample], end: int) -> None:
+def test_causes_sum_to_total_time_for_any_history(events: list[JobEvent], steps: list[Sample], end: int) -> None:
     """Clocks may jump and files may be torn: each nanosecond still has one cause."""
-    inner = [one for one in events if one.what not in ("started", "ended")]
-    inner.sort(key=lambda one: one.noticed or one.at)
+    inner = [event for event in events if event.what not in ("started", "ended")]
+    inner.sort(key=lambda event: event.noticed or event.at)
     history = [JobEvent(what="started", at=0), *inner, JobEvent(what="ended", at=end)]
     spent = goodput.spent(history, steps)
     assert sum(spent.values()) == end
@@ -202,14 +208,14 @@ def test_the_causes_sum_to_the_life_whatever_happened(events: list[JobEvent], st
 
 
 @given(st.lists(EVENTS, max_size=14), st.lists(SAMPLES, max_size=14))
-def test_no_history_breaks_what_is_told_of_it(events: list[JobEvent], steps: list[Sample]) -> None:
+def test_goodput_accepts_any_history(events: list[JobEvent], steps: list[Sample]) -> None:
     assert min(goodput.spent(events, steps).values()) >= 0
-    for found in goodput.incidents(events, steps):
-        assert min(found.detect_s, found.restart_s, found.lost_s) >= 0
+    for incident in goodput.incidents(events, steps):
+        assert min(incident.detect_s, incident.restart_s, incident.lost_s) >= 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3)), max_size=40, unique=True))
-def test_figures_are_made_of_each_step_s_last_attempt(taken: list[tuple[int, int, int]]) -> None:
+def test_figures_use_the_last_attempt_of_each_step(taken: list[tuple[int, int, int]]) -> None:
     samples = tuple(step(number, 1, attempt=attempt, rank=rank) for number, attempt, rank in taken)
     run = Run(id="00000000", job=job(), started="2025-01-01", samples=samples)
     for number in {sample.step for sample in samples}:
@@ -221,15 +227,15 @@ def test_figures_are_made_of_each_step_s_last_attempt(taken: list[tuple[int, int
 # What ranks and supervisor leave behind
 
 
-def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
+def test_event_log_round_trip(tmp_path: Path) -> None:
     mine = EventLogWriter(tmp_path, "rank0", attempt=2)
     mine.loaded(7, step=3)
     mine.saved(5, step=4)
     mine.fault("disk_full", "no room", rank=0, step=4)
     with (tmp_path / event_log.PART / "rank0.jsonl").open("ab") as file:
         file.write(b'{"what": "sav')
-    found = event_log.read(tmp_path)
-    assert [(one.what, one.attempt, one.step, one.ns) for one in found] == [
+    events = event_log.read(tmp_path)
+    assert [(event.what, event.attempt, event.step, event.ns) for event in events] == [
         ("loaded", 2, 3, 7), ("saved", 2, 4, 5), ("fault", 2, 4, 0),
     ]  # fmt: skip
     assert supervisor_main.attempts(tmp_path) == 0
@@ -239,7 +245,7 @@ def test_a_diary_reads_as_it_was_written(tmp_path: Path) -> None:
         mine.fault("flood", "")
 
 
-def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
+def test_heartbeat_shows_steps_and_own_time() -> None:
     heartbeats = rank_progress.HeartbeatBoard(2)
     own = heartbeats.heartbeat(1)
     assert heartbeats.see(1)[:4] == (0, -1, 0, "starting")
@@ -262,7 +268,7 @@ def test_a_pulse_shows_its_steps_and_its_own_time() -> None:
     assert heartbeats.see(0).count == 0
 
 
-def test_a_rank_that_is_held_leaves_where_it_is_told() -> None:
+def test_held_rank_leaves_before_the_given_step() -> None:
     heartbeats = rank_progress.HeartbeatBoard(1)
     own = heartbeats.heartbeat(0)
     assert not own.leaves(3)
@@ -344,8 +350,8 @@ class World:
         self.supervision.gone(node)
 
     def _own(self, node: int) -> list[int]:
-        place = [member.node for member in self.plan.members].index(node)
-        return list(range(place * self.spec.ranks_each, (place + 1) * self.spec.ranks_each))
+        index = [member.node for member in self.plan.members].index(node)
+        return list(range(index * self.spec.ranks_each, (index + 1) * self.spec.ranks_each))
 
     def _act(self) -> None:
         members = {member.node for member in self.plan.members if self.lives.get(member.node) == member.life}
@@ -358,15 +364,15 @@ class World:
             return
         for node in members:
             for rank in self._own(node):
-                one = self.ranks[rank]
-                if one.exit_code is None and self.plan.do in ("stop", "end"):
+                report = self.ranks[rank]
+                if report.exit_code is None and self.plan.do in ("stop", "end"):
                     self.change(rank, exit_code=-9, ended=self.now.epoch)
-                elif one.exit_code is None and self.plan.do == "leave" and self.plan.before >= 0:
+                elif report.exit_code is None and self.plan.do == "leave" and self.plan.before >= 0:
                     self.change(rank, exit_code=LEFT, begun=self.plan.before, ended=self.now.epoch)
-                elif one.exit_code is None and self.steps and self.plan.do == "run" and one.state != "T":
+                elif report.exit_code is None and self.steps and self.plan.do == "run" and report.state != "T":
                     self.change(
-                        rank, count=one.count + 2, begun=one.begun + 1, done=one.done + 1, phase="stepping",
-                        at=self.now.epoch, own_ns=one.own_ns + 10,
+                        rank, count=report.count + 2, begun=report.begun + 1, done=report.done + 1, phase="stepping",
+                        at=self.now.epoch, own_ns=report.own_ns + 10,
                     )  # fmt: skip
 
     def _report(self, node: int) -> AgentReport:
@@ -381,62 +387,68 @@ class World:
 
     @property
     def faults(self) -> list[JobEvent]:
-        return [one for one in self.supervision.events if one.what == "fault"]
+        return [event for event in self.supervision.events if event.what == "fault"]
 
 
 def world(ranks: int = 4, nodes: int = 2, here: int | None = None, **spec: Any) -> World:
     return World(Spec(ranks=ranks, nodes=nodes, port=1, module="m", **spec), here)
 
 
-def running(one: World, steps: int = 3) -> World:
+def running(job_world: World, steps: int = 3) -> World:
     """When all ranks of the plan have taken some steps."""
 
     def steady() -> bool:
-        alive = [rank for rank in one.ranks.values() if rank.exit_code is None and rank.done >= steps]
-        return one.plan.do == "run" and one.started == one.plan.generation and 0 < len(one.ranks) == len(alive)
+        alive = [rank for rank in job_world.ranks.values() if rank.exit_code is None and rank.done >= steps]
+        return (
+            job_world.plan.do == "run"
+            and job_world.started == job_world.plan.generation
+            and 0 < len(job_world.ranks) == len(alive)
+        )
 
-    one.until(steady)
-    return one
-
-
-def end(one: World) -> int | None:
-    for rank in one.ranks:
-        one.change(rank, exit_code=0)
-    one.until(lambda: one.supervision.result is not None)
-    return one.supervision.result
+    job_world.until(steady)
+    return job_world
 
 
-def test_all_that_goes_well_is_started_once() -> None:
-    one = running(world())
-    assert one.plan.members[0].node == 0
-    assert end(one) == 0
-    assert one.plans == ["run", "stop", "end"]
-    assert [event.what for event in one.supervision.events] == ["started", "launched", "ended"]
+def end(job_world: World) -> int | None:
+    for rank in job_world.ranks:
+        job_world.change(rank, exit_code=0)
+    job_world.until(lambda: job_world.supervision.result is not None)
+    return job_world.supervision.result
 
 
-def test_the_first_to_die_is_blamed_though_its_peers_are_heard_first() -> None:
-    one = running(world(restarts=1))
-    one.change(3, exit_code=1, told=one.now.epoch + 50, ended=one.now.epoch + 60, why="connection closed by peer")
-    one.turn()
-    one.change(0, exit_code=-9, ended=one.now.epoch + 10, why="")
-    one.until(lambda: bool(one.faults))
-    (found,) = one.faults
-    assert (found.kind, found.rank, found.node) == ("worker_death", 0, 0)
-    assert missing_values(found.says, "SIGKILL") == []
-    running(one)
-    assert one.plan.generation == 1
-    assert end(one) == 0
+def test_successful_job_is_launched_once() -> None:
+    job_world = running(world())
+    assert job_world.plan.members[0].node == 0
+    assert end(job_world) == 0
+    assert job_world.plans == ["run", "stop", "end"]
+    assert [event.what for event in job_world.supervision.events] == ["started", "launched", "ended"]
 
 
-def test_a_rank_that_its_watchdog_aborts_is_a_victim() -> None:
+def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
+    job_world = running(world(restarts=1))
+    job_world.change(
+        3, exit_code=1, told=job_world.now.epoch + 50, ended=job_world.now.epoch + 60, why="connection closed by peer"
+    )
+    job_world.turn()
+    job_world.change(0, exit_code=-9, ended=job_world.now.epoch + 10, why="")
+    job_world.until(lambda: bool(job_world.faults))
+    (fault,) = job_world.faults
+    assert (fault.kind, fault.rank, fault.node) == ("worker_death", 0, 0)
+    assert missing_values(fault.says, "SIGKILL") == []
+    running(job_world)
+    assert job_world.plan.generation == 1
+    assert end(job_world) == 0
+
+
+def test_rank_aborted_by_watchdog_is_not_blamed() -> None:
     """Of collectives: the rank that told why it fails ended before."""
-    one = running(world(restarts=1))
-    one.change(1, exit_code=1, told=one.now.epoch, ended=one.now.epoch + 10, why="ValueError: no")
-    one.change(2, exit_code=-6, ended=one.now.epoch + 20, why="")
-    one.until(lambda: bool(one.faults))
-    assert one.faults[0].rank == 1
-    running(one)
-    assert end(one) == 0
+    job_world = running(world(restarts=1))
+    job_world.change(1, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch + 10, why="ValueError: no")
+    job_world.change(2, exit_code=-6, ended=job_world.now.epoch + 20, why="")
+    job_world.until(lambda: bool(job_world.faults))
+    assert job_world.faults[0].rank == 1
+    running(job_world)
+    assert end(job_world) == 0
 
 
 def test_two_ranks_killed_at_once_are_two_incidents() -> None:
@@ -489,255 +501,259 @@ def test_incidents_at_once_share_one_loss() -> None:
     assert goodput.goodput([*KILLED[:4], second, *KILLED[4:]], STEPS) == goodput.goodput(KILLED, STEPS)
 
 
-def test_restarts_are_counted_and_the_last_fault_is_told() -> None:
-    one = running(world(restarts=1))
+def test_restarts_are_counted_and_last_fault_is_reported() -> None:
+    job_world = running(world(restarts=1))
     for _ in range(2):
-        running(one)
-        one.change(1, exit_code=3, ended=one.now.epoch, told=one.now.epoch, why="ValueError: no")
-        one.until(lambda: one.plan.do == "stop")
-        one.turn(4)
-    one.until(lambda: one.supervision.result is not None)
-    assert one.supervision.result == 4
-    assert one.supervision.failure is not None
-    assert missing_values(one.supervision.failure.says, "rank 1", "exit code 3", "pid 101", "ValueError: no") == []
+        running(job_world)
+        job_world.change(1, exit_code=3, ended=job_world.now.epoch, told=job_world.now.epoch, why="ValueError: no")
+        job_world.until(lambda: job_world.plan.do == "stop")
+        job_world.turn(4)
+    job_world.until(lambda: job_world.supervision.result is not None)
+    assert job_world.supervision.result == 4
+    assert job_world.supervision.failure is not None
+    assert (
+        missing_values(job_world.supervision.failure.says, "rank 1", "exit code 3", "pid 101", "ValueError: no") == []
+    )
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_an_agent_that_dies_is_waited_for_where_all_nodes_are_needed(node: int) -> None:
+def test_job_waits_for_new_agent_if_it_needs_all_nodes(node: int) -> None:
     """The first node's agent too: the store is not its."""
-    one = running(world(restarts=1))
-    one.die(node)
-    one.until(lambda: bool(one.faults))
-    assert (one.faults[0].kind, one.faults[0].node, one.faults[0].rank) == ("agent_death", node, -1)
-    one.turn(10)
-    assert one.plan.do == "stop"
-    one.lives[node] = f"{node}b"
-    running(one)
-    assert one.plan.generation == 1
-    assert end(one) == 0
+    job_world = running(world(restarts=1))
+    job_world.die(node)
+    job_world.until(lambda: bool(job_world.faults))
+    assert (job_world.faults[0].kind, job_world.faults[0].node, job_world.faults[0].rank) == ("agent_death", node, -1)
+    job_world.turn(10)
+    assert job_world.plan.do == "stop"
+    job_world.lives[node] = f"{node}b"
+    running(job_world)
+    assert job_world.plan.generation == 1
+    assert end(job_world) == 0
 
 
-def test_a_lost_node_shrinks_the_job_and_one_that_comes_back_is_taken_in() -> None:
-    one = running(world(ranks=8, nodes=4, sizes=(4, 3, 2, 1), restarts=5))
-    one.die(1)
-    one.die(2)
-    one.until(lambda: one.plan.generation == 1)
-    assert one.seconds < 5
-    assert [member.node for member in one.plan.members] == [0, 3]
-    running(one)
-    one.lives[2] = "2b"
-    one.until(lambda: one.plan.generation == 2)
-    assert [member.node for member in one.plan.members] == [0, 2, 3]
-    assert one.plans == ["run", "stop", "run", "leave", "leave", "stop", "run"]
-    assert [(event.kind, event.node) for event in one.faults] == [("agent_death", 1), ("agent_death", 2)]
-    assert one.supervision.restarts == 1
-    assert end(running(one)) == 0
+def test_job_shrinks_on_lost_node_and_grows_when_it_returns() -> None:
+    job_world = running(world(ranks=8, nodes=4, sizes=(4, 3, 2, 1), restarts=5))
+    job_world.die(1)
+    job_world.die(2)
+    job_world.until(lambda: job_world.plan.generation == 1)
+    assert job_world.seconds < 5
+    assert [member.node for member in job_world.plan.members] == [0, 3]
+    running(job_world)
+    job_world.lives[2] = "2b"
+    job_world.until(lambda: job_world.plan.generation == 2)
+    assert [member.node for member in job_world.plan.members] == [0, 2, 3]
+    assert job_world.plans == ["run", "stop", "run", "leave", "leave", "stop", "run"]
+    assert [(event.kind, event.node) for event in job_world.faults] == [("agent_death", 1), ("agent_death", 2)]
+    assert job_world.supervision.restarts == 1
+    assert end(running(job_world)) == 0
 
 
-def test_a_size_that_does_not_divide_is_passed_over() -> None:
-    one = running(world(ranks=4, nodes=4, sizes=(4, 2), restarts=1))
-    one.die(3)
-    one.until(lambda: one.plan.generation == 1)
-    assert [member.node for member in one.plan.members] == [0, 1]
+def test_indivisible_node_count_is_skipped() -> None:
+    job_world = running(world(ranks=4, nodes=4, sizes=(4, 2), restarts=1))
+    job_world.die(3)
+    job_world.until(lambda: job_world.plan.generation == 1)
+    assert [member.node for member in job_world.plan.members] == [0, 1]
 
 
-def test_nodes_that_come_late_are_waited_for_and_then_taken_in() -> None:
-    one = world(ranks=4, nodes=4, here=1, sizes=(4, 3, 2, 1), gather_s=10)
-    one.turn(20)
-    assert one.plan.do == "wait"
-    running(one)
-    assert len(one.plan.members) == 1
+def test_late_nodes_are_waited_for_and_then_join() -> None:
+    job_world = world(ranks=4, nodes=4, here=1, sizes=(4, 3, 2, 1), gather_s=10)
+    job_world.turn(20)
+    assert job_world.plan.do == "wait"
+    running(job_world)
+    assert len(job_world.plan.members) == 1
     for node in (1, 2, 3):  # each comes while the job moves for the one before
-        one.lives[node] = f"{node}a"
-        one.turn(3)
-    one.until(lambda: len(one.plan.members) == 4 and one.plan.do == "run")
-    assert end(running(one)) == 0
+        job_world.lives[node] = f"{node}a"
+        job_world.turn(3)
+    job_world.until(lambda: len(job_world.plan.members) == 4 and job_world.plan.do == "run")
+    assert end(running(job_world)) == 0
 
 
-def test_too_few_nodes_are_an_end() -> None:
-    one = world(ranks=4, nodes=2, here=1, gather_s=5)
-    one.until(lambda: one.supervision.result is not None)
-    assert one.supervision.failure is not None
-    assert missing_values(one.supervision.failure.says, "1 of 2 nodes", 2) == []
+def test_too_few_nodes_end_the_job() -> None:
+    job_world = world(ranks=4, nodes=2, here=1, gather_s=5)
+    job_world.until(lambda: job_world.supervision.result is not None)
+    assert job_world.supervision.failure is not None
+    assert missing_values(job_world.supervision.failure.says, "1 of 2 nodes", 2) == []
 
 
-def test_an_agent_that_falls_silent_is_lost_and_may_come_back() -> None:
-    one = running(world(ranks=2, nodes=2, sizes=(2, 1), restarts=1))
-    one.silent.add(0)
-    began = one.seconds
-    one.until(lambda: bool(one.faults))
-    assert SILENT_S <= one.seconds - began < SILENT_S + 2
-    assert one.faults[0].node == 0
-    assert 0 in one.supervision.lost
-    one.until(lambda: one.plan.generation == 1)
-    assert [member.node for member in one.plan.members] == [1]
-    running(one)
-    one.silent.clear()
-    one.until(lambda: one.plan.generation == 2)
-    assert len(one.plan.members) == 2
+def test_silent_agent_is_lost_and_may_return() -> None:
+    job_world = running(world(ranks=2, nodes=2, sizes=(2, 1), restarts=1))
+    job_world.silent.add(0)
+    began = job_world.seconds
+    job_world.until(lambda: bool(job_world.faults))
+    assert SILENT_S <= job_world.seconds - began < SILENT_S + 2
+    assert job_world.faults[0].node == 0
+    assert 0 in job_world.supervision.lost
+    job_world.until(lambda: job_world.plan.generation == 1)
+    assert [member.node for member in job_world.plan.members] == [1]
+    running(job_world)
+    job_world.silent.clear()
+    job_world.until(lambda: job_world.plan.generation == 2)
+    assert len(job_world.plan.members) == 2
 
 
-def test_a_second_agent_of_a_node_changes_nothing_while_the_first_speaks() -> None:
-    one = running(world(restarts=1))
+def test_second_agent_of_node_is_ignored_while_first_reports() -> None:
+    job_world = running(world(restarts=1))
     for _ in range(100):
-        one.lives[1] = "1b" if one.lives[1] == "1a" else "1a"
-        one.turn()
-    assert not one.faults
-    one.lives[1] = "1b"
-    one.until(lambda: bool(one.faults))
-    assert (one.faults[0].kind, one.faults[0].node) == ("agent_death", 1)
-    running(one)
-    assert one.plan.members[1].life == "1b"
+        job_world.lives[1] = "1b" if job_world.lives[1] == "1a" else "1a"
+        job_world.turn()
+    assert not job_world.faults
+    job_world.lives[1] = "1b"
+    job_world.until(lambda: bool(job_world.faults))
+    assert (job_world.faults[0].kind, job_world.faults[0].node) == ("agent_death", 1)
+    running(job_world)
+    assert job_world.plan.members[1].life == "1b"
 
 
-def test_peers_that_fail_first_do_not_take_the_blame_of_a_silent_node() -> None:
-    one = running(world(ranks=2, nodes=2, restarts=1))
-    one.silent.add(0)
-    one.turn(3)
-    one.change(1, exit_code=1, told=one.now.epoch, ended=one.now.epoch, why="connection closed by peer")
-    one.until(lambda: bool(one.faults))
-    assert (one.faults[0].kind, one.faults[0].node) == ("agent_death", 0)
+def test_silent_node_is_blamed_though_its_peers_fail_first() -> None:
+    job_world = running(world(ranks=2, nodes=2, restarts=1))
+    job_world.silent.add(0)
+    job_world.turn(3)
+    job_world.change(
+        1, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch, why="connection closed by peer"
+    )
+    job_world.until(lambda: bool(job_world.faults))
+    assert (job_world.faults[0].kind, job_world.faults[0].node) == ("agent_death", 0)
 
 
 def test_a_stopped_rank_hangs_the_job_and_is_blamed() -> None:
-    one = running(world(hang_s=3, restarts=1))
-    one.change(2, state="T")
-    one.steps = False
-    last = one.ranks[2].at
-    one.until(lambda: bool(one.faults))
-    (found,) = one.faults
-    assert (found.kind, found.rank, found.node, found.at) == ("hang", 2, 1, last)
-    assert 3 <= (found.noticed - found.at) / S < 5
-    one.steps = True
-    running(one)
-    assert one.plans[:4] == ["run", "stacks", "stop", "run"]
+    job_world = running(world(hang_s=3, restarts=1))
+    job_world.change(2, state="T")
+    job_world.steps = False
+    last = job_world.ranks[2].at
+    job_world.until(lambda: bool(job_world.faults))
+    (fault,) = job_world.faults
+    assert (fault.kind, fault.rank, fault.node, fault.at) == ("hang", 2, 1, last)
+    assert 3 <= (fault.noticed - fault.at) / S < 5
+    job_world.steps = True
+    running(job_world)
+    assert job_world.plans[:4] == ["run", "stacks", "stop", "run"]
 
 
 def test_a_stack_is_read_when_it_is_complete() -> None:
     """faulthandler writes the main thread last: what a busy machine has written so far names another thread."""
-    one = running(world(ranks=2, nodes=1, hang_s=2, restarts=1))
-    one.steps = False
-    one.until(lambda: one.plan.do == "stacks")
-    one.turn(12)
-    one.stacks = {0: COLLECTIVE, 1: WORK}
-    one.turn(4)
+    job_world = running(world(ranks=2, nodes=1, hang_s=2, restarts=1))
+    job_world.steps = False
+    job_world.until(lambda: job_world.plan.do == "stacks")
+    job_world.turn(12)
+    job_world.stacks = {0: COLLECTIVE, 1: WORK}
+    job_world.turn(4)
     loader = f'Current thread 0x2:\n  File "/x/{find_cause._LOADER}", line 3 in _next_data\n'
-    one.stacks = {0: COLLECTIVE, 1: WORK + loader}
-    one.until(lambda: bool(one.faults))
-    (found,) = one.faults
-    assert (found.kind, found.rank) == ("hang", 1)
-    assert "waits for data" in found.says
+    job_world.stacks = {0: COLLECTIVE, 1: WORK + loader}
+    job_world.until(lambda: bool(job_world.faults))
+    (fault,) = job_world.faults
+    assert (fault.kind, fault.rank) == ("hang", 1)
+    assert "waits for data" in fault.says
 
 
-def test_a_stopped_rank_is_blamed_when_its_peers_give_up_first() -> None:
-    one = running(world(hang_s=60, restarts=1))
-    one.change(2, state="T")
-    one.change(0, exit_code=1, told=one.now.epoch, ended=one.now.epoch, why="timed out")
-    one.until(lambda: bool(one.faults))
-    assert (one.faults[0].kind, one.faults[0].rank) == ("hang", 2)
+def test_stopped_rank_is_blamed_though_peers_fail_first() -> None:
+    job_world = running(world(hang_s=60, restarts=1))
+    job_world.change(2, state="T")
+    job_world.change(0, exit_code=1, told=job_world.now.epoch, ended=job_world.now.epoch, why="timed out")
+    job_world.until(lambda: bool(job_world.faults))
+    assert (job_world.faults[0].kind, job_world.faults[0].rank) == ("hang", 2)
 
 
-def test_a_rank_that_stops_alone_is_blamed() -> None:
-    one = running(world(hang_s=3, restarts=1))
-    one.change(2, state="T")
-    one.until(lambda: bool(one.faults))
-    assert (one.faults[0].kind, one.faults[0].rank) == ("hang", 2)
-    assert "its peers have not" in one.faults[0].says
+def test_single_stopped_rank_is_blamed() -> None:
+    job_world = running(world(hang_s=3, restarts=1))
+    job_world.change(2, state="T")
+    job_world.until(lambda: bool(job_world.faults))
+    assert (job_world.faults[0].kind, job_world.faults[0].rank) == ("hang", 2)
+    assert "while its peers do" in job_world.faults[0].says
 
 
-def test_a_long_start_is_no_hang() -> None:
-    one = world(hang_s=2, restarts=1)
-    one.steps = False
-    one.turn(20 * 8)
-    assert not one.faults
-    one.turn(20 * 10)
-    assert one.faults[0].kind == "hang"
+def test_long_start_is_not_a_hang() -> None:
+    job_world = world(hang_s=2, restarts=1)
+    job_world.steps = False
+    job_world.turn(20 * 8)
+    assert not job_world.faults
+    job_world.turn(20 * 10)
+    assert job_world.faults[0].kind == "hang"
 
 
-def test_asked_to_leave_all_ranks_do_before_the_same_step() -> None:
-    one = running(world())
-    for rank in one.ranks:
-        one.change(rank, begun=9 + (rank == 1), held=rank != 1)
-    one.steps = False
-    one.supervision.notice(one.now)
-    one.until(lambda: one.plan.before >= 0)
-    assert one.plan.before == 11, "rank 1 is in step 10 already"
-    one.until(lambda: one.supervision.result is not None)
-    assert one.supervision.result == LEFT
-    assert one.supervision.failure is not None
-    assert one.supervision.failure.kind == "preempted"
-    assert [event.kind for event in one.faults] == ["preempted"]
-    assert missing_values(one.supervision.failure.says, "step 11") == []
+def test_on_leave_request_all_ranks_leave_before_same_step() -> None:
+    job_world = running(world())
+    for rank in job_world.ranks:
+        job_world.change(rank, begun=9 + (rank == 1), held=rank != 1)
+    job_world.steps = False
+    job_world.supervision.notice(job_world.now)
+    job_world.until(lambda: job_world.plan.before >= 0)
+    assert job_world.plan.before == 11, "rank 1 is in step 10 already"
+    job_world.until(lambda: job_world.supervision.result is not None)
+    assert job_world.supervision.result == LEFT
+    assert job_world.supervision.failure is not None
+    assert job_world.supervision.failure.kind == "preempted"
+    assert [event.kind for event in job_world.faults] == ["preempted"]
+    assert missing_values(job_world.supervision.failure.says, "step 11") == []
 
 
 @pytest.mark.parametrize("late", [0, 3])
-def test_asked_to_leave_while_a_rank_starts_all_end_at_once(late: int) -> None:
-    one = running(world())
-    for rank in one.ranks:
-        one.change(rank, begun=-1 if rank == late else 0, done=0)
-    one.steps = False
-    one.turn()
-    one.supervision.notice(one.now)
-    one.until(lambda: one.supervision.result is not None, seconds=1)
-    assert one.supervision.result == LEFT
-    assert one.plan.before < 0
-    assert one.supervision.failure is not None
-    assert "it was ended" in one.supervision.failure.says
+def test_leave_request_while_a_rank_starts_ends_all_at_once(late: int) -> None:
+    job_world = running(world())
+    for rank in job_world.ranks:
+        job_world.change(rank, begun=-1 if rank == late else 0, done=0)
+    job_world.steps = False
+    job_world.turn()
+    job_world.supervision.notice(job_world.now)
+    job_world.until(lambda: job_world.supervision.result is not None, seconds=1)
+    assert job_world.supervision.result == LEFT
+    assert job_world.plan.before < 0
+    assert job_world.supervision.failure is not None
+    assert "it was ended" in job_world.supervision.failure.says
 
 
-def test_asked_to_leave_what_counts_is_how_far_ranks_are_when_they_hold() -> None:
+def test_leave_step_follows_from_ranks_once_they_hold() -> None:
     """What was heard before may be old: ranks that seemed to start may have taken steps since."""
-    one = world()
-    one.steps = False
-    one.until(lambda: one.plan.do == "run" and len(one.supervision.ranks()) == 4)
-    one.silent = {0, 1}
-    for rank in one.ranks:
-        one.change(rank, begun=5, done=5, count=10)
-    one.supervision.notice(one.now)
-    one.turn(3)
-    one.silent.clear()
-    one.until(lambda: one.supervision.result is not None)
-    assert one.plan.before == 6
-    assert one.supervision.failure is not None
-    assert missing_values(one.supervision.failure.says, "step 6") == []
+    job_world = world()
+    job_world.steps = False
+    job_world.until(lambda: job_world.plan.do == "run" and len(job_world.supervision.ranks()) == 4)
+    job_world.silent = {0, 1}
+    for rank in job_world.ranks:
+        job_world.change(rank, begun=5, done=5, count=10)
+    job_world.supervision.notice(job_world.now)
+    job_world.turn(3)
+    job_world.silent.clear()
+    job_world.until(lambda: job_world.supervision.result is not None)
+    assert job_world.plan.before == 6
+    assert job_world.supervision.failure is not None
+    assert missing_values(job_world.supervision.failure.says, "step 6") == []
 
 
 @pytest.mark.parametrize("asked", ["before", "while"])
-def test_asked_to_leave_around_a_silence_that_ends_it_does(asked: str) -> None:
+def test_leave_request_around_a_temporary_silence_is_honoured(asked: str) -> None:
     """The silence is long enough to be looked into, and no fault after all."""
-    one = running(world())
-    one.silent.add(1)
-    one.turn(round(SILENT_S / 0.05) - 2)
+    job_world = running(world())
+    job_world.silent.add(1)
+    job_world.turn(round(SILENT_S / 0.05) - 2)
     if asked == "before":
-        one.supervision.notice(one.now)
-    one.until(lambda: one.supervision.state is State.SETTLE)
-    one.silent.clear()
+        job_world.supervision.notice(job_world.now)
+    job_world.until(lambda: job_world.supervision.state is State.SETTLE)
+    job_world.silent.clear()
     if asked == "while":
-        one.supervision.notice(one.now)
-    one.until(lambda: one.supervision.result is not None)
-    assert one.supervision.result == LEFT
-    assert [event.kind for event in one.faults] == ["preempted"]
+        job_world.supervision.notice(job_world.now)
+    job_world.until(lambda: job_world.supervision.result is not None)
+    assert job_world.supervision.result == LEFT
+    assert [event.kind for event in job_world.faults] == ["preempted"]
 
 
-def test_an_agent_that_dies_while_a_hang_is_looked_into_is_blamed() -> None:
-    one = running(world(nodes=1, hang_s=2, restarts=1))
-    one.steps = False
-    one.until(lambda: one.plan.do == "stacks")
-    one.die(0)
-    one.lives[0] = "0b"  # it has been followed by another one, which knows nothing of the ranks
-    one.until(lambda: bool(one.faults))
-    assert [event.kind for event in one.faults] == ["agent_death"]
-    one.steps = True
-    assert end(running(one)) == 0
+def test_agent_death_during_hang_analysis_is_blamed() -> None:
+    job_world = running(world(nodes=1, hang_s=2, restarts=1))
+    job_world.steps = False
+    job_world.until(lambda: job_world.plan.do == "stacks")
+    job_world.die(0)
+    job_world.lives[0] = "0b"  # it has been followed by another one, which knows nothing of the ranks
+    job_world.until(lambda: bool(job_world.faults))
+    assert [event.kind for event in job_world.faults] == ["agent_death"]
+    job_world.steps = True
+    assert end(running(job_world)) == 0
 
 
-def test_asked_to_leave_in_the_middle_of_a_restart_it_does() -> None:
-    one = running(world(restarts=3))
-    one.die(1)
-    one.until(lambda: one.plan.do == "stop")
-    one.supervision.notice(one.now)
-    one.until(lambda: one.supervision.result is not None)
-    assert one.supervision.result == LEFT
+def test_leave_request_during_restart_is_honoured() -> None:
+    job_world = running(world(restarts=3))
+    job_world.die(1)
+    job_world.until(lambda: job_world.plan.do == "stop")
+    job_world.supervision.notice(job_world.now)
+    job_world.until(lambda: job_world.supervision.result is not None)
+    assert job_world.supervision.result == LEFT
 
 
 def report(rank: int, **more: Any) -> RankReport:
@@ -767,23 +783,23 @@ def test_who_hangs(ranks: list[RankReport], stacks: Mapping[int, str], blamed: i
 
 
 @given(st.integers(0, 3), st.floats(1.0, 4.0), st.lists(st.integers(8, 30), min_size=6, max_size=6))
-def test_a_rank_is_slow_when_it_is_so_window_after_window(rank: int, factor: float, strides: list[int]) -> None:
-    looking, done, found = find_cause.Slowness(), 0, []
+def test_rank_is_slow_after_consecutive_slow_windows(rank: int, factor: float, strides: list[int]) -> None:
+    looking, done, slow = find_cause.Slowness(), 0, []
     for stride in strides:
         done += stride
         ranks = [
             RankReport(
-                rank=one, pid=one, done=done, at=done * 100,
-                own_ns=round(done * 40 * (factor if one == rank else 1.0)),
+                rank=number, pid=number, done=done, at=done * 100,
+                own_ns=round(done * 40 * (factor if number == rank else 1.0)),
             )
-            for one in range(4)
+            for number in range(4)
         ]  # fmt: skip
-        found += looking.look(ranks)
+        slow += looking.look(ranks)
     if factor > 1.6:
-        assert [one for one, _ in found] == [rank], "told once"
-        assert found[0][1] == pytest.approx(factor, rel=0.02)
+        assert [number for number, _ in slow] == [rank], "told once"
+        assert slow[0][1] == pytest.approx(factor, rel=0.02)
     elif factor < 1.4:
-        assert not found
+        assert not slow
 
 
 def test_one_slow_step_is_no_slow_rank() -> None:
@@ -837,8 +853,8 @@ class Started:
     def __init__(self, folder: Path, **spec: Any) -> None:
         self.folder = folder
         spec = {"ranks": 4, "nodes": 2, "port": 0, "restarts": 9, **spec}
-        made = Spec(module="stepping_worker", args=(str(folder),), **spec)
-        (folder / FILE).write_bytes(msgspec.json.encode(made))
+        job_spec = Spec(module="stepping_worker", args=(str(folder),), **spec)
+        (folder / FILE).write_bytes(msgspec.json.encode(job_spec))
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         self.process = self._start("trainyard.launch.supervisor.supervisor_main", str(os.getpid()))
 
@@ -856,9 +872,9 @@ class Started:
         """(process, its agent's) of each rank, when all of the attempt have begun."""
         paths = [self.folder / f"at.{attempt}.{rank}" for rank in range(ranks)]
         assert until(lambda: all(path.exists() and path.read_text() for path in paths)), self.log
-        found = [path.read_text().split() for path in paths]
-        assert {world for _, _, world in found} == {str(ranks)}
-        return [(int(pid), int(agent)) for pid, agent, _ in found]
+        steps = [path.read_text().split() for path in paths]
+        assert {world for _, _, world in steps} == {str(ranks)}
+        return [(int(pid), int(agent)) for pid, agent, _ in steps]
 
     def steps(self, rank: int = 0) -> list[tuple[int, int]]:
         path = self.folder / f"steps.{rank}"
@@ -886,11 +902,11 @@ class Started:
     @property
     def log(self) -> str:
         return (self.folder / "log").read_text() + json.dumps(
-            [msgspec.to_builtins(one) for one in event_log.read(self.folder)], indent=1
+            [msgspec.to_builtins(event) for event in event_log.read(self.folder)], indent=1
         )
 
     def faults(self) -> list[JobEvent]:
-        return [one for one in event_log.read(self.folder) if one.what == "fault"]
+        return [event for event in event_log.read(self.folder) if event.what == "fault"]
 
 
 @pytest.fixture
@@ -907,34 +923,34 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         return begun[-1]
 
     yield begin
-    for one in begun:
-        for process in (one.process, *one.agents.values()):
+    for started in begun:
+        for process in (started.process, *started.agents.values()):
             process.kill()
             process.wait()
 
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_ranks_and_agents_die_and_stop_and_the_job_goes_on(start: Callable[..., Started]) -> None:
-    one = start(hang_s=8.0)
-    first = one.at(0, 4)
-    assert one.stepping(0, 4)
+def test_job_survives_dying_and_stopped_ranks_and_agents(start: Callable[..., Started]) -> None:
+    started = start(hang_s=8.0)
+    first = started.at(0, 4)
+    assert started.stepping(0, 4)
     os.kill(first[3][0], signal.SIGKILL)
-    second = one.at(1, 4)
+    second = started.at(1, 4)
     assert not any(alive(pid) for pid, _ in first), "none of the attempt before is left when the next begins"
     assert {agent for _, agent in first} == {agent for _, agent in second}
-    assert one.stepping(1, 4)
+    assert started.stepping(1, 4)
     os.kill(second[0][1], signal.SIGKILL)  # the first node's agent
-    third = one.at(2, 4)
+    third = started.at(2, 4)
     assert not any(alive(pid) for pid, _ in second)
-    assert one.stepping(2, 4)
+    assert started.stepping(2, 4)
     os.kill(third[2][0], signal.SIGSTOP)
-    last = one.at(3, 4)
+    last = started.at(3, 4)
     assert not any(alive(pid) for pid, _ in third)
-    (one.folder / "enough").touch()
-    assert one.process.wait(60) == 0
+    (started.folder / "enough").touch()
+    assert started.process.wait(60) == 0
     assert not any(alive(pid) for pair in last for pid in pair)
-    assert [(found.kind, found.rank, found.node) for found in one.faults()] == [
+    assert [(fault.kind, fault.rank, fault.node) for fault in started.faults()] == [
         ("worker_death", 3, 1), ("agent_death", -1, 0), ("hang", 2, 1),
     ]  # fmt: skip
 
@@ -962,45 +978,47 @@ def test_two_killed_processes_are_both_recorded(start: Callable[..., Started]) -
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux")
-def test_the_process_that_starts_agents_dies_and_is_followed_by_another(start: Callable[..., Started]) -> None:
-    one = start(restarts=1)
-    first = one.at(0, 4)
-    assert one.stepping(0, 4)
+def test_dead_fork_server_is_replaced(start: Callable[..., Started]) -> None:
+    started = start(restarts=1)
+    first = started.at(0, 4)
+    assert started.stepping(0, 4)
     fork_server = int(Path(f"/proc/{first[0][1]}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    known = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in (one.process.pid, fork_server, *first[3])}
+    known = {
+        pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in (started.process.pid, fork_server, *first[3])
+    }
     assert list(known.values()) == ["ty-supervisor", "ty-fork-server", "ty-rank3", "ty-agent1"]
     os.kill(fork_server, signal.SIGKILL)
-    second = one.at(1, 4)
+    second = started.at(1, 4)
     assert not any(alive(pid) for pair in first for pid in pair)
-    assert one.stepping(1, 4)
-    (one.folder / "enough").touch()
-    assert one.process.wait(60) == 0
+    assert started.stepping(1, 4)
+    (started.folder / "enough").touch()
+    assert started.process.wait(60) == 0
     assert not any(alive(pid) for pair in second for pid in pair)
     both = {("agent_death", 0, 0), ("agent_death", 1, 0)}  # ordered by last report: either may be first
-    assert len(one.faults()) == 2
-    assert {(fault.kind, fault.node, fault.attempt) for fault in one.faults()} == both
+    assert len(started.faults()) == 2
+    assert {(fault.kind, fault.node, fault.attempt) for fault in started.faults()} == both
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_nodes_come_and_go(start: Callable[..., Started]) -> None:
     """1 -> 4 -> 2 -> 3: agents started by others, at any time; no step is left out, and none is lost by growing."""
-    one = start(ranks=4, nodes=4, sizes=(4, 3, 2, 1), started=1, gather_s=0.0)
-    one.world(1)
+    started = start(ranks=4, nodes=4, sizes=(4, 3, 2, 1), started=1, gather_s=0.0)
+    started.world(1)
     for node in (1, 2, 3):
-        one.agent(node)
-    four = one.world(4)
+        started.agent(node)
+    four = started.world(4)
     for node in (2, 3):
-        one.agents[node].kill()
-    two = one.world(2)
-    one.agent(2)
-    three = one.world(3)
-    (one.folder / "enough").touch()
-    assert one.process.wait(60) == 0
-    for agent in one.agents.values():
+        started.agents[node].kill()
+    two = started.world(2)
+    started.agent(2)
+    three = started.world(3)
+    (started.folder / "enough").touch()
+    assert started.process.wait(60) == 0
+    for agent in started.agents.values():
         assert until(lambda agent=agent: agent.poll() is not None)
     assert four < two < three
-    steps = one.steps()
+    steps = started.steps()
     assert {number for _, number in steps} == set(range(max(number for _, number in steps) + 1))
     grown = [attempt for attempt in range(three + 1) if attempt <= four or attempt == three]
     ends = {attempt: [number for other, number in steps if other == attempt] for attempt in grown}
@@ -1010,27 +1028,27 @@ def test_nodes_come_and_go(start: Callable[..., Started]) -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_cluster_that_asks_every_process_gets_the_job_saved_and_gone(start: Callable[..., Started]) -> None:
-    one = start(ranks=2)
-    pairs = one.at(0, 2)
-    assert one.stepping(0, 2)
-    os.killpg(one.process.pid, signal.SIGTERM)
-    assert one.process.wait(60) == LEFT
+def test_sigterm_to_every_process_saves_and_ends_the_job(start: Callable[..., Started]) -> None:
+    started = start(ranks=2)
+    pairs = started.at(0, 2)
+    assert started.stepping(0, 2)
+    os.killpg(started.process.pid, signal.SIGTERM)
+    assert started.process.wait(60) == LEFT
     assert not any(alive(pid) for pair in pairs for pid in pair)
-    steps = [one.steps(rank)[-1][1] for rank in range(2)]
-    assert steps[0] == steps[1] == int((one.folder / "saved").read_text()) - 1
-    assert [found.kind for found in one.faults()] == ["preempted"]
+    steps = [started.steps(rank)[-1][1] for rank in range(2)]
+    assert steps[0] == steps[1] == int((started.folder / "saved").read_text()) - 1
+    assert [fault.kind for fault in started.faults()] == ["preempted"]
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_nothing_outlives_the_supervisor(start: Callable[..., Started]) -> None:
-    one = start(started=1)
-    one.agent(1)
-    pairs = one.at(0, 4)
-    one.process.kill()
+    started = start(started=1)
+    started.agent(1)
+    pairs = started.at(0, 4)
+    started.process.kill()
     assert until(lambda: not any(alive(pid) for pair in pairs for pid in pair))
-    assert until(lambda: one.agents[1].poll() is not None), "an agent elsewhere loses the store"
+    assert until(lambda: started.agents[1].poll() is not None), "an agent elsewhere loses the store"
 
 
 TINY = f"""{TWO_REPLICAS}[measure]
@@ -1067,15 +1085,17 @@ def test_a_killed_run_comes_back_with_the_same_losses(tmp_path: Path, monkeypatc
     store.delete(broken.id)
     whole = go(text)
     assert broken.state == whole.state == "complete"
-    assert [(one.step, one.loss) for one in broken.kept()] == [(one.step, one.loss) for one in whole.kept()]
+    assert [(sample.step, sample.loss) for sample in broken.kept()] == [
+        (sample.step, sample.loss) for sample in whole.kept()
+    ]
     assert len(broken.kept()) == 2 * 12
     assert whole.incidents == ()
-    (found,) = broken.incidents
-    assert (found.kind, found.rank, found.attempt) == ("worker_death", 1, 0)
-    assert found.resumed % 3 == 0
-    assert found.resumed <= found.step + 1
-    assert min(found.restart_s, found.detect_s, found.lost_s) >= 0
-    assert missing_values(found.says, "SIGKILL") == []
+    (incident,) = broken.incidents
+    assert (incident.kind, incident.rank, incident.attempt) == ("worker_death", 1, 0)
+    assert incident.resumed % 3 == 0
+    assert incident.resumed <= incident.step + 1
+    assert min(incident.restart_s, incident.detect_s, incident.lost_s) >= 0
+    assert missing_values(incident.says, "SIGKILL") == []
     lived = event_log.read(store.runs / whole.id)
     assert sum(whole.goodput.values()) == pytest.approx((lived[-1].at - lived[0].at) / S)
     assert set(broken.goodput) > {"good", "init", "load", "stall", "restart"}

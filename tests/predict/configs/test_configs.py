@@ -595,7 +595,7 @@ def test_configuration_is_shown_if_no_layout_fits(files: dict[str, str], capsys:
     path.write_text(OLD.replace("70B", "405B"))
     assert answer(["plan", "--check", str(path), "--devices", "8", *H]) == 0
     printed = capsys.readouterr()
-    assert "Nothing beside it: llama3-405b fits on 8 devices in none of" in printed.err
+    assert "No other layout: llama3-405b fits on 8 devices in none of" in printed.err
     assert "It does not fit" in printed.err
     assert "full, 1 in 2" in printed.out
     assert answer(["plan", "--check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2

@@ -284,7 +284,13 @@ def test_command_prints_and_writes_a_plan(tmp_path: Any, capsys: pytest.CaptureF
     arguments = ["plan", "vit-b-16", "--machine", "h100", "--devices", "8", "--batch", "256"]
     assert answer([*arguments, "--tokens", "1e9", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    for part in ("256 images of 197 positions a step", "images/s", "days", "ns exactly", "Memory of the fullest rank"):
+    for part in (
+        "256 images of 197 positions per step",
+        "images/s",
+        "days",
+        "ns exactly",
+        "Memory of the fullest rank",
+    ):
         assert part in printed
     assert "loss too" not in printed, "tp does not divide the loss"
     assert answer([*arguments, "--json"]) == 0

@@ -41,7 +41,7 @@ def a_run(device, dtype, matmul=247e12):
     )
     run = Run(id="x", job=job, started="2026-01-01", samples=samples, provenance=Provenance(devices=(device,) * 8))
     vendors = {"nvidia": Nvidia(), "cpu": Cpu()}
-    return msgspec.structs.replace(run, claims=run_claims.of_run(run, [facts], vendors))
+    return msgspec.structs.replace(run, claims=run_claims.derive_claims(run, [facts], vendors))
 
 
 def rendered(run):
@@ -117,7 +117,7 @@ def a_profiled_run(timed_ms, profiled_ms):
     entry = Entry(account=Account("compute", "matmul"), ns=took)
     ledger = Ledger(wall_ns=took, entries=(entry,), scope=Scope(steps=("1",), ranks=(0,)))
     run = Run(id="x", job=job, started="2026-01-01", state="complete", samples=samples, ledgers=(ledger,))
-    return msgspec.structs.replace(run, claims=run_claims.of_run(run, [], {}))
+    return msgspec.structs.replace(run, claims=run_claims.derive_claims(run, [], {}))
 
 
 def test_negative_profiler_cost_is_unknown():

@@ -57,23 +57,23 @@ def job(**more: Any) -> Job:
     return Job(**{**given, **more})
 
 
-def fault(kind: str, step: int = 7, who: int = 0) -> Fault:
+def fault(kind: str, step: int = 7, target: int = 0) -> Fault:
     strikes = words.INJECTIONS[kind].strikes
     amount = 50.0 if kind == "delay" else 0.0
-    return Fault(kind=kind, step=step, amount=amount, **({} if strikes == "job" else {strikes: who}))
+    return Fault(kind=kind, step=step, amount=amount, **({} if strikes == "job" else {strikes: target}))
 
 
 # Plans
 
 
-def test_every_fault_is_to_be_found_as_one_that_can_be_told() -> None:
-    assert {one.blamed for one in words.INJECTIONS.values()} == words.FAULTS.keys()
-    for one in words.INJECTIONS.values():
-        assert one.means.endswith(".")
+def test_every_injection_maps_to_a_reportable_fault() -> None:
+    assert {injection.blamed for injection in words.INJECTIONS.values()} == words.FAULTS.keys()
+    for injection in words.INJECTIONS.values():
+        assert injection.means.endswith(".")
 
 
 @pytest.mark.parametrize("kind", words.INJECTIONS)
-def test_a_fault_of_each_kind_fits_a_job_that_can_get_over_it(kind: str) -> None:
+def test_each_fault_kind_fits_a_job_that_can_recover(kind: str) -> None:
     FaultPlan(fault=(fault(kind),)).check(job())
 
 
@@ -101,8 +101,8 @@ def test_what_is_no_plan_is_refused_with_its_place(text: str, values: list[str])
 @pytest.mark.parametrize(
     ("faults", "job", "values"),
     [
-        ([fault("stop", who=2)], job(), ["stop", "$.fault[0]:", "rank", 2, 1]),
-        ([fault("kill_agent", who=2)], job(), ["kill_agent", "$.fault[0]:", "node", 2, "nodes", 1]),
+        ([fault("stop", target=2)], job(), ["stop", "$.fault[0]:", "rank", 2, 1]),
+        ([fault("kill_agent", target=2)], job(), ["kill_agent", "$.fault[0]:", "node", 2, "nodes", 1]),
         ([fault("stop", 20)], job(), ["stop", "$.fault[0]:", "step = 20"]),
         ([fault("preempt", 19)], job(), ["preempt", "$.fault[0]:", 19]),
         ([fault("fill_disk")], job(checkpoint=Checkpoint()), ["fill_disk", "$.fault[0]:", "[checkpoint]", "every"]),
@@ -137,7 +137,7 @@ def test_the_examples_fit(root: Path) -> None:
 # Each once
 
 
-def test_a_fault_is_made_once_in_the_life_of_a_run(tmp_path: Path) -> None:
+def test_fault_is_injected_once_per_run(tmp_path: Path) -> None:
     assert chaos_files.armed(tmp_path) is None
     wanted = FaultPlan(fault=(fault("stop"), fault("delay")))
     chaos_files.arm(tmp_path, wanted)
@@ -153,24 +153,24 @@ def test_a_fault_is_made_once_in_the_life_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Path, monkeypatch: Any) -> None:
+def test_rank_injects_its_faults_once_at_their_steps(tmp_path: Path, monkeypatch: Any) -> None:
     torch = pytest.importorskip("torch")
     from trainyard.run.chaos import inject_faults
     from trainyard.train.process_group import Ranks
 
     done: list[tuple[int, str, int]] = []
     seen: list[int] = []
-    for kind in list(inject_faults._DEEDS):
+    for kind in list(inject_faults._ACTIONS):
         monkeypatch.setitem(
-            inject_faults._DEEDS, kind, lambda own, one: done.append((own.ranks.rank, one.kind, seen[-1]))
+            inject_faults._ACTIONS, kind, lambda own, one: done.append((own.ranks.rank, one.kind, seen[-1]))
         )
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     faults = (
-        fault("stop", 2, who=1),
-        fault("kill_agent", 3, who=1),
+        fault("stop", 2, target=1),
+        fault("kill_agent", 3, target=1),
         fault("preempt", 4),
-        fault("kill_worker", 4, who=0),
-        fault("flip_byte", 5, who=0),
+        fault("kill_worker", 4, target=0),
+        fault("flip_byte", 5, target=0),
     )
     chaos_files.arm(tmp_path, FaultPlan(fault=faults))
 
@@ -178,7 +178,7 @@ def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Pat
         return Ranks(rank, rank, 2, 1, "cpu", torch.device("cpu"))
 
     def go(steps: Sequence[int]) -> None:
-        callers = [inject_faults.of(tmp_path, job(), ranks(rank), 0) for rank in range(2)]
+        callers = [inject_faults.fault_injector(tmp_path, job(), ranks(rank), 0) for rank in range(2)]
         for step in steps:
             seen.append(step)
             for call in callers:
@@ -194,11 +194,11 @@ def test_a_rank_makes_its_own_faults_at_their_steps_and_none_again(tmp_path: Pat
     go(range(20))
     assert len(done) == 5
     monkeypatch.setenv("GROUP_WORLD_SIZE", "1")
-    assert inject_faults.of(tmp_path / "calm", job(), ranks(0), 0) is None
+    assert inject_faults.fault_injector(tmp_path / "calm", job(), ranks(0), 0) is None
 
 
 @pytest.mark.torch
-def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monkeypatch: Any) -> None:
+def test_delayed_rank_sleeps_its_share_of_a_step(tmp_path: Path, monkeypatch: Any) -> None:
     torch = pytest.importorskip("torch")
     from trainyard.run.chaos import inject_faults
     from trainyard.train.process_group import Ranks
@@ -213,7 +213,7 @@ def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monke
     monkeypatch.setattr(inject_faults.time, "sleep", sleep)
     monkeypatch.setattr(inject_faults.time, "perf_counter", lambda: clock[0])
     chaos_files.arm(tmp_path, FaultPlan(fault=(Fault(kind="delay", step=3, rank=0, amount=50.0),)))
-    call = inject_faults.of(tmp_path, job(), Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), 0)
+    call = inject_faults.fault_injector(tmp_path, job(), Ranks(0, 0, 1, 1, "cpu", torch.device("cpu")), 0)
     assert call is not None
     for step in range(6):
         call(step)
@@ -224,9 +224,7 @@ def test_a_rank_that_is_delayed_sleeps_its_share_of_a_step(tmp_path: Path, monke
 @pytest.mark.torch
 @pytest.mark.skipif(not fault_plan.FULL.exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("parts", [[b"x" * 1000], [b"x" * 10, b"y" * 90]])
-def test_a_save_that_is_refused_meets_the_kernel_s_own_error_and_the_next_is_well(
-    tmp_path: Path, parts: list[bytes]
-) -> None:
+def test_save_to_full_disk_fails_with_enospc_and_next_save_succeeds(tmp_path: Path, parts: list[bytes]) -> None:
     pytest.importorskip("torch")
     from trainyard.run.chaos import inject_faults
     from trainyard.train.checkpoint import checkpoint_saver, checkpoint_store
@@ -268,16 +266,16 @@ def run(samples: Sequence[Sample], incidents: Sequence[Incident] = (), **more: A
 CALM = run([sample(step, step + 1.0) for step in range(20)])
 
 
-def only(disturbed: Run, one: Fault, at: float = 7.1) -> FaultScore:
-    made = {0: InjectedFault(at=int(at * S), step=one.step, attempt=0)}
-    (row,) = score(disturbed, CALM, FaultPlan(fault=(one,)), made)
+def only(disturbed: Run, planned: Fault, at: float = 7.1) -> FaultScore:
+    injected = {0: InjectedFault(at=int(at * S), step=planned.step, attempt=0)}
+    (row,) = score(disturbed, CALM, FaultPlan(fault=(planned,)), injected)
     return row
 
 
-def test_a_fault_that_is_got_over_with_the_culprit_named() -> None:
+def test_recovered_fault_with_correct_blame_scores_well() -> None:
     again = [sample(step, step + 10.0, attempt=1) for step in range(5, 20)]
-    told = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
-    row = only(run([*CALM.samples[:7], *again], [told]), fault("kill_worker", who=1))
+    death = incident("worker_death", 7, rank=1, node=1, restart_s=2.0, lost_s=1.5, resumed=5)
+    row = only(run([*CALM.samples[:7], *again], [death]), fault("kill_worker", target=1))
     assert row.well
     assert (row.made, row.blamed, row.blamed_rank, row.outcome, row.losses) == (
         7, "worker_death", 1, "recovered", "identical",
@@ -295,19 +293,19 @@ def test_a_fault_that_is_got_over_with_the_culprit_named() -> None:
         ([incident("worker_death", 3, rank=1)], "", -1),
     ],
 )
-def test_nobody_and_the_wrong_one_and_one_before_are_not_right(told: list[Incident], blamed: str, rank: int) -> None:
-    row = only(run(CALM.samples, told), fault("kill_worker", who=1))
+def test_missing_wrong_or_earlier_incident_is_not_right(told: list[Incident], blamed: str, rank: int) -> None:
+    row = only(run(CALM.samples, told), fault("kill_worker", target=1))
     assert not row.right
     assert not row.well
     assert (row.blamed, row.blamed_rank) == (blamed, rank)
 
 
-def test_a_flipped_byte_is_found_when_it_is_read_and_costs_its_kill() -> None:
+def test_flipped_byte_is_detected_on_load_and_costs_a_restart() -> None:
     killed = incident("worker_death", 8, rank=1, restart_s=3.0, lost_s=1.0)
     read = incident("bad_checkpoint", 10, detect=0.0)
-    row = only(run(CALM.samples, [killed, read]), fault("flip_byte", who=1))
+    row = only(run(CALM.samples, [killed, read]), fault("flip_byte", target=1))
     assert (row.blamed, row.right, row.restart_s, row.lost_s) == ("bad_checkpoint", True, 3.0, 1.0)
-    assert not only(run(CALM.samples, [killed]), fault("flip_byte", who=1)).right, "killed, and the byte was used"
+    assert not only(run(CALM.samples, [killed]), fault("flip_byte", target=1)).right, "killed, and the byte was used"
 
 
 @pytest.mark.parametrize(
@@ -321,8 +319,8 @@ def test_a_flipped_byte_is_found_when_it_is_read_and_costs_its_kill() -> None:
     ],
 )
 def test_losses_after_the_fault_are_compared_to_the_bit(changed: dict[int, float], losses: str) -> None:
-    def bent(one: Sample) -> Sample:
-        return replace(one, loss=(one.loss or 0.0) * (1 + changed.get(one.step, 0.0)))
+    def bent(sample: Sample) -> Sample:
+        return replace(sample, loss=(sample.loss or 0.0) * (1 + changed.get(sample.step, 0.0)))
 
     row = only(run(list(map(bent, CALM.samples))), fault("delay"))
     assert row.losses == losses
@@ -335,12 +333,12 @@ def test_a_step_taken_twice_must_be_the_same_both_times() -> None:
     assert only(run([*CALM.samples[:7], wrong, *again]), fault("kill_worker")).losses == "different"
 
 
-def test_a_step_that_was_never_taken_is_missed() -> None:
-    gone = [one for one in CALM.samples if one.step != 8]
+def test_missing_step_makes_losses_missing() -> None:
+    gone = [sample for sample in CALM.samples if sample.step != 8]
     assert only(run(gone), fault("kill_worker")).losses == "missing"
 
 
-def test_what_ends_early_has_failed_cleanly_only_where_it_says_of_what() -> None:
+def test_early_end_is_failed_only_with_a_reason() -> None:
     part = CALM.samples[:8]
     assert only(run(part, state="failed", failure="rank 0 died"), fault("kill_worker")).outcome == "failed"
     assert only(run(part, state="incomplete"), fault("kill_worker")).outcome == "stuck"
@@ -350,36 +348,36 @@ def test_what_ends_early_has_failed_cleanly_only_where_it_says_of_what() -> None
     assert (unmade.outcome, unmade.made, unmade.right) == ("unmade", -1, False)
 
 
-def test_a_loss_that_is_not_a_number_on_both_sides_is_the_same() -> None:
+def test_nan_losses_in_both_runs_are_identical() -> None:
     calm = run([*CALM.samples[:19], sample(19, 20.0, loss=math.nan)])
-    made = {0: InjectedFault(at=7 * S, step=7, attempt=0)}
-    (row,) = score(calm, calm, FaultPlan(fault=(fault("delay"),)), made)
+    injected = {0: InjectedFault(at=7 * S, step=7, attempt=0)}
+    (row,) = score(calm, calm, FaultPlan(fault=(fault("delay"),)), injected)
     assert row.losses == "identical"
 
 
-def test_what_importing_took_is_told_apart() -> None:
-    told = incident("preempted", 8, detect=0.0, restart_s=9.0)
+def test_import_time_is_reported_separately() -> None:
+    preemption = incident("preempted", 8, detect=0.0, restart_s=9.0)
     lived = [
         JobEvent(what="started", at=0), JobEvent(what="launched", at=2 * S),
         JobEvent(what="started", at=10 * S), JobEvent(what="launched", at=14 * S),
     ]  # fmt: skip
-    made = {0: InjectedFault(at=8 * S, step=7, attempt=0)}
-    (row,) = score(run(CALM.samples, [told]), CALM, FaultPlan(fault=(fault("preempt"),)), made, lived)
+    injected = {0: InjectedFault(at=8 * S, step=7, attempt=0)}
+    (row,) = score(run(CALM.samples, [preemption]), CALM, FaultPlan(fault=(fault("preempt"),)), injected, lived)
     assert (row.right, row.restart_s, row.import_s) == (True, 9.0, 4.0)
 
 
 MADE = st.lists(st.tuples(st.sampled_from(sorted(words.INJECTIONS)), st.integers(0, 1)), min_size=1, max_size=6)
 
 
-def found(one: Fault, second: int) -> list[Incident]:
+def found(planned: Fault, second: int) -> list[Incident]:
     """What a supervisor that is never wrong tells of it."""
-    kill = [incident("worker_death", second, rank=one.rank)] if one.kind == "flip_byte" else []
-    rank = -1 if one.kind == "flip_byte" else one.rank
-    return [*kill, incident(one.blamed, second, rank=rank, node=max(one.node, rank))]
+    kill = [incident("worker_death", second, rank=planned.rank)] if planned.kind == "flip_byte" else []
+    rank = -1 if planned.kind == "flip_byte" else planned.rank
+    return [*kill, incident(planned.blamed, second, rank=rank, node=max(planned.node, rank))]
 
 
 @given(MADE, st.randoms())
-def test_who_is_never_wrong_is_always_right_in_any_order_of_the_plan(made: list[tuple[str, int]], chance: Any) -> None:
+def test_correct_incidents_score_right_in_any_plan_order(made: list[tuple[str, int]], chance: Any) -> None:
     faults = [fault(kind, 7, who) for kind, who in made]
     told = [one for place, each in enumerate(faults) for one in found(each, 10 * place + 10)]
     numbered = [(one, InjectedFault(at=(10 * place + 9) * S, step=7, attempt=0)) for place, one in enumerate(faults)]
@@ -394,7 +392,7 @@ def test_who_is_never_wrong_is_always_right_in_any_order_of_the_plan(made: list[
 
 
 @given(MADE, st.lists(st.tuples(st.sampled_from(sorted(words.FAULTS)), st.integers(-1, 1), st.integers(0, 59))))
-def test_no_incident_is_set_down_twice_and_none_before_its_fault(
+def test_incident_is_attributed_once_and_after_its_fault(
     made: list[tuple[str, int]], told: list[tuple[str, int, int]]
 ) -> None:
     faults = tuple(fault(kind, 7, who) for kind, who in made)
@@ -414,7 +412,7 @@ def test_no_incident_is_set_down_twice_and_none_before_its_fault(
     assert len(table(rows, others).rows) == len(rows)
 
 
-def test_a_rank_that_stays_away_is_told_from_one_that_waits_whatever_its_other_threads_do(tmp_path: Path) -> None:
+def test_rank_outside_collective_is_distinguished_from_waiting_ranks(tmp_path: Path) -> None:
     """faulthandler calls the thread that took the signal `Current thread`, others `Thread`; the main one comes last."""
     free = threading.Event()
     thread = threading.Thread(target=free.wait)
@@ -450,15 +448,15 @@ class Ends:
         self.called.append("resume")
         return self._finish(self.store.load(name))
 
-    def _end(self, one: Run, text: str) -> Run:
-        self.store.begin(one, text)
-        return self.store.finish(replace(one, state="complete", samples=CALM.samples))
+    def _end(self, run: Run, text: str) -> Run:
+        self.store.begin(run, text)
+        return self.store.finish(replace(run, state="complete", samples=CALM.samples))
 
-    def _finish(self, one: Run) -> Run:
+    def _finish(self, run: Run) -> Run:
         error = self.ends.pop(0)
         if error is None:
-            return self.store.finish(replace(one, state="complete", samples=CALM.samples))
-        self.store.finish(replace(one, state="failed", failure=str(error)))
+            return self.store.finish(replace(run, state="complete", samples=CALM.samples))
+        self.store.finish(replace(run, state="failed", failure=str(error)))
         raise error
 
 
@@ -472,7 +470,7 @@ class Ends:
         ([Preempted("asked to leave"), Preempted("again")], ["execute", "execute", "resume"], True),
     ],
 )
-def test_a_job_is_gone_on_with_as_often_as_the_plan_pre_empts_it_and_scored_however_it_ends(
+def test_preempted_job_resumes_as_planned_and_is_always_scored(
     ends: list[TrainyardError | None], called: list[str], failed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path)
@@ -488,7 +486,7 @@ def test_a_job_is_gone_on_with_as_often_as_the_plan_pre_empts_it_and_scored_howe
     assert chaos_files.armed(store.runs / met.against) is None
 
 
-def test_a_run_that_says_nothing_of_the_job_is_not_compared_with() -> None:
+def test_incomparable_reference_run_is_refused() -> None:
     calm = run(CALM.samples)
     assert experiment.comparable(calm, job(name="other", recovery=Recovery())) is calm
     with refused(BadInput, calm.id, "--against"):
@@ -502,7 +500,7 @@ def test_a_run_that_says_nothing_of_the_job_is_not_compared_with() -> None:
 # The trials of `make chaos`
 
 
-def test_trials_cover_every_fault_first_and_are_the_same_every_time(root: Path) -> None:
+def test_trials_cover_every_fault_first_and_are_reproducible(root: Path) -> None:
     from trainyard import job_file as jobs
     from validation import chaos
 
@@ -551,7 +549,7 @@ nodes = 2
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.skipif(not fault_plan.FULL.exists(), reason="needs /dev/full")
-def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_recovers_from_kill_full_disk_and_flipped_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     import os
 
@@ -562,7 +560,7 @@ def test_a_job_takes_a_kill_a_full_disk_and_a_flipped_byte(tmp_path: Path, monke
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     store = Store(tmp_path / "store")
-    wanted = FaultPlan(fault=(fault("kill_agent", 4, who=1), fault("fill_disk", 9, who=1), fault("flip_byte", 16)))
+    wanted = FaultPlan(fault=(fault("kill_agent", 4, target=1), fault("fill_disk", 9, who=1), fault("flip_byte", 16)))
     met = experiment.execute(parse(SMALL, "small.toml"), SMALL, wanted, Session(store, lambda _: []))
     assert met.failure is None
     assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.rows] == [
@@ -595,9 +593,7 @@ def test_chaos_is_for_a_job_and_against_for_chaos(given: list[str], values: list
     assert missing_values(done.output.partition("Error: ")[2], *values) == []
 
 
-def test_a_plan_that_does_not_fit_is_refused_before_anything_runs(
-    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unfitting_plan_is_refused_before_any_run(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     (tmp_path / "plan.toml").write_text('[[fault]]\nkind = "stop"\nrank = 7\nstep = 1\n')
     example = root / "examples" / "chaos.toml"

@@ -132,15 +132,15 @@ def run(store: Store, how: str, book: Book = book, **options) -> Run:  # type: i
 def test_a_run_that_ends_well(store: Store) -> None:
     pytest.importorskip("torch")
     seen: list[Progress] = []
-    said: list[str] = []
-    done = run(store, "well", progress=seen.append, say=said.append)
+    messages: list[str] = []
+    done = run(store, "well", progress=seen.append, say=messages.append)
     assert done == store.load(done.id)
     assert (done.state, len(done.samples), done.ledgers) == ("complete", 16, (LEDGER, LEDGER))
     assert done.trace == ("traces/rank0.json", "traces/rank1.json")
     assert [(at.step, at.steps) for at in seen] == [(n, 9) for n in range(1, 9)]
     assert (seen[0].loss, seen[-1].loss) == (5.0, 4.3)
     assert seen[1].tokens_per_s == pytest.approx(16 / 100e-6)
-    assert done.id in said[0]
+    assert done.id in messages[0]
     assert done.claims["matmul_rate"].value == 1.5e9
     assert done.claims["matmul_rate"].source == "probe; mean of 2 ranks"
     assert done.claims["model_flops"].value == 5000
@@ -148,13 +148,13 @@ def test_a_run_that_ends_well(store: Store) -> None:
     assert done.claims["matmul_flops"].value == 3 * products
     assert done.claims["profiler_cost"].value == 410_000 - 115_000
     assert done.claims["profiler_cost"].measured
-    made = done.provenance
-    assert made.digests == {"text": "t", "weights_final": "same"}
-    assert (made.text, made.seeds, made.torch_build) == ("stdlib", {"model": 3}, {"version": "x"})
-    assert made.environment["OMP_NUM_THREADS"]
-    assert made.packages["trainyard"]
-    assert made.clocks["at_work.cpu.load"] == "0.5"
-    assert made.devices == CORES
+    recorded = done.provenance
+    assert recorded.digests == {"text": "t", "weights_final": "same"}
+    assert (recorded.text, recorded.seeds, recorded.torch_build) == ("stdlib", {"model": 3}, {"version": "x"})
+    assert recorded.environment["OMP_NUM_THREADS"]
+    assert recorded.packages["trainyard"]
+    assert recorded.clocks["at_work.cpu.load"] == "0.5"
+    assert recorded.devices == CORES
     assert (store.runs / done.id / "job.toml").read_text() == "# how: well\n"
 
 
@@ -216,7 +216,7 @@ def test_interrupted_while_booking_it_keeps_what_was_measured(store: Store) -> N
     assert kept.digest
 
 
-def test_traces_are_the_whole_files_in_the_order_of_their_ranks(tmp_path: Path) -> None:
+def test_traces_are_complete_files_in_rank_order(tmp_path: Path) -> None:
     for part in ("traces", "facts", "samples"):
         (tmp_path / part).mkdir()
     for name in (
@@ -229,8 +229,8 @@ def test_traces_are_the_whole_files_in_the_order_of_their_ranks(tmp_path: Path) 
     ):
         (tmp_path / "traces" / name).touch()
     bare = Run(id=new_id(), job=job(), started="2025-01-01")
-    found = harness.measured(bare, tmp_path, {}).trace
-    assert found == ("traces/rank2.json", "traces/rank9.json.gz", "traces/rank10.json.gz")
+    traces = harness.measured(bare, tmp_path, {}).trace
+    assert traces == ("traces/rank2.json", "traces/rank9.json.gz", "traces/rank10.json.gz")
 
 
 STARTER = """
@@ -328,29 +328,27 @@ def facts(vendor: str, device: str) -> RankFacts:
 
 
 @pytest.mark.torch
-def test_devices_that_torch_cannot_use_end_the_run_with_the_next_step(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_devices_fail_the_run_with_next_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
+    devices = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
     with refused(RankDied, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
-        execute(job(dp_replicate=1), JOB_TEXT, Session(store, book, devices=found))
+        execute(job(dp_replicate=1), JOB_TEXT, Session(store, book, devices=devices))
 
 
-def test_half_a_line_waits_for_its_rest(tmp_path: Path) -> None:
+def test_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "rank0.jsonl"
-    told = harness._appended(path)
-    assert next(told) == []
+    appended = harness._appended(path)
+    assert next(appended) == []
     sample = Sample(step=0, rank=0, repeat=0, wall_ns=1, tokens=1, loss=1.0, memory_bytes=1)
     line = msgspec.json.encode(sample) + b"\n"
     path.write_bytes(line[:10])
-    assert next(told) == []
+    assert next(appended) == []
     path.write_bytes(line + line[:5])
-    assert next(told) == [sample]
+    assert next(appended) == [sample]
     path.write_bytes(line + line)
-    assert next(told) == [sample]
-    assert next(told) == []
+    assert next(appended) == [sample]
+    assert next(appended) == []
 
 
 @pytest.mark.torch
@@ -363,25 +361,25 @@ def test_as_many_steps_are_announced_as_a_rank_takes(profiled: int) -> None:
     assert measure.in_all == len(list(turns(measure)))
 
 
-def test_claims_are_left_out_where_nothing_supports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_without_data_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     vendors = plugins.load_all("vendors")
     monkeypatch.setenv("TRAINYARD_PRETEND", "1")
-    found = Provenance(devices=tuple(vendors["pretend"].devices()))
-    bare = Run(id=new_id(), job=job(), started="2025-01-01", provenance=found)
-    assert run_claims.of_run(bare, [], vendors) == {}, "nobody knows yet what will train"
-    assert run_claims.of_run(bare, [facts("pretend", "Pretend 1")], vendors)["peak"].value == 1e12
+    recorded = Provenance(devices=tuple(vendors["pretend"].devices()))
+    bare = Run(id=new_id(), job=job(), started="2025-01-01", provenance=recorded)
+    assert run_claims.derive_claims(bare, [], vendors) == {}, "nobody knows yet what will train"
+    assert run_claims.derive_claims(bare, [facts("pretend", "Pretend 1")], vendors)["peak"].value == 1e12
 
 
 @pytest.mark.parametrize(
     ("vendor", "device", "peak"),
     [("nvidia", "NVIDIA H200", True), ("nvidia", "NVIDIA H200 MIG 1g.18gb", False), ("cpu", "some cores", False)],
 )
-def test_the_peak_is_that_of_what_trained(tmp_path: Path, vendor: str, device: str, peak: bool) -> None:
+def test_peak_is_that_of_the_training_device(tmp_path: Path, vendor: str, device: str, peak: bool) -> None:
     driver = DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia")
     half = msgspec.structs.replace(job(), recipe=Recipe(seq_len=8, tokens_per_step=16, dtype="bfloat16"))
-    found = Run(id=new_id(), job=half, started="2025-01-01", provenance=Provenance(devices=(driver,)))
+    bare = Run(id=new_id(), job=half, started="2025-01-01", provenance=Provenance(devices=(driver,)))
     write_facts(tmp_path, facts(vendor, device))
     (tmp_path / "samples").mkdir()
-    kept = harness.measured(found, tmp_path, plugins.load_all("vendors"))
-    assert [(one.vendor, one.name) for one in kept.provenance.devices] == [(vendor, device)]
+    kept = harness.measured(bare, tmp_path, plugins.load_all("vendors"))
+    assert [(device_seen.vendor, device_seen.name) for device_seen in kept.provenance.devices] == [(vendor, device)]
     assert ("peak" in kept.claims) == peak

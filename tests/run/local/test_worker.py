@@ -82,13 +82,13 @@ def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
     monkeypatch.setattr(worker.plugins, "load", lambda group, name: {("vendors", "cpu"): Vendor()}[group, name])
     job = jobs.parse(JOB.format(steps=2).replace("profiled = 1", "profiled = 0"), "job")
     cold = msgspec.structs.replace(job, measure=msgspec.structs.replace(job.measure, warmup=0))
-    said = []
-    for one, ranks in ((job, ALONE), (job, ALONE._replace(rank=1)), (cold, ALONE)):
+    reported = []
+    for tried, ranks in ((job, ALONE), (job, ALONE._replace(rank=1)), (cold, ALONE)):
         training = Pretend()
-        rank = Rank(one, ranks, training, StepClock(), BytesIO(), said.append)
+        rank = Rank(tried, ranks, training, StepClock(), BytesIO(), reported.append)
         rank.run(folder)
-        said.append(rank.clocks)
-    assert [clocks for clocks in said if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
+        reported.append(rank.clocks)
+    assert [clocks for clocks in reported if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
 
 
 def test_turns_are_warmup_repeats_window():
@@ -105,9 +105,9 @@ def test_turns_are_warmup_repeats_window():
 
 
 def test_a_rank_writes_each_step_as_it_ends(folder):
-    training, log, said = Pretend(walls=[7, 10, 20, 30, 40]), BytesIO(), []
+    training, log, lines = Pretend(walls=[7, 10, 20, 30, 40]), BytesIO(), []
     clock = StepClock(look=lambda: training.now)
-    Rank(jobs.load(folder / "job.toml"), ALONE, training, clock, log, said.append).run(folder)
+    Rank(jobs.load(folder / "job.toml"), ALONE, training, clock, log, lines.append).run(folder)
     samples = [msgspec.json.decode(line, type=Sample) for line in log.getvalue().splitlines()]
     assert [sample.wall_ns for sample in samples if not sample.profiled] == [7, 10, 20, 30, 40]
     assert [sample.step for sample in samples] == training.steps == list(range(7))
@@ -119,7 +119,7 @@ def test_a_rank_writes_each_step_as_it_ends(folder):
     ]
     assert {sample.tokens for sample in samples} == {32}
     assert samples[1].loss == 0.5
-    assert said[1].startswith("step 2 loss 0.5000 ")
+    assert lines[1].startswith("step 2 loss 0.5000 ")
     traces = list((folder / "traces").iterdir())
     assert [trace.name for trace in traces] == ["rank0.json.gz"], "and nothing half-written beside it"
     names = {event.get("name") for event in json.loads(gzip.decompress(traces[0].read_bytes()))["traceEvents"]}
@@ -190,7 +190,7 @@ def test_more_ranks_than_devices_is_refused(monkeypatch):
         process_group.find("nvidia")
 
 
-def test_devices_that_torch_cannot_use_are_an_error_and_never_the_cpu(folder, monkeypatch):
+def test_unusable_devices_are_an_error_without_cpu_fallback(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert {vendor_here(), vendor_here("cpu"), vendor_here("pretend")} == {"cpu"}
     with refused(DeviceUnusable, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):
@@ -216,7 +216,7 @@ with process_group.joined(here):
 
 
 @pytest.mark.slow
-def test_a_rank_that_packs_longer_than_a_collective_waits_is_waited_for(tmp_path):
+def test_slow_trace_compression_does_not_time_out_peers(tmp_path):
     (tmp_path / "late.py").write_text(LATE)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run([*command, str(tmp_path / "late.py")], capture_output=True, check=False)

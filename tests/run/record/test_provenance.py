@@ -21,8 +21,8 @@ from trainyard.run.record import provenance
 
 
 def git(folder: Path, *words: str) -> None:
-    who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)
 
 
 def test_a_checkout_is_named_with_its_dirtiness(tmp_path: Path) -> None:
@@ -45,11 +45,11 @@ def test_without_git_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_packages_are_ours_and_what_comes_with_torch() -> None:
-    found = provenance.packages()
-    assert found["python"] == platform.python_version()
-    assert found["msgspec"] == metadata.version("msgspec")
-    assert "pytest" not in found
-    assert all(name in found for name in ("trainyard", "numpy", "click", "rich"))
+    versions = provenance.packages()
+    assert versions["python"] == platform.python_version()
+    assert versions["msgspec"] == metadata.version("msgspec")
+    assert "pytest" not in versions
+    assert all(name in versions for name in ("trainyard", "numpy", "click", "rich"))
 
 
 @pytest.mark.parametrize(
@@ -99,17 +99,17 @@ def test_what_is_gathered_says_devices_drivers_clocks_and_host(monkeypatch: pyte
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     vendors = plugins.load_all("vendors")
     devices = tuple(vendors["pretend"].devices())
-    made = provenance.gather(devices, vendors, {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
-    assert made.devices == devices
-    assert made.driver == {"pretend.0": "1.0", "pretend.1": "1.0"}
-    assert made.clocks["pretend.1.clocks.sm"] == "1000 MHz"
-    assert made.clocks["cpu.load"]
-    assert made.environment["OMP_NUM_THREADS"] == "7"
-    assert made.environment["GLOO_SOCKET_IFNAME"] == "lo"
-    assert platform.release() in made.host["system"]
-    assert made.host["cpu"]
-    assert made.host["memory"].endswith("GiB")
-    assert msgspec.json.decode(msgspec.json.encode(made), type=Provenance) == made
+    gathered = provenance.gather(devices, vendors, {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
+    assert gathered.devices == devices
+    assert gathered.driver == {"pretend.0": "1.0", "pretend.1": "1.0"}
+    assert gathered.clocks["pretend.1.clocks.sm"] == "1000 MHz"
+    assert gathered.clocks["cpu.load"]
+    assert gathered.environment["OMP_NUM_THREADS"] == "7"
+    assert gathered.environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert platform.release() in gathered.host["system"]
+    assert gathered.host["cpu"]
+    assert gathered.host["memory"].endswith("GiB")
+    assert msgspec.json.decode(msgspec.json.encode(gathered), type=Provenance) == gathered
 
 
 def rank(number: int, weights: str = "", **changes: Any) -> RankFacts:
@@ -140,8 +140,8 @@ def test_the_devices_are_those_that_trained() -> None:
 
 def test_clocks_at_work_are_the_first_ranks_word() -> None:
     known = Provenance(clocks={"cpu.load": "1"})
-    said = provenance.with_facts(known, [rank(0, clocks={"load": "2"}), rank(1)]).clocks
-    assert said == {"cpu.load": "1", "at_work.cpu.load": "2"}
+    clocks = provenance.with_facts(known, [rank(0, clocks={"load": "2"}), rank(1)]).clocks
+    assert clocks == {"cpu.load": "1", "at_work.cpu.load": "2"}
 
 
 def test_ranks_add_what_only_they_know() -> None:

@@ -53,68 +53,70 @@ def shelve(run: Path, step: int) -> None:
 # What is told
 
 
-def test_the_way_on_is_from_the_last_checkpoint_or_there_is_none(tmp_path: Path) -> None:
-    assert "It has no checkpoint (none was saved yet)" in resume_hint.way(tmp_path, JOB)
-    assert "[checkpoint] every = N saves some" in resume_hint.way(tmp_path, replace(JOB, checkpoint=Checkpoint()))
+def test_resume_sentence_names_the_last_checkpoint_or_none(tmp_path: Path) -> None:
+    assert "It has no checkpoint (none was saved yet)" in resume_hint.resume_sentence(tmp_path, JOB)
+    assert "[checkpoint] every = N to save some" in resume_hint.resume_sentence(
+        tmp_path, replace(JOB, checkpoint=Checkpoint())
+    )
     shelve(tmp_path, 4)
     shelve(tmp_path, 9)
-    said = resume_hint.way(tmp_path, JOB)
-    assert said == f"`trainyard run --resume {tmp_path.name}` goes on from its checkpoint after step 10 of 20."
+    sentence = resume_hint.resume_sentence(tmp_path, JOB)
+    assert sentence == f"`trainyard run --resume {tmp_path.name}` resumes from its checkpoint after step 10 of 20."
     (CheckpointStore(tmp_path).folder(9) / "manifest.json").write_text("{}")
-    assert "after step 5 of 20" in resume_hint.way(tmp_path, JOB)
+    assert "after step 5 of 20" in resume_hint.resume_sentence(tmp_path, JOB)
 
 
 def fault(kind: str, **more: Any) -> JobEvent:
     return JobEvent(what="fault", at=1, noticed=2, kind=kind, **more)
 
 
-DIED = "rank 1 died: killed by SIGKILL (pid 7). It left no last words."
+DIED = "rank 1 died: killed by SIGKILL (pid 7). It wrote no error message."
 
 
-def test_each_fault_is_a_line_with_what_follows(tmp_path: Path) -> None:
+def test_each_fault_is_one_line_with_resume_point(tmp_path: Path) -> None:
     news = ProgressMessages(tmp_path, JOB)
-    says = "rank 1 died: killed by SIGKILL (pid 7)"
+    death = "rank 1 died: killed by SIGKILL (pid 7)"
     assert (
         news.line(fault("worker_death", attempt=0, rank=1, says=DIED))
-        == f"{says}; going on from the beginning, restart 1 of 2"
+        == f"{death}; restarting from the beginning, restart 1 of 2"
     )
     shelve(tmp_path, 9)
     assert news.line(fault("hang", attempt=1, says="rank 0 hung: it is stopped.")) == (
-        "rank 0 hung: it is stopped; going on from step 10 of 20, restart 2 of 2"
+        "rank 0 hung: it is stopped; resuming from step 10 of 20, restart 2 of 2"
     )
     assert news.line(fault("worker_death", attempt=2, rank=1, says=DIED)) == "", "the job's error says it"
     assert news.line(fault("slow", says="rank 1 takes 2 times as long")) == "rank 1 takes 2 times as long"
     assert news.line(fault("preempted", says="asked to leave")) == ""
 
 
-def test_what_is_loaded_is_told_where_it_is_not_what_was_expected(tmp_path: Path) -> None:
+def test_loading_unexpected_checkpoint_is_reported(tmp_path: Path) -> None:
     shelve(tmp_path, 9)
     news = ProgressMessages(tmp_path, JOB)
     assert news.line(JobEvent(what="loaded", at=1, step=10)) == ""
     assert news.line(fault("bad_checkpoint", says="set aside")) == "set aside"
-    assert news.line(JobEvent(what="loaded", at=1, step=5)) == "going on from step 5 of 20"
+    assert news.line(JobEvent(what="loaded", at=1, step=5)) == "resuming from step 5 of 20"
     assert news.line(JobEvent(what="loaded", at=1, step=5)) == "", "by another rank"
-    assert news.line(JobEvent(what="loaded", at=1, step=0)) == "going on from the beginning"
+    assert news.line(JobEvent(what="loaded", at=1, step=0)) == "restarting from the beginning"
 
 
-def test_nodes_that_come_and_go_are_told(tmp_path: Path) -> None:
+def test_node_changes_are_reported(tmp_path: Path) -> None:
     news = ProgressMessages(tmp_path, JOB)
     assert news.line(JobEvent(what="launched", at=1, nodes=2)) == ""
     shelve(tmp_path, 4)
-    said = news.line(JobEvent(what="launched", at=1, nodes=1, says="without node 1"))
-    assert said == "without node 1: 1 of 2 nodes, going on from step 5 of 20"
+    message = news.line(JobEvent(what="launched", at=1, nodes=1, says="without node 1"))
+    assert message == "without node 1: 1 of 2 nodes, resuming from step 5 of 20"
 
 
 @given(st.lists(st.sampled_from(["worker_death", "hang", "slow", "preempted", "agent_death"]), max_size=12))
-def test_no_more_restarts_are_told_than_the_job_has(kinds: list[str]) -> None:
+def test_reported_restarts_do_not_exceed_the_limit(kinds: list[str]) -> None:
     news = ProgressMessages(Path("nowhere"), JOB)
     lines = [news.line(fault(kind, attempt=attempt, says="something.")) for attempt, kind in enumerate(kinds)]
-    told = [line for line in lines if "restart" in line]
-    assert len(told) == min(2, sum(kind in ENDS for kind in kinds))
-    assert [f"restart {number + 1} of 2" in line for number, line in enumerate(told)] == [True] * len(told)
+    restarts = [line for line in lines if "restart" in line]
+    assert len(restarts) == min(2, sum(kind in ENDS for kind in kinds))
+    assert [f"restart {number + 1} of 2" in line for number, line in enumerate(restarts)] == [True] * len(restarts)
 
 
-def test_only_what_is_added_is_news_and_half_a_line_waits(tmp_path: Path) -> None:
+def test_event_reader_returns_only_new_complete_lines(tmp_path: Path) -> None:
     EventLogWriter(tmp_path, "rank0").saved(5, step=4)
     following = event_log.EventLogReader(tmp_path)
     assert following.new() == []
@@ -123,9 +125,9 @@ def test_only_what_is_added_is_news_and_half_a_line_waits(tmp_path: Path) -> Non
     line = msgspec.json.encode(JobEvent(what="saved", at=3, step=9)) + b"\n"
     with path.open("ab", buffering=0) as file:
         file.write(line[:9])
-        assert [one.what for one in following.new()] == ["loaded"]
+        assert [event.what for event in following.new()] == ["loaded"]
         file.write(line[9:])
-    assert [one.step for one in following.new()] == [9]
+    assert [event.step for event in following.new()] == [9]
     assert following.new() == []
 
 
@@ -150,17 +152,17 @@ def test_how_a_step_is_computed_may_change(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", FREE_IN_RECIPE)
-def test_so_may_what_of_the_recipe_leaves_a_step_what_it_is(field: str) -> None:
-    one = replace(JOB, layout=Layout())
-    fork_run.check(old(one), replace(one, recipe=replace(one.recipe, **{field: FREE_IN_RECIPE[field]})))
+def test_fork_may_change_recipe_fields_that_keep_the_training(field: str) -> None:
+    source = replace(JOB, layout=Layout())
+    fork_run.check(old(source), replace(source, recipe=replace(source.recipe, **{field: FREE_IN_RECIPE[field]})))
 
 
 @pytest.mark.parametrize("field", BOUND)
-def test_what_a_step_is_may_not_and_both_values_are_named(field: str) -> None:
-    one = replace(JOB, layout=Layout())
+def test_fork_refuses_changed_training_with_both_values(field: str) -> None:
+    source = replace(JOB, layout=Layout())
     before = repr(getattr(JOB.recipe, field))
     with refused(BadJob, "0badcafe", f"{field} = {BOUND[field]!r}", "$.recipe", before):
-        fork_run.check(old(one), replace(one, recipe=replace(one.recipe, **{field: BOUND[field]})))
+        fork_run.check(old(source), replace(source, recipe=replace(source.recipe, **{field: BOUND[field]})))
 
 
 def test_a_model_is_the_same_one_by_any_name() -> None:
@@ -175,7 +177,7 @@ def test_a_model_is_the_same_one_by_any_name() -> None:
         fork_run.check(old(vision), replace(vision, sizes={"layers": 4}))
 
 
-def test_without_a_good_checkpoint_or_a_step_left_no_run_begins(tmp_path: Path) -> None:
+def test_fork_without_checkpoint_or_steps_left_is_refused(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     folder = store.begin(old(), write(JOB))
     with refused(BadInput, "0badcafe", "--resume"):
@@ -191,8 +193,8 @@ def test_an_adopted_checkpoint_is_whole_and_outlives_its_run(tmp_path: Path) -> 
     mine = CheckpointStore(tmp_path / "new", "token")
     mine.adopt(CheckpointStore(tmp_path / "old"), 9)
     CheckpointStore(tmp_path / "old", "other").set_aside(9, "torn")
-    found, rejected = mine.last_good()
-    assert (found and found.step, rejected) == (9, [])
+    manifest, rejected = mine.last_good()
+    assert (manifest and manifest.step, rejected) == (9, [])
     assert [path.name for path in mine.root.iterdir()] == ["step-000010"]
 
 
@@ -246,7 +248,7 @@ def losses(run: Run) -> dict[int, float]:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_new_run_goes_on_with_another_s_training_on_any_ranks(go: Callable[..., Run]) -> None:
+def test_fork_continues_training_on_any_number_of_ranks(go: Callable[..., Run]) -> None:
     whole = go("dp_shard = 2", 12)
     first = go("dp_shard = 2", 6)
     assert whole.origin is None
@@ -260,8 +262,8 @@ def test_a_new_run_goes_on_with_another_s_training_on_any_ranks(go: Callable[...
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_a_dead_rank_is_told_while_it_happens_and_how_to_go_on(go: Callable[..., Run], tmp_path: Path) -> None:
-    said: list[str] = []
+def test_rank_death_is_reported_at_once_with_resume_command(go: Callable[..., Run], tmp_path: Path) -> None:
+    messages: list[str] = []
     killed: list[int] = []
 
     def kill(at: Progress) -> None:
@@ -271,8 +273,8 @@ def test_a_dead_rank_is_told_while_it_happens_and_how_to_go_on(go: Callable[...,
             os.kill(pid, signal.SIGKILL)
 
     with refused(RankDied, "rank 1", "SIGKILL", "of 400") as caught:
-        go("dp_replicate = 2", 400, more="[recovery]\nrestarts = 1\n", progress=kill, say=said.append, tag="mine")
-    (line,) = [line for line in said if "SIGKILL" in line]
+        go("dp_replicate = 2", 400, more="[recovery]\nrestarts = 1\n", progress=kill, say=messages.append, tag="mine")
+    (line,) = [line for line in messages if "SIGKILL" in line]
     assert line.startswith("rank 1 died: killed by SIGKILL")
     assert line.endswith(", restart 1 of 1")
     store = Store(tmp_path / "store")

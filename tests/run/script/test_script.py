@@ -106,7 +106,7 @@ def watched(folder, monkeypatch, measure, walls):
 @pytest.mark.torch
 def test_steps_are_warmed_up_timed_profiled_and_timed_again(tmp_path, monkeypatch):
     walls = [10 + step for step in range(14)]
-    samples, told = watched(tmp_path, monkeypatch, Measure(warmup=2, steps=4, repeats=1, profiled=3), walls)
+    samples, output = watched(tmp_path, monkeypatch, Measure(warmup=2, steps=4, repeats=1, profiled=3), walls)
     assert [sample.wall_ns for sample in samples] == walls
     assert [sample.step for sample in samples] == list(range(14))
     #                       warm-up   timed       profiled, the first thrown away   disturbed, timed
@@ -115,19 +115,19 @@ def test_steps_are_warmed_up_timed_profiled_and_timed_again(tmp_path, monkeypatc
     ] * 3
     assert [sample.profiled for sample in samples] == [False] * 6 + [True] * 4 + [False] * 4
     assert [sample.repeat for sample in samples] == [0] * 6 + [1] * 8
-    assert told == 4
+    assert output == 4
     assert {(sample.tokens, sample.loss) for sample in samples} == {(5, None)}
 
 
 @pytest.mark.torch
-def test_without_a_profile_no_step_is_thrown_away_after_the_warm_up(tmp_path, monkeypatch):
-    samples, told = watched(tmp_path, monkeypatch, Measure(warmup=1, steps=2, repeats=1, profiled=0), [1] * 6)
+def test_without_profile_only_warmup_steps_are_discarded(tmp_path, monkeypatch):
+    samples, output = watched(tmp_path, monkeypatch, Measure(warmup=1, steps=2, repeats=1, profiled=0), [1] * 6)
     assert [sample.warmup for sample in samples] == [True] + [False] * 5
-    assert told == 0
+    assert output == 0
 
 
 @pytest.mark.torch
-def test_a_fault_of_ours_ends_the_watching_and_not_the_script(tmp_path, capsys):
+def test_internal_error_ends_watching_but_not_the_script(tmp_path, capsys):
     pytest.importorskip("torch")
     from trainyard.run.script.watch_steps import ScriptWatch
 
@@ -135,8 +135,8 @@ def test_a_fault_of_ours_ends_the_watching_and_not_the_script(tmp_path, capsys):
     for _ in range(3):
         with watch.step(0, None):
             pass
-    said = capsys.readouterr().err
-    assert said.count("rank 3 is watched no longer") == 1
+    messages = capsys.readouterr().err
+    assert messages.count("rank 3 is no longer watched") == 1
 
 
 @pytest.mark.torch
@@ -255,15 +255,15 @@ def test_an_environments_own_sitecustomize_is_still_run(tmp_path):
 @pytest.mark.slow
 def test_an_unchanged_script_is_recorded_and_booked(tmp_path):
     pytest.importorskip("torch")
-    found, done = run(tmp_path, [sys.executable, written(tmp_path, PLAIN), "25"], "--profile", "2")
+    stored, done = run(tmp_path, [sys.executable, written(tmp_path, PLAIN), "25"], "--profile", "2")
     assert done.returncode == 0, done.stderr
     assert "the script's last word" in done.stderr
-    assert found["job"]["workload"] == SCRIPT
-    assert found["job"]["name"] == "my_train"
-    samples = [sample for sample in found["samples"] if not sample.get("profiled")]
-    assert len(found["samples"]) == 24
+    assert stored["job"]["workload"] == SCRIPT
+    assert stored["job"]["name"] == "my_train"
+    samples = [sample for sample in stored["samples"] if not sample.get("profiled")]
+    assert len(stored["samples"]) == 24
     assert all(sample["wall_ns"] > 0 and sample["memory_bytes"] > 0 for sample in samples)
-    mean = found["ledgers"][-1]
+    mean = stored["ledgers"][-1]
     assert mean["basis"] == "measured"
     assert sum(entry["ns"] for entry in mean["entries"]) == mean["wall_ns"]
     assert len(mean["scope"]["steps"]) == 2
@@ -274,22 +274,22 @@ def test_an_unchanged_script_is_recorded_and_booked(tmp_path):
 def test_whatever_launches_the_ranks(tmp_path):
     pytest.importorskip("torch")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found, done = run(tmp_path, [*launcher, written(tmp_path, PLAIN), "25"])
+    stored, done = run(tmp_path, [*launcher, written(tmp_path, PLAIN), "25"])
     assert done.returncode == 0, done.stderr
-    assert found["job"]["layout"]["dp_replicate"] == 2
-    assert {sample["rank"] for sample in found["samples"]} == {0, 1}
-    assert any(entry["account"].startswith("comm/") for entry in found["ledgers"][-1]["entries"])
+    assert stored["job"]["layout"]["dp_replicate"] == 2
+    assert {sample["rank"] for sample in stored["samples"]} == {0, 1}
+    assert any(entry["account"].startswith("comm/") for entry in stored["ledgers"][-1]["entries"])
 
 
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
     pytest.importorskip("torch")
-    found, done = run(tmp_path, [sys.executable, written(tmp_path, MARKED), "20"])
+    stored, done = run(tmp_path, [sys.executable, written(tmp_path, MARKED), "20"])
     assert done.returncode == 0, done.stderr
-    assert len(found["samples"]) == 20
-    assert found["job"]["recipe"]["tokens_per_step"] == 32
-    assert [sample.get("loss") is None for sample in found["samples"]] == [True] + [False] * 19
+    assert len(stored["samples"]) == 20
+    assert stored["job"]["recipe"]["tokens_per_step"] == 32
+    assert [sample.get("loss") is None for sample in stored["samples"]] == [True] + [False] * 19
 
 
 @pytest.mark.torch
@@ -310,9 +310,9 @@ def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
 )
 def test_a_script_that_fails_or_takes_no_step(tmp_path, text, code, error, values):
     pytest.importorskip("torch")
-    found, done = run(tmp_path, [sys.executable, written(tmp_path, text), "8"])
+    stored, done = run(tmp_path, [sys.executable, written(tmp_path, text), "8"])
     assert done.returncode == code
-    assert (found["schema"], found["code"], found["exit_code"]) == ("trainyard/error/1", error, code)
+    assert (stored["schema"], stored["code"], stored["exit_code"]) == ("trainyard/error/1", error, code)
     assert code_of(done.stderr) == error
     assert missing_values(done.stderr, *values) == []
 
@@ -336,7 +336,7 @@ def test_what_is_neither_a_job_nor_a_program(tmp_path):
     ("profiled", "says"), [(3, "was too short for a profile, which takes 17 timed steps; it had 4"),
                            (0, "was not profiled")],
 )  # fmt: skip
-def test_a_script_too_short_for_a_profile_is_told_from_one_that_asked_for_none(profiled, says):
+def test_script_too_short_for_profile_differs_from_script_without_profile(profiled, says):
     measure = Measure(warmup=3, steps=10, repeats=1, profiled=profiled)
     job = Job(workload=SCRIPT, sizes={"command": "python short.py"}, recipe=Recipe(tokens_per_step=0), measure=measure)
     samples = tuple(

@@ -1,4 +1,4 @@
-"""`trainyard gate HEAD --base BASE`, and its modes as sub-commands, each imported when it runs."""
+"""`trainyard gate HEAD --base BASE`, and its modes as sub-commands, which are imported when they run."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from importlib import import_module
 import click
 
 MODES = {
-    "compare": "Is HEAD slower than BASE? What `trainyard gate HEAD --base BASE` does.",
-    "run": "The same, with runs made here in turns: JOB.toml or a script, with the code of two revisions.",
-    "bisect": "Which commit made it slower: the same test at each step.",
-    "self-check": "What this machine's own noise is, and how small a slowdown it can show.",
-    "convergence": "Does HEAD learn what BASE does? Loss curves of runs of the same seeds.",
+    "compare": "Test whether stored runs of HEAD are slower than those of BASE (the default mode).",
+    "run": "Run a job or script with the code of two revisions, interleaved, and compare the runs.",
+    "bisect": "Find the commit that caused a slowdown, with the same test at each step.",
+    "self-check": "Measure this machine's noise, and the smallest slowdown that can be detected on it.",
+    "convergence": "Compare the loss curves of HEAD and BASE, for runs with the same seeds.",
 }
 
 
 class GateGroup(click.Group):
-    """What is no mode is a run's name, and is compared."""
+    """A group that passes arguments that are not a mode to `compare`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(MODES)
@@ -38,4 +38,4 @@ class GateGroup(click.Group):
 
 @click.group(cls=GateGroup)
 def command() -> None:
-    """Is it slower, since when, and which account did it: with error rates that are true."""
+    """Test for a slowdown with known error rates, and name the account that caused it."""

@@ -1,4 +1,4 @@
-"""`trainyard gate HEAD --base BASE`: stored runs held against each other."""
+"""`trainyard gate HEAD --base BASE`: compare stored runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, JSON, MARGIN,
 
 @click.command()
 @click.argument("head", nargs=-1, required=True)
-@click.option("--base", "bases", multiple=True, required=True, help="A run or revision to hold it against; repeatable.")
-@click.option("--job", default="", help="Of a revision's runs: those of this job.")
+@click.option("--base", "bases", multiple=True, required=True, help="A run or revision to compare with; repeatable.")
+@click.option("--job", default="", help="For revisions: only the runs of this job.")
 @METRIC
 @MARGIN
 @ALPHA
@@ -30,15 +30,16 @@ def command(
     form: str | None,
     as_json: bool,
 ) -> None:
-    """Is HEAD slower than BASE? Each is named by runs (id prefix, tag or folder) or by a revision, which stands for all
-    its stored runs.
+    """Test whether HEAD is slower than BASE. Each is one or more runs (id prefix, tag or folder), or a revision, which
+    stands for all its stored runs.
 
-    A run is one observation, however many steps it has. Runs are paired as they were started; after each pair it says
-    worse, else not worse (a slowdown of the margin is ruled out), else goes on. `trainyard gate run` makes the runs.
+    A run is one observation, however many steps it has. Runs are paired in the order of their start. The test is
+    sequential: after each pair it may stop with the verdict worse, or not worse (a slowdown by the margin is ruled
+    out). `trainyard gate run` makes such runs.
 
     Exit codes: 0 not worse, 1 worse, 3 not enough evidence.
     """
-    from trainyard.cli.gate.gate_sides import side, told
+    from trainyard.cli.gate.gate_sides import short_name, side
     from trainyard.cli.gate.print_result import show
     from trainyard.cli.gate.stored_traces import profile
     from trainyard.cli.support.output import say
@@ -48,6 +49,6 @@ def command(
     from trainyard.store.store import Store
 
     store = Store(say=say)
-    found = paired(side(store, bases, job, or_before=True), side(store, head, job), across)
-    asked = GateRequest(metrics, Rule(alpha=alpha, margin=margin))
-    context.exit(show(gate(told(bases), told(head), found, asked, profile), form, as_json))
+    pairs = paired(side(store, bases, job, or_before=True), side(store, head, job), across)
+    request = GateRequest(metrics, Rule(alpha=alpha, margin=margin))
+    context.exit(show(gate(short_name(bases), short_name(head), pairs, request, profile), form, as_json))

@@ -14,8 +14,8 @@ _CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
 
 @click.command()
 @click.argument("head", nargs=-1, type=InputFile())
-@click.option("--base", multiple=True, type=InputFile(), help="A run to compare with; give it once for each.")
-@click.option("--golden", type=InputFile(Path), help="Compare with the curves of this file.")
+@click.option("--base", multiple=True, type=InputFile(), help="A run to compare with; repeatable.")
+@click.option("--golden", type=InputFile(Path), help="Compare with the curves in this file.")
 @click.option("--store-golden", type=click.Path(path_type=Path), help="Write HEAD's curves to this file.")
 @click.option(
     "--margin",
@@ -23,7 +23,7 @@ _CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
     default=0.1,
     show_default=True,
     metavar="PERCENT",
-    help="Smaller differences of the loss are of no interest.",
+    help="Smallest relative difference in loss that matters.",
 )
 @click.option(
     "--alpha",
@@ -31,9 +31,11 @@ _CODES = {"same": 0, "differs": 1, "faster": 1, "slower": 1, "cannot tell": 3}
     default=5.0,
     show_default=True,
     metavar="PERCENT",
-    help="False alarms, at most.",
+    help="Maximum rate of false alarms.",
 )
-@click.option("--mllog", is_flag=True, help="HEAD and BASE are :::MLLOG result logs; BASE may be reference points.")
+@click.option(
+    "--mllog", is_flag=True, help="HEAD and BASE are :::MLLOG result logs; BASE may also be reference points."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def command(
     head: tuple[str, ...],
@@ -45,25 +47,25 @@ def command(
     mllog: bool,
     as_json: bool,
 ) -> None:
-    """Did a driver, a compiler or a number format change what is learned? Losses of HEAD... against --base, by seed.
+    """Compare the losses of HEAD with those of --base, by seed: did a driver, compiler or number format change them?
 
-    Runs (id prefix, tag or folder) are paired by their seed: 3 to 5 seeds find a quarter of a percent. Two bases of a
-    seed (the same job, run twice) say how far runs differ that should not. What has been stored by --store-golden can
-    take BASE's place.
+    Runs (id prefix, tag or folder) are paired by seed; 3 to 5 seeds detect a difference of 0.25 %. Two base runs with
+    the same seed (the same job, run twice) show how much runs differ by chance. Curves stored with --store-golden can
+    replace --base.
 
-    With --mllog, logs or folders of logs are judged by MLPerf's rule of reference convergence points; --base is then a
+    With --mllog, logs or folders of logs are judged by MLPerf's reference convergence points (RCP); --base is then a
     file of such points (rcps_*.json), or logs.
 
-    Exit codes: 0 the same to the bit or within the margin, 1 different (better is different too), 2 bad input, 3 cannot
-    tell.
+    Exit codes: 0 bitwise identical or within the margin, 1 different (including better), 2 bad input, 3 not enough
+    evidence.
     """
     if not head:
-        raise click.UsageError("Name at least one HEAD.")
+        raise click.UsageError("No HEAD given. Pass at least one run.")
     if not (base or golden or store_golden):
-        raise click.UsageError("Say what HEAD is compared with: --base or --golden; or keep it by --store-golden.")
+        raise click.UsageError("Nothing to compare HEAD with. Pass --base, --golden or --store-golden.")
     if mllog:
         if golden or store_golden or not base:
-            raise click.UsageError("--mllog compares with --base: a file of reference points, or logs.")
+            raise click.UsageError("--mllog needs --base (a file of reference points, or logs), and no golden file.")
         verdict = _logs(head, base, as_json)
     else:
         verdict = _runs(head, base, golden, store_golden, margin / 100, alpha / 100, as_json)
@@ -96,25 +98,25 @@ def _runs(
     folders = [store.find(name) for name in (*head, *base)]
     if len(set(folders)) < len(folders):
         twice = next(folder.name for folder in folders if folders.count(folder) > 1)
-        raise BadInput(f"run {twice} is named twice.", "A run cannot be compared with itself: name another.")
+        raise BadInput(f"run {twice} is given twice.", "A run cannot be compared with itself; pass another one.")
     ours = [curve_of(store.load(name), name) for name in head]
     theirs = [curve_of(store.load(name), name) for name in base]
     if golden:
         theirs.extend(golden_curves.read(golden))
     if store_golden:
         golden_curves.write(store_golden, ours)
-        say(f"{len(ours)} curve{'s' * (len(ours) > 1)} in {store_golden}.")
+        say(f"wrote {len(ours)} curve{'s' * (len(ours) > 1)} to {store_golden}")
     if not theirs:
         if as_json:
             print_json({"schema": "trainyard/convergence/1", "golden": str(store_golden), "curves": len(ours)})
         return "same"
-    found = judge(pair(ours, theirs), margin, alpha)
+    comparison = judge(pair(ours, theirs), margin, alpha)
     if as_json:
-        print_json({"schema": "trainyard/convergence/1", "says": sentence(found), **to_builtins(found)})
+        print_json({"schema": "trainyard/convergence/1", "says": sentence(comparison), **to_builtins(comparison)})
     else:
-        echo(f"{sentence(found)}\n")
-        print_table(table(found), console())
-    return found.verdict
+        echo(f"{sentence(comparison)}\n")
+        print_table(table(comparison), console())
+    return comparison.verdict
 
 
 def _logs(head: Sequence[str], base: Sequence[str], as_json: bool) -> str:
@@ -129,23 +131,23 @@ def _logs(head: Sequence[str], base: Sequence[str], as_json: bool) -> str:
     logs = [read_result(path) for name in base if not name.endswith(".json") for path in _files(name)]
     if logs:
         points.append(point_of(logs))
-    found = judge([read_result(path) for name in head for path in _files(name)], points)
+    comparison = judge([read_result(path) for name in head for path in _files(name)], points)
     if as_json:
-        print_json({"schema": "trainyard/points/1", "says": reached_sentence(found), **to_builtins(found)})
+        print_json({"schema": "trainyard/points/1", "says": reached_sentence(comparison), **to_builtins(comparison)})
     else:
-        echo(f"{reached_sentence(found)}\n")
-        print_table(reached_table(found), console())
-    return found.verdict
+        echo(f"{reached_sentence(comparison)}\n")
+        print_table(reached_table(comparison), console())
+    return comparison.verdict
 
 
 def _files(name: str) -> list[Path]:
-    """A log, or the logs of a folder."""
+    """The file itself, or the logs in a folder."""
     from trainyard.errors import BadFile
 
     path = Path(name)
     if not path.is_dir():
         return [path]
-    found = sorted(inside for inside in path.iterdir() if inside.suffix in (".txt", ".log"))
-    if not found:
-        raise BadFile(f"{path}: holds no log (.txt or .log).")
-    return found
+    logs = sorted(inside for inside in path.iterdir() if inside.suffix in (".txt", ".log"))
+    if not logs:
+        raise BadFile(f"{path}: no logs (.txt or .log) in this folder.")
+    return logs

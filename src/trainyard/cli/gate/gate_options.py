@@ -22,11 +22,11 @@ class Percent(click.ParamType):
         try:
             return float(text) * times
         except ValueError:
-            raise BadInput(f"{value!r} is no share.", "Write 3% or 0.03.") from None
+            raise BadInput(f"{value!r} is not a percentage.", "Write 3% or 0.03.") from None
 
 
 def _metrics(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Before a run is made for what cannot be judged; so are the other names."""
+    """Check the metrics before any run is made."""
     for name in names:
         words.metric(name)
     return tuple(dict.fromkeys(names))
@@ -48,7 +48,7 @@ def _form(context: click.Context, parameter: click.Parameter, form: str | None) 
     from trainyard.report.gate.ci_formats import check_format
 
     if form and context.params.get("as_json"):
-        raise BadInput("--format and --json are two forms of one answer.", "Ask for one of them.")
+        raise BadInput("--format and --json cannot be combined.", "Pass one of them.")
     if form:
         check_format(form)
     return form
@@ -61,21 +61,28 @@ METRIC = click.option(
     default=("step_time",),
     show_default=True,
     callback=_metrics,
-    help="What is judged; several are judged together.",
+    help="Metric to test; several are tested jointly.",
 )
-MARGIN = click.option("--margin", type=Percent(), default="3%", show_default=True, help="A slowdown that matters.")
-ALPHA = click.option("--alpha", type=Percent(), default="1%", show_default=True, help="Error rate of either answer.")
-ONE_METRIC = click.option("--metric", default="step_time", show_default=True, callback=_metric, help="What is judged.")
+MARGIN = click.option(
+    "--margin", type=Percent(), default="3%", show_default=True, help="Smallest slowdown that matters."
+)
+ALPHA = click.option(
+    "--alpha", type=Percent(), default="1%", show_default=True, help="Error rate of each of the two verdicts."
+)
+ONE_METRIC = click.option("--metric", default="step_time", show_default=True, callback=_metric, help="Metric to test.")
 ACROSS = click.option(
-    "--across", multiple=True, callback=_across, help="A difference that is the question: driver, packages, ..."
+    "--across", multiple=True, callback=_across, help="A difference between the runs to allow: driver, packages, ..."
 )
-PAIRS = click.option("--pairs", type=int, default=20, show_default=True, help="Pairs of runs at most, up to 24.")
+PAIRS = click.option("--pairs", type=int, default=20, show_default=True, help="Maximum number of pairs, up to 24.")
 TOGETHER = click.option(
     "--together",
     is_flag=True,
-    help="Both at once on one core, so that what disturbs one disturbs the other. For one rank.",
+    help="Run both at once on one core, so that noise affects both. Single-rank jobs only.",
 )
 FORMAT = click.option(
-    "--format", "form", callback=_form, help="For github, markdown, junit, github-action-benchmark, bencher or asv."
+    "--format",
+    "form",
+    callback=_form,
+    help="Output format: github, markdown, junit, github-action-benchmark, bencher or asv.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, is_eager=True, help="Print the result as JSON.")

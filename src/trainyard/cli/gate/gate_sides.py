@@ -1,4 +1,4 @@
-"""What a side of the gate is named by: runs one by one, or a revision, which stands for all of its runs."""
+"""The sides of a gate: individual runs, or a revision, which stands for all its stored runs."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from trainyard.run.revisions.worktree import ancestors, revision
 from trainyard.store.index.run_index import RunRow
 from trainyard.store.store import Store
 
-_TOLD = 2
+_MOST_NAMES = 2
 
 
-def told(names: Sequence[str]) -> str:
-    """A side in a few words."""
-    return " ".join(names) if len(names) <= _TOLD else f"{len(names)} runs ({names[0]} …)"
+def short_name(names: Sequence[str]) -> str:
+    """A short name of a side."""
+    return " ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} runs ({names[0]} …)"
 
 
 def side(store: Store, names: Sequence[str], job: str, *, or_before: bool = False) -> list[Run]:
-    """The runs that `names` name: each a run, or a revision. Of a revision those that ended well, of a tree without
-    changes, and of `job` where that is said. `or_before`: of a revision without runs those of the newest commit before
-    it that has some, as a branch moves on while its stored runs do not."""
-    found: dict[str, Run] = {}
+    """Load the runs of a side; each name is a run or a revision.
+
+    For a revision: its complete runs from a clean tree, of `job` if given. `or_before`: if the revision has no runs,
+    use those of its newest ancestor that has some, since a branch may be ahead of its stored runs."""
+    by_id: dict[str, Run] = {}
     for name in names:
         try:
             runs = [store.load(name)]
         except UnknownName as error:
             runs = _of_revision(store, name, job, error, or_before)
-        found |= {run.id: run for run in runs}
-    return list(found.values())
+        by_id |= {run.id: run for run in runs}
+    return list(by_id.values())
 
 
 def _complete(store: Store, rows: Sequence[RunRow]) -> Iterator[Run]:
-    """The runs of the rows, without those that turn out to be damaged, which is reported."""
+    """Load the runs of the rows; damaged runs are skipped with a message."""
     for row in rows:
         try:
             run = store.load(row.id)
         except BadFile as error:
-            say(f"passed over: {error}")
+            say(f"skipped: {error}")
         else:
             if run.state == "complete":
                 yield run
@@ -49,7 +50,7 @@ def _complete(store: Store, rows: Sequence[RunRow]) -> Iterator[Run]:
 def _of_revision(store: Store, name: str, job: str, error: UnknownName, or_before: bool) -> list[Run]:
     sha = revision(Path.cwd(), name)
     if not sha:
-        raise UnknownName(f"{error.says[:-1]}, nor a revision of that name here.", error.next_step)
+        raise UnknownName(f"{error.says[:-1]}, nor is there such a revision here.", error.next_step)
     rows = [row for row in store.rows() if row.state == "complete" and job in ("", row.job)]
     by_commit: dict[str, list[Run]] = {}
     unclean = 0
@@ -59,18 +60,21 @@ def _of_revision(store: Store, name: str, job: str, error: UnknownName, or_befor
         else:
             unclean += run.provenance.code.get("sha") == sha
     line = ancestors(Path.cwd(), sha) if or_before else [sha]
-    of = next((commit for commit in line if commit in by_commit), sha)
-    runs = by_commit.get(of, [])
+    commit_with_runs = next((commit for commit in line if commit in by_commit), sha)
+    runs = by_commit.get(commit_with_runs, [])
     jobs = sorted({run.job.name for run in runs})
     if not runs:
         of_job = f" of job {job}" if job else ""
-        which = "of which and of whose last ancestors" if or_before else "of which"
-        left_out = f" {unclean} are of a tree with changes or files that git does not know." if unclean else ""
+        which = " or its last ancestors" if or_before else ""
+        left_out = f" {unclean} of its runs are from a tree with uncommitted changes or files." if unclean else ""
         raise UnknownName(
-            f"{name} is {sha[:10]}, {which} no run{of_job} is stored.{left_out}", "`trainyard gate run` makes some."
+            f"there are no stored runs{of_job} of {name} ({sha[:10]}){which}.{left_out}",
+            "`trainyard gate run` makes some.",
         )
     if len(jobs) > 1:
-        raise BadInput(f"{name} has runs of {', '.join(jobs)}.", "Say which: --job NAME.")
-    newer = f", {line.index(of)} commits before it: none later has runs" if of != sha else ""
-    say(f"{name}: {len(runs)} runs of {of[:10]}{newer}")
+        raise BadInput(f"{name} has runs of several jobs: {', '.join(jobs)}.", "Select one with --job NAME.")
+    older = ""
+    if commit_with_runs != sha:
+        older = f", {line.index(commit_with_runs)} commits before it, the newest that has runs"
+    say(f"{name}: {len(runs)} runs of {commit_with_runs[:10]}{older}")
     return runs

@@ -1,4 +1,4 @@
-"""Two revisions in turns on this machine, as a command or a test asks for it."""
+"""Run two revisions interleaved on this machine and compare them, for `gate run` and the pytest fixture."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ from trainyard.run.revisions.worktree import checkout, known_revision
 from trainyard.store.store import Store
 
 
-def what_to_run(words: Sequence[str], *, together: bool) -> list[str]:
-    """A job file is found from any folder; of a command each folder has its own. Raises `BadInput` for a job file that
-    is none, or is of more ranks than one core can hold."""
+def absolute_target(words: Sequence[str], *, together: bool) -> list[str]:
+    """Make the path of a job file absolute, so that it is found from any folder; a command is returned as it is, since
+    each worktree has its own script. Raises `BadInput` for a bad job file, or one with several ranks if `together`."""
     if len(words) > 1 or not words[0].endswith(".toml"):
         return [*words]
     name = regular(words[0])
     job = load(Path(name))
     if together and job.layout.ranks > 1:
         raise BadInput(
-            f"{words[0]} is of {job.layout.ranks} ranks, and --together keeps both sides on one core.",
-            "Give a job of one rank, or let them take turns: without --together.",
+            f"{words[0]} has {job.layout.ranks} ranks, but --together runs both sides on one core.",
+            "Use a job with one rank, or omit --together.",
         )
     return [str(Path(name).absolute())]
 
 
-def made(
-    what: Sequence[str],
+def run_interleaved(
+    target: Sequence[str],
     base: str,
     head: str | None,
-    asked: GateRequest,
+    request: GateRequest,
     say: Callable[[str], None],
     across: tuple[str, ...] = (),
     together: bool = False,
 ) -> GateResult:
-    """`what`: a job file, or a command. `head`: None: the folder as it is. `together`: as `elsewhere.run_pair` does."""
-    store, here, job = Store(say=say), Path.cwd(), what_to_run(what, together=together)
+    """Run `target`, a job file or a command, at both revisions in turns until there is a verdict.
+
+    `head`: None for the working tree. `together`: as in `in_revision.run_pair`."""
+    store, here, job = Store(say=say), Path.cwd(), absolute_target(target, together=together)
     shas = known_revision(here, base), known_revision(here, head) if head else ""
     with ExitStack() as trees:
         folders = {
@@ -54,10 +56,10 @@ def made(
         }
         ran = take_turns(
             lambda order: in_revision.run_pair([folders[side] for side in order], job, store, together=together),
-            asked,
+            request,
             SystemRandom(),
-            lambda many, verdicts: say(f"pair {many}/{asked.rule.cap}: {'; '.join(map(decided, verdicts))}"),
+            lambda count, verdicts: say(f"pair {count}/{request.rule.cap}: {'; '.join(map(decided, verdicts))}"),
             across,
         )
     named = f"{head} ({shas[1][:10]})" if head else "the working tree"
-    return gate(f"{base} ({shas[0][:10]})", named, PairedRuns(tuple(ran), ()), asked, profile, ignored=("code",))
+    return gate(f"{base} ({shas[0][:10]})", named, PairedRuns(tuple(ran), ()), request, profile, ignored=("code",))

@@ -1,4 +1,4 @@
-"""Prints a gate's result, and says the exit code."""
+"""Print the result of a gate, and return the exit code."""
 
 from __future__ import annotations
 

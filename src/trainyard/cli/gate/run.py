@@ -1,4 +1,4 @@
-"""`trainyard gate run JOB --base REV`: makes the pairs itself."""
+"""`trainyard gate run JOB --base REV`: run two revisions in pairs and compare them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, JSON, MARGIN,
 
 
 @click.command()
-@click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1, required=True)
-@click.option("--base", required=True, metavar="REV", help="The revision to hold it against.")
-@click.option("--head", metavar="REV", help="The revision that is asked about; without it the folder as it is.")
+@click.argument("target", metavar="JOB.toml | -- COMMAND...", nargs=-1, required=True)
+@click.option("--base", required=True, metavar="REV", help="The revision to compare with.")
+@click.option("--head", metavar="REV", help="The revision to test; default: the working tree.")
 @PAIRS
 @METRIC
 @MARGIN
@@ -22,7 +22,7 @@ from trainyard.cli.gate.gate_options import ACROSS, ALPHA, FORMAT, JSON, MARGIN,
 @click.pass_context
 def command(
     context: click.Context,
-    what: tuple[str, ...],
+    target: tuple[str, ...],
     base: str,
     head: str | None,
     pairs: int,
@@ -34,17 +34,19 @@ def command(
     form: str | None,
     as_json: bool,
 ) -> None:
-    """Run JOB.toml, or a training script of your own, with the code of two revisions in turns on this machine, until it
-    is known whether HEAD is slower than BASE.
+    """Run JOB.toml or your own training script with the code of two revisions, interleaved on this machine, until it is
+    known whether HEAD is slower than BASE.
 
-    Each revision is checked out in a git worktree; what git does not hold is not there. Which of a pair comes first is
-    drawn by lot. The runs are kept in the store like any others.
+    Each revision is checked out into a git worktree, without files that git does not track. The order within each pair
+    is random. The runs are stored like any others.
+
+    Exit codes: 0 not worse, 1 worse, 3 not enough evidence.
     """
-    from trainyard.cli.gate.interleaved_runs import made
+    from trainyard.cli.gate.interleaved_runs import run_interleaved
     from trainyard.cli.gate.print_result import show
     from trainyard.cli.support.output import say
     from trainyard.compare.gate.gate_result import GateRequest
     from trainyard.compare.gate.verdict import Rule
 
-    asked = GateRequest(metrics, Rule(alpha=alpha, margin=margin, cap=pairs))
-    context.exit(show(made(what, base, head, asked, say, across, together), form, as_json))
+    request = GateRequest(metrics, Rule(alpha=alpha, margin=margin, cap=pairs))
+    context.exit(show(run_interleaved(target, base, head, request, say, across, together), form, as_json))

@@ -1,4 +1,4 @@
-"""`trainyard gate self-check JOB`: pairs that are alike."""
+"""`trainyard gate self-check JOB`: measure noise with pairs of identical runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from trainyard.cli.gate.gate_options import ALPHA, MARGIN, ONE_METRIC, TOGETHER
 
 
 @click.command()
-@click.argument("what", metavar="JOB.toml | -- COMMAND...", nargs=-1, required=True)
-@click.option("--pairs", type=click.IntRange(2, 24), default=8, show_default=True, help="Pairs of runs to make.")
+@click.argument("target", metavar="JOB.toml | -- COMMAND...", nargs=-1, required=True)
+@click.option("--pairs", type=click.IntRange(2, 24), default=8, show_default=True, help="Number of pairs of runs.")
 @ONE_METRIC
 @MARGIN
 @ALPHA
 @TOGETHER
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    what: tuple[str, ...], pairs: int, metric: str, margin: float, alpha: float, together: bool, as_json: bool
+    target: tuple[str, ...], pairs: int, metric: str, margin: float, alpha: float, together: bool, as_json: bool
 ) -> None:
-    """Run JOB.toml, or a training script of your own, against itself on this machine: what varies, where from, how
-    small a slowdown can be shown here and with how many pairs, and what a fixed threshold would say of nothing.
+    """Compare JOB.toml or your own training script with itself on this machine.
+
+    Shows how much the metric varies and from which source, how small a slowdown can be detected here with how many
+    pairs, and how often a fixed threshold would raise a false alarm.
     """
-    from trainyard.cli.gate.interleaved_runs import what_to_run
+    from trainyard.cli.gate.interleaved_runs import absolute_target
     from trainyard.cli.support.output import console, print_json, say
     from trainyard.compare.gate.machine_noise import noise
     from trainyard.compare.gate.pairs import Pair
@@ -33,16 +35,16 @@ def command(
     from trainyard.run.revisions.in_revision import run_pair
     from trainyard.store.store import Store
 
-    store, here, job, lot = Store(say=say), Path.cwd(), what_to_run(what, together=together), SystemRandom()
+    store, here, job, lot = Store(say=say), Path.cwd(), absolute_target(target, together=together), SystemRandom()
     rule = Rule(alpha=alpha, margin=margin)
-    made: list[Pair] = []
+    pairs_run: list[Pair] = []
     for at in range(pairs):
-        both = run_pair([here, here], job, store, together=together)
-        lot.shuffle(both)
-        made.append(Pair(*both))
+        runs = run_pair([here, here], job, store, together=together)
+        lot.shuffle(runs)
+        pairs_run.append(Pair(*runs))
         say(f"pair {at + 1}/{pairs}")
-    found = noise(made, metric, rule)
+    result = noise(pairs_run, metric, rule)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        print_noise(found, rule, console())
+        print_noise(result, rule, console())

@@ -1,4 +1,4 @@
-"""A stored run's traces, read again."""
+"""Read a stored run's traces again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.trace.rank_results import all_booked
 
 
 def profile(run: Run) -> list[Booked]:
-    """Its ranks; none where its traces are gone or broken, which is said."""
+    """The booked ranks of a run; none if its traces are missing, or damaged, which is reported."""
     store = Store(say=say)
     files = store.traces(store.find(run.id), run)
     try:

@@ -27,25 +27,25 @@ _NAMES: dict[str, str] = {}
 
 
 class ReaderGone(Exception):
-    """The program that reads our stdout has ended, as `head` does: there is nothing left to do, and no error."""
+    """Raised if the program that reads our stdout has ended, as `head` does, which is not an error."""
 
 
 class _OutputStream(io.TextIOBase):
-    """One of the process's two streams. After a failed write it discards what follows, also what Python flushes at
-    exit. `failed`: the stream could not be written, for another reason than that its reader has ended. `written`: a
-    command wrote to it."""
+    """stdout or stderr of the process. After a failed write it discards further output, including the flush at exit.
+
+    `failed`: a write failed, and not because the reader has ended. `written`: a command wrote to the stream."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self.stream = stream
         self.failed = False
         self.written = False
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a character that a locale's encoding does not have
+            stream.reconfigure(errors="backslashreplace")  # for characters that the locale's encoding lacks
 
     def write(self, text: str, /) -> int:
         if not isinstance(text, str):
             raise TypeError(f"not text: {type(text).__name__}")
-        if not text:  # click tries a stream with an empty text, and ignores what comes of it
+        if not text:  # click probes a stream with an empty text, and ignores the result
             return 0
         self.written = True
         if self.stream is None:
@@ -65,7 +65,7 @@ class _OutputStream(io.TextIOBase):
                 self._lose(error)
 
     def _lose(self, error: OSError) -> None:
-        """Nothing that is still buffered may be written, now or at exit."""
+        """Redirect the descriptor, so that buffered output is not written, now or at exit."""
         self.failed |= not isinstance(error, BrokenPipeError)
         if self.stream is not None:
             with suppress(OSError):  # a stream in memory has no descriptor
@@ -104,15 +104,15 @@ class _Data(_OutputStream):
 
 @contextmanager
 def guarded() -> Iterator[tuple[_Data, _OutputStream]]:
-    """stdout and stderr, whose failures are not an error of ours. A failed write to stdout raises `PlaceUnwritable`,
-    or `ReaderGone`; one to stderr is kept in mind, and the command runs to its end."""
+    """Wrap stdout and stderr, so that failed writes do not count as bugs. A failed write to stdout raises
+    `PlaceUnwritable` or `ReaderGone`; one to stderr is recorded, and the command runs to its end."""
     data, messages = _Data(sys.stdout), _OutputStream(sys.stderr)
     with redirect_stdout(data), redirect_stderr(messages):
         yield data, messages
 
 
 def console(err: bool = False) -> Console:
-    """Rich's console on stdout, or on stderr: plain and wide when piped, so that a redirected table is whole."""
+    """Rich's console on stdout, or on stderr: plain and wide if piped, so that redirected tables are complete."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -129,44 +129,44 @@ def console(err: bool = False) -> Console:
 
 
 def _width(columns: str) -> int:
-    """The variable COLUMNS, if it is a positive whole number."""
+    """The width in COLUMNS if it is a positive integer, else the default for pipes."""
     return int(columns) if columns.isdecimal() and int(columns[:9]) > 0 else _PIPED_WIDTH
 
 
 def shown_as(copy: str, name: str) -> None:
-    """From now on, `name` is printed for the path `copy`, which is a temporary copy of it."""
+    """Print `name` instead of the path `copy`, a temporary copy of it, from now on."""
     _NAMES[copy] = name
 
 
 def _text(text: str, spell: Callable[[str], str] = str) -> str:
-    """`text` with the names of pipes in place of the paths of their copies. `spell`: how the format writes a path."""
+    """Replace the paths of pipes' copies in `text` by the names of the pipes. `spell`: encodes a path in the format."""
     for copy, name in _NAMES.items():
         text = text.replace(spell(copy), spell(name))
     return text
 
 
 def echo(text: str = "", newline: bool = True) -> None:
-    """Prints text to stdout."""
+    """Print text to stdout."""
     click.echo(printable(_text(text), keep="\n"), nl=newline)
 
 
 def say(text: str) -> None:
-    """Prints a message to stderr, without secrets."""
+    """Print a message to stderr, with secrets redacted."""
     from trainyard.redact import redact
 
     click.echo(printable(redact(_text(text)), keep="\n"), err=True)
 
 
 def confirm(question: str) -> None:
-    """Asks on stderr. Raises `click.Abort` for any answer but yes."""
+    """Ask for confirmation on stderr. Raises `click.Abort` for any answer but yes."""
     click.confirm(printable(question), abort=True, err=True)
 
 
 def busy(text: str) -> AbstractContextManager[object]:
-    """While it lasts, on a terminal, what takes so long; nothing is left of it."""
+    """Show a status line on a terminal for the duration of the context."""
     return console(err=True).status(text) if sys.stderr.isatty() else nullcontext()
 
 
 def print_json(value: Any) -> None:
-    """Prints a value as JSON. What JSON has no type for becomes its text, NaN and Infinity null."""
+    """Print a value as JSON. Types that JSON lacks are printed as text, NaN and Infinity as null."""
     click.echo(printable_json(_text(encode_json(value).decode(), lambda path: encode_json(path).decode()[1:-1])))

@@ -19,12 +19,12 @@ from trainyard.formats.regular_files import unreadable
 
 _SETTING = "TRAINYARD_PIPE_TIMEOUT_S"
 _SILENCE_S = 60.0
-"""How long a pipe may be silent. A decompressor or a remote copy takes a few seconds for its first bytes."""
+"""Default timeout without data. A decompressor or a remote copy takes a few seconds for its first bytes."""
 _PIECE = 1 << 20
 
 
 class InputFile(click.ParamType):
-    """A file to read, which may be a pipe, or another name (a folder, a run): as `kind`."""
+    """An input file, which may be a pipe, or another name (a folder, a run), converted to `kind`."""
 
     name = "path"
 
@@ -36,8 +36,9 @@ class InputFile(click.ParamType):
 
 
 def regular(name: str) -> str:
-    """Copies the pipe of that name and returns the copy's path, which lasts as long as the process; returns any other
-    name as it is. Raises `BadFile` for a pipe that is silent for too long, `PlaceUnwritable` without room for it."""
+    """Copy a pipe to a file that lasts as long as the process, and return its path; return any other name as it is.
+
+    Raises `BadFile` if no data arrives for too long, `PlaceUnwritable` if the copy cannot be written."""
     if not os.path.exists(name) or os.path.isfile(name) or os.path.isdir(name):
         return name
     folder = tempfile.TemporaryDirectory(prefix="trainyard-pipe-")
@@ -50,7 +51,7 @@ def regular(name: str) -> str:
                 file.write(piece)
     except OSError as error:
         raise PlaceUnwritable(
-            f"{name}: its copy {copy} cannot be written: {error.strerror}.", "Point TMPDIR at a folder with more room."
+            f"{name}: its copy {copy} cannot be written: {error.strerror}.", "Set TMPDIR to a folder with more space."
         ) from error
     shown_as(str(copy), name)
     return str(copy)
@@ -70,8 +71,8 @@ def _pieces(name: str) -> Iterator[bytes]:
     except OSError as error:
         raise unreadable(name, error) from error
     raise BadFile(
-        f"{name}: nothing came through the pipe for {limit_s:g} s.",
-        f"Does the program that writes it still run? {_SETTING} sets how long to wait.",
+        f"{name}: no data arrived through the pipe for {limit_s:g} s.",
+        f"Check that the program that writes it still runs. {_SETTING} sets the timeout in seconds.",
     )
 
 

@@ -1,10 +1,9 @@
 """`python -m trainyard.launch.agents.elastic SPEC.json NODE [PARENT]`: the agent of one node, on torch's elastic agent.
 
-It starts, kills and watches its node's ranks as the supervisor's plan says, and tells what it sees; it decides
-nothing. It may be started on any host that reaches the store named in the SPEC, at any time, again and again.
-Ranks are forked from it, with torch loaded: starting them costs milliseconds. It holds no store of its own, and its
-ranks meet in one that the supervisor made for them: no host is special. Without the supervisor it ends, and its ranks
-with it.
+It starts, kills and watches its node's ranks according to the supervisor's plan, and reports their state; it makes no
+decisions. It can be started on any host that reaches the store named in SPEC, at any time and repeatedly. Ranks are
+forked from it with torch loaded, which takes milliseconds. It has no store of its own, and its ranks meet in a store of
+the supervisor: no host is special. Without the supervisor it ends, and its ranks with it.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
 _PATIENCE = timedelta(seconds=20)
-"""How long the store may take to answer before the supervisor counts as lost."""
+"""Timeout of the store, after which the supervisor counts as lost."""
 
 
 class SupervisorLink:
-    """The agent's line to the supervisor: what it says, and the plan it hears."""
+    """The agent's connection to the supervisor: sends reports and receives the plan."""
 
     def __init__(self, store: Store, node: int) -> None:
         self.store = store
@@ -62,7 +61,7 @@ class SupervisorLink:
         self._beat = 0
 
     def report(self, generation: int = -1, serial: int = -1, ranks: tuple[RankReport, ...] = ()) -> AgentPlan:
-        """Reports the state of this node; the current plan of the supervisor."""
+        """Report the state of this node; return the supervisor's current plan."""
         self._beat += 1
         node, life = self.member.node, self.member.life
         report = AgentReport(
@@ -73,7 +72,7 @@ class SupervisorLink:
 
 
 class PlanRendezvous(RendezvousHandler):
-    """The supervisor decides who takes part: meeting is waiting for its word. `plan`: the one that was met by."""
+    """A rendezvous that waits for the supervisor's plan, which names the members. `plan`: the last one it followed."""
 
     def __init__(self, link: SupervisorLink, spec: Spec, run_id: str) -> None:
         self.link, self.spec, self.run_id = link, spec, run_id
@@ -81,7 +80,7 @@ class PlanRendezvous(RendezvousHandler):
         self._shut = False
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Waits for a plan to run something of which this agent is a member and which it has not run yet."""
+        """Wait for a plan to run a new generation with this agent as a member."""
         while True:
             plan = self.link.report()
             if plan.do == "end":
@@ -106,11 +105,11 @@ class PlanRendezvous(RendezvousHandler):
         self._shut = True
 
     def open(self) -> None:
-        """The ranks are stopped; the next meeting may come."""
+        """Allow the next rendezvous, after the ranks have stopped."""
         self._shut = False
 
     def num_nodes_waiting(self) -> int:
-        """Asked while ranks run: not zero when they are to be stopped."""
+        """Polled while ranks run; nonzero means that they must stop."""
         return int(self._shut)
 
     def shutdown(self) -> bool:
@@ -118,12 +117,12 @@ class PlanRendezvous(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """The ranks' store stands already, at the supervisor; none of them is to open one."""
+        """The supervisor hosts the ranks' store, so that no rank opens one."""
         return True
 
 
 class Agent(SimpleElasticAgent):
-    """What torch leaves open: how ranks are forked, watched and ended."""
+    """The elastic agent of a node: forks, watches and ends ranks, which torch leaves to subclasses."""
 
     def __init__(self, rendezvous: PlanRendezvous, spec: Spec, logs: Path) -> None:
         each = spec.ranks_each
@@ -149,7 +148,7 @@ class Agent(SimpleElasticAgent):
         generation = self.rendezvous.plan.generation
         self.processes, self.ended, self.shortages = {}, {}, {}
         for worker in worker_group.workers:
-            given = {
+            variables = {
                 "RANK": worker.global_rank,
                 "LOCAL_RANK": worker.local_rank,
                 "ROLE_RANK": worker.role_rank,
@@ -166,7 +165,7 @@ class Agent(SimpleElasticAgent):
                 "TORCHELASTIC_RUN_ID": self.rendezvous.run_id,
                 "TORCHELASTIC_USE_AGENT_STORE": True,
             }
-            environment = {name: str(value) for name, value in given.items()}
+            environment = {name: str(value) for name, value in variables.items()}
             own = self.heartbeats.heartbeat(worker.local_rank)
             process = fork.Process(
                 target=rank_process.main,
@@ -177,7 +176,7 @@ class Agent(SimpleElasticAgent):
         return {local: process.pid for local, process in self.processes.items()}
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        """Says what is, does what the plan says. Always healthy: the supervisor judges."""
+        """Report the ranks' state and act on the plan. Always returns healthy: the supervisor judges."""
         plan = self.rendezvous.link.report(self.rendezvous.plan.generation, self.done, self._seen())
         if plan.serial > self.done:
             self.done = plan.serial
@@ -205,7 +204,7 @@ class Agent(SimpleElasticAgent):
         self.rendezvous.open()
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 0) -> None:
-        """Kills: a rank may be stopped, or wait for a peer that is no more. Asking to leave comes before, by a plan."""
+        """Kill the ranks: one may be stopped, or wait for a dead peer. A plan asks them to leave before that."""
         self._signal(signal.SIGKILL)
         for process in self.processes.values():
             process.join()
@@ -223,13 +222,13 @@ class Agent(SimpleElasticAgent):
         number = self._worker_group.workers[local].global_rank
         pid = process.pid or 0
         exit_code, seen = process.exitcode, self.heartbeats.see(local)
-        why, told_at, ended = "", 0, 0
+        why, reported_at, ended = "", 0, 0
         if exit_code is not None:
             if exit_code == -signal.SIGKILL and local not in self.ended:
                 self.shortages[local] = self.kills.cause(pid)
             ended = self.ended.setdefault(local, epoch.now_ns())
             if exit_code:
-                told_at, why = rank_process.told(self.logs / f"rank{number}.failed")
+                reported_at, why = rank_process.read_failure(self.logs / f"rank{number}.failed")
                 why = why or tail(self.logs / f"rank{number}.err")
         state, ticks = _process(pid) if exit_code is None else ("", 0)
         return RankReport(
@@ -246,14 +245,14 @@ class Agent(SimpleElasticAgent):
             ticks=ticks,
             exit_code=exit_code,
             ended=ended,
-            told=told_at,
+            told=reported_at,
             why=why,
             shortage=self.shortages.get(local, ""),
         )
 
 
 def _process(pid: int) -> tuple[str, int]:
-    """(state letter, processor ticks) of proc(5); nothing where there is none."""
+    """Return (state letter, CPU ticks) of proc(5); an empty state and 0 if they cannot be read."""
     try:
         parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         return parts[0], int(parts[11]) + int(parts[12])
@@ -267,9 +266,9 @@ def main(path: Path, node: int, parent: int | None) -> int:
     set_process_name(f"agent{node}")
     spec = msgspec.json.decode(path.read_bytes(), type=Spec)
     epoch.follow(spec.clock)
-    # One size for all nodes: their ranks follow from their places, and none waits for another's word.
+    # All nodes have the same size, so that global ranks follow from a node's index without communication.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is sent to all, ranks and supervisor act on it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a SIGTERM sent to all processes is handled by the supervisor
     logs = path.parent / "logs"
     logs.mkdir(exist_ok=True)
     (logs / f"agent{node}.pid").write_text(str(os.getpid()))
@@ -285,7 +284,7 @@ def main(path: Path, node: int, parent: int | None) -> int:
 
 
 def alone(path: Path, node: int, parent: int | None) -> int:
-    """An agent that no supervisor of this machine forked."""
+    """Run an agent that was not forked by a supervisor of this machine."""
     preload(msgspec.json.decode(path.read_bytes(), type=Spec).preload)
     return main(path, node, parent)
 

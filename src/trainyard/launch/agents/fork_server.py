@@ -1,9 +1,9 @@
-"""Agents of this machine, forked from a process that has torch loaded: one import for all, and none for a new one.
+"""A fork server for the agents of this machine: a process with torch loaded, so that agents start without importing it.
 
-The supervisor cannot fork them itself once its store runs, in threads of its own. So it forks this process before, and
-tells it through a socket whom to start and to kill; it hears who has ended. Nobody outlives anybody: agents die with
-this process, and this process with the supervisor. Should it die alone, the supervisor starts another one anew, as
-`python -m trainyard.launch.agents.fork_server SPEC.json PARENT LINE`: importing torch takes that one seconds.
+The supervisor cannot fork agents itself once its store runs, in threads of its own. It therefore forks this process
+first and sends it, through a socket, which agents to start and to kill; the process reports which have ended. Agents
+die with this process, and this process with the supervisor. If this process dies alone, the supervisor starts a new one
+as `python -m trainyard.launch.agents.fork_server SPEC.json PARENT LINE`, which takes seconds to import torch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TURN_S = 0.02
 
 
 class ForkServer:
-    """Starts agents of the job at `path`, a SPEC. `run` is an agent's whole life: given its node and its parent's id,
-    its exit code. Forks at once."""
+    """Forks a process that starts agents of the job at `path`, a SPEC. `run`: runs an agent to its end, given its node
+    and its parent's process id, and returns the exit code."""
 
     def __init__(self, path: Path, run: Callable[[int, int], int]) -> None:
         self._path = path
@@ -42,7 +42,7 @@ class ForkServer:
         self.pid = os.fork()
         if self.pid == 0:
             self._line.close()
-            _tend(parent, other, run)
+            _serve(parent, other, run)
         other.close()
         self._line.setblocking(False)
         self._rest = b""
@@ -52,29 +52,29 @@ class ForkServer:
         self._order(b"start %d\n" % node)
 
     def kill(self, node: int) -> None:
-        """Nothing happens to one that has ended already."""
+        """Kill the agent of a node, unless it has ended already."""
         self._order(b"kill %d\n" % node)
 
     def _order(self, order: bytes) -> None:
-        with suppress(ConnectionError):  # it is dead: `ended` will find that, and that its agents are too
+        with suppress(ConnectionError):  # the fork server is dead, and its agents with it: `ended` detects that
             self._line.sendall(order)
 
     def ended(self) -> list[int]:
-        """Nodes whose agent has ended since this was asked last."""
+        """Return the nodes whose agents have ended since the last call."""
         try:
             while data := self._line.recv(4096):
                 self._rest += data
         except BlockingIOError:
             *lines, self._rest = self._rest.split(b"\n")
-            found = [int(line) for line in lines]
-            self._nodes -= set(found)
-            return found
+            nodes = [int(line) for line in lines]
+            self._nodes -= set(nodes)
+            return nodes
         except ConnectionError:
             pass
-        return self._followed()
+        return self._restart()
 
-    def _followed(self) -> list[int]:
-        """It has died, and its agents with it: another one takes its place, and has no agents yet."""
+    def _restart(self) -> list[int]:
+        """Start a new fork server after the old one has died with its agents; return the nodes of these agents."""
         self.end()
         self._line.close()
         self._line, other = socket.socketpair()
@@ -88,18 +88,18 @@ class ForkServer:
         return gone
 
     def end(self) -> None:
-        """Kills it, and its agents with it."""
+        """Kill the fork server and its agents."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 
 def load(spec: Spec) -> None:
-    """Imports what agents and ranks need, before any is forked."""
+    """Import the modules of agents and ranks, before any is forked."""
     preload((*spec.preload, "trainyard.launch.agents.elastic"))
 
 
 def agent(path: Path, node: int, parent: int) -> int:
-    """The whole life of an agent of the job at `path`, in the process that was forked for it; its exit code."""
+    """Run an agent of the job at `path`, in the process that was forked for it; return its exit code."""
     from trainyard.launch.agents import elastic
 
     log = os.open(path.parent / "logs" / f"agent{node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -108,11 +108,11 @@ def agent(path: Path, node: int, parent: int) -> int:
     return elastic.main(path, node, parent)
 
 
-def _tend(parent: int, line: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
-    """Until its parent is gone."""
+def _serve(parent: int, line: socket.socket, run: Callable[[int, int], int]) -> NoReturn:
+    """Start and kill agents on request, until the parent is gone."""
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("fork-server")
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # where it is sent to all, ranks and supervisor act on it
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a SIGTERM sent to all processes is handled by the supervisor
     here, nodes, rest = os.getpid(), dict[int, int](), b""
     while True:
         if select.select([line], [], [], _TURN_S)[0]:
@@ -121,15 +121,15 @@ def _tend(parent: int, line: socket.socket, run: Callable[[int, int], int]) -> N
                 os._exit(0)
             *orders, rest = (rest + data).split(b"\n")
             for order in orders:
-                what, number = order.split()
-                if what == b"kill":
+                verb, number = order.split()
+                if verb == b"kill":
                     for pid in [pid for pid, node in nodes.items() if node == int(number)]:
                         os.kill(pid, signal.SIGKILL)
                 elif pid := os.fork():
                     nodes[pid] = int(number)
                 else:
                     line.close()
-                    _live(run, int(number), here)
+                    _run_agent(run, int(number), here)
         while nodes:
             pid, _ = os.waitpid(-1, os.WNOHANG)
             if not pid:
@@ -137,11 +137,11 @@ def _tend(parent: int, line: socket.socket, run: Callable[[int, int], int]) -> N
             line.sendall(b"%d\n" % nodes.pop(pid))
 
 
-def _live(run: Callable[[int, int], int], node: int, parent: int) -> NoReturn:
+def _run_agent(run: Callable[[int, int], int], node: int, parent: int) -> NoReturn:
     code = 70
     try:
         code = run(node, parent)
-    except BaseException:  # what follows belongs to the process that was forked
+    except BaseException:  # do not return into the caller's code, which belongs to the parent
         traceback.print_exc()
     finally:
         sys.stderr.flush()
@@ -153,7 +153,7 @@ def main(path: Path, parent: int, line: int) -> NoReturn:
     set_process_name("fork-server")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     load(msgspec.json.decode(path.read_bytes(), type=Spec))
-    _tend(parent, socket.socket(fileno=line), partial(agent, path))
+    _serve(parent, socket.socket(fileno=line), partial(agent, path))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Imports what ranks need in the process that they are forked from, so that it is imported once for all of them."""
+"""Import the ranks' modules in the process that they are forked from, once for all of them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One rank's process, before it is a rank. The agent forks it from a process that has torch loaded.
+"""Set up a rank's process, which the agent forks from a process that has torch loaded, and run its module.
 
 Its output goes to `LOGS/rank<N>.out` and `.err`, its process id to `.pid`; it dies with the agent. It writes when and
-why it failed to `.failed`: the earliest is the culprit, the others its victims. On SIGUSR1 it writes where each of its
-threads stands to `.stacks`.
+why it failed to `.failed`: the earliest failure is the cause, the others follow from it. On SIGUSR1 it writes the
+stacks of all its threads to `.stacks`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from trainyard.redact import redact
 def main(
     logs: Path, parent: int, environment: Mapping[str, str], own: Heartbeat, module: str, args: Sequence[str]
 ) -> None:
-    """Runs in the forked process and does not return to what the agent was doing."""
+    """Run the rank's module in the forked process; never returns into the agent's code."""
     die_with_parent(parent, signal.SIGKILL)
     os.environ.update(environment)
     name = f"rank{os.environ['RANK']}"
     set_process_name(name)
-    signal.signal(signal.SIGTERM, _pass)
+    signal.signal(signal.SIGTERM, _ignore_notice)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     for stream, end in ((sys.stdout, "out"), (sys.stderr, "err")):
         stream.flush()
@@ -44,7 +44,7 @@ def main(
         os.close(target)
     (logs / f"{name}.pid").write_text(str(os.getpid()))
     for end in ("failed", "stacks"):
-        (logs / f"{name}.{end}").unlink(missing_ok=True)  # of an attempt before this one
+        (logs / f"{name}.{end}").unlink(missing_ok=True)  # from an earlier attempt
     faulthandler.enable()
     stacks = os.open(logs / f"{name}.stacks", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -53,7 +53,7 @@ def main(
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except BaseException as error:
-        # torch handles SIGCHLD by an exception if a loader's worker has ended, in whatever runs at the time.
+        # If a loader's worker has ended, torch's SIGCHLD handler raises an exception in whatever runs at the time.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if not isinstance(error, SystemExit) or error.code not in (None, 0, LEFT):
             why = "".join(traceback.format_exception_only(error)).strip()
@@ -62,12 +62,12 @@ def main(
         raise
 
 
-def _pass(sign: int, frame: FrameType | None) -> None:
-    """A cluster that wants its nodes back asks every process: the supervisor acts on it, for all ranks at once."""
+def _ignore_notice(sign: int, frame: FrameType | None) -> None:
+    """Ignore a SIGTERM: a cluster sends it to every process, and the supervisor handles it for all ranks at once."""
 
 
-def told(path: Path) -> tuple[int, str]:
-    """When (ns since the epoch) and why a rank says that it failed; zero and nothing from one that could not say."""
+def read_failure(path: Path) -> tuple[int, str]:
+    """Read when (ns since the epoch) and why a rank failed, as it reported; 0 and "" if it could not report."""
     try:
         when, _, why = path.read_text("utf-8").partition("\n")
         return int(when), why

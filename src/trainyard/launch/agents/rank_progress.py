@@ -1,9 +1,9 @@
-"""What a rank shows of its progress, in memory it shares with the agent that forked it: a microsecond a step.
+"""Heartbeats: a rank's progress, in memory that it shares with the agent that forked it, for a microsecond per step.
 
-A row of whole numbers a rank. The agent reads it, whatever the rank is doing, and writes the last one: what the rank is
-asked. All ranks must leave before the same step, and no collective is spent on that: asked to hold, each stops where
-its next step would begin. Those that have begun a step may need the others to end it; so the supervisor names the
-first step that none has begun, when it has seen all, and each goes on until there.
+Each rank has a row of integers. The agent can read it at any time, and writes the last one: its request to the rank.
+All ranks must leave before the same step, without spending a collective on that: on a request to hold, each rank stops
+before its next step. Ranks that have begun a step may need the others to finish it; so once it has seen all ranks, the
+supervisor names the first step that none has begun, and each rank continues up to that step.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ _WAIT_S = 0.002
 
 
 class HeartbeatReading(NamedTuple):
-    """`count` grows with every sign of life. `begun`: the last step that was begun, or is about to be where the rank is
-    `held` before it; -1 before the first; `done`: how many have ended. `own_ns`: what those took the rank itself,
-    without waiting for peers. `at`: ns since the epoch of the last sign."""
+    """One reading of a rank's heartbeat.
+
+    `count`: grows with every update. `begun`: the last step that has begun, or is about to begin if the rank is `held`
+    before it; -1 before the first. `done`: number of steps that have ended. `own_ns`: the rank's own time in these
+    steps, without waiting for peers. `at`: time of the last update, in ns since the epoch.
+    """
 
     count: int
     begun: int
@@ -37,13 +40,13 @@ class HeartbeatReading(NamedTuple):
 
 
 class HeartbeatBoard:
-    """The rows of one node's ranks; made by the agent before it forks."""
+    """The heartbeats of one node's ranks; created by the agent before it forks them."""
 
     def __init__(self, ranks: int) -> None:
         self._rows = memoryview(mmap.mmap(-1, ranks * _ROW * 8)).cast("q")
 
     def heartbeat(self, local_rank: int) -> Heartbeat:
-        """The row of a rank, as at its start."""
+        """Reset and return the heartbeat of a rank."""
         row = self._rows[local_rank * _ROW : (local_rank + 1) * _ROW]
         row[:] = memoryview(bytes(_ROW * 8)).cast("q")
         row[_BEGUN] = -1
@@ -57,19 +60,19 @@ class HeartbeatBoard:
         )
 
     def hold(self, local_rank: int) -> None:
-        """Asks the rank to stop before its next step."""
+        """Ask the rank to stop before its next step."""
         self._rows[local_rank * _ROW + _ASKED] = _HOLD
 
     def leave(self, local_rank: int, before: int) -> None:
-        """Asks it to go on up to this step, and to leave before it."""
+        """Ask the rank to continue up to step `before` and to leave before it."""
         self._rows[local_rank * _ROW + _ASKED] = _BEFORE + before
 
 
 class Heartbeat:
-    """One rank's row, as the rank writes it.
+    """One rank's heartbeat, as the rank writes it.
 
-    A rank's own time is the processor time of its steps, and all that passes between one step and the next: in a
-    collective every rank waits for the slowest, so that how long a step lasts says nothing of who made it long.
+    A rank's own time is the CPU time of its steps plus the wall time between steps: in a collective every rank waits
+    for the slowest one, so that the step time does not show which rank is slow.
     """
 
     def __init__(self, row: memoryview) -> None:
@@ -78,13 +81,13 @@ class Heartbeat:
         self._burnt = 0
 
     def phase(self, phase: Phase) -> None:
-        """What the rank does from now on; what passes until the next step is not counted as its own time."""
+        """Set the current phase; the time until the next step does not count as the rank's own time."""
         self._row[_PHASE] = PHASES.index(phase)
         self._ended = 0
         self._sign()
 
     def begin(self, step: int, fresh: bool = False) -> None:
-        """`fresh`: the rank came from a meeting with its peers, so that the time before the step was not its own."""
+        """Begin a step. `fresh`: the rank comes from a barrier, so that the time before the step is not its own."""
         if self._ended and not fresh:
             self._row[_OWN] += time.perf_counter_ns() - self._ended
         self._row[_BEGUN] = step
@@ -92,9 +95,9 @@ class Heartbeat:
         self._sign()
 
     def leaves(self, step: int) -> bool:
-        """Whether the rank is to save and leave before `step`; returns when that is known. Asked before each step."""
+        """Whether the rank must save and leave before `step`; blocks until that is known. Call before each step."""
         row = self._row
-        row[_BEGUN] = step  # before looking: who is not held is taken to have begun
+        row[_BEGUN] = step  # set before the check: a rank that is not held counts as having begun
         if not row[_ASKED]:
             return False
         row[_HELD] = 1
@@ -120,10 +123,10 @@ _own = [HeartbeatBoard(1).heartbeat(0)]
 
 
 def own() -> Heartbeat:
-    """The heartbeat of this process; it is not read if the process was not forked by an agent."""
+    """The heartbeat of this process, which nothing reads unless an agent forked the process."""
     return _own[0]
 
 
 def take(heartbeat: Heartbeat) -> None:
-    """From now on `heartbeat` is the heartbeat of this process."""
+    """Make `heartbeat` the heartbeat of this process."""
     _own[0] = heartbeat

@@ -1,7 +1,7 @@
-"""What happens in a job's life, as lines in `life/` of the run's folder: by the supervisor and by its ranks.
+"""The event log of a job: JSON lines in `life/` of the run's folder, written by the supervisor and the ranks.
 
-supervisor.jsonl  when processes were started, what went wrong and when it was noticed, how it ended
-rank<N>.jsonl     what a rank loaded and saved, and what it found wrong with a checkpoint
+supervisor.jsonl  launches, faults with the times at which they were noticed, and the end
+rank<N>.jsonl     checkpoints that a rank loaded and saved, and faults that it found in them
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SUPERVISOR = "supervisor"
 
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`at`, `noticed`: ns since the epoch; `at` is the end of what took `ns`, and of a fault its own moment.
+    """One event. `at`: ns since the epoch, at the end of an event that took `ns`; for a fault, when it occurred.
+    `noticed`: when a fault was noticed, in ns since the epoch.
 
-    `started`: the job's life began. `launched`: processes of an attempt are about to be started on `nodes` nodes;
-    `says`: which have come or gone.
-    `fault`: of a `kind` in words.FAULTS, with who is blamed. `loaded`: training goes on with `step`, from a checkpoint
-    that took `ns` to read; with 0 where none of those that are there was good. `saved`: one went out, and training
-    stood still for `ns`. `ended`: no process is left.
+    By `what`: "started": the supervisor started. "launched": an attempt is about to start on `nodes` nodes; `says`
+    names the nodes that joined or left. "fault": of a `kind` in words.FAULTS, with the rank or node to blame. "loaded":
+    training resumes with `step`, from a checkpoint that took `ns` to read; step 0 if no checkpoint was good. "saved": a
+    checkpoint was saved, which stalled training for `ns`. "ended": no process is left.
     """
 
     what: Literal["started", "launched", "fault", "loaded", "saved", "ended"]
@@ -49,10 +49,10 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventLogWriter:
-    """Appends events to a file of its own, each whole in one write: a kill leaves no half of one behind it."""
+    """Appends events to the file of one `writer`, each in a single write: a kill does not leave a partial line."""
 
-    def __init__(self, folder: Path, who: str, attempt: int = 0) -> None:
-        path = folder / PART / f"{who}.jsonl"
+    def __init__(self, folder: Path, writer: str, attempt: int = 0) -> None:
+        path = folder / PART / f"{writer}.jsonl"
         path.parent.mkdir(exist_ok=True)
         self.attempt = attempt
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -61,39 +61,39 @@ class EventLogWriter:
         os.write(self._file, redact_json(msgspec.json.encode(event)) + b"\n")
 
     def loaded(self, ns: int, step: int) -> None:
-        """Training goes on with `step` after `ns` of reading."""
+        """Log that training resumes with `step` after `ns` of reading a checkpoint."""
         self.add(JobEvent(what="loaded", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
     def saved(self, ns: int, step: int) -> None:
-        """After `step` training stood still for `ns` while a checkpoint went out."""
+        """Log that saving a checkpoint stalled training for `ns` after `step`."""
         self.add(JobEvent(what="saved", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
-    def fault(self, kind: str, says: str, rank: int = -1, step: int = -1) -> None:
-        """A fault that the rank noticed itself and outlives: `disk_full`, `bad_checkpoint`."""
+    def fault(self, kind: str, message: str, rank: int = -1, step: int = -1) -> None:
+        """Log a fault that the rank noticed itself and survives: `disk_full`, `bad_checkpoint`."""
         now = epoch.now_ns()
         self.add(
             JobEvent(
-                what="fault", at=now, noticed=now, attempt=self.attempt, kind=kind, says=says, rank=rank, step=step
+                what="fault", at=now, noticed=now, attempt=self.attempt, kind=kind, says=message, rank=rank, step=step
             )
         )
 
 
 def read(folder: Path) -> list[JobEvent]:
-    """All events of a run in the order of their time; empty where nothing was written."""
-    found = [event for path in sorted((folder / PART).glob("*.jsonl")) for event in _lines(path)]
-    return sorted(found, key=lambda event: event.noticed or event.at)
+    """Read all events of a run in chronological order; empty if there are none."""
+    events = [event for path in sorted((folder / PART).glob("*.jsonl")) for event in _lines(path)]
+    return sorted(events, key=lambda event: event.noticed or event.at)
 
 
 class EventLogReader:
-    """The events that are added to a run's life from now on."""
+    """Reads the events that are added to a run's log from now on."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / PART
         self._read = {path: path.stat().st_size for path in self._folder.glob("*.jsonl")}
 
     def new(self) -> list[JobEvent]:
-        """Since this was asked last; half a line waits for its rest."""
-        found: list[JobEvent] = []
+        """Return the events since the last call, without a last line that is still incomplete."""
+        events: list[JobEvent] = []
         for path in sorted(self._folder.glob("*.jsonl")):
             at = self._read.get(path, 0)
             with path.open("rb") as file:
@@ -101,8 +101,8 @@ class EventLogReader:
                 data = file.read()
             whole = data[: data.rfind(b"\n") + 1]
             self._read[path] = at + len(whole)
-            found += _events(whole)
-        return sorted(found, key=lambda event: event.noticed or event.at)
+            events += _events(whole)
+        return sorted(events, key=lambda event: event.noticed or event.at)
 
 
 def _lines(path: Path) -> Iterable[JobEvent]:
@@ -113,5 +113,5 @@ def _events(data: bytes) -> Iterable[JobEvent]:
     for line in data.splitlines():
         try:
             yield msgspec.json.decode(line, type=JobEvent)
-        except (msgspec.MsgspecError, ValueError, RecursionError):  # a full disk tears a line
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # a full disk leaves partial lines
             continue

@@ -1,7 +1,7 @@
-"""What a supervisor concludes from what the agents say, and what it has them do. No process, store or clock in here.
+"""Failure detection: the supervisor's conclusions from the agents' reports, and its plans. No process, store or clock.
 
-It is a state machine: `State` says what each state waits for and which states follow it, and `HANDLERS` which method
-of `Supervision` is called in it.
+It is a state machine: `State` documents what each state waits for and which states follow it, and `HANDLERS` names the
+method of `Supervision` that is called in it.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.launch.supervisor.messages import AgentPlan, AgentReport, Member, RankReport
 
 SILENT_S = 8.0
-"""An agent that says nothing new for so long is lost; it speaks twenty times a second."""
+"""An agent without a new report for this long is lost; agents report 20 times a second."""
 GIVE_UP_S = 60.0
-"""How much longer than for all nodes it waits for enough of them."""
+"""Additional time to wait for the minimum number of nodes, after the wait for all of them."""
 SETTLE_S = 0.3
 TWICE_S = 1.0
 TOGETHER_S = 0.5
 STACKS_S, STACKS_MOST_S = 0.7, 6.0
-"""How long ranks may take to write their stacks: at least, and if some are missing or still grow."""
+"""Time for the ranks to write their stacks: minimum, and maximum if some are missing or still growing."""
 STOP_S = 10.0
 LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
-"""How many times `hang_s` a rank may take where it does something else than steps."""
+"""Multiples of `hang_s` that a rank may take in each phase."""
 
 
 class State(Enum):
-    """What a supervision waits for. From every state, `STOP` follows if the job is over or cannot continue."""
+    """States, with what each one waits for. From every state, `STOP` follows if the job is over or cannot continue."""
 
     GATHER = "gather"
-    """As many nodes as the job can run on; then `RUN`."""
+    """Waits for as many nodes as the job can run on; then `RUN`."""
     RUN = "run"
-    """The end of all ranks. `SETTLE`: a rank or an agent failed. `STACKS`: no rank moves. `LEAVE`: the job was asked to
-    end, or more nodes are there."""
+    """Waits for the end of all ranks. `SETTLE` if a rank or an agent failed, `STACKS` if no rank makes progress,
+    `LEAVE` if the job was asked to leave or more nodes are available."""
     LEAVE = "leave"
-    """The ranks save and leave; then `STOP`. `SETTLE` and `STACKS` as in `RUN`."""
+    """Waits for the ranks to save and leave; then `STOP`. `SETTLE` and `STACKS` as in `RUN`."""
     SETTLE = "settle"
-    """Reports from all agents after a failure, since the first to fail may not be the first to be reported; then
-    `STOP`. `RUN` or `LEAVE`, whichever it was before, if the report was only late."""
+    """Waits for reports from all agents after a failure, since the first to fail may not be the first to be reported;
+    then `STOP`, or back to `RUN` or `LEAVE` if a report was only late."""
     STACKS = "stacks"
-    """The ranks write their stacks; then `STOP`."""
+    """Waits for the ranks to write their stacks; then `STOP`."""
     STOP = "stop"
-    """No rank of the generation is left; then `GATHER`, unless the job is over. `STOP` again if it was asked to end in
-    the meantime."""
+    """Waits until no rank of the generation is left; then `GATHER`, unless the job is over. `STOP` again if it was
+    asked to leave in the meantime."""
 
 
 class Now(NamedTuple):
-    """`seconds` of a clock that never jumps, and ns since the epoch."""
+    """A moment: `seconds` of a monotonic clock, and `epoch` in ns since the epoch."""
 
     seconds: float
     epoch: int
 
 
 class _Cause(NamedTuple):
-    """A failure and its moment, in ns since the epoch; the node if no single rank is to blame."""
+    """A failure and its time `at` in ns since the epoch. `node`: the failed node if no single rank is to blame."""
 
     at: int
     failure: Failure
@@ -69,7 +69,7 @@ class _Cause(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """The last report of an agent, and when it came. `dead`: the agent has ended since."""
+    """The last report of an agent, and when it arrived. `dead`: the agent has ended since."""
 
     when: Now
     report: AgentReport
@@ -77,12 +77,12 @@ class Heard(NamedTuple):
 
 
 class Supervision:
-    """`look` is called again and again; what it wants done stands in `plan`, what it has to tell in `events`.
+    """Supervision of a job. Call `look` repeatedly; it updates `plan` for the agents and appends to `events`.
 
-    `state`: the current state. `result`: None until the job is over and no rank is left: 0, 4 (see `failure`) or
-    `LEFT`, when it was asked to leave. `lost`: nodes whose agents, should they still run, are to be killed. `port`:
-    gives each generation a store of its own, so that no rank finds what the ranks of another one left there. `stacks`:
-    the stack of each rank, as it wrote it. `attempts`: how many there were before this supervisor's.
+    `state`: the current state. `result`: exit code, None until the job is over and no rank is left: 0, 4 (see
+    `failure`) or `LEFT`, if it was asked to leave. `lost`: nodes whose agents must be killed if they still run. `port`:
+    opens a store for a generation and returns its port, so that no rank reads keys of an earlier generation. `stacks`:
+    returns the stacks that ranks have written, by rank. `attempts`: number of attempts before this supervisor.
     """
 
     def __init__(
@@ -114,10 +114,10 @@ class Supervision:
         self._asked = ""
         self._ending: tuple[int, Failure | None] | None = None
 
-    # What is there
+    # Reports
 
     def hear(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
-        """Takes the last report of each agent. A second agent of a node is not listened to while the first speaks."""
+        """Take the last report of each agent. Ignores a second agent of a node while the first one still reports."""
         for node, report in reports.items():
             known = self._heard.get(node)
             other = known is not None and known.report.life != report.life
@@ -128,7 +128,7 @@ class Supervision:
                 self._last[report.life] = now
 
     def gone(self, node: int) -> None:
-        """The agent of this node has ended: the supervisor started it, so that this is known at once."""
+        """Note that the agent of this node has ended, which the supervisor knows at once as its parent."""
         if node in self._heard:
             self._heard[node] = self._heard[node]._replace(dead=True)
 
@@ -140,12 +140,12 @@ class Supervision:
         }
 
     def _missing(self, now: Now) -> list[int]:
-        """Members that are lost, or whose agent is another one than was started with."""
+        """Members that are lost, or whose agent was replaced since the launch."""
         live = self._live(now)
         return [m.node for m in self.plan.members if m.node not in live or live[m.node].life != m.life]
 
     def ranks(self) -> list[RankReport]:
-        """All ranks of the generation that were spoken of; those of a lost node as they were seen last."""
+        """All ranks of the generation that were reported; for a lost node, as in its last report."""
         members = {member.node: member.life for member in self.plan.members}
         return [
             rank
@@ -155,26 +155,26 @@ class Supervision:
         ]
 
     def _node(self, rank: int) -> int:
-        place = rank // self.spec.ranks_each
-        return self.plan.members[place].node if 0 <= place < len(self.plan.members) else -1
+        index = rank // self.spec.ranks_each
+        return self.plan.members[index].node if 0 <= index < len(self.plan.members) else -1
 
-    # What happens
+    # Events and state transitions
 
     def look(self, now: Now) -> None:
-        """One turn; at most one change of state."""
+        """Handle the current state once; at most one change of state."""
         if self.result is None:
             HANDLERS[self.state](self, now)
 
     def notice(self, now: Now) -> None:
-        """The job is asked to save and leave; at once while there is nothing to save."""
+        """Ask the job to save and leave; it leaves at once if nothing has been launched."""
         self._asked = "notice"
         if self.state is State.GATHER:
             self._end(now, LEFT, self._preempted(now))
 
-    def abort(self, now: Now, says: str) -> None:
-        """The job cannot go on, whatever its ranks do."""
+    def abort(self, now: Now, reason: str) -> None:
+        """End the job as failed, whatever its ranks do."""
         if self._ending is None:
-            self._end(now, 4, Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says))
+            self._end(now, 4, Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=reason))
 
     def _gather(self, now: Now) -> None:
         live = self._live(now)
@@ -182,14 +182,14 @@ class Supervision:
         if size == max(sizes) or (size and now.seconds >= self._until):
             self._launch(now, [Member(node, report.life) for node, report in live.items()][:size])
         elif now.seconds >= self._until + GIVE_UP_S:
-            self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are there, but the job needs {min(sizes)}")
+            self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are available, but the job needs {min(sizes)}")
 
     def _launch(self, now: Now, members: list[Member]) -> None:
         generation = self.plan.generation + 1
         before = {member.node for member in self.plan.members} or set(range(self.spec.nodes))
-        says = _moved(before, {member.node for member in members})
-        self._tell("run", generation=generation, members=tuple(members), port=self._port())
-        self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=says))
+        change = _moved(before, {member.node for member in members})
+        self._publish("run", generation=generation, members=tuple(members), port=self._port())
+        self.events.append(JobEvent(what="launched", at=now.epoch, attempt=generation, nodes=len(members), says=change))
         self.state, self._moved, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
 
     def _run(self, now: Now) -> None:
@@ -202,8 +202,8 @@ class Supervision:
                 self._ask_to_leave()
             return
         for rank, times in self._slowness.look([rank for rank in ranks if rank.exit_code is None]):
-            says = f"rank {rank} takes {times:.1f} times as long as its peers for its own part of a step"
-            self._record(now, "slow", now.epoch, rank, says)
+            message = f"rank {rank} takes {times:.1f} times as long as its peers for its own share of a step"
+            self._record(now, "slow", now.epoch, rank, message)
         if self._can_grow(now, ranks):
             self._asked = "grow"
             self._ask_to_leave()
@@ -214,21 +214,21 @@ class Supervision:
         if self.state is not State.LEAVE or self.plan.before >= 0 or not self._all_asked():
             return
         if any(rank.begun < 0 for rank in ranks):
-            # It still starts, which may take long; and no step has ended, since a step takes all ranks.
+            # Starting may take long, and no step has ended yet, since a step takes all ranks.
             self._end(now, LEFT, self._preempted(now))
         else:
-            self._tell("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
+            self._publish("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
 
     def _all_reported(self, ranks: list[RankReport]) -> bool:
         """Whether all ranks of the generation have been reported."""
         return len(ranks) == len(self.plan.members) * self.spec.ranks_each
 
     def _all_asked(self) -> bool:
-        """Whether each member has held its ranks, and has looked at them after that."""
+        """Whether each member has held its ranks and reported them after that."""
         return all(self._heard[member.node].report.serial >= self.plan.serial for member in self.plan.members)
 
     def _watch(self, now: Now, ranks: list[RankReport]) -> None:
-        """Whether something failed, all has ended, or nothing moves."""
+        """Change the state if a rank or agent failed, all ranks have ended, or none makes progress."""
         self._see_movement(now, ranks)
         if self._failed(ranks) or self._missing(now):
             self.state, self._since, self._until = State.SETTLE, now.seconds, now.seconds + SETTLE_S
@@ -237,13 +237,14 @@ class Supervision:
         elif still := self._still(now, ranks):
             self._ticks = {rank.rank: rank.ticks for rank in ranks}
             self._alone = still[0] if len(still) == 1 < len(ranks) else -1
-            self._tell("stacks")
+            self._publish("stacks")
             self.state, self._until = State.STACKS, now.seconds + STACKS_S
 
     def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
-        """A rank without a heartbeat cannot save, and is killed when it is asked to leave: that is as it should be."""
+        """The failed ranks. A rank without a heartbeat cannot save; it is killed on a request to leave, which is no
+        failure."""
         failed = find_cause.failed(ranks)
-        return [one for one in failed if not self._asked or one.count or one.exit_code != -signal.SIGKILL]
+        return [rank for rank in failed if not self._asked or rank.count or rank.exit_code != -signal.SIGKILL]
 
     def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
         if all(rank.exit_code == 0 for rank in ranks):
@@ -255,15 +256,15 @@ class Supervision:
 
     def _preempted(self, now: Now) -> Failure:
         ranks = self.ranks()
-        step = max((rank.begun for rank in ranks), default=-1)  # it stands before this one, counted from 0
+        step = max((rank.begun for rank in ranks), default=-1)  # the next step, counted from 0
         if step < 0:
-            says = "asked to leave, it was ended before it took a step"
+            message = "asked to leave, it was ended before its first step"
         elif any(rank.exit_code != LEFT for rank in ranks):
-            says = "asked to leave, it was ended"
+            message = "asked to leave, it was ended"
         else:
-            says = f"asked to leave, it left after step {step}" if step else "asked to leave, it left before any step"
-        self._record(now, "preempted", now.epoch, -1, says)
-        return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=says, kind="preempted")
+            message = f"asked to leave, it left {f'after step {step}' if step else 'before its first step'}"
+        self._record(now, "preempted", now.epoch, -1, message)
+        return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=message, kind="preempted")
 
     def _see_movement(self, now: Now, ranks: list[RankReport]) -> None:
         for rank in ranks:
@@ -272,8 +273,8 @@ class Supervision:
                 self._moved[rank.rank] = (rank.count, now.seconds)
 
     def _still(self, now: Now, ranks: list[RankReport]) -> list[int]:
-        """Ranks that have not moved for longer than the most patient of those that run may take. In lockstep they come
-        to that within moments of each other: none are named before the last of them must have."""
+        """Ranks without progress for longer than the longest limit of the running ranks. Ranks in lockstep exceed it
+        within moments of each other, so that none is reported until the last of them must have."""
         running = [rank for rank in ranks if rank.exit_code is None]
         may = self.spec.hang_s * max((LONGER[rank.phase] for rank in running), default=0.0)
         times = {rank.rank: now.seconds - self._moved[rank.rank][1] for rank in running}
@@ -282,16 +283,16 @@ class Supervision:
         return [rank for rank, seconds in times.items() if seconds > may]
 
     def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
-        """A node more is there, and every rank has trained since it was started and still does."""
+        """Whether the job can run on more nodes, and every rank has trained since its start and still does."""
         steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
         return bool(steady and self.spec.size(len(self._live(now))) > len(self.plan.members))
 
     def _ask_to_leave(self) -> None:
-        self._tell("leave", before=-1)
+        self._publish("leave", before=-1)
         self.state = State.LEAVE
 
     def _settle(self, now: Now) -> None:
-        """Until all have spoken since: the peers of a failed rank fail too, and may be heard of before it."""
+        """Wait until all agents have reported: the peers of a failed rank fail too, and may be reported before it."""
         ranks, missing = self.ranks(), self._missing(now)
         failed = self._failed(ranks)
         stopped = find_cause.stopped(ranks)
@@ -309,10 +310,10 @@ class Supervision:
         if causes:
             self._fault(now, causes)
         else:
-            self.state = State.LEAVE if self.plan.do == "leave" else State.RUN  # the late agent has reported
+            self.state = State.LEAVE if self.plan.do == "leave" else State.RUN  # a late agent has reported
 
     def _stacks(self, now: Now) -> None:
-        """The ranks have had time to write where they stand."""
+        """Once the ranks have had time to write their stacks, determine which one hangs."""
         if now.seconds < self._until:
             return
         running = [rank for rank in self.ranks() if rank.exit_code is None]
@@ -323,11 +324,11 @@ class Supervision:
         waits = incomplete and not missing and not find_cause.stopped(running)
         if waits and now.seconds < self._until + STACKS_MOST_S - STACKS_S:
             return
-        if missing:  # an agent that is another one now knows nothing of the ranks
+        if missing:  # a replacement agent knows nothing of the ranks
             causes = [self._agent_died(now, node) for node in missing]
         else:
             if self._alone >= 0 and not find_cause.waits_for_data(stacks.get(self._alone, "")):
-                hung = [(self._alone, "it has stopped moving, its peers have not")]
+                hung = [(self._alone, "it makes no progress, while its peers do")]
             else:
                 hung = find_cause.hung(running, self._ticks, stacks)
             causes = [self._hung(now, rank, why) for rank, why in hung]
@@ -345,24 +346,24 @@ class Supervision:
         return _Cause(rank.told or rank.ended, failure)
 
     def _hung(self, now: Now, rank: int, why: str) -> _Cause:
-        found = [one for one in self.ranks() if one.rank == rank]
-        at = max(one.at for one in found or self.ranks())
-        pid = found[0].pid if found else 0
+        reports = [report for report in self.ranks() if report.rank == rank]
+        at = max(report.at for report in reports or self.ranks())
+        pid = reports[0].pid if reports else 0
         failure = Failure(rank=rank, pid=pid, exit_code=4, when=now.epoch / 1e9, last_words=why, kind="hang")
         return _Cause(at, failure)
 
     def _agent_died(self, now: Now, node: int) -> _Cause:
         heard = self._heard[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
-        says = f"node {node} is gone, and its ranks with it"
-        if heard.report.life == life and not heard.dead:  # of one that is dead, another is on its way
+        message = f"node {node} is lost with its ranks"
+        if heard.report.life == life and not heard.dead:  # a dead agent is being replaced already
             self.lost.add(node)
-            says += f": its agent has been silent for {SILENT_S:g} s"
-        failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=says, kind="agent_death")
+            message += f": its agent has not reported for {SILENT_S:g} s"
+        failure = Failure(rank=-1, pid=0, exit_code=4, when=now.epoch / 1e9, last_words=message, kind="agent_death")
         return _Cause(self._last[life].epoch, failure, node)
 
     def _fault(self, now: Now, causes: list[_Cause]) -> None:
-        """Record each cause as a fault of its own; together they take one restart."""
+        """Record each cause as a separate fault; together they take one restart."""
         causes = sorted(causes, key=lambda cause: cause.at)
         for at, failure, node in causes:
             self._record(now, failure.kind, at, failure.rank, failure.says, node)
@@ -372,8 +373,8 @@ class Supervision:
             self._ending = 4, replace(first, others=tuple(others))
         self._stop_ranks(now)
 
-    def _record(self, now: Now, kind: str, at: int, rank: int, says: str, node: int = -1) -> None:
-        step = max((one.begun - 1 for one in self.ranks() if one.begun >= 0), default=-1)
+    def _record(self, now: Now, kind: str, at: int, rank: int, message: str, node: int = -1) -> None:
+        step = max((report.begun - 1 for report in self.ranks() if report.begun >= 0), default=-1)
         event = JobEvent(
             what="fault",
             kind=kind,
@@ -383,7 +384,7 @@ class Supervision:
             rank=rank,
             node=self._node(rank) if node < 0 else node,
             step=step,
-            says=says,
+            says=message,
         )
         self.events.append(event)
 
@@ -392,11 +393,11 @@ class Supervision:
         self._stop_ranks(now)
 
     def _stop_ranks(self, now: Now) -> None:
-        self._tell("stop")
+        self._publish("stop")
         self.state, self._until = State.STOP, now.seconds + STOP_S
 
     def _stop(self, now: Now) -> None:
-        """Until no rank of the generation is left, so that it cannot touch what the next one writes."""
+        """Wait until no rank of the generation is left, so that none interferes with the files of the next one."""
         there = {
             node: report
             for node, report in self._live(now).items()
@@ -407,17 +408,17 @@ class Supervision:
         self.lost |= there.keys()
         if self._ending:
             self.result, self.failure = self._ending
-            self._tell("end")
+            self._publish("end")
             self.events.append(JobEvent(what="ended", at=now.epoch, attempt=max(0, self.plan.generation)))
         elif self._asked == "notice":
             self._end(now, LEFT, self._preempted(now))
         else:
-            # Without waiting where it can go on with the nodes that are there; one more is taken in later.
+            # Do not wait if the job can continue with the available nodes; others can join later.
             self.state, self._until = State.GATHER, now.seconds
             if not self.spec.size(len(self._live(now))):
                 self._until += self.spec.gather_s
 
-    def _tell(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
+    def _publish(self, do: Literal["run", "leave", "stacks", "stop", "end"], **changed: Any) -> None:
         self.plan = replace(self.plan, serial=self.plan.serial + 1, do=do, **changed)
 
 
@@ -429,11 +430,11 @@ HANDLERS: Mapping[State, Callable[[Supervision, Now], None]] = {
     State.STACKS: Supervision._stacks,
     State.STOP: Supervision._stop,
 }
-"""What `Supervision.look` calls in each state."""
+"""The method that `Supervision.look` calls in each state."""
 
 
 def _moved(before: set[int], after: set[int]) -> str:
-    """`node 1 joins`, `without nodes 2, 3`; empty where they are the same."""
+    """Describe a change of nodes: `node 1 joins`, `without nodes 2, 3`; empty if they are the same."""
 
     def named(nodes: set[int]) -> str:
         return f"node{'s' * (len(nodes) > 1)} {', '.join(map(str, sorted(nodes)))}"

@@ -1,4 +1,4 @@
-"""A dead rank: who, how, and its last words. The launcher writes it; whoever waits reads it."""
+"""The failure of a job: the rank, how it ended, its last output. The supervisor writes it, the launcher reads it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from trainyard.redact import redact, redact_json
 
 _TAIL = 64 * 1024
 _LINES = 8
+NO_OUTPUT = "It wrote no error message."
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """`exit_code` is negative for a signal, as in `subprocess`. `rank` is -1 when it is no single rank's.
+    """A failure. `rank`: -1 if no single rank failed. `exit_code`: negative for a signal, as in `subprocess`.
 
-    `when`: seconds since the epoch. `last_words`: the exception that ended it, else the end of its stderr.
+    `when`: seconds since the epoch. `last_words`: the exception that ended the rank, else the end of its stderr.
     """
 
     rank: int
@@ -26,15 +27,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     when: float
     last_words: str = ""
     kind: str = "worker_death"
-    """As in words.FAULTS; `last_words` then says how the launcher knows it."""
+    """As in words.FAULTS; for the other kinds, `last_words` is the supervisor's evidence."""
     shortage: str = ""
-    """What a killed rank ran out of, as the kernel counts it."""
+    """The resource that a killed rank ran out of, by the kernel's counters."""
     others: tuple[Failure, ...] = ()
-    """Failures at the same time, each with a cause of its own."""
+    """Simultaneous failures, each with its own cause."""
 
     @property
     def how(self) -> str:
-        """`killed by SIGKILL`, or `exit code 3`."""
+        """How the process ended: `killed by SIGKILL` or `exit code 3`."""
         if self.exit_code >= 0:
             return f"exit code {self.exit_code}"
         try:
@@ -44,12 +45,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def says(self) -> str:
-        """One sentence or more for each failure."""
+        """A description of this failure and of the simultaneous ones, in full sentences."""
         return " ".join([self.alone, *(other.says for other in self.others)])
 
     @property
     def alone(self) -> str:
-        """The same without the failures at the same time."""
+        """A description of this failure only, in full sentences."""
         if self.kind == "hang":
             return (
                 f"rank {self.rank} hung: {self.last_words}." if self.rank >= 0 else f"the job hung: {self.last_words}."
@@ -58,21 +59,21 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
             return f"the job was pre-empted: {self.last_words}."
         if self.kind != "worker_death":
             return f"{self.last_words}."
-        who = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
+        subject = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
         lines = self.last_words.splitlines()
-        words = "It left no last words." if not lines else "Its last words: " + "\n    ".join(lines)
+        words = NO_OUTPUT if not lines else "Its last output: " + "\n    ".join(lines)
         how = f"{self.shortage}: {self.how}" if self.shortage else self.how
-        return f"{who} died: {how} (pid {self.pid}). {words}"
+        return f"{subject} died: {how} (pid {self.pid}). {words}"
 
     @property
     def next_step(self) -> str:
         if self.kind == "preempted":
             return ""
         if self.shortage:
-            return "Lower microbatch or seq_len, or raise the limit."
+            return "Reduce microbatch or seq_len, or raise the memory limit."
         if self.exit_code == -signal.SIGKILL:
-            return "Without a kill of yours this is the kernel running out of memory: lower microbatch or seq_len."
-        return "The whole of what each rank wrote stands in the run folder's logs."
+            return "Unless you killed it, the kernel probably ran out of memory: reduce microbatch or seq_len."
+        return "The full output of each rank is in the run folder's logs/."
 
 
 def write(folder: Path, failure: Failure) -> None:
@@ -81,12 +82,12 @@ def write(folder: Path, failure: Failure) -> None:
 
 
 def forget(folder: Path) -> None:
-    """What went wrong before says nothing of a run that is gone on with."""
+    """Remove the stored failure, so that a resumed run does not report an earlier one."""
     (folder / "failure.json").unlink(missing_ok=True)
 
 
 def read(folder: Path) -> Failure | None:
-    """What the launcher wrote, or None while nothing has failed."""
+    """Return the stored failure; None if nothing has failed."""
     try:
         return msgspec.json.decode((folder / "failure.json").read_bytes(), type=Failure)
     except FileNotFoundError:
@@ -94,7 +95,7 @@ def read(folder: Path) -> Failure | None:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log, without the blank ones; empty where there is none."""
+    """Return the last lines of a log without the blank ones; empty if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)

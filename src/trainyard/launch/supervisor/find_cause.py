@@ -1,4 +1,4 @@
-"""Who is to blame, from what the agents say of their ranks. Pure."""
+"""Find the ranks to blame for a failure or a hang, from the agents' reports. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LOADER = "torch/utils/data/dataloader.py"
 
 
 def failed(ranks: Sequence[RankReport]) -> list[RankReport]:
-    """Those that ended as they should not have."""
+    """The ranks that ended abnormally."""
     return [rank for rank in ranks if rank.exit_code not in (None, 0, LEFT)]
 
 
 def killed(failed: Sequence[RankReport]) -> list[RankReport]:
-    """The ranks that could not report why they ended, the earliest first: each was killed, and not by a peer's failure.
+    """The ranks that could not report why they ended, earliest first: each was killed, and not by a peer's failure.
 
-    SIGABRT does not count: a watchdog of collectives raises it in the ranks that waited for a dead one."""
+    SIGABRT does not count: the collectives' watchdog raises it in ranks that waited for a dead one."""
     return sorted((rank for rank in failed if not _reported(rank)), key=lambda rank: rank.ended)
 
 
@@ -43,38 +43,38 @@ def stopped(ranks: Sequence[RankReport]) -> list[RankReport]:
 
 
 def hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
-    """The ranks that the others wait for, each with how that is known: several if their processes are stopped, or if
-    they wait for data. The rank is -1 if they do not differ.
+    """The ranks that the others wait for, each with the evidence: several if their processes are stopped or wait for
+    data; rank -1 if the ranks do not differ.
 
-    `before`: the processor ticks of each rank a while ago. `stacks`: where each stands, innermost call first, as
-    faulthandler writes it; nothing of a rank that does not answer.
+    `before`: CPU ticks of each rank a while ago. `stacks`: the stack of each rank, innermost call first, as
+    faulthandler writes it; missing or empty for a rank that does not respond.
     """
     if stopped_ranks := stopped(ranks):
         return [(rank.rank, STOPPED_EVIDENCE) for rank in stopped_ranks]
-    if late := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
-        return [(rank, "it waits for data: the workers of its loader return no batch") for rank in late]
+    if starved := [rank.rank for rank in ranks if waits_for_data(stacks.get(rank.rank, ""))]:
+        return [(rank, "it waits for data: the workers of its loader return no batch") for rank in starved]
     return [_hung(ranks, before, stacks)]
 
 
 def _hung(ranks: Sequence[RankReport], before: Mapping[int, int], stacks: Mapping[int, str]) -> tuple[int, str]:
     if (odd := _odd(ranks)) is not None:
-        return odd.rank, f"it stands in step {odd.begun + 1} after {odd.done} steps of its own, its peers do not"
+        return odd.rank, f"it is in step {odd.begun + 1} after {odd.done} completed steps, unlike its peers"
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
     if len(silent) == 1 < len(ranks):
-        return silent[0], "it does not answer a signal"
+        return silent[0], "it does not respond to a signal"
     busy = [rank.rank for rank in ranks if stacks.get(rank.rank) and not waits(stacks[rank.rank])]
     if len(busy) == 1 < len(ranks):
-        return busy[0], f"its peers wait for it in collectives, it stands in {innermost(stacks[busy[0]])}"
-    burning = [rank.rank for rank in ranks if rank.ticks > before.get(rank.rank, rank.ticks)]
-    if len(burning) == 1 < len(ranks):
-        return burning[0], "it computes, its peers wait"
+        return busy[0], f"its peers wait for it in collectives, while it is in {innermost(stacks[busy[0]])}"
+    computing = [rank.rank for rank in ranks if rank.ticks > before.get(rank.rank, rank.ticks)]
+    if len(computing) == 1 < len(ranks):
+        return computing[0], "it computes while its peers wait"
     if len(ranks) == 1:
-        return ranks[0].rank, "it is alone"
-    return -1, "nothing tells its ranks apart"
+        return ranks[0].rank, "it is the only rank"
+    return -1, "no rank differs from the others"
 
 
 def _odd(ranks: Sequence[RankReport]) -> RankReport | None:
-    """The one that is elsewhere than all others; of two that differ, the one behind."""
+    """The rank whose step differs from that of all others; of two ranks that differ, the one behind."""
     places = Counter((rank.done, rank.begun) for rank in ranks)
     if len(places) == 2 and len(ranks) == 2:
         return min(ranks, key=lambda rank: (rank.done, rank.begun))
@@ -83,12 +83,12 @@ def _odd(ranks: Sequence[RankReport]) -> RankReport | None:
 
 
 def waits(stack: str) -> bool:
-    """Whether the main thread stands in a collective, by the innermost call of its stack."""
+    """Whether the main thread is in a collective, by the innermost call of its stack."""
     return any(part in innermost(stack) for part in _WAITS)
 
 
 def waits_for_data(stack: str) -> bool:
-    """Whether the main thread waits for a batch of its loader."""
+    """Whether the main thread waits for a batch of its data loader."""
     return any(_LOADER in call for call in _calls(stack))
 
 
@@ -98,15 +98,15 @@ def innermost(stack: str) -> str:
 
 
 def _calls(stack: str) -> list[str]:
-    """The calls of the thread that was written last: the main one, which took the signal."""
+    """The calls of the thread that was written last: the main thread, which received the signal."""
     return [line.strip() for line in stack.split("hread 0x")[-1].splitlines() if line.lstrip().startswith("File ")]
 
 
 class Slowness:
-    """Ranks that take longer than their peers, step after step, by their own time.
+    """Detects ranks whose own time per step is longer than that of their peers.
 
-    A rank is slow when in three windows running of at least eight steps each it took half as long again as the
-    median of the others, by at least a twentieth of the step.
+    A rank is slow if, in three consecutive windows of at least 8 steps, its own time exceeded 1.5 times the median of
+    the other ranks, by more than 5 % of the step time.
     """
 
     WINDOW, WINDOWS = 8, 3
@@ -117,7 +117,7 @@ class Slowness:
         self._times: dict[int, int] = {}
 
     def look(self, ranks: Sequence[RankReport]) -> list[tuple[int, float]]:
-        """(rank, how many times the others' own time it took), once for each that has become slow."""
+        """Return (rank, ratio to the other ranks' median own time), once for each rank that has become slow."""
         now = {rank.rank: rank for rank in ranks}
         if now.keys() != self._from.keys() or len(now) < 2:
             self._from = now
@@ -128,12 +128,12 @@ class Slowness:
         took = {rank: (now[rank].own_ns - was.own_ns) / (now[rank].done - was.done) for rank, was in self._from.items()}
         step_ns = max(now[rank].at - was.at for rank, was in self._from.items()) / steps
         self._from = now
-        found: list[tuple[int, float]] = []
+        slow_ranks: list[tuple[int, float]] = []
         for rank, own in took.items():
             others = sorted(took[other] for other in took if other != rank)
             middle = others[len(others) // 2]
             slow = own > self.FACTOR * middle and own - middle > self.SHARE * step_ns
             self._times[rank] = self._times.get(rank, 0) + 1 if slow else 0
             if self._times[rank] == self.WINDOWS:
-                found.append((rank, own / max(middle, 1.0)))
-        return found
+                slow_ranks.append((rank, own / max(middle, 1.0)))
+        return slow_ranks

@@ -1,6 +1,6 @@
-"""What supervisor and agents tell each other through the supervisor's store: whole states, never changes of them.
+"""Messages between supervisor and agents, through the supervisor's store: complete states, never changes.
 
-Each says all it knows under a key of its own, over and over: nothing is lost when a word is, or comes twice or late.
+Each side repeats its full state under its own key, so that a lost, duplicate or late message does no harm.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ PLAN = "plan"
 
 
 def key(node: int) -> str:
-    """Where the agent of a node speaks."""
+    """The key of a node's agent in the store."""
     return f"agent/{node}"
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank as its agent sees it; `HeartbeatReading` explains `count` to `held`.
+    """The state of a rank as its agent sees it; `HeartbeatReading` documents `count` to `held`.
 
-    `state`: the letter of proc(5); T is stopped. `ticks`: processor time used. `exit_code`: None while it runs,
-    negative for a signal. `ended`, `told`: ns since the epoch at which its end was seen, and its failure told by
-    itself (0: it could not); `why`: its last words. `shortage`: what the kernel killed it for, if that is counted.
+    `state`: process state letter of proc(5); T is stopped. `ticks`: CPU time used. `exit_code`: None while it runs,
+    negative for a signal. `ended`: when its end was seen, in ns since the epoch. `told`: when the rank reported its own
+    failure, in ns since the epoch; 0 if it could not. `why`: that report, else the end of its stderr. `shortage`: the
+    resource that the kernel killed it for, if known.
     """
 
     rank: int
@@ -46,8 +47,8 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent. `life`: drawn by chance when it started; `beat` grows. `generation`: whose `ranks` these are, if any.
-    `serial`: of the last plan that was acted on before the ranks were looked at."""
+    """The state of an agent. `life`: random id drawn at its start. `beat`: grows with every report. `generation`: that
+    of `ranks`, if any. `serial`: that of the last plan the agent acted on before it looked at the ranks."""
 
     node: int
     life: str
@@ -64,12 +65,12 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all agents shall do now. `serial` grows with every plan.
+    """The plan for all agents. `serial` grows with every plan.
 
-    `wait`: nothing yet. `run`: the members, in this order, run the generation; its ranks meet at `port`. `leave`: they
-    hold their ranks, and have them leave before step `before` once it is known (heartbeat.py); a rank without a
-    heartbeat is killed. `stacks`: they have their ranks write their stacks. `stop`: they kill their ranks. `end`: the
-    job is over. An agent that is not a member runs nothing.
+    By `do`: "wait": nothing yet. "run": the members, in this order, run the generation; its ranks meet at `port`.
+    "leave": hold the ranks, and let them leave before step `before` once it is known (rank_progress.py); kill a rank
+    without a heartbeat. "stacks": have the ranks write their stacks. "stop": kill the ranks. "end": the job is over. An
+    agent that is not a member runs nothing.
     """
 
     serial: int = 0

@@ -16,17 +16,17 @@ _GROUPS = Path("/sys/fs/cgroup")
 _COUNTERS = ("memory.events", "memory.oom_control")
 """Files of cgroup version 2 and version 1."""
 _HOST = "/proc/vmstat"
-_SHARED = "/dev/shm"  # noqa: S108  it is measured, and nothing is written
+_SHARED = "/dev/shm"  # noqa: S108  only measured, never written
 _UNLIMITED = 1 << 60
 _STORAGE = ("no space left", "shared memory", "unable to write to file", "bus error", "dataloader worker")
 _LOADER = "torch/utils/data/dataloader.py"
-"""Raises many kinds of errors when its workers end."""
+"""Raises errors of many types when its workers end."""
 _LITTLE = 1 << 16
 _EVERY_S, _WINDOW_S = 1.0, 10.0
 
 
 def memory_group(pid: int) -> str:
-    """The folder of a running process's memory cgroup; empty if there is none."""
+    """Return the folder of a running process's memory cgroup; empty if there is none."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError:
@@ -42,7 +42,7 @@ def memory_group(pid: int) -> str:
 
 
 def kills(counter: str) -> int:
-    """Processes of a memory cgroup, or of the host, that the kernel has killed for want of memory; -1 if unknown."""
+    """Number of out-of-memory kills in a memory cgroup, or on the host; -1 if unknown."""
     paths = [Path(counter)] if counter == _HOST else [Path(counter) / name for name in _COUNTERS]
     for path in paths:
         try:
@@ -57,9 +57,9 @@ def kills(counter: str) -> int:
 
 
 class Kills:
-    """Counts of processes that the kernel killed for want of memory: on the host, and in the cgroups of some processes.
+    """Counts out-of-memory kills on the host and in the cgroups of some processes.
 
-    A killed process takes seconds to end where much is to be freed, so that counts are kept for a while.
+    A killed process with much memory takes seconds to end, so that counts are kept for a while.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Kills:
         self._looks: list[tuple[float, dict[str, int]]] = []
 
     def look(self, pids: Iterable[int]) -> None:
-        """Count for running processes, about once a second however often it is called."""
+        """Count for running processes, at most about once a second."""
         now = time.monotonic()
         if self._looks and now - self._looks[-1][0] < _EVERY_S:
             return
@@ -77,13 +77,13 @@ class Kills:
         self._looks.append((now, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))
 
     def cause(self, pid: int) -> str:
-        """Why a process was killed, if a count has grown lately; else nothing."""
+        """Return why a process was killed, if a count has grown recently; else an empty string."""
         group = self._groups.get(pid, "")
         if self._grew(group):
             limit = _limit(group)
             return "out of memory" + (f" in a cgroup that is limited to {show_size(limit)}" if limit else "")
         if self._grew(_HOST):
-            return f"probably out of memory, since the kernel killed a process for that in the last {_WINDOW_S:g} s"
+            return f"probably out of memory, as the kernel killed a process for it in the last {_WINDOW_S:g} s"
         return ""
 
     def _grew(self, counter: str) -> bool:
@@ -92,7 +92,7 @@ class Kills:
 
 
 def _limit(group: str) -> int:
-    """Bytes; 0 if there is no limit."""
+    """The memory limit of a cgroup in bytes; 0 if there is none."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         try:
             text = (Path(group) / name).read_text().strip()
@@ -103,8 +103,8 @@ def _limit(group: str) -> int:
 
 
 def storage(error: BaseException, folders: Sequence[str] = ()) -> str:
-    """The file systems that are full, if the error may come from that; else nothing. `folders`: those in use, apart
-    from shared memory and temporary files."""
+    """Describe the file systems that are full, if the error may come from that; else return an empty string.
+    `folders`: those in use, in addition to shared memory and temporary files."""
     text = str(error).lower()
     about = getattr(error, "errno", None) == errno.ENOSPC or any(part in text for part in _STORAGE)
     if not about and not any(

@@ -1,11 +1,11 @@
-"""`python -m trainyard.launch.supervisor.supervisor_main SPEC.json PARENT`: starts a job's agents, and keeps
-the job running.
+"""`python -m trainyard.launch.supervisor.supervisor_main SPEC.json PARENT`: the supervisor, which starts a job's agents
+and keeps the job running.
 
-A process of its own, so that the one a user talks to never imports torch and can kill all of it. It owns the store
-that the agents meet in, and makes one for the ranks of each generation: no agent's death closes one.
+A separate process, so that the user's process never imports torch and can kill the whole job. It owns the store in
+which the agents meet, and one store per generation of ranks, so that no agent's death closes a store.
 SIGTERM asks the job to save and leave; SIGINT ends it at once.
-Exit codes: 0 all ranks ended well; 4 something died and could not be started again, and failure.json beside the SPEC
-says what; 75 the job was asked to leave and did.
+Exit codes: 0: all ranks succeeded; 4: the job failed and could not be restarted, with the reason in failure.json next
+to SPEC; 75: the job left on request.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from trainyard.launch.supervisor.failure_report import Failure, tail, write
 from trainyard.pdeathsig import die_with_parent
 
 _TURN_S = 0.05
-_PARTING_S = 3.0
-_STILLBORN = 3
-"""So many agents of a node may end without a word, one after the other, before the job is given up."""
+_SHUTDOWN_S = 3.0
+_FAILED_STARTS = 3
+"""Consecutive agents of a node that may end without a report before the job is aborted."""
 
 
 class SupervisorStore:
-    """The supervisor's own store, and one more for each generation's ranks. Each runs in a thread."""
+    """The supervisor's own store, and one store for the ranks of each generation. Each runs in a thread."""
 
     def __init__(self, host: str, listening: socket.socket) -> None:
         self._host = host
@@ -64,11 +64,11 @@ class SupervisorStore:
         )
 
     def for_ranks(self) -> int:
-        """The port of a new one; that of the generation before is closed."""
+        """Open a store for the ranks of a new generation, close the previous one, and return the port."""
         self._ranks = self._new_at(listen(self._host, 0))
         return self._ranks.port
 
-    def tell(self, plan: messages.AgentPlan) -> None:
+    def publish(self, plan: messages.AgentPlan) -> None:
         self._own.set(messages.PLAN, msgspec.json.encode(plan).decode())
 
     def reports(self, nodes: int) -> dict[int, messages.AgentReport]:
@@ -78,7 +78,7 @@ class SupervisorStore:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Raises `OSError` where another program listens."""
+    """Listen at host:port. Raises `OSError` if the port is in use."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -96,21 +96,21 @@ def now() -> Now:
 
 
 def stacks(logs: Path) -> dict[int, str]:
-    """Rank -> what faulthandler wrote of it."""
-    found: dict[int, str] = {}
+    """Return the stacks that faulthandler wrote, by rank."""
+    by_rank: dict[int, str] = {}
     for path in logs.glob("rank*.stacks"):
         if match := re.fullmatch(r"rank(\d+)\.stacks", path.name):
-            found[int(match[1])] = path.read_text("utf-8", "replace")
-    return found
+            by_rank[int(match[1])] = path.read_text("utf-8", "replace")
+    return by_rank
 
 
 def attempts(folder: Path) -> int:
-    """How many there were before, of a run that is gone on with."""
+    """Number of earlier attempts of a resumed run."""
     return max((event.attempt + 1 for event in event_log.read(folder) if event.what == "launched"), default=0)
 
 
-class _AskedEarly(BaseException):
-    """To leave, before anything was started that would have to be left in order."""
+class _LeaveEarly(BaseException):
+    """Raised on a request to leave before any process was started."""
 
 
 def main(path: Path, parent: int) -> int:
@@ -122,30 +122,30 @@ def main(path: Path, parent: int) -> int:
     began = now()
     try:
         return _supervise(path, spec, began)
-    except _AskedEarly:
-        return _left(path.parent, spec, began)
+    except _LeaveEarly:
+        return _left_early(path.parent, spec, began)
 
 
 def _supervise(path: Path, spec: Spec, began: Now) -> int:
-    folder, asked = path.parent, list[int]()
+    folder, signals = path.parent, list[int]()
 
     def leave(sign: int, _: object) -> NoReturn:
-        asked.append(sign)  # should what is being imported swallow the exception
-        raise _AskedEarly
+        signals.append(sign)  # in case a module being imported swallows the exception
+        raise _LeaveEarly
 
-    signal.signal(signal.SIGTERM, leave)  # importing takes seconds, and the notice may come in them
+    signal.signal(signal.SIGTERM, leave)  # the signal may arrive during the imports, which take seconds
     (folder / "logs").mkdir(exist_ok=True)
     try:
         listening = listen(spec.host, spec.port)
     except OSError as error:
-        words = f"the ranks cannot meet at {spec.host}:{spec.port}: {(error.strerror or str(error)).lower()}"
-        write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=words))
+        message = f"the ranks cannot meet at {spec.host}:{spec.port}: {(error.strerror or str(error)).lower()}"
+        write(folder, Failure(rank=-1, pid=os.getpid(), exit_code=4, when=time.time(), last_words=message))
         return 4
     spec = replace(spec, port=listening.getsockname()[1])
     with replacing_own(path) as part:
         part.write_bytes(msgspec.json.encode(spec))
     load(spec)
-    signal.signal(signal.SIGTERM, lambda sign, _: asked.append(sign))
+    signal.signal(signal.SIGTERM, lambda sign, _: signals.append(sign))
 
     def run(node: int, parent: int) -> int:
         listening.close()
@@ -155,30 +155,30 @@ def _supervise(path: Path, spec: Spec, began: Now) -> int:
     try:
         store = SupervisorStore(spec.host, listening)
         job = Supervision(spec, began, store.for_ranks, lambda: stacks(folder / "logs"), attempts(folder))
-        return SupervisorLoop(job, store, fork_server, folder).follow(asked)
+        return SupervisorLoop(job, store, fork_server, folder).follow(signals)
     finally:
         fork_server.end()
 
 
-def _left(folder: Path, spec: Spec, began: Now) -> int:
-    """Asked to leave before any process was started; the exit code."""
+def _left_early(folder: Path, spec: Spec, began: Now) -> int:
+    """Record that the job was asked to leave before any process was started; return the exit code."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     job = Supervision(spec, began, lambda: 0, dict, attempts(folder))
     job.notice(now())
     job.look(now())
-    _write_down(EventLogWriter(folder, SUPERVISOR), job.events)
+    _write_events(EventLogWriter(folder, SUPERVISOR), job.events)
     if job.failure:
         write(folder, job.failure)
     return LEFT
 
 
-def _write_down(log: EventLogWriter, events: list[JobEvent]) -> None:
+def _write_events(log: EventLogWriter, events: list[JobEvent]) -> None:
     while events:
         log.add(events.pop(0))
 
 
 class SupervisorLoop:
-    """Passes on between what was concluded and the processes that it is about."""
+    """Exchanges plans, reports and signals between a `Supervision` and the processes of its job."""
 
     def __init__(self, job: Supervision, store: SupervisorStore, fork_server: ForkServer, folder: Path) -> None:
         self.job, self.store, self.fork_server, self.folder = job, store, fork_server, folder
@@ -186,57 +186,57 @@ class SupervisorLoop:
         spec = job.spec
         self.own = range(spec.nodes if spec.started < 0 else spec.started)
         self._lives: dict[int, str] = {}
-        self._stillborn = dict.fromkeys(self.own, 0)
-        self._told = -1
+        self._failed_starts = dict.fromkeys(self.own, 0)
+        self._sent_serial = -1
 
-    def follow(self, asked: list[int]) -> int:
-        """Until the job is over. `asked`: signals that came."""
+    def follow(self, signals: list[int]) -> int:
+        """Run the job to its end; return the exit code. `asked`: received SIGTERM signals."""
         for node in self.own:
             self.fork_server.start(node)
         job = self.job
         while job.result is None:
-            self._tell()
+            self._publish()
             reports = self.store.reports(job.spec.nodes)
             job.hear(now(), reports)
-            self._bury(reports)
-            if asked:
-                asked.clear()
+            self._replace_agents(reports)
+            if signals:
+                signals.clear()
                 job.notice(now())
             job.look(now())
             for node in job.lost & set(self.own):
                 self.fork_server.kill(node)
             job.lost.clear()
-            _write_down(self.log, job.events)
-            if job.plan.serial == self._told:
+            _write_events(self.log, job.events)
+            if job.plan.serial == self._sent_serial:
                 time.sleep(_TURN_S)
-        self._tell()
+        self._publish()
         if job.failure:
             write(self.folder, job.failure)
-        self._part()
+        self._shut_down()
         return job.result
 
-    def _tell(self) -> None:
-        if self.job.plan.serial > self._told:
-            self.store.tell(self.job.plan)
-            self._told = self.job.plan.serial
+    def _publish(self) -> None:
+        if self.job.plan.serial > self._sent_serial:
+            self.store.publish(self.job.plan)
+            self._sent_serial = self.job.plan.serial
 
-    def _bury(self, reports: Mapping[int, messages.AgentReport]) -> None:
-        """An agent that has ended is followed by another one, as long as they come to speak."""
+    def _replace_agents(self, reports: Mapping[int, messages.AgentReport]) -> None:
+        """Replace agents that have ended; abort the job if a node's agents repeatedly end without a report."""
         for node in self.fork_server.ended():
             self.job.gone(node)
             life = reports[node].life if node in reports else ""
-            spoke = life != self._lives.get(node, "")
+            reported = life != self._lives.get(node, "")
             self._lives[node] = life
-            self._stillborn[node] = 0 if spoke else self._stillborn[node] + 1
-            if self._stillborn[node] < _STILLBORN:
+            self._failed_starts[node] = 0 if reported else self._failed_starts[node] + 1
+            if self._failed_starts[node] < _FAILED_STARTS:
                 self.fork_server.start(node)
             else:
-                words = tail(self.folder / "logs" / f"agent{node}.log")
-                self.job.abort(now(), f"the agent of node {node} does not start: {words}")
+                output = tail(self.folder / "logs" / f"agent{node}.log")
+                self.job.abort(now(), f"the agent of node {node} does not start: {output}")
 
-    def _part(self) -> None:
-        """The agents hear that the job is over; who does not is killed with the fork server."""
-        until, left = time.monotonic() + _PARTING_S, len(self.own)
+    def _shut_down(self) -> None:
+        """Wait for the agents to end, as planned; those that do not are killed with the fork server."""
+        until, left = time.monotonic() + _SHUTDOWN_S, len(self.own)
         while left > 0 and time.monotonic() < until:
             left -= len(self.fork_server.ended())
             time.sleep(_TURN_S / 5)

@@ -1,1 +1,1 @@
-"""Faults made on purpose in a running job, and the score of how it takes them."""
+"""Fault injection into a running job, and a score of its recovery."""

@@ -1,8 +1,8 @@
-"""What a run's folder knows of its chaos: the plan, and which faults were made. No torch.
+"""Files of a chaos experiment in a run's folder: the fault plan and the faults injected so far. No torch.
 
 chaos/plan.json      the plan; a run without chaos has no such folder
-chaos/fault<N>.json  Made: written as the N-th fault of the plan is made, and never made again
-chaos.json           the score, when the run is over
+chaos/fault<N>.json  InjectedFault: written when the N-th fault of the plan is injected, which happens at most once
+chaos.json           the score, written when the run is over
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _MADE = re.compile(r"fault(\d+)\.json\Z")
 
 
 class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
-    """`at`: ns since the epoch, just before; `step`: before which it was made, of the attempt `attempt`."""
+    """An injected fault. `at`: ns since the epoch, just before the injection; `step`: the step before which it was
+    injected, in attempt `attempt`."""
 
     at: int
     step: int
@@ -32,13 +33,13 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arm(run: Path, plan: FaultPlan) -> None:
-    """Before any rank is started."""
+    """Write the fault plan into the run's folder; call it before any rank is started."""
     (run / FOLDER).mkdir()
     write_whole(run / FOLDER / "plan.json", msgspec.json.encode(plan))
 
 
 def armed(run: Path) -> FaultPlan | None:
-    """None of a run without chaos."""
+    """Return the run's fault plan; None for a run without chaos."""
     try:
         return msgspec.json.decode((run / FOLDER / "plan.json").read_bytes(), type=FaultPlan)
     except FileNotFoundError:
@@ -46,19 +47,19 @@ def armed(run: Path) -> FaultPlan | None:
 
 
 def claim(run: Path, number: int, step: int, attempt: int) -> bool:
-    """Whether the fault is ours to make, now: only once it is."""
-    injected_faults = msgspec.json.encode(InjectedFault(at=epoch.now_ns(), step=step, attempt=attempt))
+    """Record that fault `number` is injected now; False if it has been injected already."""
+    injected_fault = msgspec.json.encode(InjectedFault(at=epoch.now_ns(), step=step, attempt=attempt))
     try:
         mark = os.open(run / FOLDER / f"fault{number}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
         return False
-    os.write(mark, injected_faults)
+    os.write(mark, injected_fault)
     os.close(mark)
     return True
 
 
 def injected_faults(run: Path) -> Mapping[int, InjectedFault]:
-    """By place in the plan."""
+    """Return the injected faults by index in the plan."""
     return {
         int(match[1]): msgspec.json.decode(path.read_bytes(), type=InjectedFault)
         for path in (run / FOLDER).glob("fault*.json")

@@ -1,4 +1,4 @@
-"""Runs a job twice, undisturbed and under a plan of faults, and scores how it took them."""
+"""Run a job twice, without faults and under a fault plan, and score its recovery."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ SCHEMA = "trainyard/chaos/1"
 
 
 class ChaosResult(NamedTuple):
-    """`strays`: incidents of no planned fault. `failure`: what ended the disturbed run, where it was not got over."""
+    """Result of a chaos experiment.
+
+    `strays`: incidents that belong to no planned fault. `against`: id of the run without faults. `failure`: the error
+    that ended the run with faults, if it did not recover.
+    """
 
     run: Run
     rows: tuple[FaultScore, ...]
@@ -34,7 +38,7 @@ class ChaosResult(NamedTuple):
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
-    """chaos.json. `against`: the id of the run without faults."""
+    """Contents of chaos.json. `against`: id of the run without faults."""
 
     schema: str
     against: str
@@ -52,19 +56,18 @@ def execute(
     against: str | None = None,
     tag: str = "",
 ) -> ChaosResult:
-    """Runs `job` undisturbed (or takes the stored run `against`), then under `plan`; the score is stored with the run,
-    whose name is `tag`.
+    """Run `job` without faults (or load the stored run `against`), then under `plan`; store the score with that run.
 
-    A job that is pre-empted is gone on with at once, as often as the plan pre-empts it. Raises `BadInput` for a plan
-    that does not fit the job, and as `harness.execute` where nothing could be started.
+    A pre-empted job is resumed at once, as often as the plan pre-empts it. `tag`: name of the run with faults. Raises
+    `BadInput` if the plan does not fit the job, and the errors of `harness.execute` if nothing could be started.
     """
     plan.check(job)
     if against is not None:
         calm = comparable(session.store.load(against), job)
     else:
-        session.say("first without faults:")
+        session.say("Run 1 of 2: no faults.")
         calm = harness.execute(job, job_text, session)
-        session.say(f"and now with {len(plan.fault)}:")
+        session.say(f"Run 2 of 2: {len(plan.fault)} fault{'s' * (len(plan.fault) > 1)}.")
     begun: list[Path] = []
 
     def arm(folder: Path) -> None:
@@ -90,23 +93,26 @@ def execute(
     folder = begun[0]
     injected = chaos_files.injected_faults(folder)
     rows, others = score(run, calm, plan, injected, event_log.read(folder)), strays(run, plan, injected)
-    told = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows, strays=others)
-    write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+    document = Score(schema=SCHEMA, against=calm.id, plan=plan, rows=rows, strays=others)
+    write_whole(folder / chaos_files.SCORE, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
     write_digests(folder)  # the score is kept with the run
     return ChaosResult(run, rows, others, calm.id, failure)
 
 
 def comparable(calm: Run, job: Job) -> Run:
-    """`calm` itself. Raises `BadInput` for a run whose losses say nothing of the job's."""
+    """Return `calm`. Raises `BadInput` if its losses cannot serve as the reference for `job`."""
     if calm.state != "complete":
-        raise WrongRunState(f"run {calm.id} is {calm.state}: it cannot be compared with.")
+        raise WrongRunState(f"run {calm.id} is {calm.state}; the reference run must be complete.")
     if _training(calm.job) != _training(job):
-        raise BadInput(f"run {calm.id} is of another training than the job.", "Leave --against out: one is made first.")
+        raise BadInput(
+            f"run {calm.id} trained something else than this job.",
+            "Omit --against to run the job without faults first.",
+        )
     if restarts := max((sample.attempt for sample in calm.samples), default=0):
         raise BadInput(f"run {calm.id} cannot be the reference: it was itself restarted (restarts = {restarts}).")
     return calm
 
 
 def _training(job: Job) -> Job:
-    """What its losses follow from."""
+    """The parts of the job that determine its losses."""
     return replace(job, name="", machine="", checkpoint=Checkpoint(), recovery=Recovery())

@@ -1,4 +1,4 @@
-"""A rank makes the faults of a plan that are its own, before the steps at which they are due."""
+"""Inject a rank's faults of a fault plan, before the steps at which they are due."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.process_group import Ranks
 
 _RECENT = 32
-"""Steps whose median says how long one takes."""
+"""Number of recent steps whose median is the step time."""
 
 
-def of(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
-    """What a rank is to call before each step; None in a run without chaos."""
+def fault_injector(run: Path, job: Job, ranks: Ranks, attempt: int) -> Callable[[int], object] | None:
+    """Return a callable that a rank calls before each step; None in a run without chaos."""
     plan = chaos_files.armed(run)
     return None if plan is None else FaultInjector(run, plan, job, ranks, attempt)
 
 
 class FaultInjector:
-    """Call with the number of each step before it begins, outside of what is timed."""
+    """Injects faults; call it with the number of each step before it begins, outside the timed region."""
 
     def __init__(self, run: Path, plan: FaultPlan, job: Job, ranks: Ranks, attempt: int) -> None:
         self.run, self.job, self.ranks, self.attempt = run, job, ranks, attempt
@@ -42,8 +42,8 @@ class FaultInjector:
         self._since = 0.0
 
     def _mine(self, fault: Fault) -> bool:
-        """A node's is made by its first rank, the job's by the first of all. Ranks and nodes have the numbers of the
-        plan while all nodes are there."""
+        """Whether this rank injects the fault: the first rank of a node for the node, rank 0 for the job. Rank and node
+        numbers are those of the plan only while all nodes are present."""
         if fault.node >= 0:
             whole = int(os.environ.get("GROUP_WORLD_SIZE", "1")) == self.job.recovery.nodes
             first = fault.node * self.ranks.local_world
@@ -74,7 +74,7 @@ class FaultInjector:
         if fault.kind == "fill_disk":
             _refuse(claim)
         elif claim():
-            _DEEDS[fault.kind](self, fault)
+            _ACTIONS[fault.kind](self, fault)
 
     def _die(self, fault: Fault) -> None:
         sys.stdout.flush()
@@ -96,7 +96,7 @@ class FaultInjector:
             time.sleep(60.0)
 
     def _flip(self, fault: Fault) -> None:
-        """The middle byte of one rank's part of the newest checkpoint."""
+        """Flip the middle byte of one rank's part of the newest checkpoint, then die so that it is read."""
         checkpoints = CheckpointStore(self.run)
         folder = checkpoints.folder(checkpoints.steps()[0])
         files = sorted(folder.glob("rank*.bin"))
@@ -110,11 +110,11 @@ class FaultInjector:
         self._die(fault)
 
     def _preempt(self, fault: Fault) -> None:
-        """As a cluster does that wants its nodes back: every process of the job, whose supervisor leads a session."""
+        """Signal every process of the job, as a cluster does to reclaim nodes; the supervisor leads the session."""
         os.killpg(os.getsid(0), signal.SIGTERM)
 
 
-_DEEDS: dict[str, Callable[[FaultInjector, Fault], None]] = {
+_ACTIONS: dict[str, Callable[[FaultInjector, Fault], None]] = {
     "kill_worker": FaultInjector._die,
     "kill_agent": FaultInjector._kill_agent,
     "stop": FaultInjector._stop,
@@ -126,10 +126,10 @@ _DEEDS: dict[str, Callable[[FaultInjector, Fault], None]] = {
 
 
 def _refuse(claim: Callable[[], bool]) -> None:
-    """The next part of a checkpoint that this rank writes finds no room half-way: the kernel says so.
+    """Let the disk run full halfway through the next part of a checkpoint that this rank writes.
 
-    Once half of its first block is written, the file's descriptor is made one of /dev/full, where write(2) fails with
-    ENOSPC: the writer and all that it does about it are the real ones, and no other file is touched.
+    Once half of its first block is written, the file's descriptor is replaced by one of /dev/full, for which write(2)
+    fails with ENOSPC: the writer and its error handling are the real ones, and no other file is touched.
     """
     real: Callable[[Path, Iterable[bytes | memoryview]], Any] = checkpoint_saver.write
 
@@ -141,7 +141,7 @@ def _refuse(claim: Callable[[], bool]) -> None:
 
 
 def _half(path: Path, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """`path` is open when this is first asked."""
+    """Yield the parts, replacing the descriptor of `path` after the first half block; `path` must be open by then."""
     every = iter(parts)
     first = memoryview(next(every))
     yield first[: len(first) // 2]

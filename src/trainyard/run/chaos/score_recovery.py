@@ -1,4 +1,4 @@
-"""What came of each fault of a plan: a pure function of two runs, one with the faults and one without. No torch."""
+"""Score the recovery from each fault of a plan: a pure function of two runs, with and without the faults. No torch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from trainyard.run.chaos.chaos_files import InjectedFault
 from trainyard.run.chaos.fault_plan import Fault, FaultPlan
 
 CLOSE = 1e-5
-"""Relative: losses this near are the same training on another layout."""
+"""Relative loss difference up to which two runs count as the same training on different layouts."""
 _S = 1_000_000_000
 
 
 class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One fault. `rank`, `node` and `step` as planned, -1 for none; `made`: the step before which it was, -1 if never.
+    """The score of one fault.
 
-    `blamed`, `blamed_rank`, `blamed_node`: the incident (words.FAULTS) that was told of it, empty and -1 where none
-    was; `right`: it is of the fault's kind, and names the rank or node that was struck. Times in seconds: `detect_s`
-    from the fault itself to its being noticed, `restart_s` from then until all ranks train again, of which `import_s`
-    went into a new supervisor that loaded torch, `lost_s` training that was done again.
-    `outcome`: recovered: the run is complete; failed: it said of what and ended; stuck: neither; unmade: nothing was
-    struck. `losses` of the steps that ended from the fault to the next one, in every attempt, against the run without
-    faults: identical to the bit, close (1e-5), different, or missing: some were never taken. `loss_error`: the largest
-    relative one.
+    `rank`, `node`, `step`: as planned; -1 if not given. `made`: the step before which the fault was injected; -1 if it
+    never was. `blamed`, `blamed_rank`, `blamed_node`: kind (words.FAULTS), rank and node of the incident attributed to
+    it; empty and -1 if there is none. `right`: that incident has the fault's kind, and its rank or node.
+
+    Times in seconds: `detect_s` from the injection to the detection; `restart_s` from the detection until all ranks
+    train again, including `import_s` for a new supervisor to load torch; `lost_s` of training that was repeated.
+
+    `outcome`: "recovered": the run is complete; "failed": it ended with a reason; "stuck": neither; "unmade": the fault
+    was not injected. `losses`: comparison with the run without faults, over the steps that ended between this fault and
+    the next one, in every attempt: "identical" (bitwise), "close" (1e-5), "different", or "missing" if some steps were
+    never taken. `loss_error`: the largest relative error.
     """
 
     kind: str
@@ -51,105 +54,112 @@ class FaultScore(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def well(self) -> bool:
-        """As it should be, to the last digit."""
+        """Whether the right incident was reported, the run recovered and its losses match."""
         return self.right and self.outcome == "recovered" and self.losses in ("identical", "close")
 
 
 def score(
-    run: Run, calm: Run, plan: FaultPlan, made: Mapping[int, InjectedFault], events: Sequence[JobEvent] = ()
+    run: Run, calm: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault], events: Sequence[JobEvent] = ()
 ) -> tuple[FaultScore, ...]:
-    """A row a fault, in the order of the plan. `calm`: the run without faults. `made`: by place in the plan. `events`:
-    of the run's life, for the time that importing took.
+    """Score each fault, in the order of the plan.
 
-    Each incident is set down to one fault at most, which was made before it was noticed: to one that must be found as
-    this where there is one, else to the first that was found as nothing.
+    `calm`: the run without faults. `injected`: injected faults by index in the plan. `events`: the run's event log, for
+    the time spent on imports.
+
+    Each incident is attributed to at most one fault, which was injected before the incident was noticed: preferably to
+    a fault of the matching kind and target, else to the first fault without an incident.
     """
-    order = sorted(made, key=lambda number: made[number].at)
+    order = sorted(injected, key=lambda number: injected[number].at)
     faults = {number: plan.fault[number] for number in order}
-    blamed = _blamed(run, faults, made)
-    ends = {number: made[after].at for number, after in pairwise(order)}
+    blamed = _blamed(run, faults, injected)
+    ends = {number: injected[after].at for number, after in pairwise(order)}
     rows: list[FaultScore] = []
     for number, fault in enumerate(plan.fault):
         row = FaultScore(kind=fault.kind, step=fault.step, rank=fault.rank, node=fault.node)
-        if number in made:
-            at = made[number].at
-            row = _struck(row, fault, made[number], blamed.get(number, []), events)
+        if number in injected:
+            at = injected[number].at
+            row = _struck(row, fault, injected[number], blamed.get(number, []), events)
             losses, error = _losses(run, calm, at, ends.get(number, 0))
             row = msgspec.structs.replace(row, outcome=_outcome(run), losses=losses, loss_error=error)
         rows.append(row)
     return tuple(rows)
 
 
-def strays(run: Run, plan: FaultPlan, made: Mapping[int, InjectedFault]) -> tuple[Incident, ...]:
-    """Incidents that no fault of the plan accounts for: false alarms, or faults that nobody planned."""
-    faults = {number: plan.fault[number] for number in sorted(made, key=lambda number: made[number].at)}
-    known = [one for each in _blamed(run, faults, made).values() for one in each]
-    return tuple(one for one in run.incidents if all(one is not other for other in known))
+def strays(run: Run, plan: FaultPlan, injected: Mapping[int, InjectedFault]) -> tuple[Incident, ...]:
+    """Return the incidents that no fault of the plan accounts for: false alarms, or faults that were not planned."""
+    faults = {number: plan.fault[number] for number in sorted(injected, key=lambda number: injected[number].at)}
+    known = [incident for each in _blamed(run, faults, injected).values() for incident in each]
+    return tuple(incident for incident in run.incidents if all(incident is not scored for scored in known))
 
 
-def _blamed(run: Run, faults: Mapping[int, Fault], made: Mapping[int, InjectedFault]) -> dict[int, list[Incident]]:
-    """By place in the plan, those that were told of it, what names it first."""
-    free = list(run.incidents)  # those that are alike are taken one by one
-    found: dict[int, list[Incident]] = {}
+def _blamed(run: Run, faults: Mapping[int, Fault], injected: Mapping[int, InjectedFault]) -> dict[int, list[Incident]]:
+    """Map each fault's index in the plan to the incidents attributed to it, the one that identifies it first."""
+    free = list(run.incidents)  # equal incidents are taken one by one
+    by_fault: dict[int, list[Incident]] = {}
 
     def take(number: int, fits: Iterable[Incident]) -> None:
-        one = next((one for one in fits if _noticed(one) >= made[number].at), None)
-        if one is not None:
-            free[:] = [other for other in free if other is not one]
-            found.setdefault(number, []).append(one)
+        incident = next((candidate for candidate in fits if _noticed(candidate) >= injected[number].at), None)
+        if incident is not None:
+            free[:] = [other for other in free if other is not incident]
+            by_fault.setdefault(number, []).append(incident)
 
     for number, fault in faults.items():
-        take(number, [one for one in free if _names(one, fault)])
+        take(number, [incident for incident in free if _identifies(incident, fault)])
     for number, fault in faults.items():
-        if fault.kind == "flip_byte":  # the kill that has the byte read
-            take(number, [one for one in free if one.kind == "worker_death" and one.rank == fault.rank])
+        if fault.kind == "flip_byte":  # the fault also kills the rank, so that the checkpoint is read
+            deaths = [incident for incident in free if incident.kind == "worker_death"]
+            take(number, [incident for incident in deaths if incident.rank == fault.rank])
     for number in faults:
-        if number not in found:
+        if number not in by_fault:
             take(number, list(free))
-    return found
+    return by_fault
 
 
-def _names(one: Incident, fault: Fault) -> bool:
-    """Whether an incident says what was done, and to whom. A damaged checkpoint is nobody's."""
-    if one.kind != fault.blamed:
+def _identifies(incident: Incident, fault: Fault) -> bool:
+    """Whether an incident has the fault's kind and its rank or node. A damaged checkpoint belongs to no rank."""
+    if incident.kind != fault.blamed:
         return False
     if fault.kind == "flip_byte":
         return True
-    return (fault.rank < 0 or one.rank == fault.rank) and (fault.node < 0 or one.node == fault.node)
+    return (fault.rank < 0 or incident.rank == fault.rank) and (fault.node < 0 or incident.node == fault.node)
 
 
-def _noticed(one: Incident) -> int:
-    """ns since the epoch, no earlier than it was: an incident's time is kept to the millisecond."""
-    return round(datetime.fromisoformat(one.when).timestamp() * 1000) * 1_000_000 + round(one.detect_s * _S) + 999_999
+def _noticed(incident: Incident) -> int:
+    """When an incident was noticed, in ns since the epoch, rounded up: incidents are stored to the millisecond."""
+    return (
+        round(datetime.fromisoformat(incident.when).timestamp() * 1000) * 1_000_000
+        + round(incident.detect_s * _S)
+        + 999_999
+    )
 
 
 def _struck(
-    row: FaultScore, fault: Fault, made: InjectedFault, blamed: Sequence[Incident], events: Sequence[JobEvent]
+    row: FaultScore, fault: Fault, injected: InjectedFault, blamed: Sequence[Incident], events: Sequence[JobEvent]
 ) -> FaultScore:
-    row = msgspec.structs.replace(row, made=made.step)
+    row = msgspec.structs.replace(row, made=injected.step)
     if not blamed:
         return row
     named, first = blamed[0], min(blamed, key=_noticed)
-    restart = max(one.restart_s for one in blamed)
-    until = max(_noticed(one) + round(one.restart_s * _S) for one in blamed)
+    restart = max(incident.restart_s for incident in blamed)
+    until = max(_noticed(incident) + round(incident.restart_s * _S) for incident in blamed)
     return msgspec.structs.replace(
         row,
         blamed=named.kind,
         blamed_rank=named.rank,
         blamed_node=named.node,
-        right=_names(named, fault),
-        detect_s=max(0.0, (_noticed(first) - made.at) / _S),
+        right=_identifies(named, fault),
+        detect_s=max(0.0, (_noticed(first) - injected.at) / _S),
         restart_s=restart,
-        import_s=min(restart, sum(_imports(events, made.at, until))),
-        lost_s=sum(one.lost_s for one in blamed),
+        import_s=min(restart, sum(_imports(events, injected.at, until))),
+        lost_s=sum(incident.lost_s for incident in blamed),
     )
 
 
 def _imports(events: Sequence[JobEvent], since: int, until: int) -> Iterator[float]:
-    """Seconds from the start of each supervisor to its first ranks: torch is loaded in them, and agents meet."""
-    for place, event in enumerate(events):
+    """Seconds from the start of each supervisor to its first launch, spent on loading torch and agent rendezvous."""
+    for index, event in enumerate(events):
         if event.what == "started" and since <= event.at <= until:
-            launched = next((one.at for one in events[place:] if one.what == "launched"), event.at)
+            launched = next((later.at for later in events[index:] if later.what == "launched"), event.at)
             yield (launched - event.at) / _S
 
 
@@ -160,24 +170,26 @@ def _outcome(run: Run) -> str:
 
 
 def _losses(run: Run, calm: Run, since: int, until: int) -> tuple[str, float]:
-    """Of the steps that ended since a fault and, where another came, before that one; (verdict, largest error)."""
-    expected = {one.step: one.loss for one in _told(calm)}
-    steps = [one for one in _told(run) if one.ended_ns >= since and (not until or one.ended_ns < until)]
-    never = expected.keys() - {one.step for one in _told(run)}
+    """Verdict and largest error over the steps that ended from `since` to `until`, in ns; 0 means to the end."""
+    expected = {sample.step: sample.loss for sample in _rank0_samples(calm)}
+    steps = [
+        sample for sample in _rank0_samples(run) if sample.ended_ns >= since and (not until or sample.ended_ns < until)
+    ]
+    never = expected.keys() - {sample.step for sample in _rank0_samples(run)}
     if not expected or never or (not steps and not until):
         return "missing", 0.0
-    pairs = [(expected.get(one.step), one.loss) for one in steps]
+    pairs = [(expected.get(sample.step), sample.loss) for sample in steps]
     errors = [_error(a, b) for a, b in pairs]
     worst = max(errors, default=0.0)
     return "identical" if worst == 0 else "close" if worst <= CLOSE else "different", worst
 
 
-def _told(run: Run) -> list[Sample]:
-    return [one for one in run.samples if one.rank == 0]
+def _rank0_samples(run: Run) -> list[Sample]:
+    return [sample for sample in run.samples if sample.rank == 0]
 
 
 def _error(a: float | None, b: float | None) -> float:
-    """Relative; 0 only of what is the same to the bit."""
+    """Relative error; 0 only if both losses are bitwise identical."""
     if a is None or b is None:
         return math.inf
     if a == b or (math.isnan(a) and math.isnan(b)):

@@ -1,4 +1,4 @@
-"""The profiled window of a rank: torch.profiler around some steps, and the file it leaves."""
+"""Capture the profiled window of a rank: torch.profiler around some steps, exported to a file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trainyard.store.redact_run import copy_redacted
 def capture(
     folder: Path, rank: int, steps: int, device: torch.device, together: Callable[[], object]
 ) -> Iterator[profile]:
-    """Call `step()` on what this gives after each of `PROFILER_WARMUP + steps` steps. `together`: waits for all ranks.
+    """Profile `PROFILER_WARMUP + steps` steps: call `step()` on the yielded profiler after each. `together`: a barrier.
 
-    Leaves `traces/rank<N>.json.gz`, under that name only when whole.
+    Writes `traces/rank<N>.json.gz`, under that name only when complete.
     """
     path = folder / "traces" / f"rank{rank}.json.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -30,8 +30,8 @@ def capture(
     actions = schedule(wait=0, warmup=PROFILER_WARMUP, active=steps, repeat=1)
 
     def plan(step: int) -> ProfilerAction:
-        # Asked after the last mark has closed and before the profiler stops. A CPU rank that stopped while another
-        # was still in its last step would take the cores that step needs, and stand in its ledger.
+        # Called after the last step's mark has closed and before the profiler stops. A CPU rank that exported its
+        # trace while another is still in its last step would take cores from that step and distort its ledger.
         if step == PROFILER_WARMUP + steps and device.type == "cpu":
             together()
         return actions(step)
@@ -40,7 +40,7 @@ def capture(
         activities=activities,
         schedule=plan,
         on_trace_ready=lambda profiler: _export(profiler, path),
-        # On a CPU recorded shapes fragment the heap: fresh pages, and steps several times as long (docs/log.md).
+        # On a CPU, recording shapes fragments the heap: page faults make steps several times as long (docs/log.md).
         record_shapes=device.type != "cpu",
         with_stack=False,
     ) as profiler:
@@ -50,7 +50,7 @@ def capture(
 def _export(profiler: profile, path: Path) -> None:
     plain = path.with_suffix(".partial")
     profiler.export_chrome_trace(str(plain))
-    # torch packs a name ending in .gz itself, line by line: ten times slower.
+    # For a name that ends in .gz, torch compresses line by line, which is ten times slower.
     with replacing_own(path) as packed:
         with plain.open("rb") as whole:
             copy_redacted(whole, packed, pack=True)

@@ -1,4 +1,4 @@
-"""A rank's checkpoints, and what is told of them: in the run's life, and by rank 0 on stdout."""
+"""A rank's checkpoints, and their reports: events in the run's log, and messages of rank 0 on stdout."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from trainyard.train.step.outcome import Training
 
 
 class RunCheckpoints:
-    """All methods are collective. A training that has no state to offer is not kept, and begins at its beginning."""
+    """Saves and loads checkpoints of a training. All methods are collective.
+
+    Does nothing for a training without state, which always starts from the beginning."""
 
     def __init__(
         self,
@@ -34,52 +36,52 @@ class RunCheckpoints:
         self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
         if self.saver is None and job.checkpoint.every:
             raise BadJob(
-                f"every = {job.checkpoint.every} at $.checkpoint, but a training of {job.workload!r} offers no state.",
-                "Use every = 0.",
+                f"every = {job.checkpoint.every} at $.checkpoint, but workload {job.workload!r} has no state to save.",
+                "Set every = 0.",
             )
 
     def resume(self) -> int:
-        """The step that training goes on with, from the last good checkpoint where there is one."""
+        """Load the last good checkpoint, if there is one; return the step with which training continues."""
         if self.saver is None:
             return 0
         step = self.saver.resume()
-        told = self._tell()
-        if step or told:
+        reported = self._report_faults()
+        if step or reported:
             self.events.loaded(self.saver.loading_ns, step)
-            self.say(f"going on from the checkpoint after step {step}\n" if step else "no checkpoint is good\n")
+            self.say(f"resuming from the checkpoint after step {step}\n" if step else "no good checkpoint was found\n")
         return step
 
     def due(self, step: int) -> bool:
-        """Whether the job says that the state after this step is saved."""
+        """Whether a checkpoint is due after this step."""
         return self.saver is not None and self.saver.due(step)
 
     def after(self, step: int) -> None:
-        """Saves when the job says so."""
+        """Save a checkpoint if one is due after this step."""
         if self.saver is not None:
-            self._stalled(step, lambda saver: saver.after(step))
+            self._log_stall(step, lambda saver: saver.after(step))
 
     def leave(self, step: int) -> None:
-        """The state after `step` is on the disk when this returns."""
+        """Save the state after `step`, before the rank leaves; it is on disk when this returns."""
         if self.saver is not None:
-            self._stalled(step, lambda saver: saver.save_now(step))
+            self._log_stall(step, lambda saver: saver.save_now(step))
 
     def close(self, step: int) -> None:
-        """Waits for what is being written. `step`: the last of the job, whose state is saved too, where any is."""
+        """Wait for pending writes. `step`: the job's last step, whose state is saved too if the job saves any."""
         if self.saver is not None:
             if self.saver.saves:
                 self.leave(step)
-            self._stalled(step, lambda saver: saver.close())
+            self._log_stall(step, lambda saver: saver.close())
 
-    def _stalled(self, step: int, do: Callable[[Saver], None]) -> None:
-        assert self.saver is not None  # noqa: S101 - those who call have looked
+    def _log_stall(self, step: int, do: Callable[[Saver], None]) -> None:
+        assert self.saver is not None  # noqa: S101 - checked by the callers
         before = self.saver.stalled_ns
         do(self.saver)
         if stalled := self.saver.stalled_ns - before:
             self.events.saved(stalled, step)
-        self._tell()
+        self._report_faults()
 
-    def _tell(self) -> bool:
-        """Whether there was a fault. It is the whole job's: one rank tells of it."""
+    def _report_faults(self) -> bool:
+        """Report faults in checkpoints; whether there were any. They concern the whole job, so rank 0 logs them."""
         notices = self.saver.notices() if self.saver is not None else []
         for notice in notices:
             if self.first:
@@ -89,12 +91,12 @@ class RunCheckpoints:
 
 
 def attempt(folder: Path) -> int:
-    """How often the job had been started before: as the launcher counts, and beyond what its samples say, since a run
-    that is gone on with later is counted from 0 again. To be asked before any rank writes."""
-    said = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    """The number of earlier attempts: the larger of the launcher's count, which restarts from 0 for a resumed run, and
+    of the attempts in the samples. Call it before any rank writes samples."""
+    launcher_count = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     path = folder / "samples" / "rank0.jsonl"
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return max([said, *(sample.attempt + 1 for sample in map(_sample, lines) if sample)])
+    return max([launcher_count, *(sample.attempt + 1 for sample in map(_sample, lines) if sample)])
 
 
 def _sample(line: bytes) -> Sample | None:
@@ -104,8 +106,8 @@ def _sample(line: bytes) -> Sample | None:
         return None
 
 
-def mend(path: Path) -> None:
-    """Cuts off the half line that a killed rank left at the end of its samples, so that more can follow."""
+def drop_partial_line(path: Path) -> None:
+    """Cut off the partial line that a killed rank left at the end of its samples, so that lines can be appended."""
     if path.exists():
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1

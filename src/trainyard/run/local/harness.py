@@ -1,6 +1,6 @@
-"""Executes a job: checks that it fits, starts the ranks, watches them, books what they captured, stores the run.
+"""Execute a job: check that it fits, start and watch the ranks, book their traces, store the run.
 
-No torch here: the ranks are processes of their own, and what they say comes through the run's folder.
+No torch here: the ranks are separate processes, which report through the run's folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PRELOAD = (
     "trainyard.run.probe.matmul_rate",
     "trainyard.train.model.language_task",
 )
-"""What the ranks' module imports that is slow to import: it is loaded once for all."""
+"""Slow imports of the ranks' module, loaded once for all ranks."""
 
 
 def execute(
@@ -59,15 +59,16 @@ def execute(
     tag: str = "",
     origin: Origin | None = None,
 ) -> Run:
-    """Runs `job` on this machine and returns the stored run.
+    """Run `job` on this machine and return the stored run.
 
-    `begun`: is given the run's folder, before anything is started in it. `tag`: names the run as soon as it has
-    started. `origin`: where the checkpoint comes from that `begun` puts there.
-    Raises `BadJob` for what does not fit or cannot be trained, `UnknownName` for its workload, `PortInUse` and
-    `MissingLibrary`, all before anything starts, and `RankDied` after storing what was measured until then.
-    What goes wrong while it runs is got over as `job.recovery` says, and stands in the run's `incidents`; a job that is
-    asked to leave (SIGTERM) saves its state, leaves and raises `Preempted`.
-    Interrupted, it ends every process and leaves the run marked incomplete.
+    `begun`: called with the run's folder before anything is started in it. `tag`: the run's name from its start.
+    `origin`: the source of the checkpoint that `begun` puts into the folder.
+
+    Raises `BadJob` if the job does not fit or cannot be trained, `UnknownName` for an unknown workload, `PortInUse` and
+    `MissingLibrary`, all before anything starts, and `RankDied` after storing the measurements so far.
+    Faults during the run are handled according to `job.recovery` and recorded in the run's `incidents`. A job that is
+    asked to leave (SIGTERM) saves its state, leaves and raises `Preempted`. An interrupt ends every process and leaves
+    the run marked incomplete.
     """
     vendors = plugins.load_all("vendors")
     seen = _devices(session, vendors)
@@ -91,29 +92,29 @@ def execute(
             session.store.delete(run.id)  # its ranks never started
             raise
         session.say(f"run {run.id}: {job.layout.ranks} x {seen[0].name}, in {folder}")
-        return _see_through(_Started(launcher, started, run, folder, messages), session, vendors, tag)
+        return _run_to_end(_Started(launcher, started, run, folder, messages), session, vendors, tag)
 
 
 def resume(name: str, session: Session, *, tag: str = "") -> Run:
-    """Goes on with a stored run that did not end, in its own folder and under its own id, from its last good
-    checkpoint; from its beginning where it has none. Its job is the one it has. `tag`: another name for it.
+    """Resume an unfinished run in its own folder, with its own id and job, from its last good checkpoint or, if it has
+    none, from the beginning. `tag`: an additional name for it.
 
-    Raises `WrongRunState` for a run that is complete or damaged, `BadInput` for one of a script, `RunInUse` for one
-    that another process is running, and as `execute`.
+    Raises `WrongRunState` if the run is complete or damaged, `BadInput` for a run of a script, `RunInUse` if another
+    process is running it, and the errors of `execute`.
     """
     store = session.store
     run, folder = store.load(name), store.find(name)
     if run.state == "complete":
-        raise WrongRunState(f"run {run.id} is complete: nothing of it is left to do.")
+        raise WrongRunState(f"run {run.id} is complete: no steps are left.")
     if run.state == "damaged":
         raise WrongRunState(
             f"run {run.id} is damaged: {run.failure}.",
             f"`trainyard run --resume {run.id} JOB.toml` starts a new run from its last good checkpoint.",
         )
     if run.job.workload == SCRIPT:
-        raise BadInput(f"run {run.id} is of a command of your own.", "Only what a job trains is gone on with.")
+        raise BadInput(f"run {run.id} ran a command of your own.", "Only runs of a job file can be resumed.")
     if folder.parent.resolve() != store.runs.resolve():
-        raise BadInput(f"{folder} is not in the store {store.root}.", "Only stored runs can be gone on with.")
+        raise BadInput(f"{folder} is not in the store {store.root}.", "Only stored runs can be resumed.")
     vendors = plugins.load_all("vendors")
     seen = _devices(session, vendors)
     _check(run.job, seen)
@@ -126,7 +127,7 @@ def resume(name: str, session: Session, *, tag: str = "") -> Run:
         ]
         if changed:
             parts = ", ".join(changed)
-            session.say(f"run {run.id} resumes with other {parts} than it began with; its record keeps the first.")
+            session.say(f"run {run.id} resumes with different {parts}; its record keeps the original ones.")
         files = launcher.render(run.job, [session.worker, str(folder), seen[0].vendor])
         run = replace(store.finish(replace(run, state="incomplete", failure="")), samples=(), digest="")
         log = folder / "samples" / "rank0.jsonl"
@@ -134,14 +135,14 @@ def resume(name: str, session: Session, *, tag: str = "") -> Run:
         messages = ProgressMessages(folder, run.job)
         started = _start(launcher, folder, files)
         ranks = f"{run.job.layout.ranks} x {seen[0].name}"
-        where = resume_hint.where(resume_hint.saved(folder), run.job)
+        where = resume_hint.resume_point(resume_hint.saved_steps(folder), run.job)
         session.say(f"run {run.id}, {where}: {ranks}, in {folder}")
-        return _see_through(_Started(launcher, started, run, folder, messages, reported_bytes), session, vendors, tag)
+        return _run_to_end(_Started(launcher, started, run, folder, messages, reported_bytes), session, vendors, tag)
 
 
 class _Started(NamedTuple):
-    """A run whose ranks have been started. `job_id`: its id at the launcher. `reported_bytes`: size of rank 0's samples
-    that an earlier attempt has reported."""
+    """A run whose ranks have been started. `job_id`: its id at the launcher. `reported_bytes`: size of the part of rank
+    0's samples that was reported in an earlier attempt."""
 
     launcher: Local
     job_id: str
@@ -156,30 +157,30 @@ def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSee
 
 
 def _check(job: Job, seen: Sequence[DeviceSeen]) -> None:
-    """Raises `BadJob` where these devices do not hold the job or nobody can train it."""
+    """Raise `BadJob` if the job does not fit these devices or cannot be trained."""
     job.check_fits(capacity(seen), f"this machine ({seen[0].name})")
     workload = plugins.load("workloads", job.workload)
-    workload.expect(job)  # refuses what it cannot train
-    if job.model is not None:  # any other workload has data of its own
+    workload.expect(job)  # raises if it cannot train the job
+    if job.model is not None:  # other workloads bring their own data
         text.check(job.recipe)
     device_rules.check(job.recipe, seen[0].vendor)
     memory_rules.check(job, workload.weights(job), seen[0].memory_bytes, seen[0].name, shared=seen[0].vendor == "cpu")
 
 
 def _launcher(job: Job, session: Session, ranks_get: Mapping[str, str]) -> Local:
-    """Raises `BadJob` where the job cannot go on with as few nodes as it says."""
+    """Return the launcher of the job. Raises `BadJob` if the job cannot continue on its `least_nodes`."""
     sizes = shrink_job.sizes(job, plugins.load("workloads", job.workload).expect)
     return Local(session.port, ranks_get, sizes, _PRELOAD if session.worker == WORKER else ())
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Inside, no other process starts ranks in this folder. Raises `RunInUse` if one has."""
+    """Lock the folder against other processes that would start ranks in it. Raises `RunInUse` if one has."""
     with (folder / "lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RunInUse(f"run {folder.name} is still going.", "Wait for it, or end it first.") from error
+            raise RunInUse(f"run {folder.name} is still running.", "Wait for it to end, or end it first.") from error
         yield
 
 
@@ -189,54 +190,54 @@ def _start(launcher: Local, folder: Path, files: Mapping[str, str]) -> str:
     return launcher.submit(folder)
 
 
-def _see_through(started: _Started, session: Session, vendors: Mapping[str, Vendor], tag: str) -> Run:
-    """Until the ranks have ended; the stored run."""
+def _run_to_end(started: _Started, session: Session, vendors: Mapping[str, Vendor], tag: str) -> Run:
+    """Follow the ranks to their end; return the stored run."""
     launcher, run, folder = started.launcher, started.run, started.folder
     try:
         try:
-            with _passing_on(launcher, started.job_id) as signals:
+            with _forward_sigterm(launcher, started.job_id) as signals:
                 if tag:
                     session.store.tag(run.id, tag)
                 _follow(started, session.progress, lambda: _say_messages(started.messages, signals, session.say))
         finally:
-            launcher.cancel(started.job_id)  # nothing is left to end, unless we were interrupted
+            launcher.cancel(started.job_id)  # has an effect only after an interrupt
         kept = measured(run, folder, vendors)
         if launcher.status(started.job_id) != "ended":
             raise _ended_early(launcher.failure(started.job_id), kept, folder, session.store)
         return booked(kept, folder, session)
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(f"run {run.id}: {resume_hint.way(folder, run.job)}")
+        interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job)}")
         raise
 
 
 def _ended_early(failure: Failure, kept: Run, folder: Path, store: Store) -> TrainyardError:
-    """Stores what was measured; the error to raise, which says how to go on."""
+    """Store the measurements so far; return the error to raise, with the command that resumes the run."""
     store.finish(failed(kept, failure.says))
-    way, rest = resume_hint.way(folder, kept.job), f"What was measured is kept as run {kept.id}."
+    hint, rest = resume_hint.resume_sentence(folder, kept.job), f"The measurements so far are stored as run {kept.id}."
     if failure.kind == "preempted":
-        return Preempted(failure.says, f"{way} {rest}")
+        return Preempted(failure.says, f"{hint} {rest}")
     if not kept.job.recovery.restarts:
-        way += " With [recovery] restarts = N it does so by itself."
-    said = (failure.next_step, _last_step(kept, failure.rank), way, rest)
-    return RankDied(failure.says, " ".join(filter(None, said)))
+        hint += " With [recovery] restarts = N in the job it restarts automatically."
+    hints = (failure.next_step, _last_step(kept, failure.rank), hint, rest)
+    return RankDied(failure.says, " ".join(filter(None, hints)))
 
 
 @contextmanager
-def _passing_on(launcher: Local, started: str) -> Iterator[list[int]]:
-    """Inside, a SIGTERM asks the job to save and leave, and is added to the list. Only the main thread can take
-    signals."""
-    asked: list[int] = []
+def _forward_sigterm(launcher: Local, started: str) -> Iterator[list[int]]:
+    """Turn a SIGTERM into a request to the job to save and leave, and append it to the yielded list. Without effect
+    outside the main thread, which alone receives signals."""
+    signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield signals
         return
 
-    def pass_on(sign: int, _: object) -> None:
-        asked.append(sign)
+    def forward(sign: int, _: object) -> None:
+        signals.append(sign)
         launcher.notice(started)
 
-    before = signal.signal(signal.SIGTERM, pass_on)
+    before = signal.signal(signal.SIGTERM, forward)
     try:
-        yield asked
+        yield signals
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -244,39 +245,40 @@ def _passing_on(launcher: Local, started: str) -> Iterator[list[int]]:
 def _say_messages(messages: ProgressMessages, signals: list[int], say: Callable[[str], None]) -> None:
     if signals:
         signals.clear()
-        say("asked to leave (SIGTERM): ranks that train end their step, save and leave")
+        say("SIGTERM received: each rank finishes its step, saves and leaves")
     for line in messages.lines():
         say(line)
 
 
 def find_devices(vendors: Mapping[str, Vendor]) -> tuple[DeviceSeen, ...]:
-    """The accelerators of the first vendor that has any (a pretended one first), else the host's cores."""
+    """Return the accelerators of the first vendor that has any (a pretended one first), else the host's cores."""
     for name in sorted(vendors.keys() - {"cpu"}, key=lambda name: (name != "pretend", name)):
-        if found := tuple(vendors[name].devices()):
-            return found
+        if devices := tuple(vendors[name].devices()):
+            return devices
     return tuple(vendors["cpu"].devices())
 
 
 def capacity(devices: Sequence[DeviceSeen]) -> int:
-    """How many ranks these devices hold: one each; one a core of a CPU."""
+    """The number of ranks that these devices can run: one per accelerator, or one per CPU core."""
     if devices[0].vendor == "cpu":
         return int(devices[0].facts.get("cores", "1"))
     return len(devices)
 
 
 def environment(ranks: int, vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """What the ranks get where the user's environment does not say otherwise.
+    """Default environment variables of the ranks, which the user's environment overrides.
 
-    Each rank its share of the cores; ranks of one host meet over loopback, whatever the host's name resolves to.
+    Each rank gets its share of the cores; ranks of one host use the loopback interface, whatever the host name resolves
+    to.
     """
-    given = {"OMP_NUM_THREADS": str(max(1, capacity(vendors["cpu"].devices()) // ranks))}
+    variables = {"OMP_NUM_THREADS": str(max(1, capacity(vendors["cpu"].devices()) // ranks))}
     if sys.platform.startswith("linux"):
-        given["GLOO_SOCKET_IFNAME"] = "lo"
-    return given
+        variables["GLOO_SOCKET_IFNAME"] = "lo"
+    return variables
 
 
 def _follow(started: _Started, progress: Callable[[Progress], None], each_turn: Callable[[], object]) -> None:
-    """Until the launcher says that the job has ended or failed."""
+    """Report progress until the job has ended or failed."""
     job = started.run.job
     appended = _appended(started.folder / "samples" / "rank0.jsonl", started.reported_bytes)
     running = True
@@ -291,8 +293,8 @@ def _follow(started: _Started, progress: Callable[[Progress], None], each_turn: 
 
 
 def _appended(path: Path, at: int = 0) -> Iterator[list[Sample]]:
-    """At each `next`, the samples that were added to the file since, first since byte `at`; half a line waits for its
-    rest."""
+    """Yield, at each `next`, the samples appended to the file since the last one, at first since byte `at`, without a
+    last line that is still incomplete."""
     while True:
         data = b""
         if path.exists():
@@ -305,8 +307,8 @@ def _appended(path: Path, at: int = 0) -> Iterator[list[Sample]]:
 
 
 def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
-    """`run` with what the ranks left in its folder: samples, facts, and the claims that follow from them; what happened
-    in its life, and where that went."""
+    """Return `run` with the data that the ranks left in its folder: samples, facts and the claims derived from them,
+    incidents and goodput."""
     events = event_log.read(folder)
     ranks = goodput.last_ranks(events, run.job)
     facts = [fact for fact in read_facts(folder) if not ranks or fact.rank < ranks]
@@ -321,18 +323,18 @@ def measured(run: Run, folder: Path, vendors: Mapping[str, Vendor]) -> Run:
         incidents=goodput.incidents(events, samples),
         goodput=goodput.goodput(events, samples),
     )
-    return replace(known, claims=run_claims.of_run(known, facts, vendors))
+    return replace(known, claims=run_claims.derive_claims(known, facts, vendors))
 
 
 def booked(run: Run, folder: Path, session: Session) -> Run:
-    """Stores the run with its ledgers; as failed, and the error goes on, when its traces cannot be booked."""
+    """Book the run's traces and store it with its ledgers; if booking fails, store it as failed and re-raise."""
     ledgers: Sequence[Ledger] = ()
     if run.trace:
-        session.store.finish(run)  # incomplete, should booking be interrupted
+        session.store.finish(run)  # incomplete, in case booking is interrupted
         start = time.perf_counter_ns()
         try:
             ledgers = session.book([folder / name for name in run.trace])
-        except Exception as error:  # even a fault of ours must not lose what was measured
+        except Exception as error:  # not even a bug of ours may lose the measurements
             session.store.finish(failed(run, f"its traces could not be booked: {error}"))
             raise
         session.say(f"booked {len(run.trace)} traces in {show_time(time.perf_counter_ns() - start)}")

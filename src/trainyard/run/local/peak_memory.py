@@ -1,4 +1,4 @@
-"""How much memory a rank has used at most."""
+"""Peak memory of a rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes at most so far: allocated on an accelerator, resident on a CPU."""
+    """Peak bytes so far: allocated on an accelerator, resident on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -17,7 +17,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def forget_peak(device: torch.device) -> None:
-    """What came and went on an accelerator before is no part of the peak from here on."""
+    """Reset the peak of an accelerator, so that earlier allocations do not count."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

@@ -1,4 +1,4 @@
-"""What a rank says of itself at its end, in `facts/rank<N>.json` of the run's folder. No torch here."""
+"""The facts that a rank records at its end, in `facts/rank<N>.json` of the run's folder. No torch here."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trainyard.store.run_folder import rank_files
 
 
 class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One rank: its device, its text and weights by digest, its matmul rate, its build of torch.
+    """Facts of one rank: its device, digests of its text and weights, its matmul rate, its torch build.
 
-    `parameters` and `model_flops` (a step, over all ranks, nothing recomputed) are of the whole model.
-    `digests`: sha256 of `text`, `weights_initial` and `weights_final`, or why there is none of `weights`.
-    `experts`: tokens of each expert in the last step, over all ranks, by the name of the layer; of this rank's layers.
-    `clocks`: what rank 0's vendor said right after the warm-up steps.
+    `parameters`: parameter count of the whole model. `model_flops`: FLOPs of the whole model per step, over all ranks,
+    without recomputation. `digests`: sha256 of `text`, `weights_initial` and `weights_final`, or why there is none of
+    `weights`. `experts`: for this rank's layers, by layer name, the tokens of each expert in the last step over all
+    ranks. `clocks`: telemetry of rank 0's vendor right after the warm-up steps.
     """
 
     rank: int
@@ -28,7 +28,7 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     vendor: str
     device: str
     backend: str
-    """`gloo`, `nccl` (which is RCCL's name too), or empty for a rank alone."""
+    """`gloo`, `nccl` (also for RCCL), or empty for a single rank."""
     threads: int
     text: str
     digests: dict[str, str]
@@ -42,14 +42,14 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def write_facts(folder: Path, facts: RankFacts) -> None:
-    """Under its name only when whole."""
+    """Write the facts of a rank, under the file's name only when complete."""
     path = folder / "facts" / f"rank{facts.rank}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, redact_json(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n"))
 
 
 def read_facts(folder: Path) -> list[RankFacts]:
-    """Of the ranks that came to their end, in rank order. Raises `BadFile`."""
+    """Read the facts of the ranks that reached their end, in rank order. Raises `BadFile`."""
     return [_read(path) for path in rank_files(folder / "facts", ".json")]
 
 

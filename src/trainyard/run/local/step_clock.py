@@ -1,4 +1,4 @@
-"""The clock that steps are timed by: it looks at the time when the device has done its work."""
+"""The clock that times steps: it waits for the device before it reads the time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _nothing() -> None:
 
 
 class StepClock(NamedTuple):
-    """`synchronize` waits for the device; `look` gives nanoseconds since some fixed moment. Tests pass their own."""
+    """`synchronize`: waits for the device. `look`: returns monotonic time in ns. Tests pass their own."""
 
     synchronize: Callable[[], None] = _nothing
     look: Callable[[], int] = perf_counter_ns

@@ -1,10 +1,10 @@
 """`python -m trainyard.run.local.worker FOLDER [VENDOR]`: one rank of a run, started by torch's elastic launcher.
 
-VENDOR is whose devices the machine has: it is an error when torch cannot use those. Reads FOLDER/job.toml and leaves
-`samples/rank<N>.jsonl`, a line a step as it ends, `traces/rank<N>.json.gz` and, at its end, `facts/rank<N>.json`.
-Where FOLDER has a good checkpoint it goes on from there, and its lines follow those that are there.
-Rank 0 says each step's loss on stdout. What goes wrong is a traceback and exit code 1. Asked to leave, it saves its
-state and exits with `launch.spec.LEFT`.
+VENDOR is the vendor of the machine's devices; it is an error if torch cannot use them. Reads FOLDER/job.toml and writes
+`samples/rank<N>.jsonl`, one line at the end of each step, `traces/rank<N>.json.gz` and, at the end,
+`facts/rank<N>.json`. If FOLDER has a good checkpoint, it resumes from there and appends to the samples.
+Rank 0 prints each step's loss on stdout. Errors end in a traceback and exit code 1. Asked to leave, a rank saves its
+state and exits with `launch_spec.LEFT`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.record import Sample
 from trainyard.run.chaos import inject_faults
 from trainyard.run.local.capture import capture
-from trainyard.run.local.checkpointing import RunCheckpoints, attempt, mend
+from trainyard.run.local.checkpointing import RunCheckpoints, attempt, drop_partial_line
 from trainyard.run.local.peak_memory import forget_peak, peak_memory
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.local.step_clock import StepClock
@@ -53,7 +53,7 @@ from trainyard.train.step.precision import computes
 
 
 class Turn(NamedTuple):
-    """One step of a run, and what it is for. `first`: of its repeat, or of the profiled window."""
+    """One step of a run and its purpose. `first`: it is the first of its repeat or of the profiled window."""
 
     step: int
     repeat: int
@@ -63,9 +63,9 @@ class Turn(NamedTuple):
 
 
 def turns(measure: Measure) -> Iterator[Turn]:
-    """Warm-up steps, the repeats without the profiler, then the profiled window, whose first step is thrown away.
+    """Yield the steps of a run: warm-up, the repeats without the profiler, then the profiled window.
 
-    The window counts as one more repeat.
+    The first step of the window is discarded. The window counts as one more repeat.
     """
     step = 0
     for _ in range(measure.warmup):
@@ -80,15 +80,17 @@ def turns(measure: Measure) -> Iterator[Turn]:
         step += 1
 
 
-def left(every: Iterable[Turn], begin: int, warm: int) -> list[Turn]:
-    """Those from step `begin` on, which a new process takes: it is as slow at first as the one before it was, so that
-    `warm` steps are thrown away anew. Of a profiled window that was begun it is the first that is left, and one that is
-    left alone is not profiled."""
+def remaining_turns(every: Iterable[Turn], begin: int, warm: int) -> list[Turn]:
+    """The turns from step `begin` on, as a new process takes them.
+
+    A new process needs warm-up like the first one, so that `warm` steps are discarded again; of a profiled window it
+    discards the first of the remaining steps, and a single remaining step is not profiled.
+    """
     rest = [turn for turn in every if turn.step >= begin]
-    for place, turn in enumerate(rest):
+    for index, turn in enumerate(rest):
         cold = turn.step < begin + (PROFILER_WARMUP if turn.profiled else warm)
         fresh = turn.step == begin or (turn.step == begin + warm and not turn.profiled)
-        rest[place] = turn._replace(
+        rest[index] = turn._replace(
             warmup=turn.warmup or cold,
             profiled=turn.profiled and len(rest) > PROFILER_WARMUP,
             first=turn.first or fresh,
@@ -97,11 +99,11 @@ def left(every: Iterable[Turn], begin: int, warm: int) -> list[Turn]:
 
 
 class Rank:
-    """What one rank does: its steps, timed by `clock`, each written to `log` as it ends.
+    """Takes the steps of one rank, timed by `clock`, and writes a sample to `log` at the end of each.
 
-    `clocks`: what rank 0's vendor says right after the warm-up steps, before all ranks meet for the measured ones.
-    `checkpoints`: saves the state after a step. `attempt`: how often the job had been started before.
-    `fault_injector`: is called before each step of a run with chaos.
+    `checkpoints`: saves the state after a step. `attempt`: number of earlier attempts. `fault_injector`: called before
+    each step of a run with chaos. `clocks`: telemetry of rank 0's vendor right after the warm-up steps, before the
+    barrier in front of the measured ones.
     """
 
     def __init__(
@@ -129,9 +131,9 @@ class Rank:
         self.clocks: dict[str, str] = {}
 
     def run(self, folder: Path, begin: int = 0) -> None:
-        """All turns from step `begin` on, the profiled ones under the profiler."""
+        """Take all turns from step `begin` on, the profiled ones under the profiler."""
         measure = self.job.measure
-        every = left(turns(measure), begin, measure.warmup)
+        every = remaining_turns(turns(measure), begin, measure.warmup)
         for turn in every:
             if turn.step == min(begin + measure.warmup, measure.in_all - 1):
                 self.clocks = self._at_work()
@@ -146,7 +148,7 @@ class Rank:
                 self._take(turn)
                 profiler.step()
             self.heartbeat.phase("finishing")
-        patient_barrier(self.ranks)  # one may pack its trace minutes longer than another
+        patient_barrier(self.ranks)  # compressing a trace may take one rank minutes longer than another
 
     def _at_work(self) -> dict[str, str]:
         if self.ranks.rank or not self.job.measure.warmup:
@@ -154,11 +156,11 @@ class Rank:
         return dict(plugins.load("vendors", self.ranks.vendor).telemetry())
 
     def _leave(self, step: int) -> None:
-        """Before `step`, as all ranks do."""
+        """Save the state and leave before `step`, as all ranks do."""
         self.heartbeat.phase("saving")
         if self.checkpoints is not None:
             self.checkpoints.leave(step - 1)
-        barrier(self.ranks)  # nobody closes its sockets while a peer still reads from them
+        barrier(self.ranks)  # no rank closes its sockets while a peer still reads from them
         raise SystemExit(LEFT)
 
     def _take(self, turn: Turn) -> None:
@@ -204,8 +206,8 @@ class Rank:
 
 
 def torch_build() -> dict[str, str]:
-    """What this torch was built of, as it says itself."""
-    said = {
+    """Version and build configuration of torch."""
+    fields = {
         "version": torch.__version__,
         "git": torch.version.git_version,
         "cuda": torch.version.cuda,
@@ -214,12 +216,12 @@ def torch_build() -> dict[str, str]:
         "parallel": torch.__config__.parallel_info().strip(),
     }
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return {name: str(value) for name, value in said.items() if value}
+        fields["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return {name: str(value) for name, value in fields.items() if value}
 
 
 def device_name(ranks: Ranks) -> str:
-    """As torch words it, or the host's processor."""
+    """The device's name in torch, or the host's processor."""
     if ranks.device.type == "cuda":
         return torch.cuda.get_device_name(ranks.device)
     return plugins.load("vendors", "cpu").devices()[0].name
@@ -235,30 +237,29 @@ def main(folder: Path, vendor: str = "cpu") -> None:
             f"{ranks.world} ranks were started, but the layout ({job.layout}) has {job.layout.ranks}.",
             f"Start {job.layout.ranks} processes.",
         )
-    # The supervisor is to find a rank that hangs before its peers give up.
+    # The supervisor should detect a hung rank before its peers time out.
     patience = max(TIMEOUT, timedelta(seconds=2 * job.recovery.hang_s))
     samples = folder / "samples" / f"rank{ranks.rank}.jsonl"
     samples.parent.mkdir(parents=True, exist_ok=True)
     begun = attempt(folder)
-    mend(samples)
+    drop_partial_line(samples)
     with joined(ranks, timeout=patience), samples.open("ab") as log:
         write_facts(folder, train(job, ranks, folder, log, begun))
 
 
 def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0) -> RankFacts:
-    """The whole of a rank's work; nothing that holds a process group outlives it."""
+    """Do all the work of a rank. No object that holds a process group outlives this call."""
     clock = StepClock(synchronize=lambda: synchronize(ranks))
     training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = computes(job.recipe)
     rate = matmul_rate(ranks.device, dtype, clock, ranks.local_world, together=lambda: barrier(ranks))
     forget_peak(ranks.device)
-    say = _say if ranks.rank == 0 else lambda _: None
+    say = _print_line if ranks.rank == 0 else lambda _: None
     checkpoints = RunCheckpoints(
         folder, job, ranks, training, EventLogWriter(folder, f"rank{ranks.rank}", attempt), say
     )
-    rank = Rank(
-        job, ranks, training, clock, log, say, checkpoints, attempt, inject_faults.of(folder, job, ranks, attempt)
-    )
+    injector = inject_faults.fault_injector(folder, job, ranks, attempt)
+    rank = Rank(job, ranks, training, clock, log, say, checkpoints, attempt, injector)
     rank.run(folder, checkpoints.resume())
     rank_progress.own().phase("finishing")
     checkpoints.close(job.measure.in_all - 1)
@@ -283,7 +284,7 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     )
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(line)
     sys.stdout.flush()
 

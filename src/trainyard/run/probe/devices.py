@@ -1,4 +1,4 @@
-"""Which devices are probed, and by whom. No torch here: the ranks are processes of their own."""
+"""Probe the devices of this machine. No torch here: the ranks are separate processes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ _FORMATS: Mapping[str, object] = dict.fromkeys(("float32", "bfloat16", "float16"
 
 
 def devices(ranks: int | None) -> tuple[DeviceSeen, int]:
-    """One of those that a job would be given here, and how many work. Raises `BadInput` for more than there are."""
+    """Return one of the devices that a job would use here, and the number of ranks to probe with.
+
+    Raises `BadInput` if `ranks` is more than the machine can run."""
     seen = find_devices(plugins.load_all("vendors"))
     most = capacity(seen)
     if ranks is not None and ranks > most:
-        raise BadInput(f"--ranks {ranks}, but this machine ({seen[0].name}) has room for {most}.")
+        raise BadInput(f"--ranks {ranks}, but this machine ({seen[0].name}) can run {most}.")
     return seen[0], ranks or most
 
 
 def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:
-    """What rank 0 measured while all ranks did. Raises `RankDied`."""
+    """Return the measurements of rank 0, while all ranks measure. Raises `RankDied`."""
     words.check(dtype, _FORMATS, "dtype")
     if find_spec("torch") is None:
-        raise MissingLibrary("a probe multiplies matrices, which needs torch.", "Install it: pip install torch")
-    given = environment(ranks, plugins.load_all("vendors"))
-    work = partial(_measure, vendor, dtype, int(given["OMP_NUM_THREADS"]))
-    return run_ranks(ranks, work, ["trainyard.run.probe.probe_rank"], _PATIENCE_S, given)[0]
+        raise MissingLibrary("a probe needs torch to multiply matrices.", "Install it: pip install torch")
+    variables = environment(ranks, plugins.load_all("vendors"))
+    work = partial(_measure, vendor, dtype, int(variables["OMP_NUM_THREADS"]))
+    return run_ranks(ranks, work, ["trainyard.run.probe.probe_rank"], _PATIENCE_S, variables)[0]
 
 
 def _measure(vendor: str, dtype: str, threads: int, meet: str) -> list[ProbedTime]:

@@ -1,4 +1,4 @@
-"""A short look at how fast this machine multiplies matrices: what a step's arithmetic is measured against."""
+"""A short benchmark of this machine's matmul rate, the reference for a step's arithmetic."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trainyard.run.local.step_clock import StepClock
 
 _TRIES, _RUNS = 8, 4
 _PAUSE_S = 0.2
-"""Between tries: what else the machine does comes and goes, and a rate is what it reaches when nothing does."""
+"""Pause between tries, so that other load on the machine does not affect all of them."""
 _SMALLEST, _LARGEST = 256, 8192
 _LONG_ENOUGH_NS = 4_000_000
-"""A product this long is no longer about its launch; a run of several lasts some ten milliseconds."""
+"""Duration from which launch overhead no longer matters; a run of several products takes about 10 ms."""
 _MOST_CALLS = 16
 _LOOKS = 3
 
@@ -29,10 +29,10 @@ def matmul_rate(
     together: Callable[[], None] = lambda: None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Claim:
-    """FLOP/s of a square product in `dtype`, of the size that first lasts long enough, with the threads that the job
-    computes with: the best of several tries, spread over about two seconds.
+    """Measure the FLOP/s of a square matrix product in `dtype`, with the job's threads: the best of several tries,
+    spread over about two seconds. The size is the smallest one that lasts long enough.
 
-    `together` is passed before each try, so that ranks on one host measure what is left to each when all work.
+    `together`: a barrier before each try, so that ranks on one host measure while all of them are busy.
     """
     size, once_ns = _size(device, dtype, clock)
     left, right, out = _square(size, dtype, device)
@@ -59,7 +59,7 @@ def matmul_rate(
 
 
 def _size(device: torch.device, dtype: torch.dtype, clock: StepClock) -> tuple[int, int]:
-    """(size, ns a product): doubled until one product lasts long enough."""
+    """Double the size until one product lasts long enough; return (size, ns per product)."""
     size = _SMALLEST
     while True:
         left, right, out = _square(size, dtype, device)
@@ -75,6 +75,6 @@ def _size(device: torch.device, dtype: torch.dtype, clock: StepClock) -> tuple[i
 
 
 def _square(size: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Two random matrices (zeros draw less power, and run faster), and room for their product."""
+    """Two random matrices (zeros draw less power and run faster) and an empty one for their product."""
     left, right = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
     return left, right, torch.empty_like(left)

@@ -1,7 +1,7 @@
-"""How fast each of a machine's devices is while all of them work: products, attention, memory, launches, collectives.
+"""Benchmark the devices of a machine while all of them are busy: matmuls, attention, memory, launches, collectives.
 
-Runs on every rank at once (`launch/fork_ranks.py`); each number is the median of several tries, so that what else the
-machine does now and then is left out.
+Runs on every rank at once (`launch/fork_ranks.py`). Each number is the median of several tries, which is robust against
+occasional other load.
 """
 
 from __future__ import annotations
@@ -21,41 +21,43 @@ from trainyard.train.process_group import Ranks, find, joined, synchronize
 
 _TRIES = 7
 _LONG_ENOUGH_S = 2e-3
-"""Calls are repeated until a try lasts so long."""
+"""Minimum duration of a try; calls are repeated to reach it."""
 _SIZES = (32, 128, 512, 2048)
 _ATTENTION = ((256, 64), (1024, 64), (1024, 128), (4096, 128))
-"""(tokens, channels of a head)."""
+"""(tokens, channels per head)."""
 _BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
 _MOST_FLOPS_S = 0.25
-"""A product that would last longer than this, by the best rate so far, is left out."""
+"""A product that would take longer than this, at the best rate so far, is skipped."""
 
 
 def measure(vendor: str, dtype_name: str, threads: int, meet: str) -> list[ProbedTime]:
-    """On one rank; collectives where there are several. `threads`: of a CPU rank."""
+    """Run all benchmarks on one rank; collectives only with several ranks. `threads`: threads of a CPU rank."""
     torch.set_num_threads(threads)
     ranks, dtype = find(vendor), getattr(torch, dtype_name)
     with joined(ranks, meet):
         if ranks.world > 1:
             dist.barrier()
-        found = [_launch(ranks), *_copies(ranks), *_products(ranks, dtype), *_attention(ranks, dtype)]
-        return found if ranks.world == 1 else [*found, *_collectives(ranks)]
+        times = [_launch(ranks), *_copies(ranks), *_products(ranks, dtype), *_attention(ranks, dtype)]
+        return times if ranks.world == 1 else [*times, *_collectives(ranks)]
 
 
-def _timed(what: str, size: Sequence[int], call: Callable[[], object], ranks: Ranks, alike: bool = False) -> ProbedTime:
-    """`alike`: every rank must call as often."""
+def _timed(
+    name: str, size: Sequence[int], call: Callable[[], object], ranks: Ranks, in_step: bool = False
+) -> ProbedTime:
+    """Time `call`. `in_step`: all ranks make the same number of calls, as collectives require."""
     call()
     synchronize(ranks)
     began = time.perf_counter()
     call()
     synchronize(ranks)
     once = torch.tensor(time.perf_counter() - began)
-    if alike:
+    if in_step:
         once = once.to(ranks.device)
         dist.all_reduce(once, op=dist.ReduceOp.MAX)
     calls = max(1, min(1000, round(_LONG_ENOUGH_S / max(float(once), 1e-9))))
     tries: list[float] = []
     for _ in range(_TRIES):
-        if alike:
+        if in_step:
             dist.barrier()
         synchronize(ranks)
         began = time.perf_counter()
@@ -64,28 +66,28 @@ def _timed(what: str, size: Sequence[int], call: Callable[[], object], ranks: Ra
         synchronize(ranks)
         tries.append((time.perf_counter() - began) / calls)
     low, _, high = quantiles(tries, n=4)
-    return ProbedTime(what, tuple(size), median(tries), low, high)
+    return ProbedTime(name, tuple(size), median(tries), low, high)
 
 
 def _launch(ranks: Ranks) -> ProbedTime:
-    """An operation on one number: what it takes to start any."""
-    one = torch.ones((), device=ranks.device)
-    return _timed("launch", (4,), lambda: one.add_(0.0), ranks)
+    """Time an operation on a single number: the launch overhead."""
+    scalar = torch.ones((), device=ranks.device)
+    return _timed("launch", (4,), lambda: scalar.add_(0.0), ranks)
 
 
 def _copies(ranks: Ranks) -> list[ProbedTime]:
-    """Reads and writes so many bytes together."""
-    found: list[ProbedTime] = []
+    """Time copies; the size is the sum of the bytes read and written."""
+    times: list[ProbedTime] = []
     for size in _BYTES[2:]:
         source = torch.randn(size // 8, device=ranks.device)
         target = torch.empty_like(source)
-        found.append(_timed("copy", (size,), lambda a=target, b=source: a.copy_(b), ranks))
-    return found
+        times.append(_timed("copy", (size,), lambda a=target, b=source: a.copy_(b), ranks))
+    return times
 
 
 def _products(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
-    """Every shape of three sizes that does not last too long."""
-    found: list[ProbedTime] = []
+    """Time matrix products of every (m, n, k) that does not take too long."""
+    times: list[ProbedTime] = []
     best = 1e9
     sizes = sorted(((m, n, k) for m in _SIZES for n in _SIZES for k in _SIZES), key=lambda s: s[0] * s[1] * s[2])
     for m, n, k in sizes:
@@ -93,15 +95,15 @@ def _products(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
         if flops / best > _MOST_FLOPS_S:
             continue
         left = torch.randn(m, k, device=ranks.device, dtype=dtype)
-        right = torch.randn(n, k, device=ranks.device, dtype=dtype)  # as a layer has its weight
-        found.append(_timed("matmul", (m, n, k), lambda a=left, b=right: F.linear(a, b), ranks))
-        best = max(best, flops / found[-1].seconds)
-    return found
+        right = torch.randn(n, k, device=ranks.device, dtype=dtype)  # the layout of a linear layer's weight
+        times.append(_timed("matmul", (m, n, k), lambda a=left, b=right: F.linear(a, b), ranks))
+        best = max(best, flops / times[-1].seconds)
+    return times
 
 
 def _attention(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
-    """Causal, of four heads, forward alone and with its backward pass."""
-    found: list[ProbedTime] = []
+    """Time causal attention with four heads: the forward pass, and the backward pass as the difference."""
+    times: list[ProbedTime] = []
     for tokens, channels in _ATTENTION:
         shape = (1, 4, tokens, channels)
         q, k, v = (torch.randn(shape, device=ranks.device, dtype=dtype, requires_grad=True) for _ in range(3))
@@ -114,17 +116,17 @@ def _attention(ranks: Ranks, dtype: torch.dtype) -> list[ProbedTime]:
             return torch.autograd.grad(forward(q, k, v), (q, k, v), upstream)
 
         with torch.no_grad():
-            alone = _timed("attention", (tokens, channels, 0), forward, ranks)
-        found.append(alone)
-        through = _timed("attention", (tokens, channels, 1), both, ranks)
-        back = (max(value - alone.seconds, 1e-9) for value in through[2:])
-        found.append(ProbedTime("attention", through.size, *back))
-    return found
+            forward_time = _timed("attention", (tokens, channels, 0), forward, ranks)
+        times.append(forward_time)
+        total = _timed("attention", (tokens, channels, 1), both, ranks)
+        back = (max(value - forward_time.seconds, 1e-9) for value in total[2:])
+        times.append(ProbedTime("attention", total.size, *back))
+    return times
 
 
 def _collectives(ranks: Ranks) -> list[ProbedTime]:
-    """Of so many bytes in all: what is gathered, what is scattered, summed or exchanged on a rank, or sent on."""
-    found: list[ProbedTime] = []
+    """Time collectives; the size is that of the gathered, scattered, reduced, exchanged or sent tensor in bytes."""
+    times: list[ProbedTime] = []
     for size in _BYTES:
         whole = torch.ones(max(size // 4 // ranks.world, 1) * ranks.world, device=ranks.device)
         part = whole[: len(whole) // ranks.world].clone()
@@ -136,8 +138,8 @@ def _collectives(ranks: Ranks) -> list[ProbedTime]:
             "all_to_all": lambda whole=whole, got=got: dist.all_to_all_single(got, whole),
             "send": lambda whole=whole, got=got: _pass_on(whole, got, ranks),
         }
-        found += [_timed(name, (len(whole) * 4,), calls[name], ranks, alike=True) for name in COLLECTIVES]
-    return found
+        times += [_timed(name, (len(whole) * 4,), calls[name], ranks, in_step=True) for name in COLLECTIVES]
+    return times
 
 
 def _pass_on(whole: Tensor, got: Tensor, ranks: Ranks) -> None:

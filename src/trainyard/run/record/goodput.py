@@ -15,17 +15,17 @@ from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.record import Incident, Sample
 
 _FATAL = {"worker_death", "agent_death", "hang", "preempted"}
-"""Faults that end an attempt; the others it outlives."""
+"""Faults that end an attempt; it survives the others."""
 
 
 def last_ranks(events: Sequence[JobEvent], job: Job) -> int:
-    """How many ranks the last attempt had: what others left is not of it. 0 where nobody said it."""
+    """The number of ranks in the last attempt, which left-over files of other ranks do not belong to; 0 if unknown."""
     nodes = [event.nodes for event in events if event.what == "launched"]
     return job.layout.ranks // job.recovery.nodes * nodes[-1] if nodes else 0
 
 
 def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[Incident, ...]:
-    """What went wrong, in the order in which it was noticed."""
+    """Return the run's incidents, in the order in which they were noticed."""
     steps = _steps(samples)
     incidents: list[Incident] = []
     ended: set[int] = set()
@@ -37,7 +37,7 @@ def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[In
 
 
 def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Incident:
-    """`shared`: an earlier incident ended the same attempt, and has the lost time."""
+    """`shared`: an earlier incident ended the same attempt, and the lost time is charged to it."""
     own = [step for step in steps if step.attempt == event.attempt]
     before = [step.step for step in steps if step.ended_ns <= event.at and step.attempt <= event.attempt]
     again = next((step for step in steps if step.attempt > event.attempt), None) if event.kind in _FATAL else None
@@ -62,29 +62,29 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
 
 
 def goodput(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, float]:
-    """Seconds of the job's life by cause; empty where nobody watched it."""
+    """Seconds of the job's time by cause (words.TIMES); empty for a run without a supervisor."""
     return {cause: ns / 1e9 for cause, ns in spent(events, samples).items() if ns}
 
 
 def spent(events: Sequence[JobEvent], samples: Iterable[Sample]) -> dict[str, int]:
-    """The same in ns, every cause."""
+    """The job's time by cause (words.TIMES) in ns, with all causes."""
     steps = _steps(samples)
     total = dict.fromkeys(words.TIMES, 0)
-    starts = [place for place, event in enumerate(events) if event.what == "started"]
-    for number, place in enumerate(starts):
+    starts = [index for index, event in enumerate(events) if event.what == "started"]
+    for number, index in enumerate(starts):
         until = starts[number + 1] if number + 1 < len(starts) else len(events)
-        _Life(events[place:until], steps, total).spend()
+        _Supervision(events[index:until], steps, total).spend()
     return total
 
 
 def _steps(samples: Iterable[Sample]) -> list[Sample]:
-    """The steps of rank 0 in the order of their time."""
+    """The steps of rank 0 in chronological order."""
     own = [sample for sample in samples if sample.rank == 0 and sample.ended_ns]
     return sorted(own, key=lambda sample: (sample.attempt, sample.ended_ns))
 
 
-class _Life:
-    """One supervisor's, from its start to its end, or where it was killed to the last that is known of it."""
+class _Supervision:
+    """The time of one supervisor: from its start to its end or, if it was killed, to its last known event."""
 
     def __init__(self, events: Sequence[JobEvent], steps: Sequence[Sample], total: dict[str, int]) -> None:
         self.total = total
@@ -98,8 +98,8 @@ class _Life:
         last = [event.noticed or event.at for event in events] + [step.ended_ns for step in self.steps]
         self.end = max(self.at, ended[-1] if ended else max(last))
 
-    def _to(self, until: int, cause: str) -> None:
-        """What is left of the time until then went into `cause`."""
+    def _charge(self, until: int, cause: str) -> None:
+        """Charge the time up to `until`, as far as it is not charged yet, to `cause`."""
         until = min(until, self.end)
         if until > self.at:
             self.total[cause] += until - self.at
@@ -107,9 +107,9 @@ class _Life:
 
     def spend(self) -> None:
         for number, launched in enumerate(self.launched):
-            self._to(launched.at, "restart" if number else "init")
+            self._charge(launched.at, "restart" if number else "init")
             self._attempt(launched.attempt)
-        self._to(self.end, "finish" if self.launched else "init")
+        self._charge(self.end, "finish" if self.launched else "init")
 
     def _attempt(self, attempt: int) -> None:
         own = [step for step in self.steps if step.attempt == attempt]
@@ -121,16 +121,16 @@ class _Life:
             saves = [event for event in events if event.what == "saved"]
             self._train(own, saves)
         if fault is not None:
-            # A pre-empted job is told to leave: nothing is cut short, and nobody fails to notice.
-            self._to(fault.at, "lost" if own and fault.kind != "preempted" else "finish" if own else "init")
-            self._to(fault.noticed, "stall")
+            # A pre-empted job leaves on request: no step is cut short, and no time passes undetected.
+            self._charge(fault.at, "lost" if own and fault.kind != "preempted" else "finish" if own else "init")
+            self._charge(fault.noticed, "stall")
 
     def _start(self, first: int, load: int) -> None:
-        self._to(max(self.at, first - load), "init")
-        self._to(first, "load")
+        self._charge(max(self.at, first - load), "init")
+        self._charge(first, "load")
 
     def _train(self, own: Sequence[Sample], saves: Sequence[JobEvent]) -> None:
-        """Each step with what lies between it and the one before; the saving in there is told of."""
+        """Charge each step with the time since the previous one; checkpoint saves in between are charged separately."""
         marks = sorted(
             [(step.ended_ns, 0, step) for step in own] + [(save.at, 1, save) for save in saves],
             key=lambda mark: mark[:2],
@@ -139,11 +139,11 @@ class _Life:
         for at, _, mark in marks:
             if isinstance(mark, Sample):
                 ahead.pop(0)
-                self._to(at, self._cause(mark))
+                self._charge(at, self._cause(mark))
                 self.known.add(mark.step)
             else:
-                self._to(mark.at - mark.ns, self._cause(ahead[0]) if ahead else "finish")
-                self._to(mark.at, "save")
+                self._charge(mark.at - mark.ns, self._cause(ahead[0]) if ahead else "finish")
+                self._charge(mark.at, "save")
 
     def _cause(self, step: Sample) -> str:
         return "recompute" if step.step in self.known else "good"

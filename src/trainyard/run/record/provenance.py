@@ -1,4 +1,4 @@
-"""Enough about code, machine and environment to say whether two runs differ in anything but what is asked about."""
+"""Provenance of a run: code, machine and environment, to detect differences between two runs that are compared."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEPT = re.compile(
 
 
 def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_get: Mapping[str, str]) -> Provenance:
-    """What is known before a rank starts. `ranks_get`: variables the launcher adds for the ranks."""
+    """Gather the provenance known before a rank starts. `ranks_get`: variables the launcher adds for the ranks."""
     drivers = {f"{d.vendor}.{d.index}": d.facts["driver"] for d in devices if "driver" in d.facts}
     return Provenance(
         code=code(Path.cwd()),
@@ -44,15 +44,15 @@ def gather(devices: Sequence[DeviceSeen], vendors: Mapping[str, Vendor], ranks_g
 
 
 def telemetry(vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """`<vendor>.<device>.<fact>` -> clocks, power and load now."""
+    """Current clocks, power and load, by `<vendor>.<device>.<fact>`."""
     return {f"{name}.{fact}": value for name, vendor in vendors.items() for fact, value in vendor.telemetry().items()}
 
 
 def with_facts(known: Provenance, facts: Sequence[RankFacts]) -> Provenance:
-    """`known` and what the ranks say of the build, the seeds, the text and the weights: the first rank's word.
+    """Return `known` with the first rank's torch build, seeds, and digests of text and weights.
 
-    The devices become those that trained. A digest on which another rank differs is kept under that rank's name too:
-    no two may differ.
+    The devices become those that trained. A digest that differs on another rank is also stored under that rank's name:
+    all should agree.
     """
     if not facts:
         return known
@@ -74,16 +74,16 @@ def with_facts(known: Provenance, facts: Sequence[RankFacts]) -> Provenance:
 
 
 def _trained_on(seen: Sequence[DeviceSeen], facts: Sequence[RankFacts]) -> tuple[DeviceSeen, ...]:
-    """The ranks' devices: as the driver told them where it named the same, else as torch did (a slice of a device)."""
-    told = {(device.vendor, device.index, device.name): device for device in seen}
+    """The ranks' devices: as the driver reports them if the names match, else as torch does (a slice of a device)."""
+    reported = {(device.vendor, device.index, device.name): device for device in seen}
     used = {(fact.vendor, 0 if fact.vendor == "cpu" else fact.local_rank, fact.device) for fact in facts}
     return tuple(
-        told.get(device) or DeviceSeen(vendor=device[0], index=device[1], name=device[2]) for device in sorted(used)
+        reported.get(device) or DeviceSeen(vendor=device[0], index=device[1], name=device[2]) for device in sorted(used)
     )
 
 
 def code(folder: Path) -> dict[str, str]:
-    """`sha` of the checkout that holds `folder`, and whether it is `dirty`; empty outside one or without git."""
+    """`sha` of the git checkout that contains `folder`, and whether it is `dirty`; empty outside one or without git."""
     sha = _git(folder, "rev-parse", "HEAD")
     if sha is None:
         return {}
@@ -92,7 +92,7 @@ def code(folder: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # asking must not write to the user's index
+    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # a query must not write to the user's index
     try:
         done = subprocess.run(
             ["git", *words], cwd=folder, env=quiet, capture_output=True, text=True, timeout=20, check=False
@@ -103,23 +103,23 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def packages() -> dict[str, str]:
-    """Version of ours, what we stand on, and everything that comes with torch."""
-    found = {name.lower(): dist.version for dist in metadata.distributions() if (name := dist.metadata["Name"])}
-    kept = {name: version for name, version in found.items() if name in _PACKAGES or _TORCHLIKE.search(name)}
+    """Versions of trainyard, its dependencies, and the packages around torch."""
+    versions = {name.lower(): dist.version for dist in metadata.distributions() if (name := dist.metadata["Name"])}
+    kept = {name: version for name, version in versions.items() if name in _PACKAGES or _TORCHLIKE.search(name)}
     return {"python": platform.python_version(), **dict(sorted(kept.items()))}
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables that change how training runs, without secrets: a variable that is one by its name is left out."""
+    """The variables that affect training, redacted, and without those whose name marks them as secrets."""
     return {
         name: redact(value) for name, value in sorted(variables.items()) if _KEPT.match(name) and not is_secret(name)
     }
 
 
 def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
-    """The machine itself: name, kernel, processors, memory, and what a container leaves of them."""
+    """The host: name, kernel, processors, memory, and the container's limits on them."""
     cpu = vendors["cpu"].devices()[0]
-    said = {
+    facts = {
         "cpu": cpu.name,
         **{f"cpu_{fact}": value for fact, value in cpu.facts.items()},
         "memory": show_size(cpu.memory_bytes),
@@ -130,7 +130,7 @@ def host(vendors: Mapping[str, Vendor]) -> dict[str, str]:
         "cgroup_memory": _read("/sys/fs/cgroup/memory.max"),
         "transparent_hugepage": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _read(path: str) -> str:

@@ -1,4 +1,4 @@
-"""What a run says about itself beside its ledgers: rates, costs and peaks, each with its source."""
+"""Claims of a run in addition to its ledgers: rates, costs and peaks, each with its source."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from trainyard.run.local.rank_facts import RankFacts
 from trainyard.store.run_summary import summarise
 
 
-def of_run(run: Run, facts: Sequence[RankFacts], vendors: Mapping[str, Vendor]) -> dict[str, Claim]:
-    """`matmul_rate` and `peak` in FLOP/s a rank, `model_flops` of a step over all ranks, `matmul_flops` of a step on
-    one rank, `profiler_cost` in ns a step. `run.provenance.devices` are those that trained.
+def derive_claims(run: Run, facts: Sequence[RankFacts], vendors: Mapping[str, Vendor]) -> dict[str, Claim]:
+    """Derive the claims of a run: `matmul_rate` and `peak` in FLOP/s per rank, `model_flops` per step over all ranks,
+    `matmul_flops` per step and rank, `profiler_cost` in ns per step. `run.provenance.devices` are those that trained.
 
-    A claim that nothing supports is left out.
+    A claim without data is left out.
     """
-    made: dict[str, Claim] = {}
+    claims: dict[str, Claim] = {}
     rates = [fact.matmul_rate for fact in facts if fact.matmul_rate.value]
     if rates:
         source = f"{rates[0].source}; mean of {len(rates)} ranks"
-        made["matmul_rate"] = replace(rates[0], value=fmean(rate.value for rate in rates), source=source)
+        claims["matmul_rate"] = replace(rates[0], value=fmean(rate.value for rate in rates), source=source)
     if facts and facts[0].model_flops:
         source = "3 x the products of the forward pass, of attention the pairs that a mask keeps, nothing recomputed"
-        made["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source=source)
+        claims["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source=source)
         operations = plugins.load("workloads", run.job.workload).expect(run.job)
         flops = sum(operation.flops for operation in operations if operation.op == "matmul")
         source = "matrix products of one rank's step in all phases, the mean over ranks, counted from the job"
-        made["matmul_flops"] = Claim(value=flops, unit="FLOP", source=source)
+        claims["matmul_flops"] = Claim(value=flops, unit="FLOP", source=source)
     if cost := _profiler_cost(run):
-        made["profiler_cost"] = cost
+        claims["profiler_cost"] = cost
     if facts and (peak := _peak(run, vendors)):
-        made["peak"] = peak
-    return made
+        claims["peak"] = peak
+    return claims
 
 
 def _peak(run: Run, vendors: Mapping[str, Vendor]) -> Claim | None:
-    """In the format that the recipe multiplies in: of float8 the float8 peak, though what is not a layer of a block
-    (attention, the head) stays bfloat16; of float32 that of true float32, without tf32."""
+    """The peak in the recipe's matmul format: for float8 the float8 peak, although operations outside of a block's
+    layers (attention, the head) stay in bfloat16; for float32 that of true float32, without tf32."""
     device = run.provenance.devices[0]
     return vendors[device.vendor].peaks(device).get(run.job.recipe.dtype) if device.vendor in vendors else None
 
 
 def _profiler_cost(run: Run) -> Claim | None:
-    """How much longer the median profiled step took than the median measured one; none where it took less."""
+    """Median profiled step time minus median measured step time; None if that is negative."""
     summary = summarise(run)
     if summary.profiler_ns is None or summary.profiler_ns < 0:
         return None

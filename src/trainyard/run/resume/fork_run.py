@@ -1,6 +1,6 @@
-"""A new run that begins where another one stands, with its weights, optimizer and place in the data.
+"""Fork a run: a new run that starts from another run's checkpoint, with its weights, optimizer and data position.
 
-How a step is computed may change: layout, precision, micro-batches, learning rate. What a step is may not.
+The way a step is computed may change: layout, precision, micro-batches, learning rate. The training itself may not.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from trainyard.train.checkpoint.same_training import differences
 
 
 def execute(name: str, job: Job, job_text: str, session: Session, *, tag: str = "") -> Run:
-    """Runs `job` from the last good checkpoint of the run `name`, which stays as it is, as a new run.
+    """Run `job` as a new run from the last good checkpoint of the run `name`, which is not modified.
 
-    Raises `BadJob` where the job is of another training than the run, or has no step left to take; `BadInput` for a run
-    without a good checkpoint; and as `harness.execute`.
+    Raises `BadJob` if the job's training differs from the run's or no step is left, `BadInput` if the run has no good
+    checkpoint, and the errors of `harness.execute`.
     """
     source, folder = session.store.load(name), session.store.find(name)
     check(source, job)
     checkpoints = CheckpointStore(folder)
     manifest, rejected = checkpoints.last_good()
-    for said in rejected:
-        session.say(f"{said}.")
+    for message in rejected:
+        session.say(f"{message}.")
     if manifest is None:
-        raise BadInput(f"run {source.id} has no good checkpoint to begin with.", "Run the job without --resume.")
+        raise BadInput(f"run {source.id} has no good checkpoint to start from.", "Run the job without --resume.")
     steps = manifest.step + 1
     if job.measure.in_all <= steps:
         raise BadJob(
-            f"run {source.id} stands after step {steps}, but the job takes {job.measure.in_all} in all: none is left.",
-            "Raise steps or repeats at $.measure.",
+            f"run {source.id} is at step {steps}, but the job has {job.measure.in_all} steps: none is left.",
+            "Increase steps or repeats at $.measure.",
         )
-    session.say(f"beginning with the checkpoint of run {source.id} after step {steps}")
+    session.say(f"starting from the checkpoint of run {source.id} after step {steps}")
     begun = partial(_adopt, checkpoints, manifest.step)
     origin = Origin(run=source.id, step=manifest.step)
     return harness.execute(job, job_text, session, begun=begun, tag=tag, origin=origin)
 
 
 def check(source: Run, job: Job) -> None:
-    """Raises `BadJob` with each field that differs, and both its values."""
+    """Raise `BadJob` if the trainings differ, with each differing field and both its values."""
     if SCRIPT in (source.job.workload, job.workload):
-        raise BadInput(f"run {source.id} is of a command of your own.", "Only what a job trains is gone on with.")
+        raise BadInput(f"run {source.id} ran a command of your own.", "Only runs of a job file can be forked.")
     if wrong := list(differences(source.job, job)):
         raise BadJob(
-            f"the job is of another training than run {source.id}: {'; '.join(wrong)}.",
-            "Layout, precision, micro-batches, learning rate, what is measured and what is saved may differ.",
+            f"the job's training differs from that of run {source.id}: {'; '.join(wrong)}.",
+            "Layout, precision, micro-batches, learning rate, [measure] and [checkpoint] may differ.",
         )
 
 
@@ -59,4 +59,4 @@ def _adopt(source: CheckpointStore, step: int, folder: Path) -> None:
         CheckpointStore(folder, "adopted").adopt(source, step)
     except OSError as error:
         why = error.strerror or error
-        raise EnvironmentFailed(f"{source.folder(step)} cannot be taken into {folder}: {why}.") from error
+        raise EnvironmentFailed(f"{source.folder(step)} cannot be copied into {folder}: {why}.") from error

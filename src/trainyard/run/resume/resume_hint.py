@@ -1,4 +1,4 @@
-"""What a user is told of a run that ended early: how it is gone on with. No torch."""
+"""Messages on how to resume a run that ended early. No torch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from trainyard.job import Job
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 
-def saved(folder: Path) -> int:
-    """How many steps had ended when the last checkpoint in a run's folder was saved; 0 where there is none."""
+def saved_steps(folder: Path) -> int:
+    """The number of steps completed at the newest checkpoint in a run's folder; 0 if there is none."""
     return CheckpointStore(folder).newest() + 1
 
 
-def way(folder: Path, job: Job) -> str:
-    """A sentence: the command, and from where it goes on."""
-    command, steps = f"`trainyard run --resume {folder.name}`", saved(folder)
+def resume_sentence(folder: Path, job: Job) -> str:
+    """A sentence with the command that resumes a run, and the step from which it resumes."""
+    command, steps = f"`trainyard run --resume {folder.name}`", saved_steps(folder)
     if steps:
-        return f"{command} goes on from its checkpoint after step {steps} of {job.measure.in_all}."
-    why = "none was saved yet" if job.checkpoint.every else "[checkpoint] every = N saves some"
-    return f"It has no checkpoint ({why}): {command} begins anew."
+        return f"{command} resumes from its checkpoint after step {steps} of {job.measure.in_all}."
+    reason = "none was saved yet" if job.checkpoint.every else "set [checkpoint] every = N to save some"
+    return f"It has no checkpoint ({reason}): {command} starts from the beginning."
 
 
-def where(steps: int, job: Job) -> str:
-    """From where training goes on."""
-    return f"going on from step {steps} of {job.measure.in_all}" if steps else "going on from the beginning"
+def resume_point(steps: int, job: Job) -> str:
+    """The point from which training resumes."""
+    return f"resuming from step {steps} of {job.measure.in_all}" if steps else "restarting from the beginning"

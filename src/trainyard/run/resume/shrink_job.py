@@ -1,4 +1,4 @@
-"""A job on fewer nodes than it has: the same training on a smaller layout. Pure, and no torch."""
+"""Shrink a job to fewer nodes: the same training on a smaller layout. Pure, and no torch."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from trainyard.job import Job
 
 
 def shrunk(job: Job, nodes: int) -> Job:
-    """The same job on `nodes` of its nodes: the same global batch on fewer ranks, each running more micro-batches.
+    """Return the job on `nodes` of its nodes: the same global batch on fewer ranks, with more micro-batches each.
 
-    Replicas go first; where the nodes do not divide them, shards. Raises `BadJob` with the arithmetic.
+    Reduces the replicas or, if the nodes do not divide them, the shards. Raises `BadJob` with the arithmetic.
     """
-    of, layout = job.recovery.nodes, job.layout
-    if nodes == of:
+    all_nodes, layout = job.recovery.nodes, job.layout
+    if nodes == all_nodes:
         return job
-    axis = next((axis for axis in ("dp_replicate", "dp_shard") if getattr(layout, axis) % of == 0), None)
+    axis = next((axis for axis in ("dp_replicate", "dp_shard") if getattr(layout, axis) % all_nodes == 0), None)
     if axis is None:
         raise BadJob(
-            f"nodes = {of} at $.recovery, but neither dp_replicate {layout.dp_replicate} nor dp_shard "
-            f"{layout.dp_shard} is a multiple of it: without a node no whole part of the batch is left.",
-            f"Make dp_replicate a multiple of {of}, or use least_nodes = {of}.",
+            f"nodes = {all_nodes} at $.recovery, but neither dp_replicate {layout.dp_replicate} nor dp_shard "
+            f"{layout.dp_shard} is a multiple of it: the batch cannot be split evenly over fewer nodes.",
+            f"Make dp_replicate a multiple of {all_nodes}, or set least_nodes = {all_nodes}.",
         )
-    return replace(job, layout=replace(layout, **{axis: getattr(layout, axis) // of * nodes}))
+    return replace(job, layout=replace(layout, **{axis: getattr(layout, axis) // all_nodes * nodes}))
 
 
 def sizes(job: Job, check: Callable[[Job], object]) -> tuple[int, ...]:
-    """With how many nodes the job can go on, the most first. `check` raises `BadJob` for a job that cannot be trained.
+    """The node counts with which the job can continue, largest first. `check` raises `BadJob` for an untrainable job.
 
-    Raises `BadJob` where ranks cannot be divided over all nodes, or the job cannot be trained on the least of them.
+    Raises `BadJob` if the ranks cannot be split evenly over all nodes, or the job cannot be trained on `least_nodes`.
     """
     recovery, ranks = job.recovery, job.layout.ranks
     if ranks % recovery.nodes:
         raise BadJob(
-            f"{ranks} ranks over nodes = {recovery.nodes} at $.recovery: {ranks} % {recovery.nodes} = "
-            f"{ranks % recovery.nodes} would have no place.",
-            f"Make the layout a multiple of {recovery.nodes} ranks.",
+            f"{ranks} ranks cannot be split over nodes = {recovery.nodes} at $.recovery: {ranks} % {recovery.nodes} = "
+            f"{ranks % recovery.nodes}.",
+            f"Use a layout with a multiple of {recovery.nodes} ranks.",
         )
     least = recovery.least_nodes or recovery.nodes
     check(shrunk(job, least))
-    found = [recovery.nodes]
+    node_counts = [recovery.nodes]
     for nodes in range(recovery.nodes - 1, least - 1, -1):
         try:
             check(shrunk(job, nodes))
         except BadJob:
             continue
-        found.append(nodes)
-    return tuple(found)
+        node_counts.append(nodes)
+    return tuple(node_counts)

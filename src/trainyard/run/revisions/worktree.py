@@ -1,4 +1,4 @@
-"""Revisions of a git checkout: what they are called, and a folder that holds one for a while."""
+"""Git revisions: resolve their names, and check one out into a temporary worktree."""
 
 from __future__ import annotations
 
@@ -21,72 +21,77 @@ _SHA = re.compile(r"[0-9a-f]{40}\Z")
 
 
 def revision(here: Path, name: str) -> str:
-    """The commit that `name` names in the checkout that holds `here`; empty where it names none."""
+    """Resolve `name` to a commit in the checkout that contains `here`; empty if there is none."""
     done = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     sha = done.stdout.strip()
     return sha if done.returncode == 0 and _SHA.match(sha) else ""
 
 
 def known_revision(here: Path, name: str) -> str:
-    """As `revision`; raises `UnknownRevision` if there is none, `BadInput` outside a repository."""
+    """Like `revision`, but raises `UnknownRevision` if there is none, and `BadInput` outside a repository."""
     if sha := revision(here, name):
         return sha
     if _git(here, "rev-parse", "--git-dir").returncode:
         raise BadInput(
-            f"{here} is outside of any git checkout (no .git folder), so {name!r} has no meaning there.",
-            "Run this in the repository.",
+            f"{here} is not in a git checkout (no .git folder), so revision {name!r} cannot be resolved.",
+            "Run this command inside the repository.",
         )
     raise UnknownRevision(
-        f"there is no revision {name!r} in {here}.", "A branch, a tag, or a commit's name; is it fetched?"
+        f"there is no revision {name!r} in {here}.", "Pass a branch, a tag or a commit; fetch it first if needed."
     )
 
 
 def between(here: Path, good: str, bad: str) -> list[str]:
-    """Commits from after `good` to `bad`, the oldest first, along first parents. Raises `BadInput` where `good` is no
-    ancestor of `bad`, or both are one."""
+    """The commits after `good` up to and including `bad`, oldest first, along first parents.
+
+    Raises `BadInput` if `good` is not an ancestor of `bad`, or both are the same commit."""
     if good == bad:
-        raise BadInput(f"both ends are {good[:10]}: there is no commit between them.", "Name an older commit first.")
+        raise BadInput(f"GOOD and BAD are the same commit, {good[:10]}.", "Pass an older commit as GOOD.")
     if _git(here, "merge-base", "--is-ancestor", good, bad).returncode:
-        raise BadInput(f"{good[:10]} is no ancestor of {bad[:10]}.", "Name an older commit that was good.")
+        raise BadInput(f"{good[:10]} is not an ancestor of {bad[:10]}.", "Pass an older commit as GOOD.")
     return _git(here, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").stdout.split()
 
 
 def ancestors(here: Path, sha: str) -> list[str]:
-    """The commit and those before it along first parents, the newest first; not endlessly many."""
+    """The commit and its ancestors along first parents, newest first; at most 1,000."""
     return _git(here, "rev-list", "--first-parent", f"--max-count={_ANCESTORS}", sha).stdout.split()
 
 
 def subject(here: Path, sha: str) -> str:
-    """The first line of its message."""
+    """The first line of the commit's message."""
     return _git(here, "log", "-1", "--format=%s", sha).stdout.strip()
 
 
 @contextmanager
 def checkout(here: Path, sha: str) -> Iterator[Path]:
-    """A folder with the commit `sha`, and in it the one that stands where `here` does; it is gone at the end, also
-    where that is a SIGTERM, as a cancelled job of a CI gets."""
+    """Check out the commit `sha` into a temporary worktree and yield the folder in it that corresponds to `here`. It is
+    removed at the end, also on SIGTERM, which a cancelled CI job receives."""
     top = _git(here, "rev-parse", "--show-toplevel").stdout.strip()
-    place = Path(tempfile.mkdtemp(prefix="trainyard-"))
-    tree = place / "tree"
-    before = _terminated_as_interrupted()
+    folder = Path(tempfile.mkdtemp(prefix="trainyard-"))
+    tree = folder / "tree"
+    before = _interrupt_on_sigterm()
     try:
         done = _git(here, "-c", "core.hooksPath=/dev/null", "worktree", "add", "--quiet", "--detach", str(tree), sha)
         if done.returncode:
-            raise CommandFailed(f"git made no worktree of {sha[:10]}: {done.stderr.strip()}")
+            raise CommandFailed(f"git could not create a worktree of {sha[:10]}: {done.stderr.strip()}")
         inside = tree / here.resolve().relative_to(Path(top).resolve())
         if not inside.is_dir():
-            raise BadInput(f"{sha[:10]} has no folder {inside.relative_to(tree)}.", "Run this in one that it has.")
+            raise BadInput(
+                f"commit {sha[:10]} has no folder {inside.relative_to(tree)}.",
+                "Run this command in a folder that exists in that commit.",
+            )
         yield inside
     finally:
         _git(here, "worktree", "remove", "--force", str(tree))
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         _git(here, "worktree", "prune")
         if before is not None:
             signal.signal(signal.SIGTERM, before)
 
 
-def _terminated_as_interrupted() -> Any:
-    """From now on SIGTERM ends like Ctrl-C, with all that is put away; what was done before. Threads cannot say so."""
+def _interrupt_on_sigterm() -> Any:
+    """Let SIGTERM raise KeyboardInterrupt, so that everything is cleaned up; return the previous handler. Does nothing
+    outside the main thread, which alone can set signal handlers."""
     if threading.current_thread() is not threading.main_thread():
         return None
 
@@ -101,4 +106,4 @@ def _git(here: Path, *words: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(["git", *words], cwd=here, env=quiet, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise MissingProgram(f"git cannot be run: {error.strerror}.", "Revisions are git's: install it.") from None
+        raise MissingProgram(f"git cannot be run: {error.strerror}.", "Install git to compare revisions.") from None

@@ -1,4 +1,4 @@
-"""Runs somebody's own training command, watched from inside: the same record and the same ledger as a job's."""
+"""Run a user's own training command, instrumented from inside, with the same record and ledger as a job."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from trainyard.store.store import new_id, now
 
 INJECT = Path(__file__).with_name("inject")
 _STDERR = 2
-"""Data goes to stdout, and a script's own words are none."""
+"""File descriptor for the command's output: stdout is for data."""
 
 
 def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: str = "") -> Run:
-    """Runs `command` to its end, its output on stderr, and returns the stored run.
+    """Run `command` to its end, with its output on stderr, and return the stored run.
 
-    Every Python that it starts is watched, whatever launches the ranks. `tag`: the run's name, however it ends, as long
-    as there is one. Raises `BadInput` for a command that cannot be
-    found or in which no step was seen, and `CommandFailed` after storing what was measured when it fails.
+    Watches every Python process that it starts, whatever launches the ranks. `tag`: the run's name, set however the
+    command ends if any step was seen. Raises `BadInput` if the command cannot be found or no step was seen in it, and
+    `CommandFailed` if it fails, after storing the measurements.
     """
     program = shutil.which(command[0])
     if program is None:
         raise BadInput(
-            f"there is no command {command[0]!r}, and no job file of that name.",
-            "A command is looked for on the PATH; examples/ holds some job files.",
+            f"there is no command or job file {command[0]!r}.",
+            "Commands are looked up on the PATH; examples/ has job files.",
         )
     store, vendors = session.store, plugins.load_all("vendors")
     seen = find_devices(vendors)
@@ -58,26 +58,27 @@ def execute(command: Sequence[str], measure: Measure, session: Session, *, tag: 
     finally:
         if tag and rank_files(folder / "samples", ".jsonl"):
             store.tag(run.id, tag)
-    known = _known(measured(run, folder, vendors))
+    known = _with_layout(measured(run, folder, vendors))
     if not known.samples:
         store.delete(run.id)
         if ended:
-            raise CommandFailed(f"{shown} ended with {_how(ended)} before its second step.", "Its own words are above.")
+            why = f"{shown} ended with {_exit_status(ended)} before its second step."
+            raise CommandFailed(why, "Its output is above.")
         raise BadInput(
-            f"{shown} ended well, but no step was seen in it: no torch.optim optimizer stepped twice in a Python that "
-            "has trainyard.",
-            "Put `with trainyard.step():` around a step, and run it with the Python that has trainyard.",
+            f"{shown} succeeded, but no step was seen: no torch.optim optimizer stepped twice in a Python that has "
+            "trainyard installed.",
+            "Run it with a Python that has trainyard, and mark each step with `with trainyard.step():` if needed.",
         )
     if ended:
-        why = f"{shown} ended with {_how(ended)}."
+        why = f"{shown} ended with {_exit_status(ended)}."
         store.finish(failed(known, why))
-        raise CommandFailed(why, f"What was measured is kept as run {run.id}.")
+        raise CommandFailed(why, f"The measurements so far are stored as run {run.id}.")
     return booked(known, folder, session)
 
 
 def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
-    """Its exit code. An interrupt is the command's to answer; it is ended when it does not. Should this process be
-    killed, it is asked to end (SIGTERM)."""
+    """Run the command; return its exit code. An interrupt is passed on, and the command is killed if it does not end.
+    If this process is killed, the command receives SIGTERM."""
     path = os.pathsep.join(part for part in (str(INJECT), os.environ.get("PYTHONPATH", "")) if part)
     watched = {
         "PYTHONPATH": path,
@@ -86,7 +87,7 @@ def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
     }
     ends_with_us = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     environment = {**os.environ, **watched}
-    # Between fork and exec: no other thread of ours holds a lock that it would need.
+    # preexec_fn runs between fork and exec; no other thread of ours holds a lock that it would need.
     with subprocess.Popen(command, stdout=_STDERR, env=environment, preexec_fn=ends_with_us) as process:  # noqa: PLW1509
         try:
             return process.wait()
@@ -99,8 +100,8 @@ def _run(command: Sequence[str], folder: Path, measure: Measure) -> int:
             raise
 
 
-def _known(run: Run) -> Run:
-    """With the ranks that took steps, and the tokens of a step where the script says them."""
+def _with_layout(run: Run) -> Run:
+    """Return `run` with the number of ranks that took steps, and the tokens per step if the script reports them."""
     ranks = {sample.rank for sample in run.samples}
     if not ranks:
         return run
@@ -110,12 +111,12 @@ def _known(run: Run) -> Run:
 
 
 def _tokens(samples: Sequence[Sample]) -> int:
-    """Of the last step, over all ranks."""
+    """Tokens of the last step, over all ranks."""
     last = max(sample.step for sample in samples)
     return sum(sample.tokens for sample in samples if sample.step == last)
 
 
-def _how(code: int) -> str:
+def _exit_status(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     try:

@@ -1,4 +1,4 @@
-"""`with trainyard.step():` around a training step: marks it where somebody watches, and is nothing elsewhere."""
+"""`with trainyard.step():` around a training step: marks it under `trainyard run`, and does nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _watcher: list[Watcher] = []
 
 
 def watched_by(watcher: Watcher) -> None:
-    """From here on, `watcher` hears of each step."""
+    """Pass each step from now on to `watcher`."""
     _watcher[:] = [watcher]
 
 
 def step(tokens: int = 0, loss: float | None = None) -> AbstractContextManager[object]:
-    """Around one training step of your own script, for `trainyard run -- python my_train.py`.
+    """Mark one training step of your own script, for `trainyard run -- python my_train.py`.
 
-    `tokens`: how many this rank trains on in it, for the throughput. `loss`: of the step before, as a number, where
-    the script has it at hand. Outside of `trainyard run` it does nothing.
+    `tokens`: number of tokens this rank trains on in the step, for the throughput. `loss`: loss of the previous step as
+    a number, if available. Outside of `trainyard run` it does nothing.
     """
     return _watcher[0].step(tokens, loss) if _watcher else nullcontext()

@@ -1,7 +1,7 @@
-"""Inside a script that `trainyard run -- COMMAND` started: times its steps and profiles some, without a change to it.
+"""Time and profile the steps of a script that `trainyard run -- COMMAND` started, without changes to the script.
 
-A step ends where the first optimizer has stepped, or where `with trainyard.step():` ends, if the script says that.
-No torch is loaded before the script does it.
+A step ends when the first optimizer has stepped, or at the end of `with trainyard.step():` if the script uses it.
+torch is not imported before the script imports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEPS_FROM = "torch.optim.optimizer"
 
 
 def watch() -> None:
-    """Watches this process from now on: it is a rank as soon as it takes a step."""
+    """Watch this process from now on; it counts as a rank once it takes a step."""
     warmup, steps, profiled = (int(part) for part in os.environ[MEASURE].split(","))
     measure = Measure(warmup=warmup, steps=steps, repeats=1, profiled=profiled)
     watcher = ScriptWatch(Path(os.environ[FOLDER]), int(os.environ.get("RANK", "0")), measure)
@@ -42,10 +42,10 @@ def watch() -> None:
 
 
 class ScriptWatch:
-    """One rank: its samples, and the profiled window after `measure.warmup` and `measure.steps` steps.
+    """Records the samples of one rank, and a profiled window after `measure.warmup` and `measure.steps` steps.
 
-    A fault of ours ends the watching and is said; the script goes on. A process that is forked from one that has taken
-    steps is another: nothing is written in it. `look`: nanoseconds since some fixed moment.
+    An error in here is printed and ends the watching; the script continues. A process forked from a rank is not a rank,
+    and writes nothing. `look`: returns monotonic time in ns.
     """
 
     def __init__(self, folder: Path, rank: int, measure: Measure, look: Callable[[], int] = perf_counter_ns) -> None:
@@ -62,8 +62,8 @@ class ScriptWatch:
         self.profiler: Any = None
 
     def follow(self, module: ModuleType) -> None:
-        """Takes every step of the first optimizer that steps as the end of a training step; of the next one where the
-        script has made another in its place."""
+        """End a training step at every step of the first optimizer that steps, or of its successor if the script has
+        replaced it."""
         module.register_optimizer_step_post_hook(self._optimizer_stepped)
 
     def _optimizer_stepped(self, optimizer: object, *_: object) -> None:
@@ -74,7 +74,7 @@ class ScriptWatch:
 
     @contextmanager
     def step(self, tokens: int, loss: float | None) -> Iterator[None]:
-        """A step as the script marks it."""
+        """A step marked by the script."""
         self.marked = True
         if self.began is None:
             self.began = self.look()
@@ -82,7 +82,7 @@ class ScriptWatch:
         self._safely(lambda: self._end(tokens, loss))
 
     def close(self) -> None:
-        """At the script's end: a window that it cut short is kept as far as it came."""
+        """End the watching at the script's end; an unfinished profiled window is kept up to here."""
         self._safely(self._close)
 
     def _close(self) -> None:
@@ -97,10 +97,10 @@ class ScriptWatch:
             work()
         except Exception as error:
             self.ended = True
-            print(f"trainyard: rank {self.rank} is watched no longer: {error}", file=sys.stderr)  # noqa: T201
+            print(f"trainyard: rank {self.rank} is no longer watched: {error}", file=sys.stderr)  # noqa: T201
 
     def _end(self, tokens: int, loss: float | None) -> None:
-        """A step has ended; the first without a mark has no beginning that anybody saw."""
+        """End a step. The first step without a mark is not recorded, as its beginning is unknown."""
         now, began = self.look(), self.began
         if began is not None:
             self._write(now - began, tokens, loss)
@@ -116,7 +116,7 @@ class ScriptWatch:
         if self.log is None:
             self.rank = _rank(self.rank)
             path = self.folder / "samples" / f"rank{self.rank}.jsonl"
-            # A second process of the same rank must not write over the first: it is refused, and says so.
+            # A second process of the same rank must not overwrite the first: opening fails, and is reported.
             self.log = self.open.enter_context(path.open("xb"))
             self.process = os.getpid()
         in_window = self.profiler is not None
@@ -151,18 +151,18 @@ class ScriptWatch:
         if self.took == self.measure.warmup + self.measure.steps + self.measure.in_window:
             self.profiler = None
             self.window.close()
-            self.disturbed = True  # the file was written just now, and peers may have waited for it
+            self.disturbed = True  # writing the trace takes time, and peers may have waited for it
 
 
-def _rank(told: int) -> int:
-    """As the script's process group says where it has one: the environment is silent where it spawns ranks itself."""
+def _rank(default: int) -> int:
+    """The rank in the script's process group, if it has one: a script that spawns its ranks itself may not set RANK."""
     import torch.distributed as dist
 
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else told
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else default
 
 
 def _memory() -> int:
-    """Bytes at most so far, as in `Sample`."""
+    """Peak bytes so far, as in `Sample`."""
     import torch
 
     from trainyard.run.local.peak_memory import peak_memory
@@ -171,7 +171,7 @@ def _memory() -> int:
 
 
 class _After(MetaPathFinder):
-    """Calls `then` with a module right after it was loaded."""
+    """Calls `then` with the module `name` right after its import."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name, self.then = name, then
