@@ -43,7 +43,8 @@ def page(results: Sequence[Parity], seconds: float, cores: int) -> str:
         cores=cores,
     )
     rows = [
-        f"| {result.mix} | {result.ranks} | {format_error(result.loss_error) or ''} | {format_error(result.grad_norm_error) or ''} "
+        f"| {result.mix} | {result.ranks} | {format_error(result.loss_error) or ''} "
+        f"| {format_error(result.grad_norm_error) or ''} "
         f"| {result.tolerance:g} | {result.verdict} |\n"
         for result in results
     ]
