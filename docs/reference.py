@@ -106,6 +106,7 @@ def _commands() -> Iterable[str]:
 
 
 def _help(command: click.Command, path: str, parent: click.Context | None) -> Iterable[str]:
+    command._help_option = None  # cached with the names of the option from an earlier invocation
     context = click.Context(command, parent, path.split()[-1], terminal_width=100, **command.context_settings)
     yield f"### {path}"
     yield f"```text\n{command.get_help(context)}\n```"

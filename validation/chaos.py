@@ -1,11 +1,11 @@
-"""Every fault, at three steps drawn by chance, again and again: `python -m validation.chaos` (`make chaos`).
+"""Repeated fault-injection trials, each fault at three random steps: `python -m validation.chaos` (`make chaos`).
 
-Each trial is a run of examples/chaos.toml under one fault; a rank that is delayed sleeps twice as long as its steps
-take. A finished trial is a line of out/chaos.jsonl: what is there is not done again, so that it can be interrupted and
-gone on with. The runs lie in out/chaos; one that was got over well is removed.
+Each trial is a run of examples/chaos.toml with one fault; a delayed rank sleeps twice as long as its steps take. A
+finished trial is a line of out/chaos.jsonl and is not repeated, so that the trials can be interrupted and resumed. The
+runs are stored in out/chaos; runs that recovered as expected are removed.
 
-`--runs N`: trials of each fault at each step (10). `--only KIND`: of one fault. `--write`: no trial, docs/chaos.md from
-those that are there.
+`--runs N`: trials of each fault at each step (10). `--only KIND`: trials of one fault. `--write`: no trials; write
+docs/chaos.md from the finished ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PAGE = ROOT / "docs" / "chaos.md"
 STEPS = 3
 SEED = 1906
 ROOM = 45
-"""Steps left after a fault: a slow rank is one in three windows of eight, and each must have time to be seen."""
+"""Steps after a fault: a slow rank is detected in three windows of eight steps, and every fault needs time to show."""
 DELAY = 200.0
 CALM = "calm"
 HEAD = """# Chaos
@@ -67,8 +67,8 @@ the time until detection.
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`number` of those of a fault at a step. `load`: of the machine, when it began. `error`: why there is no row.
-    `strays`: what else was blamed, for nothing."""
+    """Trial `number` of a fault at a step. `load`: of the machine at its start. `error`: the reason if there is no
+    `row`. `strays`: false alarms."""
 
     kind: str
     step: int
@@ -86,28 +86,28 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.kind, self.step, self.number
 
     @property
-    def held(self) -> bool:
-        """The job got over it, or failed as it should."""
+    def expected(self) -> bool:
+        """Whether the job recovered, or failed as it should."""
         return self.row is not None and self.row.outcome in ("recovered", "failed")
 
     @property
     def recovery_s(self) -> float | None:
-        """None where it was not got over or not noticed."""
+        """Seconds from the fault to the recovery; None if the job did not recover or the fault was not noticed."""
         if self.row is None or self.row.outcome != "recovered" or not self.row.blamed:
             return None
         return self.row.detect_s + self.row.restart_s - self.row.import_s
 
 
 def wanted(job: Job, runs: int, kinds: Iterable[str]) -> Iterator[tuple[Fault, int]]:
-    """(fault, number): every fault once before any comes again. The steps are the same whatever is asked for."""
+    """(fault, number): every fault once before any is repeated. The steps do not depend on the arguments."""
     steps = {kind: _steps(kind, job) for kind in words.INJECTIONS}
     for number in range(runs):
-        for place in range(STEPS):
+        for index in range(STEPS):
             for kind in kinds:
                 strikes = words.INJECTIONS[kind].strikes
-                who = {} if strikes == "job" else {strikes: (place + number) % 2}
+                target = {} if strikes == "job" else {strikes: (index + number) % 2}
                 amount = DELAY if kind == "delay" else 0.0
-                yield Fault(kind=kind, step=steps[kind][place], amount=amount, **who), number
+                yield Fault(kind=kind, step=steps[kind][index], amount=amount, **target), number
 
 
 def _steps(kind: str, job: Job) -> list[int]:
@@ -116,18 +116,18 @@ def _steps(kind: str, job: Job) -> list[int]:
 
 
 def read() -> list[Trial]:
-    """A line that an interruption tore is passed over."""
-    found: list[Trial] = []
+    """The finished trials; lines truncated by an interruption are skipped."""
+    trials: list[Trial] = []
     for line in TRIALS.read_bytes().splitlines() if TRIALS.exists() else ():
         try:
-            found.append(msgspec.json.decode(line, type=Trial))
+            trials.append(msgspec.json.decode(line, type=Trial))
         except msgspec.MsgspecError:
             continue
-    return found
+    return trials
 
 
 def calm(job: Job, text: str, store: Store) -> str:
-    """The run without faults; made once."""
+    """Id of the reference run without faults, trained once."""
     tagged = {tag: row for row in store.rows() for tag in row.tags}
     if CALM in tagged and tagged[CALM].state == "complete":
         try:
@@ -139,13 +139,13 @@ def calm(job: Job, text: str, store: Store) -> str:
     return run.id
 
 
-def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: str) -> Trial:
+def run_trial(job: Job, text: str, fault: Fault, number: int, store: Store, against: str) -> Trial:
     began, load = time.monotonic(), os.getloadavg()[0]
     run, row, alarms, error = "", None, (), ""
     try:
-        met = experiment.execute(job, text, FaultPlan(fault=(fault,)), Session(store, lambda _: []), against=against)
-        run, (row,) = met.run.id, met.rows
-        alarms = tuple(f"{one.kind} of rank {one.rank}, node {one.node}" for one in met.strays)
+        result = experiment.execute(job, text, FaultPlan(fault=(fault,)), Session(store, lambda _: []), against=against)
+        run, (row,) = result.run.id, result.rows
+        alarms = tuple(f"{alarm.kind} of rank {alarm.rank}, node {alarm.node}" for alarm in result.strays)
         if row.well and not alarms:
             store.delete(run)
     except TrainyardError as failure:
@@ -165,7 +165,7 @@ def one(job: Job, text: str, fault: Fault, number: int, store: Store, against: s
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """Markdown: a row a fault."""
+    """A Markdown table with a row per fault."""
     lines = [
         "| fault | runs | recovered or failed | culprit named | losses identical | false alarms | recovery | most |",
         "|---|---|---|---|---|---|---|---|",
@@ -174,38 +174,38 @@ def table(trials: Sequence[Trial]) -> str:
         own = [trial for trial in trials if trial.kind == kind]
         if not own:
             continue
-        took = [seconds for trial in own if (seconds := trial.recovery_s) is not None]
+        recoveries = [seconds for trial in own if (seconds := trial.recovery_s) is not None]
         cells = (
             word.label,
             len(own),
-            _share(trial.held for trial in own),
+            _share(trial.expected for trial in own),
             _share(trial.row is not None and trial.row.right for trial in own),
             _share(trial.row is not None and trial.row.losses == "identical" for trial in own),
             sum(len(trial.strays) for trial in own),
-            f"{median(took):.1f} s" if took else "",
-            f"{max(took):.1f} s" if took else "",
+            f"{median(recoveries):.1f} s" if recoveries else "",
+            f"{max(recoveries):.1f} s" if recoveries else "",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) + "\n"
 
 
-def _share(each: Iterable[bool]) -> str:
-    every = list(each)
-    return f"{100 * sum(every) / len(every):.0f} %"
+def _share(values: Iterable[bool]) -> str:
+    flags = list(values)
+    return f"{100 * sum(flags) / len(flags):.0f} %"
 
 
-def told(trials: Sequence[Trial]) -> str:
-    """What was not as it should be, a line each."""
+def list_failures(trials: Sequence[Trial]) -> str:
+    """A Markdown list of the trials with an unexpected result."""
     lines: list[str] = []
     for trial in trials:
         row = trial.row
         if row is None:
             lines.append(f"{trial.kind} before step {trial.step}: {trial.error}")
         elif not row.well or trial.strays:
-            found = f"{row.blamed} of rank {row.blamed_rank}, node {row.blamed_node}" if row.blamed else "nobody"
+            blamed = f"{row.blamed} of rank {row.blamed_rank}, node {row.blamed_node}" if row.blamed else "nothing"
             lines.append(
-                f"{trial.kind} before step {trial.step}: {row.outcome}, blamed {found}, losses {row.losses}"
-                f"{''.join(f', also {one}' for one in trial.strays)} (load {trial.load:g})"
+                f"{trial.kind} before step {trial.step}: {row.outcome}, blamed {blamed}, losses {row.losses}"
+                f"{''.join(f', also {alarm}' for alarm in trial.strays)} (load {trial.load:g})"
             )
     return "".join(f"- {line}\n" for line in lines)
 
@@ -222,8 +222,8 @@ def page(trials: Sequence[Trial], job: Job) -> str:
         cores=len(os.sched_getaffinity(0)),
         load=f", which other programs kept busy (load {min(loads):.0f} to {max(loads):.0f})" if max(loads) > 4 else "",
     )
-    failed = told(trials)
-    return head + table(trials) + NOTES + (f"What was not as it should be:\n\n{failed}" if failed else "")
+    failed = list_failures(trials)
+    return head + table(trials) + NOTES + (f"Unexpected results:\n\n{failed}" if failed else "")
 
 
 def main() -> None:
@@ -231,18 +231,18 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--only", choices=list(words.INJECTIONS))
     parser.add_argument("--write", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     text = jobs.read(JOB)
     job = jobs.parse(text, str(JOB), JOB.parent)
-    if not asked.write:
+    if not options.write:
         STORE.mkdir(parents=True, exist_ok=True)
         store, done = Store(STORE), {trial.key for trial in read()}
         against = ""
-        for fault, number in wanted(job, asked.runs, [asked.only] if asked.only else list(words.INJECTIONS)):
+        for fault, number in wanted(job, options.runs, [options.only] if options.only else list(words.INJECTIONS)):
             if (fault.kind, fault.step, number) in done:
                 continue
             against = against or calm(job, text, store)
-            trial = one(job, text, fault, number, store, against)
+            trial = run_trial(job, text, fault, number, store, against)
             with TRIALS.open("ab") as lines:
                 lines.write(msgspec.json.encode(trial) + b"\n")
             fine = trial.row is not None and trial.row.well
@@ -250,11 +250,11 @@ def main() -> None:
                   f"{trial.seconds:.0f} s", flush=True)  # fmt: skip
     trials = read()
     if not trials:
-        print("no trial is there yet.")
+        print("no finished trials in out/chaos.jsonl.")
         return
-    if asked.write:
+    if options.write:
         PAGE.write_text(page(trials, job), "utf-8")
-    print(table(trials) + "\n" + told(trials))
+    print(table(trials) + "\n" + list_failures(trials))
 
 
 if __name__ == "__main__":

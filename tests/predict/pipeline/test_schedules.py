@@ -84,7 +84,7 @@ def torch_rows(name: str, pp: int, interleave: int, count: int) -> list[list[tup
     }  # fmt: skip
     numbers = pipeline_parallel.stages_of(0, Layout(pp=pp, interleave=interleave), name)
     stages: list[Any] = [Mock(number, pp * interleave, pp, 0) for number in numbers]
-    schedule = pipeline_parallel._MANY[name](stages, count, loss_fn=lambda output, target: output)
+    schedule = pipeline_parallel._MULTI_STAGE[name](stages, count, loss_fn=lambda output, target: output)
     by_rank: list[list[tuple[int, int, int, int]]] = []
     for rank in range(pp):
         actions = [action for action in schedule.pipeline_order[rank] if action is not None]
@@ -136,7 +136,7 @@ def test_order_equals_what_torch_executes(shape: tuple[str, int, int, int]) -> N
     assume(rules.nearest_count(name, pp, count) == count)
     for rank, expected in enumerate(rows(shape)):
         stage: Any = Recorder(rank, pp)
-        runner: Any = pipeline_parallel._ONE[name](stage, count)
+        runner: Any = pipeline_parallel._ONE_STAGE[name](stage, count)
         runner._initialize_stage = runner._maybe_compute_loss = runner._maybe_get_loss = runner._update_losses = (
             stage.nothing
         )

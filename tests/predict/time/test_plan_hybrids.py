@@ -335,7 +335,7 @@ def test_unknown_layer_pattern_is_refused(pattern: str, values: list[object]) ->
         ({"pattern": "MxM*M-"}, ["'x'"]),
         ({"pattern": "M*"}, ["2 letters", "layers = 6", "layers = 2"]),
         ({"pattern": "MEM*M-"}, ["experts = 0", "1 layers"]),
-        ({"pattern": "------"}, ["pattern = '------'", "0 state spaces"]),
+        ({"pattern": "------"}, ["pattern = '------'", "0 state space layers"]),
         ({"dense_layers": 1}, ["dense_layers = 1", "pattern"]),
         ({"state": 0}, ["state = 0", 1]),
         ({"space_groups": 3}, ["space_heads 8 % space_groups 3 = 2"]),

@@ -682,9 +682,9 @@ def test_killed_rank_resumes_at_its_step(tmp_path, monkeypatch):
 def test_remaining_steps_of_a_run(begin, rest):
     """(step, warm-up, profiled) of the steps that remain."""
     pytest.importorskip("torch")
-    from trainyard.run.local.worker import left, turns
+    from trainyard.run.local.worker import remaining_turns, turns
 
-    every = left(turns(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
+    every = remaining_turns(turns(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
     assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
     assert not every or every[0].first
 
@@ -694,12 +694,12 @@ def test_remaining_steps_of_a_run(begin, rest):
 def test_resumed_run_warms_up_again(warmup, steps, repeats, profiled, data):
     """The first steps of a new process are not measured, and ranks synchronize before those that are."""
     pytest.importorskip("torch")
-    from trainyard.run.local.worker import left, turns
+    from trainyard.run.local.worker import remaining_turns, turns
 
     measure = Measure(warmup=warmup, steps=steps, repeats=repeats, profiled=profiled)
     whole = list(turns(measure))
     begin = data.draw(st.integers(0, measure.in_all))
-    rest = left(whole, begin, measure.warmup)
+    rest = remaining_turns(whole, begin, measure.warmup)
     assert [(turn.step, turn.repeat) for turn in rest] == [(turn.step, turn.repeat) for turn in whole[begin:]]
     bare = [turn for turn in rest if not turn.profiled]
     assert all(turn.warmup for turn in bare[: measure.warmup])
