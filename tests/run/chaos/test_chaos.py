@@ -560,7 +560,8 @@ def test_job_recovers_from_kill_full_disk_and_flipped_byte(tmp_path: Path, monke
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     store = Store(tmp_path / "store")
-    wanted = FaultPlan(fault=(fault("kill_agent", 4, target=1), fault("fill_disk", 9, target=1), fault("flip_byte", 16)))
+    faults = fault("kill_agent", 4, target=1), fault("fill_disk", 9, target=1), fault("flip_byte", 16)
+    wanted = FaultPlan(fault=faults)
     met = experiment.execute(parse(SMALL, "small.toml"), SMALL, wanted, Session(store, lambda _: []))
     assert met.failure is None
     assert [(row.kind, row.blamed, row.outcome, row.losses) for row in met.rows] == [
