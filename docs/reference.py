@@ -38,6 +38,7 @@ SETTINGS = {
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
     "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",
     "TRAINYARD_FAULT_POINT": "For tests: `NAME:N` kills a process at its Nth arrival at a point of `fault_points.py`.",
+    "TRAINYARD_COMPLETE": "Set by the shell's completion (`trainyard completion`), with an underscore before it.",
     "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",
 }
 """Environment variables that trainyard reads; a test compares them with the code."""

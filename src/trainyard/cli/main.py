@@ -28,19 +28,29 @@ class _Command(NamedTuple):
     help: str
 
 
-COMMANDS = {
-    "demo": _Command("demo", "Show the bundled sample trace: its ledger and its HTML page, without torch."),
-    "run": _Command("run", "Run a job or a training script on this machine: time, profile and record it."),
-    "plan": _Command("plan", "Find the fastest layouts of a model on a cluster: time, memory, days and dollars."),
-    "probe": _Command("probe", "Benchmark this machine for the planner, or fit its constants to stored runs."),
-    "trace": _Command("trace", "Analyse profiler files of one or more ranks: where every nanosecond went."),
-    "diff": _Command("diff", "Compare two runs or traces, account by account."),
-    "gate": _Command("gate", "Test for a slowdown with known error rates, and name the account that caused it."),
-    "history": _Command("history", "Find when performance changed, over a job's stored runs or any series."),
-    "numerics": _Command("numerics", "Check that the training is unchanged: parity of layouts with a single process."),
-    "report": _Command("report", "Write a report on a run or trace: HTML, Markdown, CSV, Excel, Perfetto."),
-    "runs": _Command("runs", "List, show, tag, delete, push and pull stored runs."),
+TASKS = {
+    "Measure and diagnose": {
+        "demo": _Command("demo", "Show the bundled sample trace: its ledger and its HTML page, without torch."),
+        "trace": _Command("trace", "Analyse profiler files of one or more ranks: where every nanosecond went."),
+        "run": _Command("run", "Run a job or a training script on this machine: time, profile and record it."),
+    },
+    "Plan": {
+        "plan": _Command("plan", "Find the fastest layouts of a model on a cluster: time, memory, days and dollars."),
+        "probe": _Command("probe", "Benchmark this machine for the planner, or fit its constants to stored runs."),
+    },
+    "Compare": {
+        "diff": _Command("diff", "Compare two runs or traces, account by account."),
+        "gate": _Command("gate", "Test for a slowdown with known error rates, and name the account that caused it."),
+        "history": _Command("history", "Find when performance changed, over a job's stored runs or any series."),
+        "numerics": _Command("numerics", "Check that the training is unchanged: parity of layouts with one process."),
+    },
+    "Keep and share": {
+        "report": _Command("report", "Write a report on a run or trace: HTML, Markdown, CSV, Excel, Perfetto."),
+        "runs": _Command("runs", "List, show, tag, delete, push and pull stored runs."),
+        "completion": _Command("completion", "Print the shell's completion script: bash, zsh or fish."),
+    },
 }
+COMMANDS = {name: command for commands in TASKS.values() for name, command in commands.items()}
 
 
 class Commands(click.Group):
@@ -55,8 +65,9 @@ class Commands(click.Group):
         return import_module(f"trainyard.cli.{COMMANDS[cmd_name].module}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        for task, commands in TASKS.items():
+            with formatter.section(task):
+                formatter.write_dl([(name, command.help) for name, command in commands.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,6 +90,8 @@ def cli() -> None:
 
 
 def main() -> None:
+    if "_TRAINYARD_COMPLETE" in os.environ:
+        cli(prog_name="trainyard")  # answers the shell, and exits
     raise SystemExit(answer(sys.argv[1:]))
 
 

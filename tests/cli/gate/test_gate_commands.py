@@ -312,7 +312,7 @@ def test_bisect_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture
 def test_self_check_reports_machine_noise(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "self-check", "--pairs", "8", "--", "python", "train.py"]) == 0
     printed = capsys.readouterr().out
-    assert "in 16 identical runs" in printed
+    assert "in 16 identical runs" in " ".join(printed.split())
     assert "not worse" in printed
     assert answer(["gate", "self-check", "--pairs", "2", "--metric", "mfu", "--", "python", "train.py"]) == 2
     err = capsys.readouterr().err

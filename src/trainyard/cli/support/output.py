@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
-_PIPED_WIDTH = 120
+_WIDTH, _FULL_WIDTH = 80, 120
+"""Width of output into a pipe or a file, in characters: by default, and of tables in full."""
 _NAMES: dict[str, str] = {}
 """Temporary copies of pipes, and the pipes' names."""
 
@@ -111,8 +112,8 @@ def guarded() -> Iterator[tuple[_Data, _OutputStream]]:
         yield data, messages
 
 
-def console(err: bool = False) -> Console:
-    """Rich's console on stdout, or on stderr: plain and wide if piped, so that redirected tables are complete."""
+def console(err: bool = False, full: bool = False) -> Console:
+    """Rich's console on stdout, or on stderr; plain if piped, and then wider if `full`."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -125,12 +126,14 @@ def console(err: bool = False) -> Console:
     out = Printable(highlight=False, stderr=err)
     if out.is_terminal:
         return out
-    return Printable(highlight=False, stderr=err, width=_width(os.environ.get("COLUMNS", "")))
+    return Printable(highlight=False, stderr=err, width=_width(os.environ.get("COLUMNS", ""), full))
 
 
-def _width(columns: str) -> int:
+def _width(columns: str, full: bool) -> int:
     """The width in COLUMNS if it is a positive integer, else the default for pipes."""
-    return int(columns) if columns.isdecimal() and int(columns[:9]) > 0 else _PIPED_WIDTH
+    if columns.isdecimal() and int(columns[:9]) > 0:
+        return int(columns)
+    return _FULL_WIDTH if full else _WIDTH
 
 
 def shown_as(copy: str, name: str) -> None:
