@@ -20,7 +20,7 @@ COMPILED := msgspec hypothesis
 PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help env engines demo demo-trace native test test-light lint docs parity chaos validate validate-history bench bench-peers bench-history fuzz device-evidence carry clean
+.PHONY: help env engines demo demo-trace native test test-light lint docs examples site parity chaos validate validate-history bench bench-peers bench-history fuzz device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +68,14 @@ lint: $(READY)  ## ruff, types, layers
 docs: $(READY)  ## write docs/reference.md and docs/schemas from the code
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/schemas.py
+
+examples: $(READY)  ## run the examples of the documents and of the README's pictures, write their output; PAGES="docs/tutorial.md"
+	$(BIN)/python docs/examples.py $(PAGES)
+
+site:  ## build the documentation's site in site/; a broken link fails
+	@test -x out/site-env/bin/mkdocs || { $(PYTHON) -m venv out/site-env \
+	  && out/site-env/bin/pip install -q -c constraints.txt -e '.[docs]'; }
+	NO_MKDOCS_2_WARNING=1 out/site-env/bin/mkdocs build --strict
 
 parity: $(READY)  ## train every mix against one process, write docs/parity.md
 	$(BIN)/python docs/parity.py

@@ -1,11 +1,11 @@
 """Run the examples of the documents, and write what they print and draw into the pages.
 
-    python docs/examples.py                       all pages
+    python docs/examples.py                       the README and all pages
     python docs/examples.py docs/tutorial.md      one page
 
 A comment before a block of commands marks it:
 
-    <!-- run -->             its output is the same every time; a test compares it
+    <!-- run -->             its output is the same every time; a test compares it, or the picture of it
     <!-- run: measured -->   its output holds measured times; a test compares a digest of its commands and scripts
 
 The output replaces the text block that follows. If an image follows instead, it is drawn: an SVG file is the terminal
@@ -68,7 +68,8 @@ def examples(page: str) -> list[Example]:
 
 def pages() -> Iterator[Path]:
     """The pages with marked blocks."""
-    yield from (path for path in sorted((ROOT / "docs").rglob("*.md")) if examples(path.read_text("utf-8")))
+    paths = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    yield from (path for path in paths if examples(path.read_text("utf-8")))
 
 
 def digest(commands: tuple[str, ...]) -> str:

@@ -28,7 +28,7 @@ PAGE = ROOT / "docs" / "reference.md"
 
 SETTINGS = {
     "TRAINYARD_STORE": "Holds the runs. Default: `$XDG_DATA_HOME/trainyard`, else `~/.local/share/trainyard`.",
-    "TRAINYARD_INDEX": "A PostgreSQL database for the index of the runs (docs/team.md). Default: a file beside them.",
+    "TRAINYARD_INDEX": "A PostgreSQL database for the index of the runs (docs/how-to/share-runs.md). Default: a file beside them.",
     "TRAINYARD_REMOTE": "Where `runs push` and `runs pull` copy to and from. Default: none; `--to`, `--from`.",
     "TRAINYARD_SIGNING_KEY": "An SSH key with which `runs push` signs runs. Default: none; `--sign`.",
     "TRAINYARD_ALLOWED_SIGNERS": "A file of the keys whose runs `runs pull` takes. Default: any run; `--verify`.",

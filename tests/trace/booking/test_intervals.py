@@ -23,7 +23,7 @@ def timelines(draw):
 
 
 def walk(intervals, bounds):
-    """The rules of docs/design/ledgers.md, one nanosecond at a time."""
+    """The rules of docs/explanation/ledger.md, one nanosecond at a time."""
     parts = len(bounds) - 1
     owned = np.zeros((parts, KEYS + 1), np.int64)
     live = np.zeros((parts, KEYS), np.int64)

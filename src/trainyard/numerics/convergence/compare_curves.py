@@ -1,6 +1,6 @@
 """Compares the convergence of paired runs with the same seeds, to judge a driver, a compiler or a number format.
 
-Noise between runs of the same seed (docs/convergence.md): the runs diverge from the first rounding difference on, and
+Noise between runs of the same seed (docs/measured.md): the runs diverge from the first rounding difference on, and
 then keep an offset of their own. Only runs are therefore replicates; the steps of one run are not.
 """
 
