@@ -153,20 +153,22 @@ def names(group: str) -> Mapping[str, EntryPoint]:
 
 def load(group: str, name: str) -> Any:
     """Load and instantiate one plugin. Raises `UnknownName`, or `BadInput` if it lacks a member of its Protocol."""
-    known = names(group)
-    if name not in known:
-        raise UnknownName(f"{group} has no {name!r}.", nearest(name, known))
-    plugin = known[name].load()()
-    missing = [part for part in _parts(PROTOCOLS[group]) if not hasattr(plugin, part)]
+    entry_point_of = names(group)
+    if name not in entry_point_of:
+        raise UnknownName(f"{group} has no {name!r}.", nearest(name, entry_point_of))
+    plugin = entry_point_of[name].load()()
+    missing = [part for part in _member_names(PROTOCOLS[group]) if not hasattr(plugin, part)]
     if missing:
         raise BadInput(f"the {group} plugin {name!r} lacks {', '.join(missing)}.")
     return plugin
 
 
 def load_all(group: str) -> dict[str, Any]:
+    """Loads all plugins of a group: name -> instance. Raises as `load`."""
     return {name: load(group, name) for name in names(group)}
 
 
-def _parts(protocol: type) -> list[str]:
+def _member_names(protocol: type) -> list[str]:
+    """Names of the public methods and attributes that a Protocol requires."""
     methods = [name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")]
     return sorted({*methods, *protocol.__annotations__})

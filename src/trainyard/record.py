@@ -128,11 +128,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schema: Literal["trainyard/run/1"] = SCHEMA
 
     def kept(self) -> list[Sample]:
-        """The samples of each step's last attempt; those of earlier attempts were repeated after a restart."""
-        last: dict[int, int] = {}
+        """The samples of each step's last attempt, of all ranks; those of earlier attempts were repeated after a
+        restart."""
+        last_attempt: dict[int, int] = {}
         for sample in self.samples:
-            last[sample.step] = max(last.get(sample.step, 0), sample.attempt)
-        return [sample for sample in self.samples if sample.attempt == last[sample.step]]
+            last_attempt[sample.step] = max(last_attempt.get(sample.step, 0), sample.attempt)
+        return [sample for sample in self.samples if sample.attempt == last_attempt[sample.step]]
 
     def measured(self) -> list[Sample]:
         """The samples that figures are computed from: last attempts, without warm-up and profiled steps."""
