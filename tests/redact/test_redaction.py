@@ -381,7 +381,7 @@ def test_an_unreadable_log_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise PermissionError(13, "Permission denied")
         return os.open(path, flags)
 
-    monkeypatch.setattr(regular_files, "_without_blocking", opener)
+    monkeypatch.setattr(regular_files, "_open_without_blocking", opener)
     with refused(BadFile, folder / "logs" / "rank0.err"):
         folders.redact_run(folder)
 
