@@ -70,8 +70,8 @@ class _TorchtitanReader:
         shard = self._shard(devices, replicate, tp, cp, pp)
         if replicate > 1 and shard * cp == 1 and tp * pp > 1:
             raise BadFile(
-                f"{self.where}: data_parallel_replicate_degree = {replicate}, data_parallel_shard_degree = 1, "
-                f"tensor_parallel_degree = {tp}, pipeline_parallel_degree = {pp}.",
+                f"{self.where}: data_parallel_replicate_degree = {replicate}, data_parallel_shard_degree = {shard}, "
+                f"context_parallel_degree = {cp}, tensor_parallel_degree = {tp}, pipeline_parallel_degree = {pp}.",
                 _REPLICAS_ONLY,
             )
         zero_stages = {"default": 3 if pp == 1 else 2, "always": 3, "never": 2}
@@ -199,10 +199,9 @@ class _TorchtitanReader:
         old_keys = keys.spell("parallelism.pipeline_parallel_degree").startswith("experimental.")
         count = keys.integer(count_key, pp) if old_keys and keys.get(size_key) is None else 0
         size = local // count if count and local % count == 0 else keys.integer(size_key, 1)
-        if local % (count or size):
-            raise BadInput(
-                f"{self.where}: local_batch_size {local} % {count or size} of a micro-batch = {local % size}."
-            )
+        divisor, unit = (count, "micro-batches") if count else (size, "samples of a micro-batch")
+        if local % divisor:
+            raise BadInput(f"{self.where}: local_batch_size {local} % {divisor} {unit} = {local % divisor}.")
         return size
 
     def _remat(self) -> tuple[Literal["none", "full", "op"], int]:
