@@ -64,7 +64,7 @@ def print_parts(ledgers: Sequence[Ledger], console: Console, everything: bool = 
 
 def print_table(table: Facts, console: Console, top: int | None = None) -> None:
     """Prints one table; all of its rows, or the first `top`."""
-    console.print(_table(_fitting(table, console.width), len(table.rows) if top is None else top))
+    console.print(_table(table, len(table.rows) if top is None else top, console.width))
 
 
 def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableType]:
@@ -83,7 +83,7 @@ def _parts(view: View, kernels: int, bar: int, width: int) -> list[RenderableTyp
         parts.append(Padding(_rows("Top kernels", view.kernels[:kernels], width), (1, 0, 0, 0)))
     if view.modules:
         parts.append(Padding(_rows("Top modules", view.modules[: kernels // 2], width), (1, 0, 0, 0)))
-    parts.extend(Padding(_table(_fitting(table, width), kernels), (1, 0, 0, 0)) for table in view.tables)
+    parts.extend(Padding(_table(table, kernels, width), (1, 0, 0, 0)) for table in view.tables)
     for finding in view.findings:
         line = Text("\n" if finding is view.findings[0] else "")
         line.append("▲ ", style=words.SEVERITIES[finding.severity].colour)
@@ -220,14 +220,19 @@ def _fitting(table: Facts, width: int) -> Facts:
     return table
 
 
-def _needed(table: Facts) -> int:
-    """Width of the table in characters, including gaps."""
-    cells = [[_cell(row[at], column) for row in table.rows] for at, column in enumerate(table.columns)]
-    widths = [
-        _needs(column, max(map(cell_len, [column.head, *some])))
-        for column, some in zip(table.columns, cells, strict=True)
-    ]
+def _needed(table: Facts, wrapped: bool = True) -> int:
+    """Width of the table in characters, including gaps; `wrapped`: with heads of several lines."""
+    widths = [_needs(column, _widest(table, at, wrapped)) for at, column in enumerate(table.columns)]
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _widest(table: Facts, at: int, wrapped: bool) -> int:
+    """Width of the widest cell of a column, and of its head or, if that is `wrapped`, of its longest word."""
+    column = table.columns[at]
+    head = plain(column.head if at else table.title)
+    return max(
+        map(cell_len, [*(head.split() if wrapped else [head]), *(_cell(row[at], column) for row in table.rows), ""])
+    )
 
 
 def _needs(column: Column, widest: int) -> int:
@@ -244,22 +249,23 @@ def _most(column: Column, at: int) -> int:
     return _FIRST_NAME if at == 0 else _NAME
 
 
-def _table(table: Facts, most: int) -> Group:
-    """The first `most` rows; text columns shrink on a narrow terminal. A single further row is printed in place of the
-    note about it."""
+def _table(table: Facts, most: int, width: int) -> Group:
+    """The first `most` rows; on a narrow terminal heads wrap and text columns shrink. A single further row is printed
+    in place of the note about it."""
     most += len(table.rows) == most + 1
+    table = _fitting(table, width)
+    wrapped = _needed(table, wrapped=False) > width
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index, column in enumerate(table.columns):
         head = Text(plain(column.head if index else table.title))
         if column.prose:
             drawn.add_column(head, style="dim", min_width=_PROSE)
-        elif column.id:
-            drawn.add_column(head, no_wrap=True, min_width=max(len(str(row[index])) for row in table.rows))
-        elif column.digits is None:
-            drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
+        elif column.id or column.digits is not None:
+            head.no_wrap = False  # the head wraps, the cells do not
+            justify = "left" if column.id else "right"
+            drawn.add_column(head, justify=justify, no_wrap=True, width=_widest(table, index, wrapped))
         else:
-            figures = max((cell_len(_cell(row[index], column)) for row in table.rows), default=0)
-            drawn.add_column(head, justify="right", no_wrap=True, min_width=figures)
+            drawn.add_column(head, max_width=_most(column, index), style="dim" if index else "")
     for row in table.rows[:most]:
         drawn.add_row(*(_drawn_cell(cell, column) for cell, column in zip(row, table.columns)))
     left = [f"{len(table.rows) - most:,} more on the page."] if len(table.rows) > most else []
