@@ -94,7 +94,7 @@ def test_an_absurd_job_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_absurd_configuration_of_another_framework_is_refused(name: str, text: str, tmp_path: Path) -> None:
-    assert refused("llama3-8b", "--check", written(tmp_path, name, text), *CLUSTER)
+    assert refused("check", written(tmp_path, name, text), "--model", "llama3-8b", *CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_an_integer_of_too_many_digits_is_refused(digits: str, tmp_path: Path) -
 def test_repeated_key_in_long_file_is_found_in_linear_time(tmp_path: Path) -> None:
     keys = ",".join(f'"{number}": 0' for number in range(60_000))
     path = written(tmp_path, "ds.json", '{"train_batch_size": 8, ' + keys + ', "59999": 0}')
-    assert refused("llama3-8b", "--check", path, *CLUSTER)
+    assert refused("check", path, "--model", "llama3-8b", *CLUSTER)
 
 
 # Work that grows with the product of admissible sizes

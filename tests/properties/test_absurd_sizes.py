@@ -131,7 +131,7 @@ def test_plan_handles_absurd_config_json(sizes: dict[str, Any], folder: Path) ->
 def test_plan_handles_absurd_megatron_arguments(sizes: list[tuple[str, Any]], folder: Path) -> None:
     path = folder / "megatron.args"
     path.write_text(ARGUMENTS.replace("# theirs", "") + " ".join(f"--{name} {size}" for name, size in sizes))
-    check("--check", str(path), "--machine", "h100", "--devices", "64")
+    check("check", str(path), "--machine", "h100", "--devices", "64")
 
 
 @settings(max_examples=30)
@@ -139,7 +139,7 @@ def test_plan_handles_absurd_megatron_arguments(sizes: list[tuple[str, Any]], fo
 def test_plan_handles_absurd_deepspeed_configurations(sizes: dict[str, Any], folder: Path) -> None:
     path = folder / "deepspeed.json"
     path.write_text(json.dumps(nested(flat(SPEED) | sizes)))
-    check("tiny", "--check", str(path), *CLUSTER)
+    check("check", str(path), "--model", "tiny", *CLUSTER)
 
 
 @settings(max_examples=30)
@@ -148,4 +148,4 @@ def test_plan_handles_absurd_torchtitan_configurations(sizes: dict[str, Any], fo
     path = folder / "torchtitan.toml"
     values = no_nulls(nested({"model.flavor": "8B", "training.seq_len": 2048} | sizes))
     path.write_text(toml.dumps(values))
-    check("--check", str(path), "--machine", "h100", "--devices", "64")
+    check("check", str(path), "--machine", "h100", "--devices", "64")

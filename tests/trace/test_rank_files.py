@@ -232,7 +232,7 @@ SILENT = [
     ["report", "PIPE"],
     ["plan", "PIPE", "--machine", "a100", "--devices", "8"],
     ["plan", "gpt2-xl", "--machine", "PIPE", "--devices", "8"],
-    ["plan", "--check", "PIPE", "--machine", "a100"],
+    ["plan", "check", "PIPE", "--machine", "a100"],
     ["run", "PIPE"],
     ["numerics", "parity", "PIPE"],
     ["history", "--series", "PIPE"],
@@ -240,7 +240,7 @@ SILENT = [
     ["gate", "run", "PIPE", "--base", "HEAD"],
     ["gate", "convergence", "PIPE", "--base", "x"],
     ["gate", "convergence", "x", "--golden", "PIPE"],
-    ["probe", "x", "--machine", "PIPE"],
+    ["probe", "fit", "x", "--machine", "PIPE"],
 ]
 
 

@@ -8,6 +8,7 @@ from trainyard import machine as machines
 from trainyard.errors import BadInput
 from trainyard.predict.calibrate import fit_constants, probed_machine
 from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.predict.inputs import constant_sets
 from trainyard.report.plans.probe_results import FittedMachine, FittedRun, ProbedMachine, TimedCall
 from trainyard.run.probe import devices
@@ -17,20 +18,21 @@ def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
     """As `trainyard.api.probe`."""
     device, count = devices.devices(ranks)
     probes = devices.probe(device.vendor, count, dtype)
-    calls = tuple(
-        TimedCall(
-            operation=probe.what,
-            size=probe.size,
-            seconds=probe.seconds,
-            low_s=probe.low,
-            high_s=probe.high,
-            rate=probe.rate,
-            unit="FLOP/s" if probe.what in ("matmul", "attention") else "bytes/s",
-        )
-        for probe in probes
-    )
+    calls = tuple(timed_call(probe) for probe in probes)
     machine = probed_machine.machine("here", device, count, dtype, probes)
     return ProbedMachine(machine=machine, ranks=count, dtype=dtype, calls=calls)
+
+
+def timed_call(probe: ProbedTime) -> TimedCall:
+    return TimedCall(
+        operation=probe.what,
+        size=probe.size,
+        seconds=probe.seconds,
+        low_s=probe.low,
+        high_s=probe.high,
+        rate=probe.rate,
+        unit="FLOP/s" if probe.what in ("matmul", "attention") else "bytes/s",
+    )
 
 
 def fit_to_runs(names: Sequence[str], machine: str, say: Callable[[str], None] = lambda _: None) -> FittedMachine:

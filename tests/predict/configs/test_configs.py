@@ -526,23 +526,22 @@ H = ("--machine", "h100")
 @pytest.mark.parametrize(
     ("arguments", "framework"),
     [
-        (("run.args", "--devices", "64", "--check"), "megatron"),
-        (("--check", "run.args", "--devices", "64"), "megatron"),
-        (("--check", "titan.toml", "--devices", "64"), "torchtitan"),
-        (("llama3-8b", "--check", "titan.toml", "--devices", "64"), "torchtitan"),
-        (("llama3-8b", "--check", "ds.json", "--devices", "64", "--seq-len", "8192"), "deepspeed"),
-        (("job.toml", "--check", "ds.json", "--devices", "8"), "deepspeed"),
+        (("run.args", "--devices", "64"), "megatron"),
+        (("titan.toml", "--devices", "64"), "torchtitan"),
+        (("titan.toml", "--model", "llama3-8b", "--devices", "64"), "torchtitan"),
+        (("ds.json", "--model", "llama3-8b", "--devices", "64", "--seq-len", "8192"), "deepspeed"),
+        (("ds.json", "--model", "job.toml", "--devices", "8"), "deepspeed"),
     ],
 )  # fmt: skip
 def test_framework_configuration_is_checked_as_is(
     arguments: tuple[str, ...], framework: str, files: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answer(["plan", *(files.get(word, word) for word in arguments), *H, "--json"]) == 0
+    assert answer(["plan", "check", *(files.get(word, word) for word in arguments), *H, "--json"]) == 0
     printed = capsys.readouterr()
     output = json.loads(printed.out)
-    data = Path(next(files[word] for word in reversed(arguments) if word in files)).read_bytes()
+    data = Path(files[arguments[0]]).read_bytes()
     job = msgspec.convert(output["choices"][0]["plan"]["job"], Job)
-    model = job.model if arguments[0] in ("llama3-8b", "job.toml") else None
+    model = job.model if "--model" in arguments else None
     seq_len = job.recipe.seq_len if framework == "deepspeed" else None
     expected = detect_format.read(data, "x", CommandArguments(job.layout.ranks, seq_len, model))
     assert expected.framework == framework
@@ -560,20 +559,21 @@ def test_framework_configuration_is_checked_as_is(
     ("arguments", "code", "values"),
     [
         (("ds.json", *H), "bad-input", ["ds.json: MODEL"]),
-        (("llama3-8b", "--check", "ds.json", *H), "bad-input", ["ds.json: --devices"]),
-        (("llama3-8b", "--check", "ds.json", "--devices", "8", *H), "bad-input", ["ds.json: --seq-len"]),
-        (("titan.toml", "--check", *H), "bad-input",
+        ((*H,), "bad-input", ["No model", "trainyard plan list"]),
+        (("check", "ds.json", *H), "bad-input", ["ds.json: MODEL", "plan check"]),
+        (("check", "ds.json", "--model", "llama3-8b", *H), "bad-input", ["ds.json: --devices"]),
+        (("check", "ds.json", "--model", "llama3-8b", "--devices", "8", *H), "bad-input", ["ds.json: --seq-len"]),
+        (("check", "titan.toml", *H), "bad-input",
          ["titan.toml", "parallelism.data_parallel_shard_degree", "--devices"]),
-        (("titan.toml", "--check", "--devices", "64", "--for", "megatron", *H), "bad-input",
-         ["titan.toml", "megatron", "--for"]),
-        (("titan.toml", "--check", "--devices", "64", "--batch", "3", *H), "bad-input",
-         ["--batch 3", "titan.toml", 64]),
-        (("job.toml", "--check", "--devices", "64", *H), "bad-input", ["--devices 64", "job.toml", 8]),
-        (("llama3-8b", "--check", "nowhere", *H), "missing-file", ["nowhere"]),
-        (("llama3-8b", "--check", "config.json", *H), "bad-file",
+        (("check", "titan.toml", "--devices", "64", "--batch", "3", *H), "bad-input", ["--batch 3", "titan.toml", 64]),
+        (("check", "job.toml", "--devices", "64", *H), "bad-input", ["--devices 64", "job.toml", 8]),
+        (("check", "nowhere", "--model", "llama3-8b", *H), "missing-file", ["nowhere"]),
+        (("check", "llama3-8b", *H), "bad-input", ["llama3-8b", "trainyard plan llama3-8b"]),
+        (("check", "run.args", "--machine", "h100:8,a100:16"), "bad-input", ["--machine h100:8,a100:16"]),
+        (("check", "config.json", "--model", "llama3-8b", *H), "bad-file",
          ["config.json", "TOML", "JSON", "Megatron's"]),
-        (("--check", *H), "bad-input", ["model", "--check FILE"]),
-        ((*H,), "bad-input", ["model", "--check FILE"]),
+        (("check", *H), "bad-usage", ["FILE"]),
+        (("titan.toml", "--check", *H), "bad-usage", ["trainyard plan check FILE"]),
     ],
 )  # fmt: skip
 def test_unusable_check_is_reported(
@@ -593,18 +593,18 @@ def test_configuration_is_shown_if_no_layout_fits(files: dict[str, str], capsys:
     """Neither the configuration nor any other layout fits."""
     path = Path(files["titan.toml"])
     path.write_text(OLD.replace("70B", "405B"))
-    assert answer(["plan", "--check", str(path), "--devices", "8", *H]) == 0
+    assert answer(["plan", "check", str(path), "--devices", "8", *H]) == 0
     printed = capsys.readouterr()
     assert "No other layout: llama3-405b fits on 8 devices in none of" in printed.err
     assert "It does not fit" in printed.err
     assert "full, 1 in 2" in printed.out
-    assert answer(["plan", "--check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2
+    assert answer(["plan", "check", str(path), "--devices", "8", *H, "--out", str(path.with_name("x"))]) == 2
 
 
 def test_escape_codes_of_a_file_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "ds.json"
     path.write_text(json.dumps(SPEED | {"\x1b[2J": 1}))
-    assert answer(["plan", "tiny", "--check", str(path), "--devices", "2", "--seq-len", "128", *H]) == 0
+    assert answer(["plan", "check", str(path), "--model", "tiny", "--devices", "2", "--seq-len", "128", *H]) == 0
     printed = capsys.readouterr()
     assert "[2J" in printed.err
     assert "\x1b" not in printed.err + printed.out
@@ -613,8 +613,8 @@ def test_escape_codes_of_a_file_do_not_reach_the_terminal(tmp_path: Path, capsys
 def test_devices_are_converted_to_ranks(files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     machine_name = next(name for name in machine.known() if machine.load(name).device.ranks > 1)
     ranks = machine.load(machine_name).device.ranks
-    arguments = ("tiny", "--check", files["ds.json"], "--devices", "2", "--seq-len", "128", "--machine", machine_name)
-    assert answer(["plan", *arguments, "--json"]) == 0
+    arguments = ("--model", "tiny", "--devices", "2", "--seq-len", "128", "--machine", machine_name)
+    assert answer(["plan", "check", files["ds.json"], *arguments, "--json"]) == 0
     output = json.loads(capsys.readouterr().out)
     assert output["devices"] == 2
     assert output["choices"][0]["plan"]["job"]["layout"]["dp_shard"] == 2 * ranks

@@ -427,7 +427,7 @@ ASKED = ("plan", "llama3-8b", "--machine", "h100:8,a100:16", "--batch", "64", "-
 def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     named = ("--for", framework) if framework else ()
     out = tmp_path / "best"
-    assert answer([*ASKED, *named, "--tokens", "1e9", "--out", str(out)]) == 0
+    assert answer([*ASKED, *named, "--tokens", "1e9", "--out", str(out), "--full"]) == 0
     printed = capsys.readouterr()
     for part in ("Stages of the fastest", "Together and apart", "Mixing is", "ns exactly", "h100:8", "+ embedding"):
         assert part in printed.out
@@ -444,7 +444,7 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
     else:
         assert "|".join(f"t*{count}" for count in counts) in written
         (tmp_path / "their.args").write_text(written)
-        assert answer(["plan", str(tmp_path / "their.args"), "--machine", "h100", "--devices", "24", "--check"]) == 0
+        assert answer(["plan", "check", str(tmp_path / "their.args"), "--machine", "h100", "--devices", "24"]) == 0
         assert "predicted with layers divided evenly" in capsys.readouterr().err
     assert first["plan"]["job"]["layout"]["pp"] == len(counts)
     assert [part["part"] for part in plain["unlike"]["apart"]] == ["h100:8", "a100:16"]
@@ -474,7 +474,6 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
         ({"--for": "trainyard"}, "bad-input", ["--for trainyard", "megatron, torchtitan"]),
         ({"--machine": "h100:1,a100:1", "--batch": "1"}, "bad-job",
          ["h100:1", "a100:1", "3 layouts", "10.9 GiB", "h100:2,a100:2"]),
-        ({"--check": None}, "bad-input", ["--check", "--machine h100:8,a100:16"]),
         ({"--out": "/nowhere/x.args"}, "not-writable", ["/nowhere/x.args"]),
     ],
     ids=str,

@@ -282,7 +282,7 @@ def test_frameworks_get_only_supported_models_and_axes() -> None:
 def test_command_prints_and_writes_a_plan(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "best.toml"
     arguments = ["plan", "vit-b-16", "--machine", "h100", "--devices", "8", "--batch", "256"]
-    assert answer([*arguments, "--tokens", "1e9", "--out", str(out)]) == 0
+    assert answer([*arguments, "--tokens", "1e9", "--out", str(out), "--full"]) == 0
     printed = capsys.readouterr().out
     for part in (
         "256 images of 197 positions per step",
@@ -306,7 +306,7 @@ def test_check_keeps_the_jobs_layout_and_recipe(tmp_path: Any, capsys: pytest.Ca
     pytest.importorskip("torch")
     path = tmp_path / "job.toml"
     path.write_text(jobs.write(a_job("vit-b-16", {"dp_shard": 2}, {"layers": 2}, microbatch=8, remat="op")))
-    assert answer(["plan", str(path), "--machine", "a100", "--check", "--json"]) == 0
+    assert answer(["plan", "check", str(path), "--machine", "a100", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     first = plan["choices"][0]
     assert first["plan"]["job"]["recipe"]["remat"] == "op"
@@ -330,7 +330,7 @@ def test_check_keeps_the_jobs_layout_and_recipe(tmp_path: Any, capsys: pytest.Ca
             "bad-job",
             ["vit-l-16", "Megatron Core", "--out"],
         ),
-        (("vit-l-16", "--check", __file__), "bad-input", [f"--check {__file__}", "vit-l-16"]),
+        (("check", __file__, "--model", "vit-l-16"), "bad-input", [__file__, "--model vit-l-16"]),
     ],
 )
 def test_bad_input_is_refused(

@@ -479,11 +479,11 @@ def test_plan_accepts_a_hybrid_config(tmp_path: Path, capsys: pytest.CaptureFixt
     (folder / "config.json").write_text(json.dumps(NEMOTRON_H))
     out = tmp_path / "run.args"
     arguments = ["plan", str(folder / "config.json"), "--machine", "h100", "--devices", "64", "--batch", "512"]
-    assert answer([*arguments, "--seq-len", "8192", "--for", "megatron", "--out", str(out)]) == 0
+    assert answer([*arguments, "--seq-len", "8192", "--for", "megatron", "--out", str(out), "--full"]) == 0
     printed = capsys.readouterr().out
     assert "Nemotron-H-8B on 64" in printed
     assert "Reduction" in printed
-    assert answer(["plan", str(out), "--machine", "h100", "--devices", "64", "--check", "--json"]) == 0
+    assert answer(["plan", "check", str(out), "--machine", "h100", "--devices", "64", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)["choices"][0]
     assert first["plan"]["job"]["model"]["pattern"] == NEMOTRON_H["hybrid_override_pattern"]
     assert answer([*arguments, "--seq-len", "8192"]) == 2

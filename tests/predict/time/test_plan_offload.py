@@ -243,7 +243,7 @@ ARGUMENTS = ("plan", "llama3-70b", "--machine", "h100", "--devices", "8", "--bat
 @pytest.mark.parametrize("framework", ["deepspeed", "torchtitan", "trainyard"])
 def test_too_large_model_fits_with_offload(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    assert answer([*ARGUMENTS, "--for", framework, "--out", str(out)]) == 0
+    assert answer([*ARGUMENTS, "--for", framework, "--out", str(out), "--full"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     for part in ("dp_shard 8, offloaded", "In host memory 141.1", "Copy host to device", "Offloaded: the"):
         assert part in printed
@@ -251,12 +251,11 @@ def test_too_large_model_fits_with_offload(framework: str, tmp_path: Path, capsy
     failure = capsys.readouterr().err
     assert code_of(failure) == "bad-job"
     assert missing_values(failure, "llama3-70b", "8 devices") == []
-    model = () if framework == "trainyard" else ("llama3-70b",)
-    check = ("plan", *model, "--check", str(out), "--machine", "h100", "--devices", "8", "--seq-len", "8192", "--json")
+    check = ("plan", "check", str(out), "--model", "llama3-70b", "--machine", "h100", "--devices", "8")
     if framework == "trainyard":
         assert jobs.load(out).recipe.offload
         return
-    assert answer(list(check)) == 0
+    assert answer([*check, "--seq-len", "8192", "--json"]) == 0
     first, second, *_ = json.loads(capsys.readouterr().out)["choices"]
     assert first["plan"]["job"]["recipe"]["offload"]
     assert first["plan"]["ledger"]["wall_ns"] == second["plan"]["ledger"]["wall_ns"]

@@ -27,7 +27,7 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
     keys = ConfigKeys(flat(document), where)
     if arguments.model and arguments.devices and arguments.seq_len:
         return _DeepSpeedReader(keys, arguments.model, arguments.devices, arguments.seq_len).job()
-    missing = "--model" if not arguments.model else "--devices" if not arguments.devices else "--seq-len"
+    missing = "MODEL" if not arguments.model else "--devices" if not arguments.devices else "--seq-len"
     raise BadInput(
         f"{where}: {missing} is not given, and a DeepSpeed file does not contain it.",
         f"trainyard plan check {where} --model MODEL --devices N --seq-len N",
