@@ -11,8 +11,8 @@ from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import show_count, show_rate
 
-_LAYOUTS, _LAYOUTS_WITH_BUDGET = 6, 4
-"""Rows of the table of layouts; a layout takes two lines of 80 columns, three with days and dollars."""
+_LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 6, 4, 3
+"""Rows of the table of layouts; a layout takes two lines of 80 columns, three with days, four with its parts."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
 
@@ -37,7 +37,7 @@ def next_steps(plans: Plans) -> tuple[str, ...]:
     if plans.choices[plans.as_it_is :]:
         steps.append("--out FILE: write the launch configuration of the fastest layout.")
     if plans.as_it_is:
-        steps.append("--json > plans.json, then trainyard diff plans.json RUN: compare with a measured run.")
+        steps.append("trainyard diff PLANS.json RUN: compare --json output with a measured run.")
     else:
         steps.append("trainyard plan check FILE: predict your own configuration.")
     return tuple(steps)
@@ -89,8 +89,7 @@ def _budget(plans: Plans) -> str:
 
 def _layouts(plans: Plans) -> Table:
     unit, ns = tables.time_unit(plans)
-    dollars = bool(plans.tokens) and "price" in plans.claims
-    most = _LAYOUTS_WITH_BUDGET if plans.tokens or plans.unlike else _LAYOUTS
+    most = _MIXED_LAYOUTS if plans.unlike else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
     for index, record in enumerate(plans.choices[:most]):
         own = "As configured: " if plans.as_it_is and not index else ""
@@ -98,20 +97,23 @@ def _layouts(plans: Plans) -> Table:
             own + _recipe(plans, index), record.plan.ledger.wall_ns / ns, 100 * record.bill.mfu,
             record.reserved_bytes / 1e9,
         )  # fmt: skip
-        row += (record.bill.days,) if plans.tokens else ()
-        rows.append(row + ((record.bill.dollars,) if dollars else ()))
+        rows.append(row + ((record.bill.days,) if plans.tokens else ()))
     more = len(plans.choices) - len(rows)
     return Table(
         title="Layout",
-        notes=(*((f"{more} more: --full.",) if more else ()), tables.constants_note(plans)),
+        notes=(*((f"{more} more: --full.",) if more else ()), _constants(plans)),
         columns=(
             Column(head="", prose=True), Column(head=f"step, {unit}", digits=2), Column(head="MFU, %", digits=1),
             Column(head="memory, GB", digits=1),
             *((Column(head="days", digits=1),) if plans.tokens else ()),
-            *((Column(head="$", digits=0),) if dollars else ()),
         ),
         rows=tuple(rows),
     )  # fmt: skip
+
+
+def _constants(plans: Plans) -> str:
+    tuned = plans.constants
+    return f"Constants: {tuned.name}, " + (f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.says)
 
 
 def _ledger(plans: Plans) -> Table:
