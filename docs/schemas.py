@@ -14,7 +14,9 @@ import msgspec
 from trainyard.compare.comparison import Comparison
 from trainyard.compare.gate.gate_result import GateResult
 from trainyard.ledger import Ledgers
+from trainyard.report.plans.catalogue import Catalogue
 from trainyard.report.plans.plans_file import Plans
+from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
 from trainyard.report.view.analysis import Analysis
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -23,7 +25,10 @@ DOCUMENTS: dict[str, type] = {
     "ledgers": Ledgers,  # trainyard trace --what-if, and ledgers.json of a run
     "comparison": Comparison,  # trainyard diff
     "gate": GateResult,  # trainyard gate, trainyard gate run
-    "plans": Plans,  # trainyard plan
+    "plans": Plans,  # trainyard plan, trainyard plan check
+    "catalogue": Catalogue,  # trainyard plan list
+    "machine": ProbedMachine,  # trainyard probe
+    "fit": FittedMachine,  # trainyard probe fit
 }
 
 
