@@ -77,4 +77,4 @@ def test_fit_requires_runs_and_a_machine(words: tuple[str, ...], capsys: pytest.
 @pytest.mark.usefixtures("probed")
 def test_results_are_shown_in_notebooks(measured: str) -> None:
     for result in (api.probe(ranks=2), api.fit_machine(["0"], machine=measured), api.catalogue("machines")):
-        assert result._repr_html_().startswith("<iframe srcdoc=")
+        assert "<table>" in result._repr_html_()

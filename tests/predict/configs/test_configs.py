@@ -241,6 +241,19 @@ def test_masked_attention_of_a_flavor_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
+    ("section", "product"),
+    [
+        ("[experimental]\npipeline_parallel_degree = 4\npipeline_parallel_microbatches = 5", "8 % 5 micro-batches = 3"),
+        ("[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_microbatch_size = 3", "8 % 3 samples"),
+    ],
+)
+def test_torchtitan_micro_batch_error_has_the_divisor(section: str, product: str) -> None:
+    text = f'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 8\nseq_len = 2048\n{section}\n'
+    with refused(BadInput, product):
+        read(text, devices=16)
+
+
+@pytest.mark.parametrize(
     ("change", "kind", "values"),
     [
         (("671B", "16B"), BadFile, ["name = 'deepseek_v3'", "flavor = '16B'", "'deepseek_v3 671B'"]),

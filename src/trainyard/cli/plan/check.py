@@ -29,7 +29,7 @@ def command(
 ) -> None:  # fmt: skip
     """Predict the configuration FILE as it is, and the fastest layouts for the same work.
 
-    FILE is a job file, a torchtitan TOML file, Megatron arguments or a DeepSpeed JSON file; its contents tell which. A
+    FILE is a job file, a torchtitan TOML file, Megatron arguments or a DeepSpeed JSON file, detected by its contents. A
     DeepSpeed file names no model: trainyard plan check ds_config.json --model llama3-8b --devices 64 --seq-len 8192.
     The memory of a job file is also counted by a simulated run.
     """

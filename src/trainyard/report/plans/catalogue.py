@@ -7,7 +7,6 @@ from typing import Literal
 import msgspec
 
 from trainyard.machine import Claim, Machine
-from trainyard.report.view.view import View
 
 CATALOGUE_SCHEMA = "trainyard/catalogue/1"
 
@@ -36,12 +35,11 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     machines: dict[str, Machine] = {}
 
     def _repr_html_(self) -> str:
-        """The tables as a page in a frame of a notebook."""
+        """The tables for a notebook."""
         from trainyard.report.plans import catalogue_tables
-        from trainyard.report.render.html import notebook_frame
+        from trainyard.report.render.html_tables import tables_html
 
-        tables = catalogue_tables.tables(self, full=True)
-        return notebook_frame(View(title="Known models and machines", subtitle="", wall_ns=0, bars=(), tables=tables))
+        return tables_html("Known models and machines", catalogue_tables.tables(self, full=True))
 
 
 def sources(machine: Machine) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import msgspec
 
 from trainyard.machine import Machine
 from trainyard.predict.calibrate import machine_file
-from trainyard.report.view.view import Table, View
 
 PROBED_SCHEMA, FITTED_SCHEMA = "trainyard/machine/1", "trainyard/fit/1"
 
@@ -50,10 +49,11 @@ class ProbedMachine(msgspec.Struct, frozen=True, kw_only=True):
         return machine_file.write(self.machine, "Written by `trainyard probe`.")
 
     def _repr_html_(self) -> str:
-        """The tables as a page in a frame of a notebook."""
+        """The tables for a notebook."""
         from trainyard.report.plans import probe_tables
+        from trainyard.report.render.html_tables import tables_html
 
-        return _frame(self.headline, (probe_tables.calls(self), probe_tables.constants(self.machine)))
+        return tables_html(self.headline, (probe_tables.calls(self), probe_tables.constants(self.machine)))
 
 
 class FittedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,10 +90,11 @@ class FittedMachine(msgspec.Struct, frozen=True, kw_only=True):
         return machine_file.write(self.machine, "Written by `trainyard probe fit`.")
 
     def _repr_html_(self) -> str:
-        """The tables as a page in a frame of a notebook."""
+        """The tables for a notebook."""
         from trainyard.report.plans import probe_tables
+        from trainyard.report.render.html_tables import tables_html
 
-        return _frame(self.headline, (probe_tables.runs(self), probe_tables.constants(self.machine)))
+        return tables_html(self.headline, (probe_tables.runs(self), probe_tables.constants(self.machine)))
 
 
 def interval(machine: Machine) -> str:
@@ -102,9 +103,3 @@ def interval(machine: Machine) -> str:
         return "Its 80 % prediction interval is not calibrated: that takes four runs."
     low, high = machine.spread
     return f"80 % prediction interval: {low:.2f} to {high:.2f} times the predicted step."
-
-
-def _frame(title: str, tables: tuple[Table, ...]) -> str:
-    from trainyard.report.render.html import notebook_frame
-
-    return notebook_frame(View(title=title, subtitle="", wall_ns=0, bars=(), tables=tables))
