@@ -146,7 +146,7 @@ def test_own_keys_override_the_preset():
 
 
 def test_stored_job_is_self_contained(tmp_path):
-    sizes = "layers = 1\nwidth = 8\nffn = 8\nheads = 1\nkv_heads = 1\nhead_dim = 8\n"
+    sizes = "layers = 1\nhidden_size = 8\nffn_hidden_size = 8\nheads = 1\nkv_heads = 1\nhead_dim = 8\n"
     (tmp_path / "mine.toml").write_text(f'[model]\nname = "é \\u007f \\"x\\""\n{sizes}', "utf-8")
     path = tmp_path / "job.toml"
     path.write_text(

@@ -182,7 +182,7 @@ class Plain:
         groups = [list(range(start, start + size)) for start in range(0, model.experts, size)]
         groups.sort(key=lambda group: -sum(sorted((choose[e] for e in group), reverse=True)[:2]))
         able = [expert for group in groups[: model.active_groups] for expert in group]
-        chosen = sorted(able, key=lambda expert: -choose[expert])[: model.active]
+        chosen = sorted(able, key=lambda expert: -choose[expert])[: model.top_k]
         total = sum(scores[expert] for expert in chosen)
         y = torch.zeros_like(x)
         for e in chosen:

@@ -1,6 +1,6 @@
 """Labelled images, and the samples of each step, which do not depend on the number of ranks. Needs no torch.
 
-`recipe.text` selects them: `digits` (or `python`, the field's default) is scikit-learn's 1,797 digits of 8 x 8 grey
+`recipe.dataset` selects them: `digits` (or `python`, the field's default) is scikit-learn's 1,797 digits of 8 x 8 grey
 pixels; `synthetic` is noise; anything else is a folder. Each of its subfolders is a class, in alphabetical order; a
 folder without subfolders is one class. Images are .npy arrays, (H, W), (H, W, C) or (N, H, W, C), of bytes or of
 fractions from 0 to 1, and .png files.
