@@ -203,7 +203,8 @@ def test_a_machine_counts_its_devices():
 def test_an_example_job_reads_as_written(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(
-        'name = "small"\n[model]\nlayers = 2\nhidden_size = 64\nffn_hidden_size = 128\nheads = 4\nkv_heads = 2\nhead_dim = 16\n'
+        'name = "small"\n[model]\nlayers = 2\nhidden_size = 64\nffn_hidden_size = 128\n'
+        "heads = 4\nkv_heads = 2\nhead_dim = 16\n"
         "[layout]\ndp_replicate = 2\n[recipe]\nseq_len = 32\ntokens_per_step = 256\n",
         "utf-8",
     )
