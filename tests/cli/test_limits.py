@@ -77,7 +77,7 @@ def test_an_absurd_job_file_is_refused(tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "examples" / "tiny.toml").read_text("utf-8")
     for old, new in (
         ("seq_len = ", f"seq_len = {HUGE}000 #"), ("tokens_per_step = ", f"tokens_per_step = {2**70} #"),
-        ("[recipe]", f"[recipe]\nworkers = {HUGE}"), ("[recipe]", f"[recipe]\nmicrobatch = 0x{'f' * 6000}"),
+        ("[recipe]", f"[recipe]\nnum_workers = {HUGE}"), ("[recipe]", f"[recipe]\nmicro_batch_size = 0x{'f' * 6000}"),
         ("[recipe]", f"[recipe]\nmicrobatch = {'9' * 6000}"),
     ):  # fmt: skip
         assert old in text

@@ -348,7 +348,7 @@ def test_a_bad_job_file_exits_2_before_anything_starts(
         (("dp_replicate = 1", "tp = 1\ninterleave = 2"), "bad-job", ["interleave = 2", "$.layout", "pp = 1"]),
         (('name = "tiny"', 'workload = "transfomer"'), "unknown-name", ["'transfomer'", "'transformer'"]),
         (
-            ("seq_len = 8", 'seq_len = 8\ntext = "nosuch"'),
+            ("seq_len = 8", 'seq_len = 8\ndataset = "nosuch"'),
             "bad-job",
             ["dataset = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
         ),
