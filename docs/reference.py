@@ -162,7 +162,7 @@ def _job_keys() -> Iterable[str]:
 
 def _workload(preset: presets.Preset) -> str:
     """What a model is for."""
-    hybrid = "pattern" in (preset.model or {})
+    hybrid = "hybrid_pattern" in (preset.model or {})
     return "plan alone" if hybrid else preset.workload or "transformer"
 
 

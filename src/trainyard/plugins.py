@@ -69,8 +69,8 @@ class Optimizer(Protocol):
 
     def make(self, named: Sequence[tuple[str, Any]], recipe: Recipe) -> Any:
         """A `torch.optim.Optimizer` of these (name, parameter) pairs, with names as in the whole model; some parameters
-        may be DTensors. The `lr` of each of its groups is set before each step, and `recipe.update` is not `auto`.
-        Import torch here, not at module level."""
+        may be DTensors. The `lr` of each of its groups is set before each step, and
+        `recipe.optimizer_implementation` is not `auto`. Import torch here, not at module level."""
         ...
 
 

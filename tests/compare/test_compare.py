@@ -104,7 +104,7 @@ def script(command, tokens=0):
 
 
 def decoder(**changes):
-    model = {"layers": 2, "width": 32, "ffn": 64, "heads": 4, "kv_heads": 2, "head_dim": 8, **changes}
+    model = {"layers": 2, "hidden_size": 32, "ffn_hidden_size": 64, "heads": 4, "kv_heads": 2, "head_dim": 8, **changes}
     return Job(model=Model(**model), recipe=Recipe(seq_len=16, tokens_per_step=64))
 
 

@@ -13,7 +13,7 @@ from trainyard.record import Run, Sample
 
 def a_run(walls, compiled=False, **fields):
     """Rank 0 takes `walls`, the first of them a warm-up; rank 1 is a nanosecond faster."""
-    model = Model(layers=2, width=32, ffn=64, heads=4, kv_heads=2, head_dim=8)
+    model = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
     job = Job(model=model, recipe=Recipe(seq_len=16, tokens_per_step=64, compile=compiled))
     samples = tuple(
         Sample(step=n, rank=rank, repeat=0, wall_ns=wall - rank, tokens=32, memory_bytes=10 * n, warmup=n == 0)

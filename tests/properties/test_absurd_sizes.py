@@ -105,7 +105,8 @@ def test_plan_handles_absurd_flags(flags: dict[str, Any], other: Any) -> None:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from(["tp", "pp", "cp", "ep", "dp_shard", "microbatch", "interleave", "remat"]), max_size=2),
+@given(st.lists(st.sampled_from(["tp", "pp", "cp", "ep", "dp_shard", "micro_batch_size", "interleave",
+                                 "activation_checkpoint"]), max_size=2),
        SIZES)  # fmt: skip
 def test_plan_handles_absurd_fixed_axes(axes: list[str], size: Any) -> None:
     check("tiny-moe", *CLUSTER, *(part for axis in axes for part in ("--fix", f"{axis}={size}")))

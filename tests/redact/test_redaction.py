@@ -390,7 +390,7 @@ def test_an_unreadable_log_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_job_keeps_its_values_and_loses_secrets_in_comments() -> None:
-    values = 'pass = 3\ntext = "# token=3 is not # a comment"  '
+    values = 'pass = 3\ndataset = "# token=3 is not # a comment"  '
     blocks = f"""s = '''a # b''''\nm = \"\"\"x "" # y\\\"\"\"\"\"\n{values}"""
     text = f"# --token \\\n# x\n# --token {SECRET}\n{blocks}# password={SECRET}\n# {KEY_END}\nend = 1\n"
     assert SECRET not in (shown := redact_job(text.replace("token=3", "tokens=3")))
@@ -402,10 +402,10 @@ def test_a_secret_in_an_old_job_is_hidden() -> None:
 
 
 def test_a_job_with_a_secret_in_a_value_is_refused() -> None:
-    job_file.check_secrets("pass = 3\n[sizes]\ntext = '/data/tokens=3'\n", "job.toml")
+    job_file.check_secrets("pass = 3\n[sizes]\ndataset = '/data/tokens=3'\n", "job.toml")
     with refused(BadJob, "job.toml", "$.sizes.text", "$.list[1].api_key"):
         job_file.check_secrets(
-            f"[sizes]\ntext = '/data/token=abc'\n[[list]]\n[[list]]\napi_key = '{SECRET}'\n", "job.toml"
+            f"[sizes]\ndataset = '/data/token=abc'\n[[list]]\n[[list]]\napi_key = '{SECRET}'\n", "job.toml"
         )
 
 

@@ -35,7 +35,7 @@ def _known_model(name: str) -> KnownModel:
         parameters=parameters,
         active=int(preset.active.value) if preset.active else None,
         layers=depth,
-        hidden_size=decoder.width if decoder else sizes["width"] if depth else None,
+        hidden_size=decoder.hidden_size if decoder else sizes["width"] if depth else None,
         planned=_is_planned(job),
         source=preset.source,
     )
@@ -46,7 +46,7 @@ def _job(name: str, preset: Preset) -> Job:
     if preset.model is not None:
         model = msgspec.convert({"name": name, **preset.model}, Model)
         return Job(name=name, model=model, recipe=Recipe(tokens_per_step=1))
-    recipe = Recipe(tokens_per_step=1, text="synthetic")
+    recipe = Recipe(tokens_per_step=1, dataset="synthetic")
     return Job(name=name, workload=preset.workload, sizes=preset.sizes or {}, recipe=recipe)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from trainyard import limits, plugins, words
+from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
@@ -14,7 +14,7 @@ from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, near
 from trainyard.job import Job, Model
 from trainyard.machine import Machine
 from trainyard.predict.inputs import constant_sets
-from trainyard.predict.inputs.cases import REMATS
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import AXES, PlannerInput
 from trainyard.predict.memory.framework_memory import USABLE
@@ -28,7 +28,7 @@ from trainyard.report.plans.plans_file import Plans
 from trainyard.train.fake_run import held_memory
 from trainyard.units import show_size
 
-_BOUNDS = {"zero": (1, 3), "remat": (0, 2), "offload": (0, 1)}
+_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 1)}
 """Least and largest value of the axes that do not count ranks or samples."""
 
 
@@ -217,14 +217,17 @@ def _machine(name: str) -> Machine:
 
 
 def _fixed(text: str) -> tuple[str, int | str]:
-    """Axis and value of `tp=8`, `remat=full`, `schedule=zbv` or `dtype=float8`."""
+    """Axis and value of `tp=8`, `activation_checkpoint=full`, `schedule=zbv` or `dtype=float8`."""
     axis, _, value = text.partition("=")
     if axis == "dtype":
         return axis, value
     if axis not in AXES:
-        raise UnknownName(f"--fix {text}: there is no axis {axis!r}.", nearest(axis, AXES))
-    if axis == "remat" and value in REMATS:
-        return axis, REMATS.index(value)
+        new = renamed_keys.new_key("recipe", axis)
+        raise UnknownName(
+            f"--fix {text}: there is no axis {axis!r}.", f"Use {new}." if new in AXES else nearest(axis, AXES)
+        )
+    if axis == "activation_checkpoint" and value in ACTIVATION_CHECKPOINTS:
+        return axis, ACTIVATION_CHECKPOINTS.index(value)
     if axis == "schedule":
         if value not in schedules.SCHEDULES:
             raise UnknownName(f"--fix {text}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
@@ -232,7 +235,7 @@ def _fixed(text: str) -> tuple[str, int | str]:
     least, most = _BOUNDS.get(axis, (1, limits.DEVICES.most))
     if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)
-    names = f"Use one of {', '.join(REMATS)}." if axis == "remat" else ""
+    names = f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}." if axis == "activation_checkpoint" else ""
     raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
 
 

@@ -27,7 +27,7 @@ from trainyard.run.revisions.worktree import between, checkout, known_revision, 
 from trainyard.store.store import Store
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-MODEL = Model(layers=2, width=64, ffn=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
+MODEL = Model(layers=2, hidden_size=64, ffn_hidden_size=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
 
 
 @pytest.fixture

@@ -242,7 +242,7 @@ def test_two_pairs_are_not_enough_evidence() -> None:
 
 
 def _run(number: int, step_ns: float = 1e8, accounts: dict[Account, int] | None = None, **changed: Any) -> Run:
-    model = Model(layers=2, width=64, ffn=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
+    model = Model(layers=2, hidden_size=64, ffn_hidden_size=192, heads=4, kv_heads=4, head_dim=16, vocab=256)
     samples = tuple(
         Sample(step=at, rank=0, repeat=0, wall_ns=round(step_ns) + at, tokens=8, memory_bytes=1 << 20)
         for at in range(5)

@@ -28,7 +28,7 @@ from trainyard.words import METRICS
 from validation.history import cover, f1, read
 from validation.history_noise import Rate, autocorrelated, two_modes
 
-MODEL = Model(layers=1, width=8, ffn=8, heads=1, kv_heads=1, head_dim=8)
+MODEL = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
 
 
 def a_run(number, step_ns, device="A100", torch="2.1", gap=0, layout=None):
@@ -200,7 +200,7 @@ def vars_of(run):
 def test_a_run_of_a_later_version_is_passed_over(env, capsys):
     slower(env)
     path = env.store.runs / "00000005" / "run.json"
-    path.write_text(path.read_text().replace("trainyard/run/1", "trainyard/run/9"))
+    path.write_text(path.read_text().replace("trainyard/run/2", "trainyard/run/9"))
     code, out, err = run_history(capsys, "tiny")
     assert code == 1
     assert "39 points" in out

@@ -106,7 +106,7 @@ def test_fit_recovers_the_true_constants(logs):
 
 # Runs
 
-MODEL = Model(name="small", layers=4, width=256, ffn=768, heads=4, kv_heads=2, head_dim=64)
+MODEL = Model(name="small", layers=4, hidden_size=256, ffn_hidden_size=768, heads=4, kv_heads=2, head_dim=64)
 LAYOUTS = (
     Layout(dp_replicate=2), Layout(dp_shard=2), Layout(tp=2, sequence_parallel=True, loss_parallel=True),
     Layout(cp=2), Layout(dp_shard=2, zero=1),
@@ -114,7 +114,9 @@ LAYOUTS = (
 
 
 def a_job(layout, seq_len=256):
-    return Job(model=MODEL, layout=layout, recipe=Recipe(seq_len=seq_len, tokens_per_step=16 * seq_len, microbatch=4))
+    return Job(
+        model=MODEL, layout=layout, recipe=Recipe(seq_len=seq_len, tokens_per_step=16 * seq_len, micro_batch_size=4)
+    )
 
 
 def as_run(here, truth, job, name):

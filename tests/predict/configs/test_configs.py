@@ -98,7 +98,10 @@ def test_round_trip_keeps_the_predicted_ledger_and_memory(framework: str, data: 
     assert first.plan.ledger == second.plan.ledger
     assert first.plan.memory == second.plan.memory
     axes = {axis: getattr(job.layout, axis) for axis in layout_space.AXES if hasattr(job.layout, axis)}
-    fixed = axes | {"microbatch": job.recipe.microbatch, "remat": ("none", "op", "full").index(job.recipe.remat)}
+    fixed = axes | {
+        "micro_batch_size": job.recipe.micro_batch_size,
+        "activation_checkpoint": ("none", "selective", "full").index(job.recipe.activation_checkpoint),
+    }
     fixed |= {"offload": int(job.recipe.offload)}
     wanted = PlannerInput(MODELS[name], 8, 4, 24, 256, dtype, fixed)
     assert search(wanted, H100, runner).choices[0].plan.ledger == first.plan.ledger, "as in the search"
@@ -208,8 +211,8 @@ def test_torchtitan_file_with_old_key_names() -> None:
     assert (layout.dp_shard, layout.tp, layout.zero) == (8, 8, 3)
     assert layout.sequence_parallel
     assert layout.loss_parallel
-    assert (recipe.microbatch, recipe.tokens_per_step, recipe.dtype) == (8, 64 * 8192, "float8")
-    assert (recipe.remat, recipe.remat_every, recipe.compile) == ("full", 2, True)
+    assert (recipe.micro_batch_size, recipe.tokens_per_step, recipe.dtype) == (8, 64 * 8192, "float8")
+    assert (recipe.activation_checkpoint, recipe.activation_checkpoint_every, recipe.compile) == ("full", 2, True)
     assert config.job.decoder == msgspec.convert(presets.load("llama3-70b").model, Model)
     assert config.ignored == ()
     assert [reason.partition(" ")[0] for reason in config.approximated] == [
@@ -222,7 +225,7 @@ def test_torchtitan_file_with_current_key_names() -> None:
     layout, recipe = config.job.layout, config.job.recipe
     assert (layout.dp_replicate, layout.dp_shard, layout.pp, layout.ep, layout.interleave) == (2, 32, 8, 32, 2)
     assert layout.zero == 2, "a pipeline keeps gathered weights by default"
-    assert (recipe.microbatch, config.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
+    assert (recipe.micro_batch_size, config.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
     assert config.ignored == ("training.some_day",)
 
 
@@ -320,8 +323,8 @@ def speed(devices: int = 16, **keys: Any) -> FrameworkConfig:
 def test_deepspeed_file() -> None:
     config = speed()
     layout, recipe = config.job.layout, config.job.recipe
-    assert (layout.dp_shard, layout.zero, recipe.microbatch, config.job.batch) == (16, 3, 2, 2 * 8 * 16)
-    assert (recipe.dtype, recipe.remat, config.keeps, config.ignored, config.approximated) == (
+    assert (layout.dp_shard, layout.zero, recipe.micro_batch_size, config.job.batch) == (16, 3, 2, 2 * 8 * 16)
+    assert (recipe.dtype, recipe.activation_checkpoint, config.keeps, config.ignored, config.approximated) == (
         "bfloat16",
         "none",
         None,
@@ -340,8 +343,12 @@ def test_deepspeed_file() -> None:
     assert speed(zero_optimization={"stage": 3, "mics_shard_size": 8}).job.layout.dp_replicate == 2
     assert speed(tensor_parallel={"autotp_size": 4}).job.layout.tp == 4
     staged = speed(zero_optimization={"stage": 1}, pipeline={"stages": 4, "activation_checkpoint_interval": 1})
-    assert (staged.job.layout.pp, staged.job.recipe.remat, staged.job.recipe.schedule) == (4, "full", "1f1b")
-    assert speed(activation_checkpointing={"partition_activations": False}).job.recipe.remat == "full"
+    assert (staged.job.layout.pp, staged.job.recipe.activation_checkpoint, staged.job.recipe.schedule) == (
+        4,
+        "full",
+        "1f1b",
+    )
+    assert speed(activation_checkpointing={"partition_activations": False}).job.recipe.activation_checkpoint == "full"
 
 
 def test_deepspeed_bytes_of_weights_and_state() -> None:
@@ -354,20 +361,23 @@ def test_deepspeed_bytes_of_weights_and_state() -> None:
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 4))
-def test_two_deepspeed_batch_sizes_give_the_third(microbatch: int, accumulation: int, dp: int) -> None:
+def test_two_deepspeed_batch_sizes_give_the_third(micro_batch_size: int, accumulation: int, dp: int) -> None:
     """DeepSpeed's own rule; one size alone means no accumulation."""
-    sizes = dict(zip(BATCHES, (microbatch * accumulation * dp, microbatch, accumulation), strict=True))
+    sizes = dict(zip(BATCHES, (micro_batch_size * accumulation * dp, micro_batch_size, accumulation), strict=True))
     for left_out in (*sizes, ""):
         config = speed(dp, **{key: "-" if key == left_out else value for key, value in sizes.items()})
-        assert (config.job.recipe.microbatch, config.job.accumulate, config.job.batch) == (
-            microbatch,
+        assert (config.job.recipe.micro_batch_size, config.job.accumulate, config.job.batch) == (
+            micro_batch_size,
             accumulation,
-            microbatch * accumulation * dp,
+            micro_batch_size * accumulation * dp,
         )
     batch_key, microbatch_key, accumulation_key = sizes
-    batch, unset = microbatch * accumulation * dp, {accumulation_key: "-"}
-    assert speed(dp, **unset | {batch_key: microbatch * dp, microbatch_key: "-"}).job.recipe.microbatch == microbatch
-    assert speed(dp, **unset | {batch_key: "-", microbatch_key: microbatch}).job.batch == microbatch * dp
+    batch, unset = micro_batch_size * accumulation * dp, {accumulation_key: "-"}
+    assert (
+        speed(dp, **unset | {batch_key: micro_batch_size * dp, microbatch_key: "-"}).job.recipe.micro_batch_size
+        == micro_batch_size
+    )
+    assert speed(dp, **unset | {batch_key: "-", microbatch_key: micro_batch_size}).job.batch == micro_batch_size * dp
     assert speed(dp, **sizes | {batch_key: "auto"}).job.batch == batch, "it is determined by the others"
     with refused(BadInput, "theirs", f"{batch_key} {batch + 1}", f"{batch}"):
         speed(dp, **sizes | {batch_key: batch + 1})
@@ -494,7 +504,11 @@ def test_megatron_arguments_set_the_step() -> None:
     config = with_arguments("--bf16")
     assert config.ignored == ("--some-new-thing",)
     assert config.approximated == ()
-    assert (config.job.layout.dp_shard, config.job.decoder.ffn, config.job.recipe.seq_len) == (8, 14336, 8192)
+    assert (config.job.layout.dp_shard, config.job.decoder.ffn_hidden_size, config.job.recipe.seq_len) == (
+        8,
+        14336,
+        8192,
+    )
     assert config.job.decoder.bias == "all", "by default"
     assert with_arguments("").job.recipe.dtype == "float32"
     assert with_arguments("--bf16 --fp8-hybrid").job.recipe.dtype == "float8"
@@ -502,7 +516,7 @@ def test_megatron_arguments_set_the_step() -> None:
     aware = "--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype fp8"
     assert with_arguments(aware).keeps == (2, 4, 7)
     block = with_arguments("--bf16 --recompute-granularity full --recompute-method block --recompute-num-layers 8")
-    assert (block.job.recipe.remat, block.job.recipe.remat_every) == ("full", 2)
+    assert (block.job.recipe.activation_checkpoint, block.job.recipe.activation_checkpoint_every) == ("full", 2)
     fsdp = with_arguments("--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
     assert fsdp.job.layout.zero == 3
     assert with_arguments("--bf16 --tp-comm-overlap").approximated == (

@@ -44,8 +44,10 @@ from trainyard.report.plans.hetero_tables import from_mixed, verdict
 from trainyard.report.plans.plans_file import read as read_plans
 
 MODELS = {
-    "dense": msgspec.structs.replace(DENSE, layers=6, width=512, ffn=2048, head_dim=64, vocab=4096),
-    "experts": msgspec.structs.replace(EXPERTS, layers=5, dense_layers=2, width=512, ffn=2048, head_dim=64),
+    "dense": msgspec.structs.replace(DENSE, layers=6, hidden_size=512, ffn_hidden_size=2048, head_dim=64, vocab=4096),
+    "experts": msgspec.structs.replace(
+        EXPERTS, layers=5, dense_layers=2, hidden_size=512, ffn_hidden_size=2048, head_dim=64
+    ),
     "latent": LATENT,
 }
 MEGATRON = FRAMEWORKS["megatron"]

@@ -40,7 +40,7 @@ KINDS = st.sampled_from(offload.KINDS[1:])
 
 
 def a_case(model: Model, row: dict[str, int], kind: offload.Kind, own: bool = False, **more: int) -> Cases:
-    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["microbatch"] * 4, 512)
+    wanted = PlannerInput(model, 1, 8, row["dp_replicate"] * row["dp_shard"] * row["micro_batch_size"] * 4, 512)
     layouts = LayoutSpace({name: np.array([value]) for name, value in scheduled(row | more).items()})
     return layout_space.as_cases(wanted, layouts, Keeps(4, 4, 8, own=own, offload=kind))
 
@@ -84,8 +84,8 @@ def test_offloaded_tensors_leave_the_device(model: Model, row: dict[str, int], k
 def test_host_memory_is_sixteen_bytes_per_weight() -> None:
     """Llama 3 70B in float32 with Adam: weights, gradients and two moments, over all ranks."""
     model = msgspec.convert(presets.load("llama3-70b").model, Model)
-    row = dict.fromkeys(("tp", "pp", "cp", "ep", "dp_replicate", "interleave", "microbatch"), 1)
-    case = a_case(model, row | {"dp_shard": 8, "zero": 3, "remat": 2}, "all", offload=1)
+    row = dict.fromkeys(("tp", "pp", "cp", "ep", "dp_replicate", "interleave", "micro_batch_size"), 1)
+    case = a_case(model, row | {"dp_shard": 8, "zero": 3, "activation_checkpoint": 2}, "all", offload=1)
     assert 8 * float(framework_memory.on_host(case)[0]) == pytest.approx(16 * 70.6e9, rel=0.01)
 
 
@@ -97,7 +97,18 @@ def test_host_update_time_follows_from_its_traffic() -> None:
     assert copied == pytest.approx(1 / Constants().host_link, rel=1e-3)
 
 
-ROW = ("tp", "pp", "cp", "ep", "dp_replicate", "dp_shard", "zero", "interleave", "microbatch", "remat")
+ROW = (
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "dp_replicate",
+    "dp_shard",
+    "zero",
+    "interleave",
+    "micro_batch_size",
+    "activation_checkpoint",
+)
 
 
 # The search

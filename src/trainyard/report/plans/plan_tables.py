@@ -152,17 +152,20 @@ def short(layout: Layout, schedule: str = "none", offload: bool = False) -> str:
     return str(plain).replace(f", {layout.cp_method}", "") + shards + whole + order + ", offloaded" * offload
 
 
-def remat(recipe: Recipe) -> str:
-    return recipe.remat + (f", 1 in {recipe.remat_every}" if recipe.remat_every > 1 else "")
+def activation_checkpoint(recipe: Recipe) -> str:
+    return recipe.activation_checkpoint + (
+        f", 1 in {recipe.activation_checkpoint_every}" if recipe.activation_checkpoint_every > 1 else ""
+    )
 
 
 def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_it_is: bool) -> tuple[Cell, ...]:
     plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
-        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_it_is, job.recipe.microbatch,
-        remat(job.recipe), plan.ledger.wall_ns / unit_ns, f"{plan.low / unit_ns:,.2f} to {plan.high / unit_ns:,.2f}",
-        bill.tokens_per_s, 100 * bill.mfu, record.reserved_bytes / 1e9,
+        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_it_is,
+        job.recipe.micro_batch_size, activation_checkpoint(job.recipe), plan.ledger.wall_ns / unit_ns,
+        f"{plan.low / unit_ns:,.2f} to {plan.high / unit_ns:,.2f}", bill.tokens_per_s, 100 * bill.mfu,
+        record.reserved_bytes / 1e9,
     ]  # fmt: skip
     return (*cells, *_spent(record, plans))
 

@@ -79,7 +79,7 @@ def _recipe(job: Job) -> str:
     parts = [recipe.dtype, *([f"seq {recipe.seq_len}"] if unit == "tokens" else [])]
     parts.append(f"{recipe.tokens_per_step:,} {unit} a step")
     if job.accumulate > 1:
-        parts.append(f"{job.accumulate} micro-batches of {recipe.microbatch}")
+        parts.append(f"{job.accumulate} micro-batches of {recipe.micro_batch_size}")
     for name, default in _SHOWN.items():
         value = getattr(recipe, name)
         if value != default:
@@ -90,7 +90,8 @@ def _recipe(job: Job) -> str:
 _SHOWN = {
     field.name: field.default
     for field in msgspec.structs.fields(Recipe)
-    if field.name in ("optimizer", "remat", "remat_every", "schedule", "offload", "compile")
+    if field.name
+    in ("optimizer", "activation_checkpoint", "activation_checkpoint_every", "schedule", "offload", "compile")
 }
 """Keys of a recipe that change how a step is computed, and their defaults."""
 
