@@ -49,7 +49,8 @@ def _recipe(plans: Plans, index: int) -> str:
     layout = tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
     if plans.unlike:
         layout += f" ({hetero_tables.stage_layers(plans.unlike.stages[index])})"
-    return f"{layout}, micro-batch {job.recipe.micro_batch_size}, activation checkpointing {tables.activation_checkpoint(job.recipe)}"
+    recipe = f"micro-batch {job.recipe.micro_batch_size}, activation checkpointing"
+    return f"{layout}, {recipe} {tables.activation_checkpoint(job.recipe)}"
 
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
