@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trainyard import units, words
-from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
+from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
 from trainyard.detect.finding_text import describe_step
 from trainyard.detect.run_rules import findings
 from trainyard.finding import Finding
