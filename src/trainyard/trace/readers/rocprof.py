@@ -1,8 +1,8 @@
 """Reads rocprofv3's JSON (`rocprofv3 --output-format json`).
 
-Schema: the "JSON output" section of rocprofiler-sdk's "Using rocprofv3", https://rocm.docs.amd.com/projects/rocprofiler-sdk/.
-Timestamps are integer ns of one clock. A kernel has the correlation id of the call that launched it. One file may hold
-several processes.
+Schema: the "JSON output" section of rocprofiler-sdk's "Using rocprofv3",
+https://rocm.docs.amd.com/projects/rocprofiler-sdk/. Timestamps are integer ns of one clock. A kernel has the
+correlation id of the call that launched it. One file may hold several processes.
 """
 
 from __future__ import annotations
