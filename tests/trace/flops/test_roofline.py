@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.trace_maker import MAIN, trace, write
 from trainyard.machine import Claim, Device, RateCurve
 from trainyard.trace.classify.kernels import Classified
-from trainyard.trace.flops.attribution import apportion, by_part
+from trainyard.trace.flops.attribution import apportion, sum_by_part_and_key
 from trainyard.trace.flops.roofline import op_roofline
 from trainyard.trace.measure import measure, read
 from trainyard.trace.readers.nesting import nearest
@@ -245,7 +245,7 @@ def test_sums_of_costs_do_not_overflow(rows):
     key, column = np.array(rows, np.int64).reshape(-1, 2).T
     start = np.arange(len(rows))
     classified = Classified(start, start + 1, key, key, key, key, np.ones(len(rows), bool), {}, np.empty(0, np.int8))
-    sums = by_part(column, classified, np.array([0, 99]), 2)[0].tolist()
+    sums = sum_by_part_and_key(column, classified, np.array([0, 99]), 2)[0].tolist()
     for index, total in enumerate(sums):
         values = column[key == index].tolist()
         most = 2**62 // max(1, len(values))

@@ -465,7 +465,7 @@ def test_replay_matches_the_allocators_history(tmp_path_factory, activity, expan
     replayed = memory.replay
     totals_of_replay = np.stack([replayed.requested, replayed.allocated, replayed.active, replayed.reserved])
     assert (np.array(run.history) == totals_of_replay.T).all()
-    assert (replayed.lost, replayed.agreed) == (0, replayed.checked)
+    assert (replayed.inconsistencies, replayed.matching_blocks) == (0, replayed.checked_blocks)
 
 
 @given(ACTIVITY, st.booleans(), st.integers(1, 60))
@@ -482,7 +482,7 @@ def test_truncated_trace_still_ends_at_the_snapshot(tmp_path_factory, activity, 
     assert (replayed.reserved == history[:, 3]).all()
     assert replayed.allocated[-1] == history[-1, 1] == sum(s["allocated_size"] for s in run.snapshot()["segments"])
     assert replayed.active[-1] == history[-1, 2] == sum(s["active_size"] for s in run.snapshot()["segments"])
-    assert replayed.lost == 0
+    assert replayed.inconsistencies == 0
     before = record(snapshot, memory).before
     assert (before > 0) == any("before the trace began" in note for note in record(snapshot, memory).notes)
 

@@ -20,7 +20,7 @@ from trainyard.trace.booking.stragglers_and_bubbles import Waits, split_waits
 from trainyard.trace.classify.context import PHASES, Context, context
 from trainyard.trace.classify.cpu import classify_cpu
 from trainyard.trace.classify.kernels import Classified, Keys, classify_device, key_collectives
-from trainyard.trace.flops.attribution import Arithmetic, arithmetic, by_part
+from trainyard.trace.flops.attribution import Arithmetic, measure_arithmetic, sum_by_part_and_key
 
 _KINDS = list(words.KINDS)
 _UNEXPLAINED = Account("unexplained")
@@ -105,8 +105,10 @@ def _book_rank(
     begins = np.ones(len(start), bool)
     begins[:n] = classified.begins
     counts = _counts(start[begins], key[begins], bounds, len(keys.pairs))
-    work = arithmetic(events, around, keys, classified)
-    done = np.stack([by_part(column, classified, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)])
+    work = measure_arithmetic(events, around, keys, classified)
+    done = np.stack(
+        [sum_by_part_and_key(column, classified, bounds, len(keys.pairs)) for column in (work.flops, work.bytes)]
+    )
     ledgers = tuple(
         _ledger(events, keys, booking, counts[part_index], done[:, part_index], part_index, part, aligned)
         for part_index, part in enumerate(parts)
