@@ -16,7 +16,7 @@ from tests.refused import refused
 from tests.trace.booking.test_intervals import timelines
 from tests.trace_maker import trace, write
 from trainyard.errors import MissingLibrary
-from trainyard.trace.booking.owners import stretches
+from trainyard.trace.booking.owners import tile_window
 from trainyard.trace.export import arrow_stream
 from trainyard.trace.export.arrow_stream import Words
 from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
@@ -30,7 +30,7 @@ MODULES = {"to_pandas": "pandas", "to_polars": "polars", "to_arrow": "pyarrow"}
 @given(timelines())
 def test_owners_match_a_walk_over_every_instant(timeline):
     intervals, bounds = timeline
-    begin, end, row = stretches(intervals, bounds)
+    begin, end, row = tile_window(intervals, bounds)
     assert begin.tolist() == [bounds[0], *end[:-1].tolist()]
     assert end[-1] == bounds[-1]
     assert (end > begin).all()

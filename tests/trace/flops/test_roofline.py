@@ -12,7 +12,7 @@ from trainyard.trace.flops.attribution import apportion, sum_by_part_and_key
 from trainyard.trace.flops.roofline import op_roofline
 from trainyard.trace.measure import measure, read
 from trainyard.trace.readers.nesting import nearest
-from trainyard.trace.top_kernels import top
+from trainyard.trace.top_kernels import top_work
 
 SINGLE, HALF = "float", "c10::BFloat16"
 
@@ -150,7 +150,7 @@ def test_a_call_forwarded_by_a_tensor_subclass_counts_once(tmp_path):
     seen = measured(tmp_path, host=host)
     (entry,) = (entry for entry in seen.mean.entries if entry.account.what == "matmul")
     assert (entry.count, entry.flops, entry.ns) == (1, 800, 4500)
-    (row,) = (row for row in top(seen, "kernels") if row.name == "aten::addmm")
+    (row,) = (row for row in top_work(seen, "kernels") if row.name == "aten::addmm")
     assert row.count == 1
     products = [row for row in op_roofline(seen, DEVICE).rows if row.op == "aten::addmm"]
     assert sorted((row.count, row.flops) for row in products if row.shape) == [(1, 800)]

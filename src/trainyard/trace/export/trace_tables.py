@@ -12,14 +12,14 @@ import numpy as np
 from trainyard.events import I32, I64, OP
 from trainyard.ledger import Ledger
 from trainyard.trace.booking.book_rank import RankTrace
-from trainyard.trace.booking.owners import owners
+from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.export.arrow_stream import Column
 from trainyard.trace.export.columns import Columns, known, numbers_of, spell, words_of
 from trainyard.trace.export.schema import TABLES
 from trainyard.trace.flops.operands import OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.rank_results import booked
+from trainyard.trace.rank_results import convert_rank
 from trainyard.trace.readers.collectives import group_of
 from trainyard.trace.readers.nesting import nearest
 
@@ -131,7 +131,7 @@ def _work(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _verdicts(rank: RankTrace, numbers: I32) -> Columns:
-    verdicts = owners(rank)
+    verdicts = find_owners(rank)
     return Columns(
         {
             **_where(rank, verdicts.start),
@@ -146,7 +146,7 @@ def _verdicts(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _idle(rank: RankTrace, numbers: I32) -> Columns:
-    idle, names = booked(rank, numbers).idle, rank.events.names
+    idle, names = convert_rank(rank, numbers).idle, rank.events.names
     return Columns(
         {
             **_where(rank, idle.start),

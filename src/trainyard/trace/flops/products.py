@@ -249,7 +249,7 @@ FORMULAS: dict[str, Callable[[OpArguments], Cost]] = {
     "_addmm_activation": _matmul_formula(1),
     "addmv": _matmul_formula(1),
     "baddbmm": _matmul_formula(1),
-    "addbmm": _matmul_formula(1, summed=True),
+    "addbmm": _matmul_formula(1, sums_batch=True),
     "linear": _cost_linear,
     "_int_mm": _cost_int_mm,
     "_scaled_mm": _cost_scaled_mm,

@@ -118,8 +118,8 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None) -> Roofli
     faster_rows = sum(1 for row in rows if row.reachable_ns is not None and row.busy_ns < row.reachable_ns)
     if faster_rows:
         notes.append(
-            f"{faster_rows:,} of {len(rows):,} rows ran faster than the roofline: their data was in the device's cache, or "
-            "the peaks in the machine file are too low."
+            f"{faster_rows:,} of {len(rows):,} rows ran faster than the roofline: their data was in the "
+            "device's cache, or the peaks in the machine file are too low."
         )
     return Roofline(
         rows=tuple(rows),

@@ -340,7 +340,7 @@ def _pointwise_formulas(ops: dict[int, str], floats_only: bool = False, compares
 
 FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
     **_pointwise_formulas(_SAME_FORMAT_OPS),
-    **_pointwise_formulas(_FLOAT_OPS, of_reals=True),
+    **_pointwise_formulas(_FLOAT_OPS, floats_only=True),
     **_pointwise_formulas(_COMPARISON_OPS, compares=True),
     **dict.fromkeys(_FILL_OPS.split(), _cost_fill),
     "copy_": _cost_copy,
@@ -354,8 +354,8 @@ FORMULAS: dict[str, Callable[[OpArguments, bool], Cost]] = {
     **dict.fromkeys(("cumsum", "cumprod"), _cost_cumulative),
     **dict.fromkeys(("_softmax", "_log_softmax"), _cost_softmax),
     **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _cost_softmax_backward),
-    **{name: _norm_formula(name) for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "native_layer_norm",
-                                      "_fused_rms_norm", "native_group_norm")},
+    **{name: _norm_formula(name) for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm",
+                                              "native_layer_norm", "_fused_rms_norm", "native_group_norm")},
     **dict.fromkeys(("native_batch_norm_backward", "cudnn_batch_norm_backward", "miopen_batch_norm_backward",
                      "native_layer_norm_backward", "_fused_rms_norm_backward", "native_group_norm_backward"),
                     _cost_norm_backward),
