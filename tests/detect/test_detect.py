@@ -584,7 +584,7 @@ IDLE = ("launch_gap", "data_wait", "checkpoint", "bubble")
 def test_many_rows_load_a_subset_of_ranks_with_the_straggler(public_trace, monkeypatch):
     measured = measure(read([public_trace("v100_dlrm_8ranks")]))
     for most, ranks in ((10**9, list(range(8))), (8_000, [0, 3, 7]), (1, [0, 7])):
-        monkeypatch.setattr(rank_results, "_MOST_ROWS", most)
+        monkeypatch.setattr(rank_results, "_MAX_TOTAL_ROWS", most)
         assert [booked.events.rank for booked in all_booked(measured)] == ranks
 
 

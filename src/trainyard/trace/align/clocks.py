@@ -94,10 +94,10 @@ def solve_clocks(met: Meetings, unit_of: I64) -> SolvedClocks:
     np.minimum.at(origin, unit, met.stop)
     reached_ends = known[unit]
     ends = _Ends(met.stop[reached_ends], met.meeting[reached_ends], unit[reached_ends], origin)
-    fit = _refine_fit(ends, _Fit(offset, np.zeros_like(offset)), tilt=False)
+    fit = _refine_fit(ends, _Fit(offset, np.zeros_like(offset)), with_drift=False)
     off = np.abs(_distance_to_median(ends, fit))
     if _MIN_SPAN_NS <= int(ends.time.max()) <= _MAX_SPAN_NS:
-        tilted = _refine_fit(ends, fit, tilt=True)
+        tilted = _refine_fit(ends, fit, with_drift=True)
         less = np.abs(_distance_to_median(ends, tilted))
         # A drift fits noise slightly better in any case, so it must reduce the residual by a quarter.
         if less.sum() < off.sum() and 4 * int(less.sum()) <= 3 * int(off.sum()):
