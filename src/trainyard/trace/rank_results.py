@@ -15,7 +15,7 @@ from trainyard.trace.booking.idle import find_idle
 from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.readers.nesting import innermost
+from trainyard.trace.readers.nesting import split_by_innermost
 
 _MAX_TOTAL_ROWS = 8_000_000
 """Limit on the rows of all ranks: detectors need all of them in memory at once."""
@@ -149,7 +149,7 @@ class _Innermost(NamedTuple):
 
 def _innermost(events: Events, thread: int) -> _Innermost:
     host = events.host
-    return _Innermost(*innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread)))
+    return _Innermost(*split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread)))
 
 
 def _idle_cpu(rank: RankTrace) -> Idle:

@@ -280,9 +280,9 @@ def test_sql_lists_the_tables(measured):
 
 def test_sql_limits_rows_and_reports_more(measured):
     pytest.importorskip("duckdb")
-    assert len(sql.query(measured, "SELECT * FROM work", most=3).rows) == 3
-    assert sql.query(measured, "SELECT * FROM work", most=3).more
-    assert not sql.query(measured, "SELECT * FROM work LIMIT 3", most=3).more
+    assert len(sql.query(measured, "SELECT * FROM work", max_rows=3).rows) == 3
+    assert sql.query(measured, "SELECT * FROM work", max_rows=3).more
+    assert not sql.query(measured, "SELECT * FROM work LIMIT 3", max_rows=3).more
 
 
 @pytest.mark.parametrize("query", OUTSIDE)

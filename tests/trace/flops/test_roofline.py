@@ -11,7 +11,7 @@ from trainyard.trace.classify.kernels import Classified
 from trainyard.trace.flops.attribution import apportion, sum_by_part_and_key
 from trainyard.trace.flops.roofline import op_roofline
 from trainyard.trace.measure import measure, read
-from trainyard.trace.readers.nesting import nearest
+from trainyard.trace.readers.nesting import nearest_ancestor
 from trainyard.trace.top_kernels import top_work
 
 SINGLE, HALF = "float", "c10::BFloat16"
@@ -169,7 +169,7 @@ def test_apportioned_shares_sum_to_the_whole(whole, weights):
 def test_nearest_matches_a_walk_over_parents(rows):
     parent = [choice % (index + 1) - 1 for index, (_, choice) in enumerate(rows)]
     wanted = [want for want, _ in rows]
-    nearest_rows = nearest(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
+    nearest_rows = nearest_ancestor(np.array(wanted, bool), np.array(parent, np.int32)).tolist()
     for row, above in zip(range(len(rows)), nearest_rows):
         at = parent[row]
         while at >= 0 and not wanted[at]:

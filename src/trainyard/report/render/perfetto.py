@@ -21,7 +21,7 @@ from trainyard.report.view.timeline import lane_numbers, shown_name, step_label
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
-from trainyard.trace.export.trace_tables import began, op_names, rank_numbers
+from trainyard.trace.export.trace_tables import op_names, rank_numbers, start_ns_of_intervals
 from trainyard.trace.measured_trace import MeasuredTrace
 
 # Fields of Trace, TracePacket, TrackEvent, TrackDescriptor, InternedData and DebugAnnotation.
@@ -68,7 +68,7 @@ def write(measured: MeasuredTrace, path: Path, host: bool = False) -> None:
 
 def _first(rank: RankTrace, host: bool) -> int:
     """The earliest timestamp that is written."""
-    columns = (began(rank), rank.waits.start, *([rank.events.host.start] if host else []))
+    columns = (start_ns_of_intervals(rank), rank.waits.start, *([rank.events.host.start] if host else []))
     return min([rank.parts[0].start, *(int(column.min()) for column in columns if len(column))])
 
 
@@ -272,7 +272,7 @@ def _account(rank: RankTrace, key: int, late: int | None) -> tuple[str, Facts]:
 def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     classified, events = rank.classified, rank.events
     lane_of, labels = lane_numbers(rank)
-    start, names = began(rank), list(events.names)
+    start, names = start_ns_of_intervals(rank), list(events.names)
     kinds, kind = np.unique(
         np.stack([classified.name, classified.key, classified.module, op_names(rank)]), axis=1, return_inverse=True
     )

@@ -18,7 +18,7 @@ from trainyard.ledger import Account
 from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.classify.context import Context
 from trainyard.trace.classify.kernels import Keys
-from trainyard.trace.readers.nesting import innermost
+from trainyard.trace.readers.nesting import split_by_innermost
 
 FIXED_REASONS = ("launch_gap/python", "launch_gap/launch", "launch_gap/queue", "launch_gap/stream_wait")
 """Reasons 0 to 3 of `host_reasons`; those from 4 on are the causes of the rank's context."""
@@ -87,7 +87,7 @@ def host_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I6
 def _thread_reasons(events: Events, context: Context, thread: int) -> tuple[I64, I64]:
     """As `host_reasons`, with -1 while no span of this thread is open."""
     host = events.host
-    edges, owner = innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread))
+    edges, owner = split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread))
     open_ = owner >= 0
     cause = context.cause[owner]
     in_framework = (host.what[owner] == OP) | (host.what[owner] == CALL)

@@ -24,7 +24,7 @@ from trainyard.events import I8, I32, NOTE, OP, PYTHON, Events, HostSpans
 from trainyard.trace.classify.host_causes import host_cause
 from trainyard.trace.classify.ops import class_of
 from trainyard.trace.readers.kineto.native import NameFacts, library
-from trainyard.trace.readers.nesting import nearest, rows_of
+from trainyard.trace.readers.nesting import nearest_ancestor, rows_of
 
 PHASES = list(words.PHASES)
 _FORWARD, _BACKWARD, _RECOMPUTE, _OPTIMIZER, _OTHER = (
@@ -154,7 +154,7 @@ def _is_recomputed(host: HostSpans, names: tuple[str, ...]) -> NDArray[np.bool_]
     numbered = op & (host.seq >= 0) & ~node
     if not engine.any():  # readers of other frameworks' files number recomputed ops only
         return numbered
-    around = nearest(op, host.parent)
+    around = nearest_ancestor(op, host.parent)
     rows = np.flatnonzero(op & (around >= 0))
     rows = rows[~numbered[around[rows]]]  # ops inside numbered work inherit its phase
     if not len(rows):

@@ -16,7 +16,7 @@ from trainyard.events import I32, I64, NOTE, OP, PYTHON, Collective, Events
 from trainyard.ledger import Account
 from trainyard.trace.classify.context import PHASES, Context
 from trainyard.trace.classify.kernels import Classified, Keys, launched_by
-from trainyard.trace.readers.nesting import innermost, nearest
+from trainyard.trace.readers.nesting import nearest_ancestor, split_by_innermost
 from trainyard.vendors.kernel_names import class_of_inductor
 
 _CLASSES = list(words.OP_CLASSES)
@@ -33,7 +33,7 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     """Classifies the training thread by innermost span, and the collectives of all threads."""
     host = events.host
     start, stop = events.window
-    edges, owner = innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == events.main))
+    edges, owner = split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == events.main))
     begin, end = np.concatenate([[start], edges]), np.concatenate([edges, [max([stop, *edges[-1:].tolist()])]])
     owner = np.concatenate([[-1], owner]).astype(np.int32)
     nonempty = end > begin
@@ -102,7 +102,7 @@ def _is_inside(rows: I64, events: Events) -> NDArray[np.bool_]:
     """Whether each host row is one of `rows` or inside one; the additional last entry is for row -1."""
     inside = np.zeros(len(events.host) + 1, bool)
     inside[rows] = True
-    return inside | inside[np.append(nearest(inside[:-1], events.host.parent), -1)]
+    return inside | inside[np.append(nearest_ancestor(inside[:-1], events.host.parent), -1)]
 
 
 def _begins_call(owner: I32, passed_on: I32) -> NDArray[np.bool_]:
@@ -115,7 +115,7 @@ def _begins_call(owner: I32, passed_on: I32) -> NDArray[np.bool_]:
 def _find_forwarded(events: Events) -> I32:
     """Ops that a tensor subclass forwarded to the same op on its inner tensor (DTensor: the local shard): one call."""
     host = events.host
-    enclosing_op = nearest(host.what == OP, host.parent)
+    enclosing_op = nearest_ancestor(host.what == OP, host.parent)
     is_subclass_span = np.array([name == _SUBCLASS_SPAN for name in events.names], bool)[host.name]
     inner = np.flatnonzero((host.what == OP) & (enclosing_op >= 0))
     inner = inner[is_subclass_span[enclosing_op[inner]]]

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from trainyard.errors import MissingLibrary
 from trainyard.events import I32
-from trainyard.trace.export.arrow_stream import Column, Words, stream
+from trainyard.trace.export.arrow_stream import Column, Words, make_stream
 
 if TYPE_CHECKING:
     import pandas
@@ -85,7 +85,7 @@ class Columns:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """See https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html. One batch; numbers are not
         copied. A requested schema is ignored, as the interface allows."""
-        return stream(self._columns, self._length)
+        return make_stream(self._columns, self._length)
 
 
 def spell(codes: I32, texts: Sequence[str]) -> Words:

@@ -20,7 +20,7 @@ from trainyard.trace.classify.kernels import Classified, Keys
 from trainyard.trace.flops import products, traffic
 from trainyard.trace.flops.operands import Cost, OpArguments, UnknownOperand
 from trainyard.trace.flops.signatures import SIGNATURES
-from trainyard.trace.readers.nesting import nearest
+from trainyard.trace.readers.nesting import nearest_ancestor
 
 HEAVY_CLASSES = ("matmul", "conv", "attention")
 """Op classes whose inner ops of other classes only prepare the work. Tuples of names and of indices into
@@ -47,7 +47,7 @@ def measure_arithmetic(events: Events, context: Context, keys: Keys, classified:
     interval_count = len(classified.start)
     compute = np.array([account.kind == "compute" for account, _ in keys.pairs], bool)[classified.key]
     cost_index, costs = _cost_host_rows(events)
-    costed_ancestor = nearest(cost_index >= 0, events.host.parent)
+    costed_ancestor = nearest_ancestor(cost_index >= 0, events.host.parent)
     launched = np.flatnonzero(compute & (classified.launcher >= 0))
     launcher = classified.launcher[launched]
     op = np.full(interval_count, -1, np.int32)

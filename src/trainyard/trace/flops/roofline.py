@@ -25,7 +25,7 @@ from trainyard.trace.classify.context import PHASES
 from trainyard.trace.flops.attribution import HEAVY_CLASSES, cost_of
 from trainyard.trace.flops.operands import Cost, OpArguments
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.readers.nesting import nearest
+from trainyard.trace.readers.nesting import nearest_ancestor
 
 _TF32_KERNEL = re.compile(r"tf32|s1688gemm|s1688fprop|s1688dgrad|s1688wgrad", re.I)
 _HALF = words.DTYPES["bfloat16"]
@@ -161,7 +161,7 @@ def _identify_intervals(rank: RankTrace) -> tuple[I64, I64, I64, NDArray[np.bool
     is_first = np.zeros(len(name), bool)
     launched = np.flatnonzero(classified.launcher >= 0)
     launcher = classified.launcher[launched]
-    op_row = np.where(host.what[launcher] == OP, launcher, nearest(host.what == OP, host.parent)[launcher])
+    op_row = np.where(host.what[launcher] == OP, launcher, nearest_ancestor(host.what == OP, host.parent)[launcher])
     name[launched] = np.where(op_row >= 0, host.name[op_row], name[launched])
     with_op = np.flatnonzero(work.op >= 0)
     op = work.op[with_op]
