@@ -169,6 +169,7 @@ def _idle_cpu(rank: RankTrace) -> Idle:
 
 
 def _sorted_idle(start: I64, stop: I64, key: I64 | I32, ns: I64, host: I64 | I32, next_: I64 | I32) -> Idle:
+    """Idle intervals with these columns, sorted by start."""
     order = slice(None) if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
     return Idle(
         start=start[order],

@@ -146,6 +146,7 @@ TOOLS: Mapping[str, Callable[[Events], ToolFigures]] = {"hta": hta, "tracelens":
 
 
 def _hta_kind(name: str) -> int:
+    """Computation, communication, memory or neither, by a kernel's name as HTA decides it."""
     if _HTA_COMM.match(name):
         return _COMM
     if _HTA_MEMORY.match(name):

@@ -52,6 +52,7 @@ def align_clocks(surveys: Sequence[Survey]) -> Alignment:
 
 
 def _align_single_rank(only: Survey) -> Alignment:
+    """The alignment if there is one file: nothing to align, unless the job has more ranks than that."""
     world = only.facts.world
     # A file without a world size that contains collectives belongs to a job of several ranks.
     several = not world and len(only.row) > 0
@@ -133,6 +134,7 @@ def _windows_overlap(surveys: Sequence[Survey], clocks: Sequence[ClockCorrection
 
 
 def _describe_solution(residual: ClockResidual, hosts: int, clocks: Sequence[ClockCorrection]) -> str:
+    """Why the clocks are taken as aligned, as a sentence. `hosts`: number of clocks."""
     drifting = " and drifts" if any(clock.drift for clock in clocks) else ""
     return (
         f"Offsets{drifting} of {hosts} clocks were solved from the common ends of {residual.collectives} collectives; "

@@ -132,6 +132,7 @@ def _time_unmatched(surveys: Sequence[Survey], is_unmatched: Sequence[np.ndarray
 
 
 def _bandwidth_row(collective: str, group: str, members: int, timings: Sequence[_Timed]) -> Bandwidth:
+    """The row of one bucket: medians and extremes of its collectives."""
     factor = bus_factor(collective, members)
     ordered = sorted(timings, key=lambda timed: Fraction(timed.size, timed.ns))
     middle = lower_median(ordered)

@@ -179,6 +179,8 @@ def _extend_gloo_sends(
 
 
 def _wait_cuts_by_rank(surveys: Sequence[Survey], rank_index: I64, entry: I64, at: I64, late: I64) -> list[WaitCuts]:
+    """For each of `surveys`, the splits of its intervals. One element for each split: rank index, entry in its survey,
+    time (ns), and index of the rank that was late."""
     rows = [np.flatnonzero(rank_index == number) for number in range(len(surveys))]
     return [
         WaitCuts(survey.row[entry[rank_rows]], at[rank_rows], late[rank_rows].astype(np.int32))

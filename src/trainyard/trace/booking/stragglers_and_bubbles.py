@@ -49,6 +49,7 @@ def split_waits(
 def _waits_until_cuts(
     classified: Classified, keys: Keys, cuts: WaitCuts, account_of: Callable[[Account], Account]
 ) -> Waits:
+    """Waits from the start of each cut interval to its cut, booked under `account_of` the interval's account."""
     wait_key: dict[int, int] = {}
     for number in np.unique(classified.key[cuts.row]).tolist():
         account, phase = keys.pairs[number]

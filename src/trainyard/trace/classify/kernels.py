@@ -37,6 +37,7 @@ class Keys:
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number(self, account: Account, phase: int) -> int:
+        """The number of a pair; a new one if it was not used yet. `phase`: index into words.PHASES."""
         key = (str(account), phase)
         if key not in self._numbers:
             self._numbers[key] = len(self.pairs)

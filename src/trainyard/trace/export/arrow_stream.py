@@ -103,6 +103,7 @@ def make_stream(columns: Mapping[str, Column], length: int) -> object:
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Schema))
 def _get_schema(arrow_stream: Any, into: Any) -> int:
+    """ArrowArrayStream.get_schema: fills `into` with a struct type that has a child for each column."""
     columns: Mapping[str, Column] = _kept_alive[arrow_stream.contents.private_data][0]
     children = (_Schema * len(columns))()
     for child, (name, column) in zip(children, columns.items()):
@@ -118,6 +119,8 @@ def _get_schema(arrow_stream: Any, into: Any) -> int:
 
 @CFUNCTYPE(c_int, POINTER(_ArrowStream), POINTER(_Array))
 def _get_next(arrow_stream: Any, into: Any) -> int:
+    """ArrowArrayStream.get_next: fills `into` with the only batch, then with a released array, which ends the
+    stream."""
     state = _kept_alive[arrow_stream.contents.private_data]
     columns, length, delivered = state
     if delivered:
@@ -181,6 +184,7 @@ def _destroy_capsule(capsule: int) -> None:
 
 
 def _fill_schema(into: _Schema, format: bytes, name: bytes, children: Any = (), dictionary: Any = None) -> None:
+    """Fills in an ArrowSchema and keeps what it points to alive until its release."""
     pointers = _pointers_to(_Schema, children)
     into.format, into.name, into.metadata = format, name, None
     into.flags = 0 if format == _STRUCT_FORMAT else _NULLABLE_FLAG
@@ -201,6 +205,7 @@ def _fill_column(
 
 
 def _build_dictionary(words: Sequence[str]) -> _Array:
+    """An Arrow array of texts: offsets and UTF-8 bytes."""
     encoded = [word.encode() for word in words]
     offsets = np.cumsum([0, *(len(text) for text in encoded)], dtype=np.int64)
     texts = _Array()
@@ -216,6 +221,8 @@ def _fill_array(
     children: Any = (),
     dictionary: _Array | None = None,
 ) -> None:
+    """Fills in an ArrowArray of `length` rows, `nulls` of them missing, and keeps its buffers alive until its
+    release."""
     pointers = _pointers_to(_Array, children)
     addresses = (c_void_p * len(buffers))(*(None if buffer is None else buffer.ctypes.data for buffer in buffers))
     into.length, into.null_count, into.offset = length, nulls, 0

@@ -61,6 +61,7 @@ def query(measured: MeasuredTrace, sql: str, max_rows: int = MAX_ROWS, seconds: 
 
 
 def _open_database() -> DuckDBPyConnection:
+    """An empty DuckDB database in memory. Raises `MissingLibrary`."""
     try:
         import duckdb
     except ImportError as error:

@@ -89,6 +89,7 @@ def op_names(rank: RankTrace) -> I32:
 
 
 def _build_steps(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `steps` of a rank: a row for each part."""
     parts = rank.parts
     return Columns(
         {
@@ -107,6 +108,7 @@ def _build_ledger(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _build_work(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `work` of a rank: a row for each classified interval."""
     classified, events, host = rank.classified, rank.events, rank.events.host
     stream = events.work.stream if len(events.work) else np.full(len(classified.start), -1, np.int32)
     return Columns(
@@ -133,6 +135,7 @@ def _build_work(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _build_verdicts(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `verdicts` of a rank: a row for each stretch of the window, with its owner."""
     verdicts = find_owners(rank)
     return Columns(
         {
@@ -148,6 +151,7 @@ def _build_verdicts(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _build_idle(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `idle` of a rank: a row for each idle interval."""
     idle, names = convert_rank(rank, numbers).idle, rank.events.names
     return Columns(
         {
@@ -163,6 +167,7 @@ def _build_idle(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _build_waits(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `waits` of a rank: a row for each wait. `numbers`: the rank number of each rank index."""
     waits = rank.waits
     return Columns(
         {
@@ -177,6 +182,7 @@ def _build_waits(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _build_collectives(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `collectives` of a rank: a row for each collective and transfer."""
     classified = rank.classified
     rows = np.array(sorted(classified.collectives), np.int64)
     collectives = [classified.collectives[row] for row in rows.tolist()]
@@ -200,6 +206,7 @@ def _build_collectives(rank: RankTrace, numbers: I32) -> Columns:
 
 
 def _build_host(rank: RankTrace, numbers: I32) -> Columns:
+    """The table `host` of a rank: a row for each host span."""
     host, events, host_context = rank.events.host, rank.events, rank.context
     shapes = [OpArguments(shape).text() for shape in events.shapes]
     return Columns(
@@ -235,6 +242,7 @@ _BUILDERS: Mapping[str, Callable[[RankTrace, I32], Columns]] = {
 
 
 def _rank_and_step_columns(rank: RankTrace, start: I64) -> dict[str, Column]:
+    """The columns `rank` and `step` of rows that start at `start` (ns)."""
     bounds = np.array([rank.parts[0].start, *(part.stop for part in rank.parts)], np.int64)
     step = (np.searchsorted(bounds, start, "right") - 1).astype(np.int32)
     step[step == len(rank.parts)] = -1

@@ -37,6 +37,7 @@ def _matrix_cost(
     arithmetic_format: Format,
     at_most: bool = False,
 ) -> Cost:
+    """The cost of an op that reads and writes these tensors once. Raises `UnknownOperand` for complex formats."""
     if arithmetic_format.category == COMPLEX_CATEGORY:
         raise UnknownOperand
     return Cost(flops, sum(tensor.bytes for tensor in (*read_tensors, *written_tensors)), arithmetic_format, at_most)

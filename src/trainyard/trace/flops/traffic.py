@@ -289,6 +289,7 @@ def _cost_embedding(args: OpArguments, in_place: bool) -> Cost:
 
 
 def _cost_index_select(args: OpArguments, in_place: bool) -> Cost:
+    """Rows of `self` along `dim`, as many as `index` has elements."""
     table, index, axis = args["self"], args["index"], args.int("dim")
     if not -len(table.dims) <= axis < len(table.dims):
         raise UnknownOperand

@@ -190,6 +190,7 @@ class _SnapshotDecoder:
         self.profiled = False
 
     def decode_snapshot(self, plain: Any) -> Snapshot:
+        """Decodes the whole file, already parsed into dicts and lists. Raises `BadFile`."""
         document = {"segments": plain} if isinstance(plain, list) else plain
         if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
             raise self.bad_snapshot("$.segments", "missing or not a list: this is not a memory snapshot")
@@ -387,6 +388,7 @@ def _require_text(value: Any) -> str:
 
 
 def _require_int(value: Any) -> int:
+    """The value, if it is a whole number from 0 to below 2**62. Raises `TypeError`, `ValueError`."""
     if type(value) is not int:
         raise TypeError
     if not 0 <= value < _MAX_NUMBER:

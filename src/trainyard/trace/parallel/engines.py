@@ -89,6 +89,7 @@ def _call_work(work: Callable[[_T], _R], item: _T) -> _R:
 
 
 def _join_or_start(ray: Any, workers: int) -> None:
+    """Connects to a running Ray cluster, else starts one with `workers` processes on this machine."""
     quiet = {"logging_level": "error", "log_to_driver": False}
     try:
         ray.init(address="auto", **quiet)

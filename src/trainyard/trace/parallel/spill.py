@@ -72,6 +72,7 @@ class SpilledItems(Sequence[_T]):
 
 
 def _encode(file: BinaryIO, part: object) -> object:
+    """Encodes what MessagePack cannot: writes an array to the file and returns (dtype, shape, offset)."""
     if isinstance(part, np.ndarray):
         file.write(bytes(-file.tell() % _ALIGNMENT_BYTES))
         offset = file.tell()
@@ -81,6 +82,7 @@ def _encode(file: BinaryIO, part: object) -> object:
 
 
 def _decode(data: memoryview, kind: Any, part: Any) -> object:
+    """The inverse of `_encode`: `part` as a value of type `kind`; arrays are views of `data`."""
     if get_origin(kind) is np.ndarray:
         dtype, shape, offset = part
         count = prod(shape)

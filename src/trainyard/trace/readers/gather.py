@@ -149,6 +149,7 @@ class Gather:
         return DeviceTable(*columns, collectives=collectives)
 
     def _losses(self, duplicates: int, without_device: int) -> list[str]:
+        """Notes on rows that were left out, with their numbers."""
         losses = (
             (self.dropped, "events with an unreadable or negative time were left out"),
             (duplicates, "device events are duplicates and count once"),

@@ -161,6 +161,7 @@ class _NsysRows:
         return (start + self.base if type(start) is int else start), (end + self.base if type(end) is int else end)
 
     def add_calls(self) -> None:
+        """Adds the calls of the CUDA runtime and driver."""
         columns = "start end globalTid correlationId nameId"
         for start, end, thread, correlation, name in self.tables.rows("CUPTI_ACTIVITY_KIND_RUNTIME", columns, columns):
             process = _process_of(thread)
@@ -171,6 +172,7 @@ class _NsysRows:
                 self.called[process, correlation] = start
 
     def add_ranges(self) -> None:
+        """Adds NVTX ranges as annotations or steps."""
         columns = "start end eventType text textId globalTid"
         for start, end, kind, text, ident, thread in self.tables.rows("NVTX_EVENTS", columns, "start end globalTid"):
             if kind in (*_RANGE_EVENTS, None) and end is not None:
@@ -178,6 +180,7 @@ class _NsysRows:
                 add_range(self.processes[_process_of(thread)], name, thread, *self.times(start, end))
 
     def add_kernels(self) -> None:
+        """Adds kernels, and CUDA graphs that were traced as a whole."""
         columns = "start end deviceId streamId correlationId globalPid demangledName shortName"
         for start, end, device, stream, correlation, pid, long, short in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_KERNEL", columns, "start end deviceId streamId"
@@ -192,6 +195,7 @@ class _NsysRows:
             self.add_work(f"CUDA graph {graph}", KERNEL, pid, device, stream, start, end, correlation)
 
     def add_copies(self) -> None:
+        """Adds copies and memsets."""
         columns = "start end deviceId streamId correlationId globalPid bytes copyKind"
         for start, end, device, stream, correlation, pid, size, kind in self.tables.rows(
             "CUPTI_ACTIVITY_KIND_MEMCPY", columns, "start end deviceId streamId"
@@ -217,6 +221,8 @@ class _NsysRows:
         correlation: Any,
         size: Any = -1,
     ) -> None:
+        """Adds a device interval to its process. `pid`: as in the table; `start`, `end`: ns since the session's
+        start."""
         process = self.owner(pid)
         lane, gpu = f"stream {stream}", self.gpu(process, device)
         times = self.times(start, end)

@@ -252,6 +252,7 @@ class _PftraceRows:
 
 
 def _read_defaults(defaults: memoryview, sequence: _Sequence) -> None:
+    """Sets the clock and the track of events that name none."""
     for field, wire, value in fields(defaults):
         if field == _CLOCK_FIELD and wire == VARINT:
             sequence.clock = as_int64(value)

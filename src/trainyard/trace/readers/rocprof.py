@@ -184,6 +184,7 @@ class _RocprofRows:
             self.rows.span(self.operation(record), CALL, record.thread_id, *times)
 
     def add_kernel(self, record: _Record) -> None:
+        """Adds a kernel, on its stream, else its queue."""
         info = record.dispatch_info
         stream, queue = record.stream_id.handle, info.queue_id.handle
         self.rows.work(
@@ -197,6 +198,7 @@ class _RocprofRows:
         )
 
     def add_copy(self, record: _Record) -> None:
+        """Adds a copy on its stream; its device is the target's, else the source's."""
         source, target = record.src_agent_id.handle, record.dst_agent_id.handle
         stream = record.stream_id.handle
         self.rows.work(

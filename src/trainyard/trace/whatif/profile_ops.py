@@ -105,6 +105,7 @@ class Draft:
         return np.array([self.labels.number(name) for name in (*events.names, "")], np.int64)
 
     def profile(self, host: list[I64], begin: list[I64], end: list[I64], launcher: list[I32]) -> Profile:
+        """Builds the profile of all ops and needs that were added; the arguments as in `Profile`."""
         ops = Ops(*(np.concatenate(column).astype(np.int64) for column in zip(*self._columns)))
         return Profile(
             ops,

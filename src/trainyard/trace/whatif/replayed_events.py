@@ -50,6 +50,7 @@ class _ReplayClock:
         self.old, self.new = old[last], new[last]
 
     def at(self, time: I64) -> I64:
+        """The replayed time of each recorded time, ns."""
         if not len(self.old):
             return time.copy()
         index = np.searchsorted(self.old, time, "right") - 1

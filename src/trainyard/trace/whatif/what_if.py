@@ -61,6 +61,7 @@ def what_if(measured: MeasuredTrace, texts: Sequence[str], device: Device | None
 
 
 def _as_prediction(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:
+    """The measurement of replayed events with all ledgers marked as predicted."""
     ranks = [
         rank._replace(ledgers=tuple(_as_predicted_ledger(ledger, aligned) for ledger in rank.ledgers))
         for rank in would.ranks

@@ -119,6 +119,7 @@ def decode_all_args(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
 
 
 def _decode_args_tolerantly(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
+    """Decodes the args of one event; a field of another type or beyond 64 bits keeps its default."""
     args = kind()
     if not raw:
         return args

@@ -39,6 +39,7 @@ class Kineto:
     """The `Reader` of Kineto files."""
 
     def sniff(self, path: Path) -> bool:
+        """Whether the file begins like a chrome trace, plain or compressed, or is empty."""
         try:
             head = peek(path, _HEAD_BYTES).lstrip(b"\xef\xbb\xbf \t\r\n")
         except BadFile:
@@ -108,6 +109,7 @@ def _add_base(table: _Table, base: int) -> _Table:
 
 
 def _no_events_error(text: UnpackedText, walk: Walk) -> BadFile:
+    """The error for a document without host spans and device work."""
     reason = f" ({'; '.join(walk.lost)})" if walk.lost else ""
     if not walk.entries:
         return BadFile(
@@ -135,6 +137,7 @@ def _check_launches(text: UnpackedText, tables: Tables, cut_short: bool) -> None
 
 
 def _describe_losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
+    """Notes on what could not be read. `dropped`: number of events without a readable time."""
     for lost in walk.lost:
         yield f"{text.name}: {lost}. The complete events are analysed."
     if walk.unread:
@@ -210,6 +213,7 @@ class _Header:
         return tuple(size for size in sizes if type(size) is int and 0 < size < 2**31)
 
     def _field(self, fields: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
+        """A header field decoded as `kind`; `default`, with a note, if it is missing or of another type."""
         if name not in fields:
             return default
         try:

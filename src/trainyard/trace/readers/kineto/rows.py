@@ -118,6 +118,7 @@ class Rows:
             self._flush_single()
 
     def tables(self) -> Tables:
+        """The tables of all events that were added."""
         self._flush_single()
         return Tables(
             HostTable._make([*self._host.columns(), self._host.collectives]),
@@ -182,6 +183,7 @@ class Rows:
                 add([events[row] for row in rows.tolist()], start[rows], stop[rows], name[rows], code[rows])
 
     def _add_host_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, kind: I8) -> None:
+        """Adds host spans. `start`, `stop` (ns), `name` (number) and `kind` (`events.OP`, ...) of each event."""
         thread = self._threads.column([(event.pid, event.tid) for event in events])
         # In 2021 annotations were operators too.
         kind[(kind == OP) & self._matches_name(name, lambda text: text.startswith(_ANNOTATIONS))] = NOTE
@@ -207,6 +209,8 @@ class Rows:
         self._host.extend((start, stop, name, thread, kind, correlation, external, seq, backward, shape))
 
     def _add_device_events(self, events: list[ChromeEvent], start: I64, stop: I64, name: I32, code: I8) -> None:
+        """Adds device work and stream waits. `start`, `stop` (ns), `name` (number) and `code` (a value of
+        `_CODE_OF_CATEGORY`) of each event."""
         all_args = decode_all_args([event.args for event in events], DeviceArgs)
         device = np.array([args.device if -1 <= args.device < 2**31 else -1 for args in all_args], np.int32)
         lane = self._lanes.column([_encode_lane(args, event) for args, event in zip(all_args, events)])

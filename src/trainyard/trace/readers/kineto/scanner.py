@@ -155,6 +155,7 @@ def _encode_thread(thread: tuple[int | str, int | str]) -> bytes:
 
 
 def _split_texts(text: c_void_p, ends: Any, count: int) -> list[bytes]:
+    """The `count` texts that lie one after another at `text`; `ends`: byte offset of the end of each."""
     if not count:
         return []
     edges = [0, *ends[:count]]

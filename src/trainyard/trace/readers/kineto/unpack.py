@@ -142,6 +142,7 @@ def _inflate_damaged(open_file: Callable[[], IO[bytes]], skip_bytes: int, damage
 
 
 def _open_members(path: Path, limit: int) -> list[UnpackedText]:
+    """The documents in a zip archive. Raises `BadFile`."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith((".json", ".json.gz"))]
@@ -153,6 +154,8 @@ def _open_members(path: Path, limit: int) -> list[UnpackedText]:
 
 
 def _read_member(name: str) -> Callable[[UnpackedText], Iterator[bytes]]:
+    """The function that yields the pieces of a member of a zip archive."""
+
     def pieces(text: UnpackedText) -> Iterator[bytes]:
         try:
             with zipfile.ZipFile(text.path) as archive:
