@@ -39,9 +39,9 @@ class Ops(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """The input of `replay_graph`, and the data that turns its result back into events. For rank i: `host[i]`: the numbers of
-    its host ops in order of time; `begin[i]`, `end[i]`: the ops at the start and stop of each interval, by row (-1: a
-    host stretch); `launcher[i]`: the host row that launched each interval or is the interval (-1: none)."""
+    """The input of `replay_graph`, and the data that turns its result back into events. For rank i: `host[i]`: the
+    numbers of its host ops in order of time; `begin[i]`, `end[i]`: the ops at the start and stop of each interval, by
+    row (-1: a host stretch); `launcher[i]`: the host row that launched each interval or is the interval (-1: none)."""
 
     ops: Ops
     graph: Graph
