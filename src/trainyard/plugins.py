@@ -125,10 +125,10 @@ class Detector(Protocol):
     rule: str
     """Its name, as in `Finding.rule`."""
     needs: Sequence[str]
-    """Arguments of `check` that the rule requires: `ledger`, `run`, `events`."""
+    """Arguments of `check` that the rule requires: `ledger`, `run`, `ranks`."""
 
-    def check(self, ledger: Ledger, run: Run | None, events: Sequence[Booked] | None) -> Sequence[Finding]:
-        """Findings in a mean ledger; empty if there are none or required input is missing. `events`: the booked profile
+    def check(self, ledger: Ledger, run: Run | None, ranks: Sequence[Booked] | None) -> Sequence[Finding]:
+        """Findings in a mean ledger; empty if there are none or required input is missing. `ranks`: the booked profile
         of each rank, None if only a ledger is available. Costs are per step, averaged over ranks and full steps."""
         ...
 

@@ -102,7 +102,7 @@ def _choose_chunks(data: bytes) -> None:
     """Every fourth input comes in several pieces, as large files do."""
     from trainyard.trace.readers.kineto import unpack
 
-    unpack.CHUNK = 512 if len(data) % 4 == 0 else 1 << 20
+    unpack.CHUNK_BYTES = 512 if len(data) % 4 == 0 else 1 << 20
 
 
 def _kineto(data: bytes, folder: Path) -> bool:

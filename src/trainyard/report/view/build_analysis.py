@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from trainyard import units, words
-from trainyard.detect.coverage import LEAST as UNEXPLAINED_LEAST
+from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
 from trainyard.detect.finding_text import describe_step
 from trainyard.detect.run_rules import findings
 from trainyard.finding import Finding
@@ -19,7 +19,7 @@ from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.store.run_summary import summarise
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import all_booked
-from trainyard.trace.top_kernels import Busy, top
+from trainyard.trace.top_kernels import Busy, top_work
 
 _MOST = 30
 """Kernels and modules in an analysis."""
@@ -64,8 +64,8 @@ def _analysis(
         findings=tuple(rules),
         figures=(*(figures_of_run(run) if run else ()), *(_figures(mean, run) if mean.wall_ns else ())),
         ideal=ideal_ns(run) if run else None,
-        kernels=_rows(top(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
-        modules=_rows(top(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
+        kernels=_rows(top_work(measured, "kernels", most=_MOST), mean.wall_ns) if measured else (),
+        modules=_rows(top_work(measured, "modules", most=_MOST), mean.wall_ns) if measured else (),
         tables=(*(run_tables(run) if run else ()), *(tables(measured) if measured else ())),
         warnings=(*((measured.left_out,) if measured and measured.unread else ()), *_warnings(mean, run)),
         notes=(*(measured.notes if measured else ()), *(_no_mfu(run) if run else ())),
