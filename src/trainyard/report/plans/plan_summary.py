@@ -57,12 +57,16 @@ def _figures(plans: Plans, record: PlanRecord) -> str:
     unit, ns = tables.time_unit(plans)
     plan, bill = record.plan, record.bill
     calibrated = "" if tables.is_calibrated(plan) else ", not calibrated"
-    memory = f"{record.reserved_bytes / 1e9:.1f} of {plans.memory_bytes / 1e9:.1f} GB reserved"
+    memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved"
     return (
         f"Predicted step: {plan.ledger.wall_ns / ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / ns:,.2f} to "
         f"{plan.high / ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
-        f"{tables.unit_of(plan.job)}/s/device, MFU {100 * bill.mfu:.1f} %, {memory}."
+        f"{tables.unit_of(plan.job)}/s/device, MFU {_rounded(100 * bill.mfu)} %, {memory}."
     )
+
+
+def _rounded(amount: float) -> str:
+    return "<0.1" if 0 < amount < 0.05 else f"{amount:.1f}"
 
 
 def _fastest(plans: Plans) -> str:
