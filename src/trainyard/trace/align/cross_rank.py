@@ -106,22 +106,27 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
     agreed = align_clocks(surveys)
     aligned = agreed.aligned != "no"
     surveys = [_on_common_clock(item, clock) for item, clock in zip(surveys, agreed.clocks)]
-    marked = window == "steps" and all(item.facts.marks for item in surveys)
+    has_steps = window == "steps" and all(item.facts.marks for item in surveys)
     ends: list[Sequence[int]] = [item.ends for item in surveys]
-    if marked and aligned:
+    if has_steps and aligned:
         ends = list(steps.share_bounds(ends, [[mark.label for mark in item.facts.marks] for item in surveys]))
-    met = meetings(surveys if aligned else ()).overlapping()
-    sent = transfers(surveys if aligned else ()).possible()
-    shares = tuple(
+    collectives = meetings(surveys if aligned else ()).overlapping()
+    matched_transfers = transfers(surveys if aligned else ()).possible()
+    rank_agreements = tuple(
         RankAgreement(
-            number, survey.facts.rank, sizes, agreed.aligned, clock, tuple(step_ends) if marked else None, *cuts
+            number, survey.facts.rank, sizes, agreed.aligned, clock, tuple(step_ends) if has_steps else None, *cuts
         )
         for number, survey, clock, step_ends, *cuts in zip(
-            order, surveys, agreed.clocks, ends, last_arrivals(met, surveys), transfer_waits(sent, surveys)
+            order,
+            surveys,
+            agreed.clocks,
+            ends,
+            last_arrivals(collectives, surveys),
+            transfer_waits(matched_transfers, surveys),
         )
     )
     rates = tuple(measure_bandwidths(surveys, aligned))
-    return Agreement(tuple(item.facts for item in surveys), agreed, shares, met, rates)
+    return Agreement(tuple(item.facts for item in surveys), agreed, rank_agreements, collectives, rates)
 
 
 def _on_common_clock(survey: Survey, clock: ClockCorrection) -> Survey:

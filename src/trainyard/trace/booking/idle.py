@@ -55,11 +55,12 @@ def find_idle(events: Events, context: Context, keys: Keys) -> tuple[I64, I64, I
     accounts = [Account.parse(text) for text in (*FIXED_REASONS, *context.causes)]
     phase = context.phase[call][gap]
     nonempty = stop > start
-    pair = reason[nonempty] * 16 + phase[nonempty]
-    number = np.full(16 * len(accounts), -1, np.int32)
-    for index in np.flatnonzero(np.bincount(pair)).tolist():
-        number[index] = keys.number(accounts[index // 16], index % 16)
-    return start[nonempty], stop[nonempty], number[pair]
+    # 16 is more than the number of phases.
+    reason_and_phase = reason[nonempty] * 16 + phase[nonempty]
+    key_of_pair = np.full(16 * len(accounts), -1, np.int32)
+    for index in np.flatnonzero(np.bincount(reason_and_phase)).tolist():
+        key_of_pair[index] = keys.number(accounts[index // 16], index % 16)
+    return start[nonempty], stop[nonempty], key_of_pair[reason_and_phase]
 
 
 def _waited_for_stream(work: DeviceWork, latest_stop: I64, rows: NDArray[np.intp]) -> NDArray[np.bool_]:

@@ -88,8 +88,8 @@ def plan_graph(length: I64, needs: Needs) -> Graph:
     if len(order) < len(length):
         raise BadInput(f"{len(length) - len(order)} of {len(length)} ops wait for each other in a cycle.")
     topological_order = np.array(order, np.int64)
-    none = np.zeros(len(length), np.int64)
-    graph = _sort_needs(Graph(none, length, none, topological_order, topological_order, needs, 0), needs)
+    zeros = np.zeros(len(length), np.int64)
+    graph = _sort_needs(Graph(zeros, length, zeros, topological_order, topological_order, needs, 0), needs)
     return graph._replace(start=replay_graph(graph)[0])
 
 

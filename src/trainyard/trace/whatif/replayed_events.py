@@ -47,19 +47,19 @@ class _ReplayClock:
         new = np.stack([start[ops], stop[ops]], axis=1).reshape(-1)
         # If one op directly follows another, the stop of the first is the start of the second.
         last = np.append(old[1:] != old[:-1], True)[: len(old)]
-        self.old, self.new = old[last], new[last]
+        self.recorded_ns, self.replayed_ns = old[last], new[last]
 
     def at(self, time: I64) -> I64:
         """The replayed time of each recorded time, ns."""
-        if not len(self.old):
+        if not len(self.recorded_ns):
             return time.copy()
-        index = np.searchsorted(self.old, time, "right") - 1
-        low, high = np.clip(index, 0, None), np.clip(index + 1, None, len(self.old) - 1)
-        passed, width = time - self.old[low], self.old[high] - self.old[low]
+        index = np.searchsorted(self.recorded_ns, time, "right") - 1
+        low, high = np.clip(index, 0, None), np.clip(index + 1, None, len(self.recorded_ns) - 1)
+        passed, width = time - self.recorded_ns[low], self.recorded_ns[high] - self.recorded_ns[low]
         inside = (index >= 0) & (width > 0)
         # Within one op floats are accurate enough, and exact if its length did not change.
-        growth = np.where(inside, (self.new[high] - self.new[low]) / np.maximum(width, 1), 1.0)
-        return self.new[low] + np.floor(passed * growth).astype(np.int64)
+        growth = np.where(inside, (self.replayed_ns[high] - self.replayed_ns[low]) / np.maximum(width, 1), 1.0)
+        return self.replayed_ns[low] + np.floor(passed * growth).astype(np.int64)
 
     def when(self, time: int) -> int:
         return int(self.at(np.array([time], np.int64))[0])
