@@ -22,7 +22,7 @@ from trainyard.cli.main import answer
 from trainyard.errors import BadInput, CommandFailed, UnknownRevision
 from trainyard.job import Job, Model, Recipe
 from trainyard.record import Provenance, Run, Sample
-from trainyard.run.revisions.in_revision import run_in, run_pair
+from trainyard.run.revisions.in_revision import RevisionRun, run_in, run_pair
 from trainyard.run.revisions.worktree import between, checkout, known_revision, revision, subject
 from trainyard.store.store import Store
 
@@ -95,7 +95,8 @@ def test_stored_runs_are_judged(
     assert answer(["gate", *words, "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "trainyard/gate/1"
-    assert document["verdicts"][0]["says"] == says
+    assert document["verdicts"][0]["outcome"] == says
+    assert document["verdict"] == says
     assert len(document["runs"]) == pairs
     assert answer(["gate", *words, "--format", "github"]) == code
     assert capsys.readouterr().out.startswith("## ")
@@ -223,13 +224,13 @@ def test_together_is_at_once_and_on_one_core(store: Store, monkeypatch: pytest.M
 
     monkeypatch.setattr("trainyard.run.revisions.in_revision.run_in", run)
     before = os.sched_getaffinity(0)
-    assert len(run_pair([tmp_path, tmp_path], ["job.toml"], store, together=True)) == 2
+    assert len(run_pair([RevisionRun(tmp_path, ["job.toml"])] * 2, store, together=True)) == 2
     assert seen[0] == seen[1]
     assert len(seen[0]) == 1
     assert os.sched_getaffinity(0) == before
     monkeypatch.setattr("trainyard.run.revisions.in_revision.run_in", _fails)
     with pytest.raises(RuntimeError):
-        run_pair([tmp_path, tmp_path], ["job.toml"], store, together=True)
+        run_pair([RevisionRun(tmp_path, ["job.toml"])] * 2, store, together=True)
     assert os.sched_getaffinity(0) == before
 
 
@@ -312,7 +313,7 @@ def test_bisect_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture
 def test_self_check_reports_machine_noise(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "self-check", "--pairs", "8", "--", "python", "train.py"]) == 0
     printed = capsys.readouterr().out
-    assert "in 16 identical runs" in " ".join(printed.split())
+    assert "16 identical runs" in " ".join(printed.split())
     assert "not worse" in printed
     assert answer(["gate", "self-check", "--pairs", "2", "--metric", "mfu", "--", "python", "train.py"]) == 2
     err = capsys.readouterr().err
