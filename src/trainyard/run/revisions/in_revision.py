@@ -20,8 +20,8 @@ from trainyard.store.store import Store
 
 _MAX_LINES = 6
 """Lines of its output that are shown if it fails."""
-_UNKNOWN_KEY = re.compile(r" at \$(?P<table>\S*): unknown key '(?P<key>[^']+)'")
-"""How trainyard reports a key that a job file may not have."""
+_OTHER_KEY = re.compile(r" at (?P<table>\$\S*): (?P<reason>unknown key '[^']+'|[^\n]* is not one of [^\n]*?)\.?$", re.M)
+"""How trainyard reports a key, or a value, that a job file may not have."""
 _OTHER_KEYS = (
     "`gate run --base-job FILE` passes the base its own job file; a bisection needs commits that read the same keys. "
     "Or compare a script, `-- python train.py`, which has no job file."
@@ -88,14 +88,13 @@ def run_in(folder: Path, command: Sequence[str], store: Store) -> Run:
 def _check_keys(folder: Path, command: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:
     """Raises `BadJob` if the code in the folder refused a key of the job file, which this version of trainyard has
     read before: the revision brings a trainyard of its own, whose job files have other keys."""
-    refused = _UNKNOWN_KEY.search(done.stderr)
-    if refused is None or len(command) != 1:
+    refusal = _OTHER_KEY.search(done.stderr)
+    if refusal is None or len(command) != 1:
         return
-    refusal = next(line for line in done.stderr.splitlines() if refused[0] in line)
-    keys = done.stderr[done.stderr.index(refusal) + len(refusal) :].strip().splitlines()[:1]
+    hint = done.stderr[refusal.end() :].strip().partition("\n")[0]
     raise BadJob(
-        f"{_name_revision(folder)} reads job files with other keys: it refuses {command[0]} at ${refused['table']}, "
-        f"where it does not know the key {refused['key']!r}.{''.join(f' It says: {line.strip()}' for line in keys)}",
+        f"{_name_revision(folder)} reads job files with other keys than this version of trainyard: it refuses "
+        f"{command[0]} at {refusal['table']} ({refusal['reason']}). {hint}".rstrip(),
         _OTHER_KEYS,
     )
 
