@@ -18,7 +18,7 @@ _MAX_NAMES = 2
 
 def name_side(names: Sequence[str]) -> str:
     """A short name of a side."""
-    return " ".join(names) if len(names) <= _MAX_NAMES else f"{len(names)} runs ({names[0]} …)"
+    return " ".join(names) if len(names) <= _MAX_NAMES else f"{len(names)} runs (from {names[0]})"
 
 
 def load_side(

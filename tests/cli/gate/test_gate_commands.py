@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 
+from tests.cli.one_screen import check
+from tests.json_documents import read_document
 from tests.refused import code_of, missing_values, refused
+from trainyard import api
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, CommandFailed, UnknownRevision
 from trainyard.job import Job, Model, Recipe
@@ -91,10 +94,14 @@ def test_stored_runs_are_judged(
 ) -> None:
     words = sides(store, slower, pairs)
     assert answer(["gate", *words]) == code
-    assert f"{pairs} pairs" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{pairs} pairs" in " ".join(out.split())
+    check(out)
     assert answer(["gate", *words, "--json"]) == code
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "trainyard/gate/1"
+    document = read_document("gate", capsys.readouterr().out)
+    result = api.gate(words[::3], base=words[2::3])
+    assert document["headline"] == result.headline
+    assert "<pre" in result._repr_html_()
     assert document["verdicts"][0]["outcome"] == says
     assert document["verdict"] == says
     assert len(document["runs"]) == pairs
@@ -151,6 +158,18 @@ def test_what_cannot_be_asked_is_said(
     err = capsys.readouterr().err
     assert code_of(err) == code
     assert missing_values(err, *values) == []
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "120"])
+def test_output_fits_its_width(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    words = sides(store, 1.1)
+    assert answer(["gate", *words]) == 1
+    check(capsys.readouterr().out, columns=int(columns))
+    assert answer(["gate", *words, "--full"]) == 1
+    check(capsys.readouterr().out, columns=int(columns), lines=100)
 
 
 def test_run_without_samples_is_refused(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,14 +324,18 @@ def test_bisect_finds_the_commit(repository: Path, capsys: pytest.CaptureFixture
     culprit = known_revision(repository, "HEAD~3")
     assert f"{culprit[:10]} made it slower" in printed.out
     assert "change 6" in printed.out
+    check(printed.out)
     assert answer(["gate", "bisect", "HEAD~9", "HEAD~5", "--json", "--", "python", "train.py"]) == 0
-    assert json.loads(capsys.readouterr().out)["suspects"] == []
+    document = read_document("bisect", capsys.readouterr().out)
+    assert document["suspects"] == []
+    assert set(document["subjects"]) == {step["commit"] for step in document["steps"]}
 
 
 @pytest.mark.usefixtures("repository", "measured")
 def test_self_check_reports_machine_noise(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["gate", "self-check", "--pairs", "8", "--", "python", "train.py"]) == 0
     printed = capsys.readouterr().out
+    check(printed)
     assert "16 identical runs" in " ".join(printed.split())
     assert "not worse" in printed
     assert answer(["gate", "self-check", "--pairs", "2", "--metric", "mfu", "--", "python", "train.py"]) == 2
@@ -320,7 +343,9 @@ def test_self_check_reports_machine_noise(capsys: pytest.CaptureFixture[str]) ->
     assert code_of(err) == "bad-input"
     assert missing_values(err, "mfu", "step_time") == []
     assert answer(["gate", "self-check", "--pairs", "2", "--json", "--", "python", "train.py"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == 4
+    document = read_document("self-check", capsys.readouterr().out)
+    assert document["runs"] == 4
+    assert document["sentences"]
 
 
 @pytest.mark.torch

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from tests.cli.one_screen import check
+from tests.json_documents import read_document
 from tests.refused import code_of, missing_values, refused
 from tests.report.render.test_html import BROWSER, drawn
+from trainyard import api
 from trainyard.cli.main import answer
 from trainyard.compare.history import accepted_changes as files
 from trainyard.compare.history.detect_changes import detect
@@ -94,7 +96,10 @@ def test_reports_when_and_why_a_job_became_slower(env, capsys):
     assert "Packages torch: 2.1 against 2.2." in joined
     assert "largest change: Gap: Python 0 ns → 80.0 µs" in joined
     check(out)
-    document = json.loads(run_history(capsys, "tiny", "--json")[1])
+    document = read_document("history", run_history(capsys, "tiny", "--json")[1])
+    result = api.history("tiny")
+    assert document["headline"] == result.headline
+    assert result._repr_html_().startswith("<iframe srcdoc=")
     assert document["worse"] is True
     [change] = [item for item in document["changes"] if item["change"]["kind"] == "step"]
     assert change["change"]["at"] == 24

@@ -132,7 +132,7 @@ def _draw_accounts(changed: ChangedAccounts, width: int, full: bool) -> Table:
 
 def _account_cells(row: ChangedAccount, scale: Scale) -> list[Text]:
     style = _STYLES[row.verdict]
-    bounds = f"{sentences.percent(row.low)} … {sentences.percent(row.high)}"
+    bounds = f"{sentences.percent(row.low)} to {sentences.percent(row.high)}"
     return [
         Text(plain(sentences.label(row))),
         Text(scale.show(row.before_ns)),

@@ -49,15 +49,15 @@ def show_share(change: SeriesChange) -> str:
 
 
 def show_interval(change: SeriesChange) -> str:
-    """`+2.6 … +3.5 %`; empty for a spike, which has no interval."""
+    """`+2.6 to +3.5 %`; empty for a spike, which has no interval."""
     share = change.share
     if share is None or change.kind == "spike":
         return ""
-    return f"{100 * share.low:+.1f} … {100 * share.high:+.1f} %"
+    return f"{100 * share.low:+.1f} to {100 * share.high:+.1f} %"
 
 
 def show_change(change: SeriesChange) -> str:
-    """`+3.1 % (+2.6 … +3.5 %)`."""
+    """`+3.1 % (+2.6 to +3.5 %)`."""
     interval = show_interval(change)
     return f"{show_share(change)} ({interval})" if interval else show_share(change)
 
