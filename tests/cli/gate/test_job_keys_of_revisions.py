@@ -13,6 +13,7 @@ import pytest
 from tests.cli.gate.test_gate_commands import kept
 from tests.refused import code_of, missing_values
 from trainyard.cli.main import answer
+from trainyard.record import SCHEMA
 from trainyard.run.revisions.worktree import known_revision
 from trainyard.store.store import Store
 
@@ -88,7 +89,7 @@ def test_unreadable_run_of_a_revision_is_reported(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for record in (tmp_path / "store").rglob("run.json"):
-        record.write_text(record.read_text().replace("trainyard/run/1", "trainyard/run/9"))
+        record.write_text(record.read_text().replace(SCHEMA, "trainyard/run/9"))
     assert answer(["gate", "run", str(tmp_path / "job.toml"), "--base", "HEAD", "--head", "HEAD"]) == 2
     err = capsys.readouterr().err
     assert code_of(err) == "bad-file"
