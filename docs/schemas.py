@@ -12,8 +12,16 @@ from typing import Any
 import msgspec
 
 from trainyard.compare.comparison import Comparison
-from trainyard.compare.gate.gate_result import GateResult
 from trainyard.ledger import Ledgers
+from trainyard.report.gate.gate_report import (
+    BisectReport,
+    ConvergenceReport,
+    GateReport,
+    ReferenceReport,
+    SelfCheckReport,
+    StoredCurves,
+)
+from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.plans.catalogue import Catalogue
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
@@ -24,7 +32,13 @@ DOCUMENTS: dict[str, type] = {
     "analysis": Analysis,  # trainyard trace, trainyard demo
     "ledgers": Ledgers,  # trainyard trace --what-if, and ledgers.json of a run
     "comparison": Comparison,  # trainyard diff
-    "gate": GateResult,  # trainyard gate, trainyard gate run
+    "gate": GateReport,  # trainyard gate, trainyard gate run
+    "bisect": BisectReport,  # trainyard gate bisect
+    "self-check": SelfCheckReport,  # trainyard gate self-check
+    "convergence": ConvergenceReport,  # trainyard gate convergence
+    "golden-stored": StoredCurves,  # trainyard gate convergence --store-golden
+    "points": ReferenceReport,  # trainyard gate convergence --mllog
+    "history": HistoryReport,  # trainyard history
     "plans": Plans,  # trainyard plan, trainyard plan check
     "catalogue": Catalogue,  # trainyard plan list
     "machine": ProbedMachine,  # trainyard probe

@@ -111,8 +111,17 @@ def show_rate(per_second: float, unit: str, digits: int = 1) -> str:
 
 
 def show_share(part: float, whole: float, digits: int = 1) -> str:
-    """`"15.6 %"`; a dash if `whole` is 0."""
-    return f"{100 * part / whole:z.{digits}f} %" if whole else "–"
+    """`"15.6 %"`; a dash if `whole` is 0, `"<0.1 %"` for a positive part that rounds to nothing."""
+    if not whole:
+        return "–"
+    shown = f"{100 * part / whole:z.{digits}f} %"
+    rounds_to_nothing = part / whole > 0 and float(shown[:-2].replace(",", "")) == 0
+    return f"<{10**-digits:.{digits}f} %" if rounds_to_nothing else shown
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """`counted(1, "table")` -> `"1 table"`, `counted(2, "table")` -> `"2 tables"`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def listed(items: Sequence[object], max_items: int, count: int | None = None, between: str = ", ") -> str:

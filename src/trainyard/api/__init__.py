@@ -14,6 +14,11 @@ print(plans.step, plans.best.plan.job.layout, plans.best.plan.ledger.wall_ns)
 comparison = api.diff("traces/before", "traces/after")
 for change in comparison.changes:
     print(change)
+
+result = api.gate("HEAD", base="main")
+print(result.headline, result.exit_code)
+
+print(api.history("tiny").headline)
 ```
 """
 
@@ -21,11 +26,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
+    from trainyard.api.gate_losses import gate_convergence as gate_convergence
+    from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
+    from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
+    from trainyard.api.gate_noise import gate_self_check as gate_self_check
+    from trainyard.api.gate_revisions import gate_bisect as gate_bisect
+    from trainyard.api.gate_revisions import gate_run as gate_run
+    from trainyard.api.gate_stored_runs import gate as gate
+    from trainyard.api.job_history import history as history
     from trainyard.compare.comparison import Comparison
     from trainyard.report.plans.catalogue import Catalogue
     from trainyard.report.plans.plans_file import Plans
@@ -33,6 +47,23 @@ if TYPE_CHECKING:
     from trainyard.report.view.analysis import Analysis
 
 Path = str | os.PathLike[str]
+_ELSEWHERE = {
+    "gate": "trainyard.api.gate_stored_runs",
+    "gate_bisect": "trainyard.api.gate_revisions",
+    "gate_convergence": "trainyard.api.gate_losses",
+    "gate_reference_points": "trainyard.api.gate_losses",
+    "gate_run": "trainyard.api.gate_revisions",
+    "gate_self_check": "trainyard.api.gate_noise",
+    "history": "trainyard.api.job_history",
+    "store_golden_curves": "trainyard.api.gate_losses",
+}
+"""Name -> module that defines it, imported when the name is first used."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(import_module(_ELSEWHERE[name]), name)
+    raise AttributeError(f"module 'trainyard.api' has no attribute {name!r}")
 
 
 def analyse(
