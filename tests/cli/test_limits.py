@@ -78,7 +78,7 @@ def test_an_absurd_job_file_is_refused(tmp_path: Path) -> None:
     for old, new in (
         ("seq_len = ", f"seq_len = {HUGE}000 #"), ("tokens_per_step = ", f"tokens_per_step = {2**70} #"),
         ("[recipe]", f"[recipe]\nnum_workers = {HUGE}"), ("[recipe]", f"[recipe]\nmicro_batch_size = 0x{'f' * 6000}"),
-        ("[recipe]", f"[recipe]\nmicrobatch = {'9' * 6000}"),
+        ("[recipe]", f"[recipe]\nmicro_batch_size = {'9' * 6000}"),
     ):  # fmt: skip
         assert old in text
         assert refused(written(tmp_path, "job.toml", text.replace(old, new, 1)), *CLUSTER[:4]), new[:60]
