@@ -403,7 +403,7 @@ def test_a_secret_in_an_old_job_is_hidden() -> None:
 
 def test_a_job_with_a_secret_in_a_value_is_refused() -> None:
     job_file.check_secrets("pass = 3\n[sizes]\ndataset = '/data/tokens=3'\n", "job.toml")
-    with refused(BadJob, "job.toml", "$.sizes.text", "$.list[1].api_key"):
+    with refused(BadJob, "job.toml", "$.sizes.dataset", "$.list[1].api_key"):
         job_file.check_secrets(
             f"[sizes]\ndataset = '/data/token=abc'\n[[list]]\n[[list]]\napi_key = '{SECRET}'\n", "job.toml"
         )
