@@ -26,11 +26,16 @@ from trainyard.report.plans.catalogue import Catalogue
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
 from trainyard.report.view.analysis import Analysis
+from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
 
 FOLDER = Path(__file__).parent / "schemas"
 DOCUMENTS: dict[str, type] = {
     "analysis": Analysis,  # trainyard trace, trainyard demo
-    "ledgers": Ledgers,  # trainyard trace --what-if, and ledgers.json of a run
+    "what-if": WhatIf,  # trainyard trace what-if
+    "sql": QueryResult,  # trainyard trace sql
+    "reconcile": Reconciliation,  # trainyard trace reconcile
+    "memory": MemorySnapshot,  # trainyard trace memory
+    "ledgers": Ledgers,  # ledgers.json of a run
     "comparison": Comparison,  # trainyard diff
     "gate": GateReport,  # trainyard gate, trainyard gate run
     "bisect": BisectReport,  # trainyard gate bisect

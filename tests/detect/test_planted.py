@@ -96,7 +96,7 @@ def judged(results, costs, fault):
         return f"first is not {FAULTS[fault]}, planted {planted}:\n{listing}"
     if first.cost_ns != pytest.approx(planted, rel=0.2):
         return f"planted {planted}:\n{listing}"
-    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} arrives late"):
+    if fault == "straggler" and not first.says.startswith(f"Rank {LATE} arrives last"):
         return f"rank {LATE} was late:\n{listing}"
     return ""
 

@@ -178,8 +178,9 @@ def test_no_report_of_a_trace_shows_a_secret(tmp_path: Path, capfd: pytest.Captu
     reports(str(trace), out)
     assert len(list(out.iterdir())) >= len(REPORTS) - 1
     assert places_of(SECRET, out) == []
-    for arguments in (["--json"], ["--top", "all"], ["--what-if", "network=2x", "--json"]):
+    for arguments in ([], ["--json"], ["--full"]):
         assert answer(["trace", str(trace), *arguments]) == 0
+    assert answer(["trace", "what-if", str(trace), "--change", "network=2x", "--json"]) == 0
     shown = capfd.readouterr()
     assert SECRET not in shown.out + shown.err
     assert "***" in (out / "report.html").read_text("utf-8")

@@ -11,6 +11,9 @@ for finding in analysis.findings:
 plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
 print(plans.step, plans.best.plan.job.layout, plans.best.plan.ledger.wall_ns)
 
+prediction = api.what_if("traces/", changes=["network=2x"])
+print(prediction.before.wall_ns, prediction.after.wall_ns)
+
 comparison = api.diff("traces/before", "traces/after")
 for change in comparison.changes:
     print(change)
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
     from trainyard.api.gate_revisions import gate_run as gate_run
     from trainyard.api.gate_stored_runs import gate as gate
     from trainyard.api.job_history import history as history
+    from trainyard.api.trace_modes import measure_memory as measure_memory
+    from trainyard.api.trace_modes import query as query
+    from trainyard.api.trace_modes import reconcile as reconcile
+    from trainyard.api.trace_modes import what_if as what_if
     from trainyard.compare.comparison import Comparison
     from trainyard.report.plans.catalogue import Catalogue
     from trainyard.report.plans.plans_file import Plans
@@ -55,7 +62,11 @@ _ELSEWHERE = {
     "gate_run": "trainyard.api.gate_revisions",
     "gate_self_check": "trainyard.api.gate_noise",
     "history": "trainyard.api.job_history",
+    "measure_memory": "trainyard.api.trace_modes",
+    "query": "trainyard.api.trace_modes",
+    "reconcile": "trainyard.api.trace_modes",
     "store_golden_curves": "trainyard.api.gate_losses",
+    "what_if": "trainyard.api.trace_modes",
 }
 """Name -> module that defines it, imported when the name is first used."""
 
@@ -83,13 +94,10 @@ def analyse(
 
     Raises `BadFile` for a file that is not a profile, `BadInput` for profiles that do not belong together.
     """
-    from trainyard.plugins import ReadOptions
+    from trainyard.api.trace_modes import measure_paths
     from trainyard.report.view.build_analysis import analyse_measured
-    from trainyard.trace.measure import measure_files
 
-    several = [paths] if isinstance(paths, str | os.PathLike) else paths
-    files, reading = [os.fspath(path) for path in several], ReadOptions(limit, mark)
-    return analyse_measured(measure_files(files, window, engine=engine, how=reading, strict=strict))
+    return analyse_measured(measure_paths(paths, window=window, mark=mark, limit=limit, engine=engine, strict=strict))
 
 
 def plan(

@@ -18,9 +18,14 @@ _MAX_NAME_LENGTH = 60
 
 
 def describe_step(ledger: Ledger) -> str:
-    """`every 418.0 ms step`, or `the 58.1 ms window` if the trace has no step marks."""
+    """`each 418.0 ms step`, or `the 58.1 ms window` if the trace has no step marks."""
     wall = units.show_time(ledger.wall_ns)
-    return f"the {wall} window" if ledger.scope.steps == (WINDOW,) else f"every {wall} step"
+    return f"the {wall} window" if ledger.scope.steps == (WINDOW,) else f"each {wall} step"
+
+
+def describe_cost(cost_ns: int, ledger: Ledger) -> str:
+    """`2.3 ms of each 11.1 ms step (20 %)`."""
+    return f"{units.show_time(cost_ns)} of {describe_step(ledger)} ({units.show_share(cost_ns, ledger.wall_ns, 0)})"
 
 
 def matters(ledger: Ledger, cost_ns: int, min_fraction: float = MIN_STEP_FRACTION) -> bool:
@@ -40,8 +45,8 @@ def finding(
     sure: float,
     wins: int | None = None,
 ) -> tuple[Finding]:
-    """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost 3.0 ms of every 9.1 ms
-    step`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: ns a step that the remedy
+    """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost 3.0 ms of each 9.1 ms
+    step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: ns a step that the remedy
     saves at most, by default the whole cost."""
     return (
         Finding(
@@ -49,7 +54,7 @@ def finding(
             severity=severity(cost_ns, ledger.wall_ns),
             account=account,
             cost_ns=cost_ns,
-            says=f"{subject} {units.show_time(cost_ns)} of {describe_step(ledger)}",
+            says=f"{subject} {describe_cost(cost_ns, ledger)}",
             evidence=evidence,
             remedy=Remedy(says=remedy, wins_ns=cost_ns if wins is None else wins),
             sure=sure,
@@ -73,5 +78,6 @@ def sum_by_key(keys: I32, ns: I64) -> list[int]:
 
 
 def shorten(name: str) -> str:
-    """The name of a kernel or frame, cut to 60 characters."""
-    return name if len(name) <= _MAX_NAME_LENGTH else name[: _MAX_NAME_LENGTH - 1] + "…"
+    """The name of a kernel or frame, shortened in the middle to 60 characters."""
+    half = _MAX_NAME_LENGTH // 2
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[:half]}…{name[1 - half :]}"

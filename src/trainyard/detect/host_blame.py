@@ -79,14 +79,14 @@ def idle_causing_calls(booked: Booked, account: Account) -> I64:
 
 def describe_calls(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> str:
     """The number of calls (`rows_by_rank`: host rows of each rank) per step and the two most frequent culprits:
-    `12 a step: cudaMalloc in model.py(3): forward 12`."""
+    `12 per step: cudaMalloc in model.py(3): forward 12`."""
     calls_by_rank = [
         time_by_culprit(rank, rows, np.ones(len(rows), np.int64)) for rank, rows in zip(ranks, rows_by_rank)
     ]
     steps = sum(rank.steps for rank in ranks)
     counts: Counter[str] = sum(calls_by_rank, Counter())
     named = ", ".join(f"{name} {-(-count // max(1, steps))}" for name, count in counts.most_common(2))
-    return f"{count_per_step(ranks, map(len, rows_by_rank))} a step: {named}" if named else "no call in the file"
+    return f"{count_per_step(ranks, map(len, rows_by_rank))} per step: {named}" if named else "no call in the file"
 
 
 def top_culprits(ns_by_rank: list[Counter[str]], steps: int, limit: int = 2) -> list[tuple[str, int]]:

@@ -115,20 +115,22 @@ def evil(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "args",
     [
-        [],
-        ["--json"],
-        ["--window", "hta"],
-        ["--what-if", "no-stragglers"],
-        ["--sql", "select * from work"],
-        ["--sql", "select * from work", "--json"],
-        ["--what-if", EVIL],
-        ["--sql", EVIL],
-        [f"--{EVIL}"],
-        [EVIL],
+        ["PATH"],
+        ["PATH", "--full"],
+        ["PATH", "--json"],
+        ["PATH", f"--{EVIL}"],
+        ["PATH", EVIL],
+        ["reconcile", "PATH", "--with", "hta"],
+        ["what-if", "PATH", "--change", "no-stragglers"],
+        ["what-if", "PATH", "--change", "network=2x"],
+        ["what-if", "PATH", "--change", EVIL],
+        ["sql", "select * from work", "PATH"],
+        ["sql", "select * from work", "PATH", "--json"],
+        ["sql", EVIL, "PATH"],
     ],
 )
 def test_no_name_reaches_the_terminal_raw(args, evil, capsys):
-    assert answer(["trace", str(evil), *args]) in (0, 2, 4)
+    assert answer(["trace", *(str(evil) if word == "PATH" else word for word in args)]) in (0, 2, 4)
     printed = capsys.readouterr()
     for text in (printed.out, printed.err):
         assert all(char.isprintable() or char == "\n" for char in text)
@@ -137,7 +139,7 @@ def test_no_name_reaches_the_terminal_raw(args, evil, capsys):
 
 def test_json_of_hostile_names_is_exact(evil, capsys):
     pytest.importorskip("duckdb")
-    assert answer(["trace", str(evil), "--sql", "select name from work", "--json"]) == 0
+    assert answer(["trace", "sql", "select name from work", str(evil), "--json"]) == 0
     assert [EVIL] in json.loads(capsys.readouterr().out)["rows"]
 
 

@@ -51,6 +51,7 @@ def _find_exposed(ledger: Ledger, collective: str) -> Sequence[Finding]:
         return ()
     largest = max(ns_by_account, key=lambda account: ns_by_account[account])
     aligned = ledger.scope.aligned != "no"
+    overlapped = units.show_share(hidden_ns, exposed_ns + hidden_ns, 0) if hidden_ns else "none"
     on = f" on {largest.group}" if largest.group else ""
     return finding(
         f"exposed_{collective}",
@@ -58,7 +59,7 @@ def _find_exposed(ledger: Ledger, collective: str) -> Sequence[Finding]:
         largest,
         exposed_ns,
         f"Exposed {words.COLLECTIVES[collective].label}{on} costs",
-        evidence=f"{units.show_share(hidden_ns, exposed_ns + hidden_ns)} of this communication is overlapped with "
+        evidence=f"{overlapped} of this communication is overlapped with "
         f"compute; waiting for late ranks is {'not included' if aligned else 'included'}",
         remedy=_REMEDIES.get(collective, _DEFAULT_REMEDY),
         # If clocks are not aligned, part of it may be waiting for a late rank, which is not a network problem.

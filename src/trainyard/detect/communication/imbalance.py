@@ -51,7 +51,8 @@ class Imbalance:
         explained = spread_ns >= _MIN_EXPLAINED_FRACTION * cost_ns
         evidence: list[str] = []
         if explained:
-            evidence.append(f"{words.OP_CLASSES[op_class].label} differs by {units.show_time(spread_ns)} a step")
+            label = words.OP_CLASSES[op_class].label
+            evidence.append(f"{label} differs by {units.show_time(spread_ns)} per step between ranks")
         if split_unevenness >= _MIN_SIZE_RATIO:
             evidence.append(f"the largest message of an all-to-all is {split_unevenness:.1f} times the mean")
         subject = "The other ranks also" if late_rank is not None else "Ranks"
@@ -60,7 +61,7 @@ class Imbalance:
             ledger,
             max(waits, key=lambda account: waits[account]),
             cost_ns,
-            f"{subject} arrive late in turn and wait for each other",
+            f"{subject} arrive late in turn and wait for each other for",
             evidence="; ".join(evidence) or "no op class differs enough between ranks to explain it",
             remedy=_remedy(op_class if explained else "", split_unevenness),
             sure=0.8 if explained or split_unevenness >= _MIN_SIZE_RATIO else 0.5,
@@ -85,7 +86,7 @@ def _find_without_clocks(ledger: Ledger, ranks: Sequence[Booked]) -> Sequence[Fi
         ledger,
         Account("compute", op_class),
         lost_ns[op_class],
-        f"{words.OP_CLASSES[op_class].label} time varies from step to step, so that the other ranks wait",
+        f"{words.OP_CLASSES[op_class].label} time varies from step to step, and the other ranks wait",
         evidence=f"from {units.show_time(min(step_times))} to {units.show_time(max(step_times))} a step",
         remedy=_remedy(op_class, 0.0),
         # The other ranks' waiting is inferred, not measured.

@@ -51,9 +51,9 @@ class SmallMessages:
                     ledger,
                     account,
                     lost_ns // steps,
-                    f"{calls // steps:,} {label} calls a step of {units.show_size(total_bytes / calls)} each waste",
-                    evidence=f"their {units.show_size(total_bytes / steps)} a step would fit into "
-                    f"{buckets:,} bucket{'s' if buckets != 1 else ''} of "
+                    f"{calls // steps:,} {label} calls per step of {units.show_size(total_bytes / calls)} each waste",
+                    evidence=f"their {units.show_size(total_bytes / steps)} per step would fit into "
+                    f"{units.counted(buckets, 'bucket')} of "
                     f"{units.show_size(_BUCKET_BYTES, 0)}",
                     remedy="Use larger buckets (bucket_cap_mb), coalesce the calls, or keep one flat buffer.",
                     # If clocks are not aligned, part of it is waiting for late ranks: larger messages do not help.

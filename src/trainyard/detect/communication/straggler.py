@@ -42,14 +42,15 @@ class Straggler:
             f"rank {rank} {units.show_share(ns, total_late_ns, 0)}"
             for rank, ns in sorted(ledger.late.items(), key=lambda item: -item[1])[:4]
         )
-        differs = _describe_arrivals(rank_late, ranks) + _describe_difference(rank_late, ranks) if ranks else ""
+        differs = _describe_difference(rank_late, ranks) if ranks else ""
+        others = "the other rank waits" if _rank_count(ledger) == 2 else "the other ranks wait"
         return finding(
             self.rule,
             ledger,
             max(waits, key=lambda account: waits[account]),
             wait_ns_per_other_rank(ledger, rank_late),
-            f"Rank {rank_late} arrives late; each of the other ranks waits",
-            evidence=f"share of all waiting caused: {shares}{differs}",
+            f"Rank {rank_late} arrives last {_describe_arrivals(rank_late, ranks or ())}; {others}",
+            evidence=f"waiting caused: {shares}{differs}",
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
             # A few steps are weak evidence.
             sure=round(0.95 * steps / (steps + 1), 2),
@@ -107,9 +108,11 @@ def _rank_count(ledger: Ledger) -> int:
 
 
 def _describe_arrivals(late: int, ranks: Sequence[Booked]) -> str:
-    """How often the late rank was the last to arrive, as evidence; "" if its profile is not in `ranks`."""
+    """How often the late rank was the last to arrive: `at 5 of 8 collectives`."""
     profile = next((booked for booked in ranks if booked.events.rank == late), None)
-    return f"; last to arrive at {profile.last} of its {profile.met} collectives" if profile and profile.met else ""
+    if not profile or not profile.met:
+        return "most often"
+    return f"at {profile.last} of {units.counted(profile.met, 'collective')}"
 
 
 def _describe_difference(late: int, ranks: Sequence[Booked]) -> str:

@@ -36,7 +36,7 @@ class CheckpointStall:
             max(stalls, key=lambda account: stalls[account]),
             cost_ns,
             "Checkpoints stall the step for",
-            evidence=f"{shares} a step, averaged over the steps in the trace",
+            evidence=f"{shares} per step, averaged over the steps in the trace",
             remedy="Save in the background (async_save), sharded by rank, or less often.",
             sure=0.9,
         )

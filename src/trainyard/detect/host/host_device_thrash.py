@@ -51,11 +51,17 @@ class HostDeviceThrash:
             ledger,
             dominant_account(ranks, selected_by_rank),
             cost_ns,
-            f"{copies:,} {'' if is_many else 'pageable '}copies a step between host and device cost",
-            evidence=(f"{size} a step in all; " if moved_bytes else "")
-            + f"{starts_per_step(ranks, pageable_by_rank):,} of them use pageable memory",
+            _subject(copies, "" if is_many else "pageable "),
+            evidence=(f"{size} per step in all; " if moved_bytes else "")
+            + f"{starts_per_step(ranks, pageable_by_rank):,} of them from or to pageable memory",
             remedy="Pack small copies into one, or make them on the device."
             if is_many
             else "Pin the host's memory (pin_memory=True) and copy with non_blocking=True.",
             sure=0.8,
         )
+
+
+def _subject(copies: int, kind: str) -> str:
+    """`32 pageable copies per step between host and device cost`."""
+    counted = units.counted(copies, f"{kind}copy", f"{kind}copies")
+    return f"{counted} per step between host and device cost{'s' if copies == 1 else ''}"

@@ -56,8 +56,8 @@ class LaunchBound:
             ledger,
             account,
             cost_ns,
-            f"Launch gaps, mostly {_label(account)}, cost",
-            evidence=(f"without rank {late}, which arrives late: " if other_ranks and late is not None else "")
+            f"Idle time of the device, mostly {_label(account)}, costs",
+            evidence=(f"without rank {late}, which arrives last: " if other_ranks and late is not None else "")
             + causes
             + (_describe_culprits(other_ranks) if account.what in _HOST_BUSY else ""),
             remedy=_REMEDIES[account.what],
@@ -103,4 +103,4 @@ def _select_host_busy(booked: Booked) -> I64:
 
 
 def _label(account: Account) -> str:
-    return words.GAPS[account.what].label.removeprefix("Gap: ")
+    return words.GAPS[account.what].label.removeprefix("Idle: ")

@@ -57,7 +57,7 @@ class SyncInStep:
             ledger,
             account,
             gaps_ns + busy_ns,
-            f"{sync_count:,} host sync{'s' if sync_count != 1 else ''} a step cost{'s' if sync_count == 1 else ''}",
+            f"{units.counted(sync_count, 'host sync')} per step cost{'s' if sync_count == 1 else ''}",
             evidence=_describe_syncs(ranks, sync_rows_by_rank),
             remedy=_REMEDY,
             sure=0.9,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from trainyard import units
 from trainyard.booked import Booked
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.select_events import (
@@ -40,12 +41,13 @@ class LayoutCopies:
         cost_ns = owned_ns_per_step(ranks, rows_by_rank)
         if not matters(ledger, cost_ns):
             return ()
+        number = starts_per_step(ranks, rows_by_rank)
         return finding(
             self.rule,
             ledger,
             dominant_account(ranks, rows_by_rank),
             cost_ns,
-            f"{starts_per_step(ranks, rows_by_rank):,} memory-layout conversions a step cost",
+            f"{units.counted(number, 'memory-layout conversion')} per step cost{'s' if number == 1 else ''}",
             evidence=f"mostly {dominant_name(ranks, rows_by_rank)}",
             remedy="Keep the model and its inputs in torch.channels_last.",
             sure=0.9,

@@ -37,7 +37,7 @@ class OptimizerNotFused:
             ledger,
             account,
             gaps_ns,
-            f"An unfused optimizer of {kernels:,} kernels a step leaves the device idle for",
+            f"An unfused optimizer of {kernels:,} kernels per step leaves the device idle for",
             evidence=f"the kernels themselves run for {units.show_time(busy_ns)}; none of them is fused",
             remedy="Use the optimizer's fused=True, or foreach=True.",
             sure=0.85,

@@ -46,7 +46,7 @@ class TinyKernels:
             ledger,
             dominant_account(ranks, rows_by_rank),
             gaps_ns + busy_ns,
-            f"{kernel_count:,} tiny {unit} a step (under {units.show_time(TINY_NS, 0)} each) cost",
+            f"{kernel_count:,} tiny {unit} per step (under {units.show_time(TINY_NS, 0)} each) cost",
             evidence=f"up to {longest:,} in a row, mostly {dominant_name(ranks, rows_by_rank)}; they run for "
             f"{units.show_time(busy_ns)} and the gaps between them take {units.show_time(gaps_ns)}",
             remedy="Fuse them: torch.compile, foreach or batched ops, or a CUDA graph.",

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainyard import units
 from trainyard.booked import Booked
-from trainyard.detect.finding_text import finding, matters, mean_per_step, shorten
+from trainyard.detect.finding_text import count_per_step, finding, matters, mean_per_step, shorten
 from trainyard.detect.select_events import owned_ns_per_step, select_work
 from trainyard.events import I64
 from trainyard.finding import Finding
@@ -40,9 +40,8 @@ class UnfusedElementwise:
         )
         if not matters(ledger, saved_ns):
             return ()
-        chain_count = sum(len(rank_chains) for rank_chains in chains_by_rank) // max(
-            1, sum(rank.steps for rank in ranks)
-        )
+        chain_count = count_per_step(ranks, (len(rank_chains) for rank_chains in chains_by_rank))
+        chains = units.counted(chain_count, "unfused chain")
         rows_by_rank = [
             np.concatenate(rank_chains) if rank_chains else np.empty(0, np.int64) for rank_chains in chains_by_rank
         ]
@@ -52,7 +51,7 @@ class UnfusedElementwise:
             ledger,
             Account("compute", "elementwise"),
             saved_ns,
-            f"{chain_count:,} chain{'s' if chain_count != 1 else ''} of elementwise kernels a step, unfused, waste",
+            f"{chains} of elementwise kernels per step waste{'s' if chain_count == 1 else ''}",
             evidence=f"{units.show_time(owned_ns_per_step(ranks, rows_by_rank))} in chains of up to {longest_chain}"
             + _describe_worst_module(ranks, chains_by_rank),
             remedy="Fuse them: torch.compile, or the library's fused op.",

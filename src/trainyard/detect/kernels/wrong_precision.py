@@ -51,7 +51,7 @@ class WrongPrecision:
             ledger,
             dominant_account(device_ranks, rows_by_rank),
             saved_ns,
-            f"Matrix products in float32, on a device {ratio:.0f} times as fast in 16 bits, waste",
+            f"Matrix products in float32, on a device that is {ratio:.0f} times as fast in 16 bits, waste",
             evidence=f"{units.show_time(busy_ns)} in float32, mostly {dominant_name(device_ranks, rows_by_rank)}",
             remedy="Autocast to bfloat16 (before Ampere float16 with loss scaling), or allow TF32.",
             # The gain from lower precision depends on how far each product is bound by memory.

@@ -97,7 +97,7 @@ _SHOWN = {
 
 
 def _ranks(here: int, world: int) -> str:
-    return f"{here} of {world} ranks" if world else f"{here} rank{'s' if here != 1 else ''}"
+    return f"{here} of {units.counted(world, 'rank')}" if world else units.counted(here, "rank")
 
 
 def _headline(mean: Ledger, all_findings: list[Finding], run: Run | None) -> str:
@@ -135,13 +135,13 @@ def _figures(mean: Ledger, run: Run | None) -> list[KeyFigure]:
         label = "window" if mean.scope.steps == (WINDOW,) else "step time"
         figures.append(KeyFigure(label=label, value=value, unit=unit, means="Mean over ranks and full steps."))
     share = units.show_share(kinds.get("compute", 0), mean.wall_ns).removesuffix(" %")
-    figures.append(
-        KeyFigure(label="computing", value=share, unit="%", means="Share of the step in which compute runs.")
-    )
+    figures.append(KeyFigure(label="compute", value=share, unit="%", means="Share of the step in which compute runs."))
     if comm:
         hidden = units.show_share(comm - kinds.get("comm", 0), comm).removesuffix(" %")
         figures.append(
-            KeyFigure(label="comm. hidden", value=hidden, unit="%", means="Share of communication under compute.")
+            KeyFigure(
+                label="communication overlapped", value=hidden, unit="%", means="Share of communication under compute."
+            )
         )
     covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
     figures.append(

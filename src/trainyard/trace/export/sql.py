@@ -65,7 +65,7 @@ def _open_database() -> DuckDBPyConnection:
     try:
         import duckdb
     except ImportError as error:
-        raise MissingLibrary("--sql needs DuckDB.", "Install it: pip install 'trainyard[sql]'.") from error
+        raise MissingLibrary("SQL queries need DuckDB.", "Install it: pip install 'trainyard[sql]'.") from error
     return duckdb.connect(":memory:", config=dict(_SAFE_SETTINGS))
 
 
@@ -110,7 +110,7 @@ def _run_query(database: DuckDBPyConnection, sql: str, max_rows: int, seconds: f
         raise BadInput(f"DuckDB cannot answer: {str(error).strip()}") from error
     finally:
         stop.cancel()
-    raise BadInput(f"--sql takes one SELECT statement, but got {', '.join(kinds) or 'nothing'}.")
+    raise BadInput(f"a query is one SELECT statement, but this is {', '.join(kinds) or 'nothing'}.")
 
 
 def _list_tables(measured: MeasuredTrace) -> str:
