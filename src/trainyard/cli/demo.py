@@ -31,7 +31,8 @@ def command(out: str, full: bool, as_json: bool) -> None:
     if as_json:
         print_json(analysis)
     else:
-        from trainyard.report.render.summary import NextStep, print_analysis
+        from trainyard.report.render.summary import print_analysis
+        from trainyard.report.render.terminal import NextStep
 
         steps = (NextStep(out, "timeline and ranks, in a browser"), NextStep("trainyard trace PATH", "your own traces"))
         print_analysis(analysis, console(full=full), full, steps)

@@ -35,7 +35,8 @@ def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> N
     if as_json:
         print_json(analysis)
     else:
-        from trainyard.report.render.summary import NextStep, print_analysis, what_if_step
+        from trainyard.report.render.summary import print_analysis, what_if_step
+        from trainyard.report.render.terminal import NextStep
 
         pages = () if page else (NextStep("--page FILE", "timeline and ranks as an HTML page"),)
         print_analysis(analysis, console(full=full), full, (*pages, *what_if_step(analysis)))

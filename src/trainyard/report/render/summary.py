@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -15,10 +13,12 @@ from trainyard import units, words
 from trainyard.finding import Finding
 from trainyard.ledger import Account, Ledger
 from trainyard.report.render.terminal import (
+    NextStep,
     Part,
     figures_line,
     fitted,
     joined_line,
+    next_steps,
     phases_line,
     plain,
     print_parts,
@@ -33,13 +33,8 @@ _ACCOUNTS, _FINDINGS = 9, 3
 _SMALL = 0.01
 """Fraction of the step below which an account is folded with the others."""
 _BAR = 20
-
-
-class NextStep(NamedTuple):
-    """A command or option that answers a further question, and which one."""
-
-    command: str
-    answers: str
+_NAME = 34
+"""Width of an account in characters from which the bar is left out before it is shortened."""
 
 
 def print_analysis(analysis: Analysis, console: Console, full: bool = False, steps: Sequence[NextStep] = ()) -> None:
@@ -49,7 +44,7 @@ def print_analysis(analysis: Analysis, console: Console, full: bool = False, ste
         print_view(view, console, kernels=sys.maxsize)
         print_parts(analysis.ledgers, console)
     else:
-        console.print(Group(*_parts(view, analysis.mean, console.width), *_steps((*_omitted(view), *steps))))
+        console.print(Group(*_parts(view, analysis.mean, console.width), *next_steps((*_omitted(view), *steps))))
 
 
 def what_if_step(analysis: Analysis) -> tuple[NextStep, ...]:
@@ -100,7 +95,7 @@ def _accounts(view: View, mean: Ledger, width: int) -> Table:
     bars = [_bar(ns, longest, style) for _, ns, style in rows]
     return fitted(
         [
-            Part("account", names, name=True),
+            Part("account", names, name=True, least=_NAME),
             Part("ms", [Text(f"{ns / 1e6:,.3f}") for _, ns, _ in rows], right=True),
             Part("share", [Text(units.show_share(ns, mean.wall_ns)) for _, ns, _ in rows], right=True),
             Part("", bars, spare=1),
@@ -137,8 +132,3 @@ def _omitted(view: View) -> tuple[NextStep, ...]:
     }
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
     return (NextStep("--full", ", ".join(["evidence of each finding", *listed])),)
-
-
-def _steps(steps: Sequence[NextStep]) -> list[RenderableType]:
-    lines = [Padding(Text(plain(f"{step.command}: {step.answers}"), style="dim"), (0, 0, 0, 2)) for step in steps]
-    return ["", Text("Where to look next", style="dim"), *lines]

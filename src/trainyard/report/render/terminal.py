@@ -135,6 +135,19 @@ def figures_line(figures: Sequence[KeyFigure]) -> RenderableType:
     )
 
 
+class NextStep(NamedTuple):
+    """A command or option that answers a further question, and which one."""
+
+    command: str
+    answers: str
+
+
+def next_steps(steps: Sequence[NextStep]) -> list[RenderableType]:
+    """Where to look next: a line for each step."""
+    lines = [Padding(Text(plain(f"{step.command}: {step.answers}"), style="dim"), (0, 0, 0, 2)) for step in steps]
+    return ["", Text("Where to look next", style="dim"), *lines]
+
+
 class _Flow:
     """Texts side by side, wrapped between texts if each fits a line."""
 
