@@ -15,6 +15,7 @@ from trainyard.trace.measured_trace import Lateness, MeasuredTrace
 _ROWS = 40
 _RANKS = 4
 """Ranks side by side in a table of 80 columns."""
+_TOOLS = {"hta": "HTA", "tracelens": "TraceLens"}
 _CHANGES, _SMALL = 12, 0.001
 """Rows of a prediction on one screen, and the fraction of the step below which a change is folded."""
 
@@ -155,7 +156,7 @@ def reconciled(result: Reconciliation, full: bool = False) -> list[Table]:
     """The figures of the ranks by the definitions of another tool. More ranks than fit side by side are summarised by
     the least, the mean and the most, or, if `full`, are listed in several tables."""
     ranks, names = result.ranks, list(result.ranks[0].ns)
-    title = f"By {result.tool}'s definitions"
+    title = f"By the definitions of {_TOOLS[result.tool]}"
     notes = ("In ms. How these definitions differ from the ledger's:", *result.differs)
     if len(ranks) > _RANKS and not full:
         values = {name: [rank.ns[name] for rank in ranks] for name in names}
