@@ -76,6 +76,10 @@ def test_an_unknown_word_is_refused_with_the_nearest():
         (units.show_rate(0.25, "step/s", 2), "0.25 step/s"),
         (units.show_share(15.6, 100), "15.6 %"),
         (units.show_share(1, 0), "–"),
+        (units.show_share(1, 10**6), "<0.1 %"),
+        (units.show_share(1, 10**6, 0), "<1 %"),
+        (units.counted(1, "table"), "1 table"),
+        (units.counted(2000, "copy", "copies"), "2,000 copies"),
     ],
 )
 def test_quantities_are_shown_in_one_manner(shown, expected):

@@ -23,8 +23,8 @@ DEMO = ROOT / "src" / "trainyard" / "data" / "demo"
 RANKS = [str(DEMO / f"rank{rank}.json.gz") for rank in (0, 1)]
 STEPS = {
     "device": [
-        ("gemm<float, 128, 64>", 7, 10_000, 40_000, 5_000),
-        ("gemm<float, 128, 64>", 7, 110_000, 140_000, 105_000),
+        ("gemm<float, 64>", 7, 10_000, 40_000, 5_000),
+        ("gemm<float, 64>", 7, 110_000, 140_000, 105_000),
     ],
     "marks": [("1", 0, 100_000), ("2", 100_000, 200_000)],
 }
