@@ -46,8 +46,8 @@ def finding(
     wins: int | None = None,
 ) -> tuple[Finding]:
     """One finding. Its sentence is `subject` and the cost: `Host syncs cost` -> `Host syncs cost 3.0 ms of each 9.1 ms
-    step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: ns a step that the remedy
-    saves at most, by default the whole cost."""
+    step (33 %)`. `cost_ns`: per step; `sure`: the probability that the finding is right; `wins`: ns a step that the
+    remedy saves at most, by default the whole cost."""
     return (
         Finding(
             rule=rule,
